@@ -1,0 +1,71 @@
+"""Builds the Cython extensions; everything else is in pyproject.toml.
+
+snailps/_kernels.pyx is compiled once for every instruction set the compiler knows
+(``_kernels_base``, ``_kernels_avx2``, ``_kernels_avx512``); ``snailps.kernels`` picks the best
+one that the machine can run when it is imported.  Everything else is compiled once, for the
+baseline, so that a wheel built here runs anywhere.
+"""
+
+import os
+import platform
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+HERE = Path(__file__).parent
+PACKAGE = HERE / "snailps"
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
+KERNEL_BUILDS = {"base": []}
+if platform.machine() in ("x86_64", "AMD64"):
+    KERNEL_BUILDS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
+    KERNEL_BUILDS["avx512"] = [
+        "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c",
+        "-mprefer-vector-width=512",
+    ]  # fmt: skip
+
+
+def kernel_extensions() -> list[Extension]:
+    """One extension a build, each from a copy of the one source under its own name."""
+    source = (PACKAGE / "_kernels.pyx").read_text()
+    extensions = []
+    for build, flags in KERNEL_BUILDS.items():
+        copy = PACKAGE / f"_kernels_{build}.pyx"
+        if not copy.exists() or copy.read_text() != source:
+            copy.write_text(source)
+        extensions.append(
+            Extension(
+                f"snailps._kernels_{build}",
+                [str(copy.relative_to(HERE))],
+                extra_compile_args=KERNEL_FLAGS + flags,
+            )
+        )
+    return extensions
+
+
+def plain_extensions() -> list[Extension]:
+    """Every other .pyx of the package, under its own name."""
+    sources = [p.relative_to(HERE) for p in PACKAGE.rglob("*.pyx")]
+    return [
+        Extension(".".join(p.with_suffix("").parts), [str(p)], extra_compile_args=FLAGS)
+        for p in sorted(sources)
+        if not p.name.startswith("_kernels")
+    ]
+
+
+os.chdir(HERE)
+setup(
+    ext_modules=cythonize(
+        kernel_extensions() + plain_extensions(),
+        nthreads=os.cpu_count() or 1,
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "embedsignature": True,
+        },
+    )
+)

@@ -1,0 +1,76 @@
+"""Every error that snailps raises on purpose.
+
+One small tree under `SnailError`.  A message says what was expected, what came, where, and what
+to do next; the command line prints it as one line and exits with `exit_code`.  Anything that is
+not a `SnailError` is a bug of ours (or of the user's model) and keeps its traceback.
+
+    SnailError
+      ConfigError        a setting, a .conf file, an option (exit code 2)
+      DataError          the user's input: missing, empty, unreadable, malformed
+      ModelFileError     a vector or model file that cannot be read or written
+      WireError          bytes that break the wire format
+        ProtocolError    ... sent by the peer: the connection is closed
+        MisuseError      ... that *we* were about to send: a bug on this side
+      ConnectionLost     the peer went away
+      RemoteError        the peer understood us and refused; the text is the peer's own
+      WaitTimeout        a wait reached its limit; says for whom and what to do
+      ClusterError       the cluster cannot form, or ends: a node lost, a start that timed out
+"""
+
+from __future__ import annotations
+
+
+class SnailError(Exception):
+    """Base of all errors that snailps raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(SnailError):
+    """A setting is unknown, malformed, out of range or contradictory."""
+
+    exit_code = 2
+
+
+class DataError(SnailError):
+    """The user's input is missing, empty, unreadable or malformed."""
+
+
+class ModelFileError(SnailError):
+    """A vector or model file cannot be read or written."""
+
+
+class WireError(SnailError):
+    """Bytes that break the wire format."""
+
+
+class ProtocolError(WireError):
+    """The peer broke the wire format; `code` is what we answer before closing."""
+
+    def __init__(self, message: str, code: str = "protocol") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class MisuseError(WireError):
+    """This side was about to break the wire format: a bug here, not there."""
+
+
+class ConnectionLost(SnailError):
+    """The peer closed the connection or cannot be reached."""
+
+
+class RemoteError(SnailError):
+    """The peer understood the request and refused it; the text is the peer's own."""
+
+    def __init__(self, message: str, code: str = "refused") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class WaitTimeout(SnailError):
+    """A wait reached its limit; the text names whom it waited for."""
+
+
+class ClusterError(SnailError):
+    """The cluster cannot form, or has to end."""
