@@ -1,0 +1,1 @@
+"""How bytes travel: frames, messages, handshake, the shard loop and the fan-out client."""

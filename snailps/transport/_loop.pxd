@@ -1,0 +1,35 @@
+# The seam between the shard loop and whoever owns tables: a C table of function pointers.
+# The loop hands complete data frames in and sends what comes back; it does not know what they mean.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from snailps.transport._frame cimport FrameHeader
+
+cdef enum Outcome:
+    OUTCOME_REPLY = 0           # `out` holds reply.body_bytes of a body, to be sent as reply.kind
+    OUTCOME_PARK = 1            # cannot be answered yet: keep it, try again after wake()
+
+ctypedef struct Reply:
+    uint64_t body_bytes
+    uint8_t kind
+    const char *reason          # OUTCOME_PARK: for whom or what it waits; a static string
+
+ctypedef struct Handler:
+    void *context
+    # `body` is head.body_bytes long and may be unaligned; `out` has room for DATA_BODY_MAX bytes.
+    # Runs in the loop's thread without the GIL, must not block and must not keep pointers.
+    Outcome (*handle)(void *context, const FrameHeader *head, const char *body,
+                      char *out, Reply *reply) noexcept nogil
+
+
+cdef struct Loop
+
+
+cdef class ShardLoop:
+    cdef Loop *loop
+    cdef object listener
+    cdef object make_session
+    cdef dict sessions
+    cdef list commands
+    cdef object commands_lock
+    cdef object owner
+    cdef void set_handler(self, Handler *handler, object owner)

@@ -1,0 +1,256 @@
+"""The frame: the one definition of what travels on a snailps connection.
+
+    bytes -> FrameDecoder.feed -> Frame ... -> messages.decode -> message
+    message -> messages.encode -> Frame -> encode_frame -> bytes
+
+A frame is a fixed little-endian header of 48 bytes and a body.  This module knows the header, the
+kinds, the flags and the limits; it knows nothing of what a body means, of sockets, clocks or
+threads.  The compiled side reads the same layout from `_frame.pxd`; `tests/test_frame.py` holds
+both to the same golden bytes, and docs/wire_format.md explains them.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import lz4.block
+
+from snailps.errors import MisuseError, ProtocolError
+
+MAGIC = b"SNPS"
+VERSION = 1
+HEADER = struct.Struct("<4sBBHIIQQQQ")
+HEADER_BYTES = HEADER.size
+
+CONTROL_BODY_MAX = 256 << 20
+"""Largest body of a control frame, bytes, packed or unpacked: a merged vocabulary fits."""
+
+DATA_BODY_MAX = 1 << 20
+"""Largest body of a data frame, bytes.  Senders aim at `SUBFRAME_BYTES`; one wide row may need more."""
+
+HANDSHAKE_BODY_MAX = 4096
+"""Largest body before a peer has proved who it is, bytes."""
+
+SUBFRAME_BYTES = 256 << 10
+"""What a pull or a push is cut into, bytes of values: a few per L2 cache, so that a reply is still
+in cache when it is scattered, and small requests of others slip in between."""
+
+
+class Kind(enum.IntEnum):
+    """What a frame carries.  Below 16: any connection; 16..31: data plane; from 32: control plane."""
+
+    HELLO = 1
+    PROOF = 2
+    READY = 3
+    ERROR = 4
+    HEARTBEAT = 5
+
+    PULL = 16
+    PULLED = 17
+    PUSH = 18
+    PUSHED = 19
+    SCAN = 20
+    SCANNED = 21
+
+    CALL = 32
+    ANSWER = 33
+    NOTE = 34
+
+
+class Flag(enum.IntFlag):
+    """Properties of a body."""
+
+    PACKED = 1
+    """The body is a uint32 of its unpacked length and one lz4 block.  Control plane only."""
+
+
+KINDS = frozenset(int(kind) for kind in Kind)
+FLAGS = int(Flag.PACKED)
+DATA_KINDS = frozenset(range(16, 32))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame, unpacked.
+
+    Attributes
+    ----------
+    kind : Kind
+    body : bytes
+    table : int
+        Table number, uint32; 0 where no table is meant.
+    epoch : int
+        Route epoch that the sender knows, uint32; 0 before there is a route.
+    job : int
+        Number of this life of the cluster, uint64; 0 before registration.
+    incarnation : int
+        Number of the sender's life, uint64; 0 before registration.
+    request : int
+        Chosen by whoever asks, repeated by whoever answers, uint64.
+    """
+
+    kind: Kind
+    body: bytes = b""
+    table: int = 0
+    epoch: int = 0
+    job: int = 0
+    incarnation: int = 0
+    request: int = 0
+
+
+def encode_frame(frame: Frame, *, pack: bool = False) -> bytes:
+    """Bytes of a frame.
+
+    Parameters
+    ----------
+    pack : bool
+        Compress the body with lz4 where that makes it smaller.  Ignored for data frames.
+
+    Raises
+    ------
+    MisuseError
+        The body is over the limit of its kind: our own fault.
+    """
+    body, flags = frame.body, 0
+    limit = body_limit(frame.kind)
+    if len(body) > limit:
+        raise MisuseError(f"{frame.kind.name} body of {len(body):,} bytes, limit {limit:,}")
+    if pack and frame.kind not in DATA_KINDS and len(body) >= 512:
+        packed = lz4.block.compress(body, store_size=True)
+        if len(packed) < len(body):
+            body, flags = packed, int(Flag.PACKED)
+    return (
+        HEADER.pack(
+            MAGIC,
+            VERSION,
+            frame.kind,
+            flags,
+            frame.table,
+            frame.epoch,
+            frame.job,
+            frame.incarnation,
+            frame.request,
+            len(body),
+        )
+        + body
+    )
+
+
+def body_limit(kind: int) -> int:
+    """Largest body that a frame of `kind` may have, bytes."""
+    if kind < 16:
+        return HANDSHAKE_BODY_MAX
+    return DATA_BODY_MAX if kind in DATA_KINDS else CONTROL_BODY_MAX
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames.  Sans-IO: feed bytes, take frames.
+
+    Parameters
+    ----------
+    body_max : int
+        Bound on every body, bytes, besides the bound of its kind.  Lower it until a peer is known.
+
+    Notes
+    -----
+    The length in a header is checked before anything of the body is kept, and the unpacked length
+    of a packed body before it is unpacked.
+    """
+
+    def __init__(self, body_max: int = CONTROL_BODY_MAX) -> None:
+        self.body_max = body_max
+        self._buffer = bytearray()
+        self._need = HEADER_BYTES
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+        """Takes bytes in, yields every frame that they complete.
+
+        Raises
+        ------
+        ProtocolError
+            Wrong magic, version, kind, flag or length.  The stream is lost: close it.
+        """
+        self._buffer += data
+        if not MAGIC.startswith(self._buffer[:4]) and self._buffer[:4] != MAGIC:
+            check_header(bytes(self._buffer[:4]), VERSION, 0, 0, 0, 0)
+        while len(self._buffer) >= self._need:
+            frame = self._next()
+            if frame is not None:
+                yield frame
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes taken in that do not yet make a frame."""
+        return len(self._buffer)
+
+    def _next(self) -> Frame | None:
+        magic, version, kind, flags, table, epoch, job, incarnation, request, body_bytes = (
+            HEADER.unpack_from(self._buffer)
+        )
+        check_header(magic, version, kind, flags, body_bytes, self.body_max)
+        if len(self._buffer) < HEADER_BYTES + body_bytes:
+            self._need = HEADER_BYTES + body_bytes
+            return None
+        body = bytes(memoryview(self._buffer)[HEADER_BYTES : HEADER_BYTES + body_bytes])
+        del self._buffer[: HEADER_BYTES + body_bytes]
+        self._need = HEADER_BYTES
+        if flags & Flag.PACKED:
+            body = unpack(body, min(self.body_max, body_limit(kind)))
+        return Frame(Kind(kind), body, table, epoch, job, incarnation, request)
+
+
+def check_header(
+    magic: bytes, version: int, kind: int, flags: int, body_bytes: int, body_max: int
+) -> None:
+    """Refuses a header that we do not understand or that asks for too much.
+
+    Raises
+    ------
+    ProtocolError
+        Its `code` is what the peer is told.
+    """
+    if magic != MAGIC:
+        raise ProtocolError(
+            f"expected a snailps frame (magic {MAGIC!r}), got {magic!r}: is this a snailps peer?",
+            "magic",
+        )
+    if version != VERSION:
+        raise ProtocolError(
+            f"peer speaks wire format {version}, this side {VERSION}: "
+            "install the same snailps on every machine",
+            "version",
+        )
+    if kind not in KINDS:
+        raise ProtocolError(f"unknown frame kind {kind}", "kind")
+    if flags & ~FLAGS or (flags & Flag.PACKED and kind in DATA_KINDS):
+        raise ProtocolError(f"unknown flags 0x{flags:04x} for frame kind {kind}", "flag")
+    limit = min(body_max, body_limit(kind))
+    if body_bytes > limit:
+        raise ProtocolError(
+            f"{Kind(kind).name} body of {body_bytes:,} bytes, limit {limit:,}", "too-long"
+        )
+
+
+def unpack(packed: bytes, limit: int) -> bytes:
+    """Unpacks an lz4 body whose stated length is within `limit` bytes.
+
+    Raises
+    ------
+    ProtocolError
+        The stated length is over the limit, or the block is damaged.
+    """
+    if len(packed) < 4:
+        raise ProtocolError(f"packed body of {len(packed)} bytes, at least 4 expected", "packed")
+    stated = int.from_bytes(packed[:4], "little")
+    if stated > limit:
+        raise ProtocolError(f"packed body unpacks to {stated:,} bytes, limit {limit:,}", "too-long")
+    try:
+        body = lz4.block.decompress(packed)
+    except lz4.block.LZ4BlockError as error:
+        raise ProtocolError(f"damaged packed body: {error}", "packed") from None
+    if len(body) != stated:
+        raise ProtocolError(f"packed body unpacks to {len(body):,}, states {stated:,}", "packed")
+    return body

@@ -1,0 +1,318 @@
+"""Control-plane messages: what master, servers, workers and drivers say to each other.
+
+    Frame.body -> decode -> Message (validated, frozen)        Message -> encode -> Frame.body
+
+A body is a uint32 length, that many bytes of JSON, then raw bytes (the message's `blob`, where it
+has one).  The JSON object holds the message's name under "is" and its fields; unknown names,
+missing or unknown fields and wrong types are the peer's error.  Nothing is ever unpickled.  No
+sockets, clocks or threads here.
+
+Who says what (a *call* is answered, a *note* is not):
+
+    node   -> master   Register>Welcome  Declare>Declared  Lease>Leased  Fetch>Content
+                       Summarise>Summary  Done>Ok  Finished  Failed  Leaving  Bye  Ask>Report
+    driver -> master   Submit>Ok  Shutdown>Ok
+    master -> node     TakeRoute>Ok  MakeTables>Ok  Ask>Report  Start  Stop
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_type_hints
+
+from snailps.errors import MisuseError, ProtocolError
+
+JSON_BYTES_MAX = 16 << 20
+"""Largest JSON part of a control body, bytes; large things travel as the raw part."""
+
+_REGISTRY: dict[str, type[Message]] = {}
+_FIELD_TYPES: dict[str, dict[str, Any]] = {}
+M = TypeVar("M", bound="type[Message]")
+
+
+class Message:
+    """Base of all control messages."""
+
+    __slots__ = ()
+
+
+def _message(cls: M) -> M:
+    frozen = dataclass(frozen=True, slots=True)(cls)
+    _REGISTRY[cls.__name__] = frozen
+    return frozen  # type: ignore[return-value]
+
+
+@_message
+class Register(Message):
+    """A node asks to belong to the cluster.
+
+    `endpoints` lists a server's shards as [host, port]; `explicit` holds the job settings that
+    this node's own file sets, as {key: [value, origin]}, so that the master can refuse a conflict.
+    """
+
+    role: str
+    host: str
+    pid: int
+    cores: int
+    endpoints: list[Any] = field(default_factory=list)
+    explicit: dict[str, Any] = field(default_factory=dict)
+
+
+@_message
+class Welcome(Message):
+    """The node belongs: its number, its incarnation, the number of this life of the cluster."""
+
+    node: int
+    incarnation: int
+    job: int
+    frag_num: int
+    interval_s: float
+    timeout_s: float
+
+
+@_message
+class TakeRoute(Message):
+    """The route of an epoch (store.route.Route.to_dict); answered when the node can use it."""
+
+    route: dict[str, Any]
+
+
+@_message
+class MakeTables(Message):
+    """Table declarations with their numbers, for servers."""
+
+    tables: list[Any]
+
+
+@_message
+class Declare(Message):
+    """A worker or driver names the tables that it wants; equal names must be declared equally."""
+
+    tables: list[Any]
+
+
+@_message
+class Declared(Message):
+    """Numbers of the declared tables, in the order asked."""
+
+    numbers: list[Any]
+
+
+@_message
+class Start(Message):
+    """Every node has the route: here is the job, in settings that are strings."""
+
+    number: int
+    worker_class: str
+    settings: dict[str, Any]
+    workers: int
+    survey: bool
+
+
+@_message
+class Lease(Message):
+    """A worker wants its next block of a pass ("survey" or "train"); parks while others may fail."""
+
+    pass_: str
+
+
+@_message
+class Leased(Message):
+    """A block, or with `number` -1 the end of the pass.
+
+    `progress` is the share of all training that comes before this block and after it, 0 to 1.
+    """
+
+    number: int
+    path: str = ""
+    start: int = 0
+    stop: int = 0
+    epoch: int = 0
+    seed: int = 0
+    progress: list[Any] = field(default_factory=list)
+
+
+@_message
+class Fetch(Message):
+    """A worker cannot open the path of its block and wants the bytes."""
+
+    number: int
+    pass_: str
+    unit: str
+
+
+@_message
+class Content(Message):
+    """Bytes of a block."""
+
+    blob: bytes
+
+
+@_message
+class Done(Message):
+    """A block is finished: what it held, how it went, and a survey's part."""
+
+    pass_: str
+    number: int
+    units: int
+    seconds: float
+    metrics: dict[str, Any]
+    blob: bytes = b""
+
+
+@_message
+class Summarise(Message):
+    """A worker waits for the merged survey."""
+
+
+@_message
+class Summary(Message):
+    """The merged survey (a vocabulary, say)."""
+
+    blob: bytes
+
+
+@_message
+class Finished(Message):
+    """A worker has no block left and every push acknowledged."""
+
+    figures: dict[str, Any]
+
+
+@_message
+class Failed(Message):
+    """A node cannot go on; `trace` is for the log."""
+
+    text: str
+    trace: str = ""
+
+
+@_message
+class Leaving(Message):
+    """A node was asked to leave (SIGTERM)."""
+
+    why: str
+
+
+@_message
+class Stop(Message):
+    """The end; `failed` says that it is not the normal one, `text` why."""
+
+    failed: bool
+    text: str
+
+
+@_message
+class Bye(Message):
+    """Last word of a node: its figures."""
+
+    figures: dict[str, Any]
+
+
+@_message
+class Ask(Message):
+    """What is going on?  `what` is "status" (master) or "stats" (server)."""
+
+    what: str
+
+
+@_message
+class Report(Message):
+    """Answer to Ask."""
+
+    data: dict[str, Any]
+
+
+@_message
+class Submit(Message):
+    """A driver gives a waiting cluster its job, in settings that are strings."""
+
+    settings: dict[str, Any]
+
+
+@_message
+class Shutdown(Message):
+    """A driver ends the cluster."""
+
+
+@_message
+class Ok(Message):
+    """Done as asked."""
+
+
+def encode(message: Message) -> bytes:
+    """Body of a message: JSON, then its blob.
+
+    Raises
+    ------
+    MisuseError
+        The JSON part is over the limit.
+    """
+    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}  # type: ignore[arg-type]
+    blob = fields.pop("blob", b"")
+    text = json.dumps({"is": type(message).__name__, **fields}, separators=(",", ":")).encode()
+    if len(text) > JSON_BYTES_MAX:
+        raise MisuseError(
+            f"{type(message).__name__} has {len(text):,} bytes of JSON, limit {JSON_BYTES_MAX:,}"
+        )
+    return len(text).to_bytes(4, "little") + text + blob
+
+
+def decode(body: bytes) -> Message:
+    """Message of a body.
+
+    Raises
+    ------
+    ProtocolError
+        Not a message that this version knows; says what was wrong with it.
+    """
+    if len(body) < 4:
+        raise ProtocolError(f"control body of {len(body)} bytes, at least 4 expected", "message")
+    text_bytes = int.from_bytes(body[:4], "little")
+    if text_bytes > min(JSON_BYTES_MAX, len(body) - 4):
+        raise ProtocolError(
+            f"control body of {len(body):,} bytes states {text_bytes:,} bytes of JSON", "message"
+        )
+    try:
+        fields = json.loads(body[4 : 4 + text_bytes])
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"control body is no JSON: {error}", "message") from None
+    if not isinstance(fields, dict):
+        raise ProtocolError("control body is no JSON object", "message")
+    name = fields.pop("is", None)
+    cls = _REGISTRY.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise ProtocolError(f"unknown control message {name!r}", "message")
+    return cls(**_checked(cls, fields, body[4 + text_bytes :]))
+
+
+def _checked(cls: type[Message], fields: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    name = cls.__name__
+    types = _FIELD_TYPES.get(name)
+    if types is None:
+        types = _FIELD_TYPES[name] = get_type_hints(cls)
+    known = dataclasses.fields(cls)  # type: ignore[arg-type]
+    if any(f.name == "blob" for f in known):
+        fields["blob"] = blob
+    elif blob:
+        raise ProtocolError(f"{name} carries {len(blob):,} raw bytes, none expected", "message")
+    for f in known:
+        if f.name not in fields:
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+                raise ProtocolError(f"{name} lacks its field {f.name!r}", "message")
+            continue
+        value, wanted = fields[f.name], types[f.name]
+        origin = getattr(wanted, "__origin__", wanted)
+        if origin is float and type(value) is int:
+            fields[f.name] = float(value)
+        elif type(value) is not origin:
+            raise ProtocolError(
+                f"{name}.{f.name}: expected {origin.__name__}, got {type(value).__name__}",
+                "message",
+            )
+    unknown = fields.keys() - {f.name for f in known}
+    if unknown:
+        raise ProtocolError(f"{name} has unknown fields {sorted(unknown)}", "message")
+    return fields

@@ -1,0 +1,239 @@
+"""Handshake: who is there, what for, and does it know the secret.  Sans-IO.
+
+    client                                server
+      HELLO(role, nonce_c)         ->
+                                   <-     HELLO(role, nonce_s, mac_s)
+      PROOF(mac_c)                 ->
+                                   <-     READY
+
+Each side proves that it knows the shared secret by an HMAC-SHA256 over both HELLOs (both nonces,
+both roles, the job), with a label that differs by direction, so neither a replay nor a reflection
+passes.  Without a secret the key is empty: the same code runs, and a side with a secret refuses a
+side without.  Frames in, frames out; no sockets, no clocks; nonces are given by the caller.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from snailps._version import __version__
+from snailps.errors import ProtocolError, RemoteError, SnailError
+from snailps.transport.frame import Frame, Kind
+
+NONCE_BYTES = 16
+MAC_BYTES = 32
+_HELLO = struct.Struct("<BBHI16s32s")
+_NO_MAC = bytes(MAC_BYTES)
+
+
+class Channel(enum.IntEnum):
+    """What a connection is for."""
+
+    CONTROL = 1
+    PULSE = 2
+    DATA = 3
+
+
+class Role(enum.IntEnum):
+    """What a process is."""
+
+    MASTER = 1
+    SERVER = 2
+    WORKER = 3
+    DRIVER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First word of either side.
+
+    Attributes
+    ----------
+    channel, role : Channel, Role
+    nonce : bytes
+        16 fresh random bytes.
+    node, incarnation, job : int
+        As assigned by the master; 0 before registration.
+    mac : bytes
+        32 bytes; zeros in the client's HELLO.
+    agent : str
+        Software version, for messages only.
+    """
+
+    channel: Channel
+    role: Role
+    nonce: bytes
+    node: int = 0
+    incarnation: int = 0
+    job: int = 0
+    mac: bytes = _NO_MAC
+    agent: str = __version__
+
+    def to_frame(self) -> Frame:
+        """The HELLO frame that says this."""
+        fixed = _HELLO.pack(self.channel, self.role, 0, self.node, self.nonce, self.mac)
+        return Frame(
+            Kind.HELLO,
+            fixed + self.agent.encode()[:64],
+            job=self.job,
+            incarnation=self.incarnation,
+        )
+
+    @classmethod
+    def from_frame(cls, frame: Frame) -> Hello:
+        """Reads a HELLO.
+
+        Raises
+        ------
+        ProtocolError
+            Another kind of frame, a wrong length, an unknown channel or role.
+        """
+        if frame.kind != Kind.HELLO:
+            raise ProtocolError(f"expected HELLO first, got {frame.kind.name}", "handshake")
+        if not _HELLO.size <= len(frame.body) <= _HELLO.size + 64:
+            raise ProtocolError(
+                f"HELLO of {len(frame.body)} bytes, {_HELLO.size} to {_HELLO.size + 64} expected",
+                "handshake",
+            )
+        channel, role, _, node, nonce, mac = _HELLO.unpack_from(frame.body)
+        try:
+            return cls(
+                Channel(channel),
+                Role(role),
+                nonce,
+                node,
+                frame.incarnation,
+                frame.job,
+                mac,
+                frame.body[_HELLO.size :].decode("ascii", "replace"),
+            )
+        except ValueError:
+            raise ProtocolError(
+                f"HELLO with unknown channel {channel} or role {role}", "handshake"
+            ) from None
+
+
+def _mac(secret: bytes, label: bytes, client: Hello, server: Hello) -> bytes:
+    text = label + b"".join(replace(h, mac=_NO_MAC).to_frame().body for h in (client, server))
+    text += struct.pack("<QQQQ", client.job, client.incarnation, server.job, server.incarnation)
+    return hmac.new(secret, text, hashlib.sha256).digest()
+
+
+class ClientSession:
+    """The side that connects.
+
+    Parameters
+    ----------
+    hello : Hello
+        What this side says of itself, with a fresh nonce.
+    secret : bytes
+        Shared secret; empty for none.
+    """
+
+    def __init__(self, hello: Hello, secret: bytes = b"") -> None:
+        self.hello = hello
+        self.peer: Hello | None = None
+        self.ready = False
+        self._secret = secret
+
+    def start(self) -> Frame:
+        """The first frame to send."""
+        return self.hello.to_frame()
+
+    def receive(self, frame: Frame) -> Frame | None:
+        """Takes the server's next frame; returns the frame to send, if any.
+
+        Raises
+        ------
+        RemoteError
+            The server refused us; its own words.
+        ProtocolError
+            The server broke the handshake, or does not know the secret.
+        """
+        if frame.kind == Kind.ERROR:
+            raise remote_error(frame)
+        if self.peer is None:
+            peer = Hello.from_frame(frame)
+            expected = _mac(self._secret, b"server", self.hello, peer)
+            if not hmac.compare_digest(expected, peer.mac):
+                raise ProtocolError(
+                    "the peer does not know this cluster's secret: check it on both sides",
+                    "secret",
+                )
+            self.peer = peer
+            return Frame(Kind.PROOF, _mac(self._secret, b"client", self.hello, peer))
+        if frame.kind != Kind.READY:
+            raise ProtocolError(f"expected READY, got {frame.kind.name}", "handshake")
+        self.ready = True
+        return None
+
+
+class ServerSession:
+    """The side that is connected to.
+
+    Parameters
+    ----------
+    hello : Hello
+        What this side says of itself, with a fresh nonce.
+    secret : bytes
+        Shared secret; empty for none.
+    admit : callable, optional
+        Called with the client's Hello once its proof holds; raises `ProtocolError` to refuse
+        (wrong job, wrong channel).
+    """
+
+    def __init__(
+        self, hello: Hello, secret: bytes = b"", admit: Callable[[Hello], None] | None = None
+    ) -> None:
+        self.hello = hello
+        self.peer: Hello | None = None
+        self.ready = False
+        self._secret = secret
+        self._admit = admit
+
+    def receive(self, frame: Frame) -> Frame:
+        """Takes the client's next frame; returns the frame to send.
+
+        Raises
+        ------
+        ProtocolError
+            The client broke the handshake, does not know the secret, or is not admitted.
+        """
+        if self.peer is None:
+            self.peer = Hello.from_frame(frame)
+            self.hello = replace(self.hello, channel=self.peer.channel)
+            self.hello = replace(
+                self.hello, mac=_mac(self._secret, b"server", self.peer, self.hello)
+            )
+            return self.hello.to_frame()
+        if frame.kind != Kind.PROOF:
+            raise ProtocolError(f"expected PROOF, got {frame.kind.name}", "handshake")
+        if not hmac.compare_digest(
+            _mac(self._secret, b"client", self.peer, self.hello), frame.body
+        ):
+            raise ProtocolError("wrong secret", "secret")
+        if self._admit is not None:
+            self._admit(self.peer)
+        self.ready = True
+        return Frame(Kind.READY)
+
+
+def error_frame(error: SnailError, request: int = 0) -> Frame:
+    """The ERROR frame that tells a peer of an error; `request` 0 means the whole connection."""
+    body = json.dumps({"code": getattr(error, "code", "error"), "text": str(error)[:3000]})
+    return Frame(Kind.ERROR, body.encode(), request=request)
+
+
+def remote_error(frame: Frame) -> RemoteError:
+    """The error that a peer's ERROR frame tells of."""
+    try:
+        fields = json.loads(frame.body)
+        return RemoteError(str(fields["text"]), str(fields["code"]))
+    except (ValueError, KeyError, TypeError):
+        return RemoteError(f"unreadable ERROR of {len(frame.body)} bytes", "protocol")
