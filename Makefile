@@ -1,0 +1,104 @@
+# Every target sets itself up: the first one called makes .venv and compiles the extensions, and
+# they are compiled again when a .pyx or .pxd has changed.  Nothing is installed outside .venv.
+#
+#   make demo PYTHON=python3.12      with a Python of your choice (make clean first)
+#   make test ARGS='-k route -x'     more words for pytest
+#   make bench CORPUS=text8.gz       another corpus
+
+PYTHON ?=
+ARGS ?=
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The _kernels_*.pyx are copies that setup.py makes.
+SOURCES := setup.py pyproject.toml $(filter-out snailps/_kernels_%.pyx, \
+	$(shell find snailps -name '*.pyx' -o -name '*.pxd' -o -name '*.h'))
+
+DATA := $(or $(SNAILPS_DATA),../shared/data)
+CORPUS ?= $(DATA)/words/text8like.txt.gz
+MODEL ?= fasttext
+# Word lists are judged with where they are there.
+JUDGES := $(foreach f,$(wildcard $(DATA)/words/EN-*.txt),--similarity $(f)) \
+	$(foreach f,$(wildcard $(DATA)/words/questions-words.txt),--analogies $(f))
+
+help: ## this list
+	@echo "make <target>; the first one takes a minute or two: it makes $(VENV) and compiles"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 10
+
+demo: $(VENV)/.made-run ## train word vectors on a small cluster, about a minute on 2 cores
+	@$(BIN)/snailps demo $(ARGS) </dev/null
+
+test: $(VENV)/.made-test ## all tests
+	@$(BIN)/python -m pytest $(ARGS) </dev/null
+
+lint: $(VENV)/.made-lint ## ruff (rules and layout) and mypy
+	@$(BIN)/ruff check . </dev/null
+	@$(BIN)/ruff format --check . </dev/null
+	@$(BIN)/mypy </dev/null
+
+bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
+	@test -f '$(CORPUS)' || { echo "no corpus at $(CORPUS): make bench CORPUS=FILE" >&2; exit 2; }
+	@$(BIN)/python bench/words.py --corpus '$(CORPUS)' --model $(MODEL) $(JUDGES) --json --table \
+		$(ARGS) </dev/null
+
+clean: ## remove what was built, the environments included
+	rm -rf $(VENV) .bench-venv build dist out *.egg-info snailps/_kernels_*.pyx
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find snailps -name '*.so' -delete -o -name '*.c' -delete -o -name '*.cpp' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- set-up ------------------------------------------------------------------------------------
+# A Python will do that is 3.10 to 3.13 and has venv, ensurepip and the C headers.  The
+# distribution's own python3 comes first: its headers are the ones most likely to be there.
+define find_python
+candidates='$(PYTHON)'; \
+test -n "$$candidates" || candidates='python3 python3.13 python3.12 python3.11 python3.10'; \
+missing=''; chosen=''; \
+for p in $$candidates; do \
+  command -v "$$p" >/dev/null || continue; \
+  lack=$$("$$p" -c "$$check" 2>&1 </dev/null) && { chosen=$$p; break; }; \
+  missing="$$missing  $$p: $$lack"$$'\n'; \
+done; \
+if test -z "$$chosen"; then \
+  { echo "No usable Python 3.10 to 3.13 among: $$candidates"; printf '%s' "$$missing"; \
+    echo "On Debian or Ubuntu: apt-get install python3-venv python3-dev gcc g++"; \
+    echo "Another Python: make ... PYTHON=/path/to/python3"; } >&2; exit 2; \
+fi
+endef
+
+define python_check
+import importlib.util as u, os, sys, sysconfig
+v = sys.version_info[:2]
+if not (3, 10) <= v <= (3, 13): sys.exit("is Python %d.%d" % v)
+for m in ("venv", "ensurepip"):
+    if u.find_spec(m) is None: sys.exit("has no module " + m + " (package python%d.%d-venv)" % v)
+if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+    sys.exit("has no C headers (package python%d.%d-dev)" % v)
+endef
+export check = $(python_check)
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+BROKEN := { echo "The installation failed, see above.  It needs a C and a C++ compiler, and" \
+	"PyPI or a mirror of it.  On Debian or Ubuntu: apt-get install python3-dev gcc g++" >&2; exit 1; }
+
+$(VENV)/.made:
+	@$(find_python); \
+	for c in $${CC:-cc} $${CXX:-c++}; do command -v $${c%% *} >/dev/null || { \
+	  echo "No compiler $$c.  On Debian or Ubuntu: apt-get install gcc g++" >&2; exit 2; }; done; \
+	echo "making $(VENV) with $$chosen ($$($$chosen -V))"; \
+	rm -rf $(VENV); \
+	"$$chosen" -m venv $(VENV) </dev/null || { rm -rf $(VENV); echo "$$chosen -m venv failed." \
+	  "On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+	@touch $@
+
+# .made-run is the package alone, .made-test and .made-lint have the extra of that name as well.
+# Compiler flags are not among what the build compares, so a changed setup.py drops what is there.
+$(VENV)/.made-%: $(VENV)/.made $(SOURCES)
+	@echo "installing snailps$(patsubst %, and what it takes to %,$(filter-out run,$*)), compiling what has changed ..."
+	@if test -e $@ -a setup.py -nt $@; then find snailps -name '*.so' -delete; fi
+	@$(PIP) -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)
+	@touch $@

@@ -1,0 +1,160 @@
+"""Types of the compiled kernels; `snailps.kernels` re-exports the build chosen for this CPU."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+LANES: int
+"""float32 lanes of this build's vectors: 4 (base), 8 (avx2), 16 (avx512)."""
+GROUP: int
+"""Consecutive centre words that are trained together: 16."""
+SHARED: int
+"""Negatives that a group shares: 32."""
+PAD: int
+"""Row strides are multiples of this many floats: 16, one cache line."""
+
+def row_ops() -> object:
+    """PyCapsule "snailps.row_ops": pointer to this build's static `RowOps` (see `_ops.pxd`)."""
+
+def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> Floats:
+    """First weights of a row, float32[dim]: a pure function of its arguments.
+
+    Parameters
+    ----------
+    kind
+        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`.
+    seed, key
+        uint64; element j takes draw j of the SplitMix64 stream that (seed, key) selects.
+    dim
+        1 to 65,536.
+    """
+
+def apply_row(access: int, hyper: Floats, row: Floats, value: Floats) -> None:
+    """Apply one pushed value to one stored row, in place.
+
+    Parameters
+    ----------
+    access
+        0 add: ``w += v``; 1 sgd: ``w -= lr v``; 2 adagrad: ``s += v^2; w -= lr v / (sqrt(s)+eps)``.
+    hyper
+        float32[4]: lr, eps, unused, unused.
+    row
+        float32[dim], or float32[2 dim] (weights, then sums of squares) for adagrad.
+    value
+        float32[dim].
+    """
+
+def train_words(
+    inputs: Floats,
+    outputs: Floats,
+    dim: int,
+    tokens: Ints,
+    bag_ptr: Longs | Ints,
+    bag_rows: Ints,
+    noise: Ints,
+    noise_logit: Floats,
+    *,
+    model: int,
+    window: int,
+    negatives: int,
+    lr_start: float,
+    lr_stop: float,
+    seed: int,
+) -> tuple[float, int]:
+    """Train skip-gram or CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
+
+    Parameters
+    ----------
+    inputs, outputs
+        float32[n_in, stride] and float32[n_out, stride], from `snailps.kernels.padded`; the
+        columns from `dim` on are zero and stay zero.  Row w of `outputs` is the output vector
+        of word w; rows from `n_words` on belong to words that only occur as noise.
+    dim
+        Columns in use, 1 to stride.
+    tokens
+        int32[m], word numbers 0..n_words-1, -1 ends a sentence; already subsampled.
+    bag_ptr, bag_rows
+        Row numbers of `inputs` that make up word w: ``bag_rows[bag_ptr[w]:bag_ptr[w + 1]]``
+        (its own row and those of its subwords; at least one).
+        int64[n_words + 1] (int32 is accepted and copied), int32[bag_ptr[-1]].
+    noise
+        int32[p], p >= 1: rows of `outputs`, drawn beforehand from the noise distribution;
+        the kernel picks from it uniformly.
+    noise_logit
+        float32[n_out], subtracted from each score: zeros for negative sampling,
+        ``log(negatives * q(w))`` for NCE.
+    model
+        0 skip-gram, 1 CBOW.
+    window
+        1 to 256: each centre draws its reach uniformly from 1..window.
+    negatives
+        1 or more: noise words for each positive example.
+    lr_start, lr_stop
+        Learning rate at the first and after the last token; linear between.
+    seed
+        uint64; the same seed, tokens and rows give the same result (one thread, same build).
+
+    Returns
+    -------
+    loss_sum : float
+        Sum over the examples of the negative log likelihood, each with its negatives.
+    examples : int
+        Pairs (centre, context) for skip-gram, centres with any context for CBOW.
+
+    Raises
+    ------
+    ValueError
+        Shapes, strides or alignment that do not fit, a number out of range: the message says which.
+
+    Notes
+    -----
+    16 consecutive centres share 32 noise words, each weighted ``contexts * negatives / 32`` (CBOW:
+    ``negatives / 32``); a noise word that is the positive word of a pair does not count for
+    that pair.  A group reads every row before it changes any, so it is one small batch.  As in
+    fastText, a bag's vector is the mean of its rows, and each of the rows gets the whole gradient.
+
+    Releases the GIL.  Several threads may train on the same `inputs` and `outputs` at once:
+    the writers race (Hogwild), an update may now and then be lost, nothing else happens.
+    Scratch is taken once a call, about 50 kB.  Validation reads `tokens`, `noise` and `bag_rows` once.
+
+    References
+    ----------
+    T. Mikolov et al., "Distributed representations of words and phrases and their
+    compositionality", NIPS 2013 (negative sampling).  A. Mnih, Y. W. Teh, "A fast and simple
+    algorithm for training neural probabilistic language models", ICML 2012 (NCE).
+    P. Bojanowski et al., "Enriching word vectors with subword information", TACL 2017.
+    S. Ji et al., "Parallelizing word2vec in shared and distributed memory", 2016 (shared negatives).
+    B. Recht et al., "Hogwild!", NIPS 2011.
+    """
+
+def subtract_rows(new: Floats, base: Floats, out: Floats) -> None:
+    """``out[i] = new[i, :dim] - base[i, :dim]``; new, base float32[n, stride], out float32[n, dim].
+
+    Releases the GIL; threads may work on different row ranges (slices) at once.
+    """
+
+def add_rows_at(target: Floats, index: Ints, values: Floats) -> None:
+    """``target[index[i], :dim] += values[i]`` in order of i; an index may occur twice.
+
+    target float32[n, stride], index int32[k] in 0..n-1 (ValueError otherwise),
+    values float32[k, dim].  Releases the GIL; racing writers of one row may lose an addition.
+    """
+
+def copy_rows(src: Floats, dst: Floats) -> None:
+    """``dst[i, :dim] = src[i]`` and zeros behind; src float32[n, dim], dst float32[n, stride]."""
+
+def bag_means(inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats) -> None:
+    """``out[w] = mean of inputs[bag_rows[bag_ptr[w]:bag_ptr[w + 1]], :dim]``: a word's vector.
+
+    inputs float32[n, stride], out float32[k, dim].  An empty bag gives zeros.
+    """
+
+def score_probe(x: Floats) -> tuple[Floats, Floats]:
+    """The kernel's sigmoid and -log(sigmoid) of float32[n], for tests of their stated error."""
+
+__test__: dict[str, Any]

@@ -1,0 +1,74 @@
+"""``snailps nn``: the words nearest to a word.
+
+    MODEL, words (or standard input) -> Vectors.neighbours -> rows of word, neighbour, cosine
+
+Parses and prints; the work is done in `snailps.vectors`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snailps.cli.printing import print_rows
+from snailps.errors import DataError
+from snailps.vectors.files import load
+from snailps.vectors.query import Vectors, to_text
+
+COLUMNS = ("word", "neighbour", "cosine")
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORD]...", help="Left out: one word a line of standard input."),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours a word.")] = 10,
+) -> None:
+    """The K words nearest to each WORD, by the cosine of their vectors.
+
+    With a .bin that has subwords, words that were never seen have neighbours too.
+
+    In a pipe: word, neighbour, cosine, separated by tabs.
+    """
+    vectors = load(model)
+    for word in words or ():
+        print_neighbours(vectors, word, k)
+    if not words and not answer_input(vectors, k):
+        raise typer.Exit(1)
+
+
+def print_neighbours(vectors: Vectors, word: str, k: int) -> None:
+    """Print one word's neighbours."""
+    rows = [(word, other, score) for other, score in vectors.neighbours(word, k)]
+    print_rows(COLUMNS, rows)
+
+
+def answer_input(vectors: Vectors, k: int) -> bool:
+    """Answer one word a line; an unknown one is reported and passed over.  False if one was."""
+    good = True
+    for word in _input_words():
+        try:
+            print_neighbours(vectors, word, k)
+        except DataError as error:
+            typer.echo(f"snailps nn: {error}".encode("utf-8", "replace"), err=True)
+            good = False
+    return good
+
+
+def _input_words() -> Iterator[str]:
+    stream = typer.get_binary_stream("stdin")
+    ask = sys.stdin.isatty()
+    while True:
+        if ask:
+            typer.echo("word (end with Ctrl-D): ", err=True, nl=False)
+        line = stream.readline()
+        if not line:
+            return
+        if word := line.strip():
+            yield to_text(word)

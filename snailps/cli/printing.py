@@ -1,0 +1,54 @@
+"""How query commands print: a table on a terminal, tab-separated lines everywhere else.
+
+    columns, rows -> print_rows -> standard output
+
+So that a person can read the answer and `cut`, `sort` and `awk` can use it.  Knows no command.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import typer
+
+Cell = str | int | float | None
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
+    """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``.
+
+    Words that are no UTF-8 leave as the bytes they came in (lines) or marked (table).
+    """
+    if sys.stdout.isatty():
+        _print_table(columns, rows, title)
+        return
+    for row in rows:
+        line = "\t".join(_text(cell, 6) for cell in row) + "\n"
+        typer.echo(line.encode("utf-8", "surrogateescape"), nl=False)
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str) -> None:
+    # Imported here: a command in a pipe need not wait for it.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(_printable(title)) if title else None, title_justify="left")
+    lines = [list(row) for row in rows]
+    for place, column in enumerate(columns):
+        numeric = all(not isinstance(line[place], str) for line in lines)
+        table.add_column(column, justify="right" if numeric else "left")
+    for line in lines:
+        table.add_row(*(Text(_printable(_text(cell, 4))) for cell in line))
+    Console().print(table)
+
+
+def _text(cell: Cell, decimals: int) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.{decimals}f}" if isinstance(cell, float) else str(cell)
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

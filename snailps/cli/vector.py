@@ -1,0 +1,36 @@
+"""``snailps vector``: the numbers of a word.
+
+    MODEL, words -> Vectors.vector -> a row a word
+
+Parses and prints; the work is done in `snailps.vectors`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snailps.cli.printing import print_rows
+from snailps.vectors.files import load
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words.")],
+) -> None:
+    """The vector of each WORD.
+
+    With a .bin that has subwords, words that were never seen have vectors too.
+
+    In a pipe: the word and its numbers, separated by tabs, a line a word.
+    """
+    vectors = load(model)
+    # Five digits, as in a .vec file: more than the training can vouch for.
+    rows = [(word, *(f"{value:.5g}" for value in vectors.vector(word).tolist())) for word in words]
+    if not sys.stdout.isatty():
+        print_rows((), rows)
+        return
+    print_rows(("word", "vector"), [(row[0], " ".join(row[1:])) for row in rows])

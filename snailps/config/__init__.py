@@ -1,0 +1,60 @@
+"""Configuration: `.conf` files, environment and `--set` become typed, frozen settings objects.
+
+    file.conf ──files──> Entry ┐
+    SNAILPS_KEY ──────── Entry ├─> RawConfig ──build(cls)──> ServerSettings, a job's settings, ...
+    --set key=value ──── Entry ┘        settings <──to_mapping / from_mapping──> dict of strings
+
+Owns the syntax, the precedence (default < file < environment < ``--set``), the type, range and
+unit of every setting of a role or a job, and every message about a wrong one.  Must not know
+sockets, tables or roles; models declare their own settings by subclassing `JobSettings`.
+
+====================  ==========================================================================
+`text`                quoting, comments and comma lists: characters only
+`fields`              one setting: declaration, text -> value, value -> text
+`addresses`           ``host:port``, port ranges, ``package.module:Class``
+`files`               ``.conf`` files and their imports -> entries
+`raw`                 entries of all sources -> settings objects
+`settings`            the settings classes of the roles and of a job
+`legacy`              SwiftSnails' names for them
+`document`            the page docs/settings.md; ``python -m snailps.config`` prints it
+====================  ==========================================================================
+"""
+
+from snailps.config.addresses import format_addr, parse_addr, parse_port_range
+from snailps.config.document import describe
+from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
+from snailps.config.files import Entry, read_conf
+from snailps.config.raw import OTHER_ENVIRONMENT, RawConfig, to_mapping
+from snailps.config.settings import (
+    ROLE_CLASSES,
+    ClusterSettings,
+    JobSettings,
+    MasterSettings,
+    ServerSettings,
+    WorkerSettings,
+    effective_shard_num,
+)
+
+__all__ = [
+    "OTHER_ENVIRONMENT",
+    "ROLE_CLASSES",
+    "Alias",
+    "ClusterSettings",
+    "Entry",
+    "JobSettings",
+    "MasterSettings",
+    "RawConfig",
+    "ServerSettings",
+    "Setting",
+    "Settings",
+    "WorkerSettings",
+    "describe",
+    "effective_shard_num",
+    "format_addr",
+    "parse_addr",
+    "parse_port_range",
+    "read_conf",
+    "setting",
+    "settings_of",
+    "to_mapping",
+]

@@ -1,0 +1,155 @@
+"""Addresses as text: ``host:port``, port ranges and ``package.module:Class``.
+
+    "tcp://node1:16831" -> parse_addr -> ("node1", 16831) -> format_addr -> "node1:16831"
+
+Text only: nothing is resolved, connected or imported here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from snailps.errors import ConfigError
+
+PORT_MAX = 65535
+ANY_HOSTS = ("0.0.0.0", "::")
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+_CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FORMS = "10.0.0.5:16831, node1:16831 or [::1]:16831, with or without tcp://"
+
+
+def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[str, int]:
+    """Split an address into host and port.
+
+    Parameters
+    ----------
+    text : str
+        ``host:port``, ``[ipv6]:port``, either with ``tcp://`` before it; ``*`` as host means
+        every IPv4 interface (ZeroMQ's way of writing ``0.0.0.0``).
+    origin : str
+        Where the text came from; begins the message of an error.
+    port_optional : bool
+        Whether the port may be absent or 0, both of which give 0: "any free port" when
+        listening, "the port I listen on" when advertising.
+
+    Returns
+    -------
+    host : str
+        Name or IP address, an IPv6 address without its brackets.
+    port : int
+        0 or 1 to 65535.
+
+    Raises
+    ------
+    ConfigError
+        The text is no such address.
+    """
+
+    def refuse(why: str) -> ConfigError:
+        return ConfigError(f"{origin}: expected an address such as {_FORMS}; got {text!r}: {why}")
+
+    rest = text.strip()
+    if "://" in rest:
+        scheme, _, rest = rest.partition("://")
+        if scheme.lower() != "tcp":
+            raise refuse(f"only tcp is spoken here, not {scheme!r}")
+    if rest.startswith("["):
+        host, bracket, rest = rest[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise refuse("brackets enclose an IPv6 address, and a colon and port follow them")
+        colon, port_text = rest[:1], rest[1:]
+        if not _is_ip(host, ipaddress.IPv6Address):
+            raise refuse(f"{host!r} is not an IPv6 address")
+    else:
+        host, colon, port_text = rest.partition(":")
+        if ":" in port_text:
+            raise refuse("an IPv6 address needs brackets round it")
+        host = "0.0.0.0" if host == "*" else host
+        numeric = host.replace(".", "").isdigit()
+        if not (_is_ip(host, ipaddress.IPv4Address) if numeric else _HOST_NAME.fullmatch(host)):
+            raise refuse(f"{host!r} is not a host" if host else "the host is missing")
+    if not colon and port_optional:
+        return host, 0
+    port_low = 0 if port_optional else 1
+    if not re.fullmatch("[0-9]{1,5}", port_text) or not port_low <= int(port_text) <= PORT_MAX:
+        given = f"{port_text!r} is not a port" if port_text else "the port is missing"
+        raise refuse(f"{given} (expected a port from {port_low} to {PORT_MAX})")
+    return host, int(port_text)
+
+
+def format_addr(host: str, port: int) -> str:
+    """``host:port``, with brackets round an IPv6 address; the inverse of `parse_addr`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_port_range(text: str, origin: str) -> tuple[int, int] | None:
+    """``"20000-20100"`` as (low, high), both included; None for an empty text.
+
+    Raises
+    ------
+    ConfigError
+        The text is no range of ports, or its ends are in the wrong order.
+    """
+    if not text.strip():
+        return None
+    match = re.fullmatch(r"\s*([0-9]{1,5})\s*-\s*([0-9]{1,5})\s*", text)
+    low, high = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= low <= high <= PORT_MAX:
+        raise ConfigError(
+            f"{origin}: expected a range of ports such as 20000-20100, the lower one first, "
+            f"within 1 to {PORT_MAX}; got {text!r}"
+        )
+    return low, high
+
+
+def check_reachable_addr(text: str, origin: str) -> str:
+    """An address that others connect to: normalised, refused if it only makes sense to listen."""
+    host, port = parse_addr(text, origin)
+    return format_addr(_reachable(host, text, origin), port)
+
+
+def check_advertised_addr(text: str, origin: str) -> str:
+    """Like `check_reachable_addr`, but the port may be absent; an empty text stays empty."""
+    if not text:
+        return text
+    host, port = parse_addr(text, origin, port_optional=True)
+    return format_addr(_reachable(host, text, origin), port)
+
+
+def check_listen_addr(text: str, origin: str) -> str:
+    """An address to listen on: normalised; the port may be absent; an empty text stays empty."""
+    return format_addr(*parse_addr(text, origin, port_optional=True)) if text else text
+
+
+def check_port_range(text: str, origin: str) -> str:
+    """A range of ports, normalised to ``low-high``; an empty text stays empty."""
+    ports = parse_port_range(text, origin)
+    return f"{ports[0]}-{ports[1]}" if ports else ""
+
+
+def check_class_path(text: str, origin: str) -> str:
+    """``package.module:Class``, or empty; whether it exists is found out where it is imported."""
+    if text and not _CLASS_PATH.fullmatch(text):
+        raise ConfigError(
+            f"{origin}: expected package.module:Class, such as "
+            f"snailps.models.word_vectors:WordVectors; got {text!r}"
+        )
+    return text
+
+
+def _reachable(host: str, text: str, origin: str) -> str:
+    if host in ANY_HOSTS:
+        raise ConfigError(
+            f"{origin}: {text!r} is an address to listen on, nobody can connect to it; give the "
+            f"name or address by which other machines reach this one"
+        )
+    return host
+
+
+def _is_ip(host: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]) -> bool:
+    try:
+        kind(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,314 @@
+"""One setting: how a class declares it, and its way from text to value and back.
+
+    dim: int = setting(100, help=..., when=..., low=1)  -> settings_of(cls)["dim"] -> Setting
+    Setting.parse: text, origin -> value or ConfigError        Setting.format: value -> text
+
+Knows neither files nor precedence, and no particular setting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from snailps.config.text import quote, split_list, unquote
+from snailps.errors import ConfigError
+
+T = TypeVar("T")
+Check = Callable[[str, str], str]
+Kind = typing.Literal["int", "float", "bool", "str", "list"]
+
+_METADATA = "snailps.setting"
+_KINDS: dict[Any, Kind] = {
+    int: "int", float: "float", bool: "bool", str: "str", tuple[str, ...]: "list",
+}  # fmt: skip
+_BOOLS = {"true": True, "yes": True, "on": True, "1": True}
+_BOOLS |= {"false": False, "no": False, "off": False, "0": False}
+_BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_GOT_CHARS_MAX = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Alias:
+    """Another name under which a setting is accepted.
+
+    Parameters
+    ----------
+    name : str
+        The other name.
+    convert : callable, optional
+        (text, origin) -> text of the setting, or None where the other name's value says nothing
+        about it.  Without one, the text is taken as it is.
+    note : str
+        What changes under the other name, for the documentation and the notice.
+    """
+
+    name: str
+    convert: Callable[[str, str], str | None] | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spec:
+    """What a class says about one of its settings, before name and type are known."""
+
+    help: str
+    when: str
+    unit: str
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+    aliases: tuple[Alias, ...]
+    check: Check | None
+
+
+def setting(
+    default: T,
+    *,
+    help: str,
+    when: str,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: Iterable[str] | None = None,
+    aliases: Iterable[str | Alias] = (),
+    check: Check | None = None,
+) -> T:
+    """Declare a field of a `Settings` dataclass.
+
+    Parameters
+    ----------
+    default : int, float, bool, str or tuple of str
+        Value where nobody says otherwise.
+    help, when : str
+        One line each: what the setting does; when to change it.
+    unit : str
+        ``"bytes"`` on an int also accepts 64K, 16M and 2G (powers of 1024); ``"s"`` stands for
+        seconds; any other text is for the reader only.
+    low, high : number, optional
+        Range of a number, both ends included.
+    choices : iterable of str, optional
+        The only values accepted of a str; a ``Literal`` annotation says the same.
+    aliases : iterable of str or Alias
+        Other names that are accepted, with a notice.
+    check : callable, optional
+        (value, origin) -> value for a str: normalises it, or raises `ConfigError` with a message
+        that begins with origin.  Has to accept its own results.
+
+    Returns
+    -------
+    dataclasses.Field
+        Typed as the default is, so that type checkers see ``dim: int = setting(100, ...)``.
+    """
+    if not help or not when:
+        raise TypeError("a setting needs both help= and when=")
+    spec = _Spec(
+        help=help,
+        when=when,
+        unit=unit,
+        low=low,
+        high=high,
+        choices=tuple(choices or ()),
+        aliases=tuple(Alias(a) if isinstance(a, str) else a for a in aliases),
+        check=check,
+    )
+    field: Any = dataclasses.field(default=default, metadata={_METADATA: spec})
+    return typing.cast(T, field)
+
+
+class Settings:
+    """Base of all settings classes: frozen, slotted dataclasses of `setting` fields."""
+
+    __slots__ = ()
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse values that do not go together; `RawConfig.build` calls it.
+
+        Parameters
+        ----------
+        where : callable
+            Name of a setting -> where its value came from, to begin a message with.
+
+        Notes
+        -----
+        A subclass that overrides it calls ``Base.validate(self, where)``; a bare ``super()``
+        does not work in slotted dataclasses before Python 3.14.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A declared setting with its name and type; immutable and shared."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    when: str
+    unit: str
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+    aliases: tuple[Alias, ...]
+    check: Check | None
+
+    def parse(self, text: str, origin: str) -> Any:
+        """The value that `text` stands for.
+
+        Raises
+        ------
+        ConfigError
+            Wrong type, out of range or not among the choices: names origin and setting, says
+            what was expected and what came.
+        """
+        try:
+            if self.kind == "list":
+                return tuple(split_list(text))
+            plain = unquote(text)
+            value: Any = _PARSERS[self.kind](plain, self.unit)
+        except ValueError as error:
+            raise self._refusal(text, origin, str(error)) from None
+        if self.kind in ("int", "float") and not self._in_range(value):
+            raise self._refusal(text, origin)
+        if self.choices and value not in self.choices:
+            raise self._refusal(text, origin)
+        if self.check is not None:
+            value = self.check(value, f"{origin}: {self.name}")
+        return value
+
+    def format(self, value: Any) -> str:
+        """Text that `parse` turns back into exactly `value`."""
+        return format_value(value)
+
+    @property
+    def expected(self) -> str:
+        """What `parse` accepts, as the middle of a sentence."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        noun = {
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false (or yes/no, on/off, 1/0)",
+            "str": "text",
+            "list": "a comma separated list",
+        }[self.kind]
+        if self.unit == "bytes":
+            noun = "a number of bytes such as 65536, 64K, 16M or 2G"
+        elif self.unit and self.kind in ("int", "float"):
+            noun += f" ({'seconds' if self.unit == 's' else self.unit})"
+        return noun + self.range
+
+    @property
+    def range(self) -> str:
+        """The range as the end of a phrase, or nothing: `` from 1 to 8``, `` of at least 1``."""
+        if self.low is not None and self.high is not None:
+            return f" from {self._number(self.low)} to {self._number(self.high)}"
+        if self.low is not None:
+            return f" of at least {self._number(self.low)}"
+        return f" of at most {self._number(self.high)}" if self.high is not None else ""
+
+    def _number(self, value: float) -> str:
+        """A bound as people write it: 1G, not 1073741824."""
+        if self.unit == "bytes" and value:
+            for letter, size in sorted(_BYTE_UNITS.items(), key=lambda unit: -unit[1]):
+                if value % size == 0:
+                    return f"{int(value) // size}{letter}"
+        return str(value)
+
+    def _in_range(self, value: float) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def _refusal(self, text: str, origin: str, why: str = "") -> ConfigError:
+        got = repr(text) if text.strip() else "nothing"
+        if len(got) > _GOT_CHARS_MAX:
+            got = got[:_GOT_CHARS_MAX] + "..."
+        ending = f" ({why})" if why else ""
+        return ConfigError(f"{origin}: {self.name}: expected {self.expected}; got {got}{ending}")
+
+
+def settings_of(cls: type[Settings]) -> dict[str, Setting]:
+    """All settings of a class by name, inherited ones first, in the order of declaration.
+
+    Raises
+    ------
+    TypeError
+        The class is no dataclass of `setting` fields, or a field has a type we cannot read: a
+        mistake in the class, not in a user's file.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Settings) and dataclasses.is_dataclass(cls)):
+        raise TypeError(f"{cls!r} is not a dataclass derived from snailps.config.Settings")
+    hints = typing.get_type_hints(cls)
+    found = {}
+    for field in dataclasses.fields(cls):
+        spec = field.metadata.get(_METADATA)
+        if spec is None:
+            raise TypeError(f"{cls.__name__}.{field.name} has to be declared with setting(...)")
+        found[field.name] = _from_spec(cls, field, hints[field.name], spec)
+    return found
+
+
+def _from_spec(cls: type, field: dataclasses.Field[Any], hint: Any, spec: _Spec) -> Setting:
+    choices = spec.choices
+    if typing.get_origin(hint) is typing.Literal:
+        choices, hint = typing.get_args(hint), str
+    kind = _KINDS.get(hint)
+    if kind is None or (choices and kind != "str") or not all(isinstance(c, str) for c in choices):
+        raise TypeError(
+            f"{cls.__name__}.{field.name}: a setting is an int, float, bool, str, "
+            f"tuple[str, ...] or a Literal of strings, not {hint!r}"
+        )
+    plain = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    plain["choices"] = choices
+    return Setting(name=field.name, kind=kind, default=field.default, **plain)
+
+
+def format_value(value: Any) -> str:
+    """Text of a value of any kind of setting; lists as well as tuples are accepted."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quote(value) if value else ""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(quote(str(item)) for item in value)
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def parse_bool(text: str, unit: str = "") -> bool:
+    """True for true, yes, on and 1, False for their opposites, in any case of letters."""
+    try:
+        return _BOOLS[text.lower()]
+    except KeyError:
+        raise ValueError("") from None
+
+
+def _parse_int(text: str, unit: str) -> int:
+    if unit == "bytes":
+        match = re.fullmatch(r"([0-9]{1,18})\s*([KMG]?)", text.upper())
+        if match is None:
+            raise ValueError("")
+        return int(match[1]) * _BYTE_UNITS[match[2]]
+    if not re.fullmatch(r"[+-]?[0-9](_?[0-9]){0,30}", text):
+        raise ValueError("")
+    return int(text)
+
+
+def _parse_float(text: str, unit: str) -> float:
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
+        raise ValueError("")
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("too large")
+    return value
+
+
+def _parse_str(text: str, unit: str) -> str:
+    return text
+
+
+_PARSERS: dict[Kind, Callable[[str, str], Any]] = {
+    "int": _parse_int, "float": _parse_float, "bool": parse_bool, "str": _parse_str,
+}  # fmt: skip

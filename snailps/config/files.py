@@ -1,0 +1,110 @@
+"""`.conf` files: lines and imports -> entries, in the order in which they take effect.
+
+    path -> read_conf -> [Entry(key, text of the value, "path:line"), ...]
+
+    # a comment                       a file imported takes effect where the import stands:
+    import common.conf                what comes later wins
+    dim: 100         # another
+
+Knows nothing of which keys exist or what type they have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from snailps.config.text import cut_comment, unquote
+from snailps.errors import ConfigError
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*:(.*)", re.DOTALL)
+_IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One assignment: the key, the text of its value as written, and where it was written."""
+
+    key: str
+    value: str
+    origin: str
+
+
+def read_conf(path: str | Path) -> list[Entry]:
+    """All assignments of a file and of the files it imports.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file; relative to the current folder.  Imports are relative to the importing file.
+
+    Returns
+    -------
+    list of Entry
+        In order of effect: where a key comes twice, the later one counts.
+
+    Raises
+    ------
+    ConfigError
+        A file is missing, unreadable or not UTF-8, a line has none of the three forms, or
+        imports form a cycle (the message names the chain).
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ConfigError(
+            f"configuration file {str(path)!r} not found (current folder: {Path.cwd()}); "
+            f"check the path given with -c"
+        )
+    return list(_read(path, str(path), ()))
+
+
+def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entry]:
+    """Entries of `path`, depth first; `origin` is who asked for it."""
+    chain = (*importers, path)
+    if path.resolve() in (importer.resolve() for importer in importers):
+        names = " -> ".join(str(link) for link in chain)
+        raise ConfigError(f"{origin}: import cycle: {names}; remove one of these imports")
+    for number, line in enumerate(_lines(path, origin), start=1):
+        here = f"{path}:{number}"
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if imported := _IMPORT.fullmatch(line):
+            yield from _read(_imported(path, imported[1], here), here, chain)
+        elif assignment := _ASSIGNMENT.fullmatch(line):
+            yield Entry(assignment[1], cut_comment(assignment[2]).strip(), here)
+        else:
+            raise ConfigError(
+                f"{here}: expected 'key: value', 'import other.conf' or a '# comment'; "
+                f"got {line[:80]!r}"
+            )
+
+
+def _lines(path: Path, origin: str) -> list[str]:
+    try:
+        # Only line feeds end a line (str.splitlines would also split at form feeds and others).
+        return path.read_bytes().decode("utf-8-sig").split("\n")
+    except OSError as error:
+        raise ConfigError(f"{origin}: cannot read {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: expected UTF-8 text; got a byte that is not, at offset {error.start}"
+        ) from None
+
+
+def _imported(importer: Path, text: str, here: str) -> Path:
+    """The path that an import names, checked to exist."""
+    try:
+        name = unquote(cut_comment(text))
+    except ValueError as error:
+        raise ConfigError(f"{here}: expected 'import other.conf'; got {text!r} ({error})") from None
+    path = Path(os.path.normpath(importer.parent / name))
+    if not path.exists():
+        raise ConfigError(
+            f"{here}: cannot import {name!r}: no such file (looked for {path.absolute()}; imports "
+            f"are relative to the importing file)"
+        )
+    return path

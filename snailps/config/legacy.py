@@ -1,0 +1,68 @@
+"""SwiftSnails' names for settings: what each became here.
+
+    name of theirs -> the same name, an `Alias` on a setting of ours, or `IGNORED` (with the reason)
+
+The aliases themselves sit on the settings they stand for (`snailps.config.settings`); here are
+their conversions, the names that have nothing to set any more, and remarks for the table in
+docs/settings.md.
+"""
+
+from __future__ import annotations
+
+import re
+
+from snailps.config.fields import parse_bool
+from snailps.errors import ConfigError
+
+# Accepted everywhere, without effect; the text ends the notice "... has no effect: ...".
+IGNORED = {
+    "async_exec_num": (
+        "each shard of a server has its own thread (see shard_num), and the other roles need no "
+        "service threads"
+    ),
+    "listen_thread_num": "sockets are read by the threads that answer",
+    "line_buffer_queue_capacity": "workers read blocks of bytes that the master leases to them",
+}
+
+# Theirs and ours have the same name; what a user of theirs should know before keeping the value.
+SAME_NAME = {
+    "listen_addr": "with or without `tcp://`; empty still means this host's address, free port",
+    "master_addr": "with or without `tcp://`",
+    "expected_node_num": "servers and workers together, as before",
+    "master_time_out": "seconds; the master now names who is missing, and ends the job",
+    "init_timeout": "seconds",
+    "frag_num": "a fragment is now the unit of moving and saving; keep the default of 1024",
+    "shard_num": (
+        "theirs counted locks (30 to 300), ours counts threads: a larger value is capped at the "
+        "cores of the machine, with a notice"
+    ),
+    "param_backup_period": "pushes, 0 for never",
+    "param_backup_root": "a folder",
+    "window": "words",
+    "sample": "threshold of subsampling",
+}
+
+
+def adagrad_to_optimizer(text: str, origin: str) -> str | None:
+    """``adagrad: 1`` asks for AdaGrad; 0 leaves the choice to `optimizer`."""
+    try:
+        return "adagrad" if parse_bool(text.strip()) else None
+    except ValueError:
+        raise ConfigError(
+            f"{origin}: adagrad: expected true or false (or 1/0); got {text!r}; "
+            f"or write 'optimizer: adagrad'"
+        ) from None
+
+
+def zlib_to_compress(text: str, origin: str) -> str | None:
+    """``zlib: 0`` (or false) means no compression; levels 1 to 9 (or true) mean lz4."""
+    level = text.strip()
+    if re.fullmatch("[0-9]", level):
+        return "lz4" if int(level) else "none"
+    try:
+        return "lz4" if parse_bool(level) else "none"
+    except ValueError:
+        raise ConfigError(
+            f"{origin}: zlib: expected a level from 0 to 9, true or false; got {text!r}; "
+            f"or write 'compress: lz4'"
+        ) from None

@@ -1,0 +1,268 @@
+"""Entries of all sources, merged by precedence, become settings objects.
+
+    default < file < environment SNAILPS_KEY < --set key=value
+    RawConfig.load -> RawConfig -> build(cls, also_known) -> an object of cls, or one ConfigError
+
+A process builds only its own classes; `also_known` are those whose keys may stand in the same
+file, and whose values it does not judge.  Knows neither roles nor models by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from snailps.config.fields import Alias, Setting, Settings, format_value, settings_of
+from snailps.config.files import Entry, read_conf
+from snailps.config.legacy import IGNORED
+from snailps.config.text import unquote
+from snailps.errors import ConfigError
+
+S = TypeVar("S", bound=Settings)
+
+ENVIRONMENT_PREFIX = "SNAILPS_"
+# Variables of ours that are no settings, and what they are for.
+OTHER_ENVIRONMENT = {
+    "SNAILPS_DATA": "folder with the data sets that some tests and benchmarks use",
+    "SNAILPS_KERNELS": "build of the numeric kernels to use instead of the best one",
+}
+
+
+class _Name(NamedTuple):
+    """What a key stands for: a setting, perhaps under an alias of it."""
+
+    setting: Setting
+    alias: Alias | None
+
+
+class RawConfig:
+    """Assignments in order of precedence, not yet typed.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+        The later of two entries for a setting counts.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+    notices : list of str
+        What the user should hear: aliases used, settings without effect.  `build` adds to it,
+        each sentence once; whoever owns the object prints it.
+    """
+
+    __slots__ = ("entries", "notices")
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.entries = tuple(entries)
+        self.notices: list[str] = []
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | None,
+        *,
+        environ: Mapping[str, str],
+        overrides: Sequence[str] = (),
+    ) -> RawConfig:
+        """Merge a file, the environment and the command line.
+
+        Parameters
+        ----------
+        path : str, Path or None
+            A `.conf` file; None for none.
+        environ : mapping
+            ``os.environ``; keys that begin with ``SNAILPS_`` count.
+        overrides : sequence of str
+            What followed each ``--set``: ``key=value``.
+
+        Raises
+        ------
+        ConfigError
+            As `read_conf`; or an override without ``=``.
+        """
+        entries = [] if path is None else read_conf(path)
+        entries += _from_environment(environ)
+        entries += [_from_override(text) for text in overrides]
+        return cls(entries)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object], origin: str) -> RawConfig:
+        """Entries from a dict of strings (as `to_mapping` gives them) or of plain values.
+
+        A str is text as it would stand in a file; other values are taken as they are.  A
+        ``{key}`` in `origin` is replaced, so that ``"--{key}"`` names each option.
+        """
+        return cls(
+            Entry(
+                key,
+                value if isinstance(value, str) else format_value(value),
+                origin.replace("{key}", key),
+            )
+            for key, value in values.items()
+        )
+
+    def merged(self, other: RawConfig) -> RawConfig:
+        """A new object in which the entries of `other` win over ours."""
+        both = RawConfig(self.entries + other.entries)
+        both.notices = [*self.notices, *(n for n in other.notices if n not in self.notices)]
+        return both
+
+    def explicit(self, key: str, cls: type[Settings] | None = None) -> Entry | None:
+        """The assignment of `key` that counts, or None where nobody assigned it.
+
+        With `cls`, aliases of its setting count too, converted; the entry's value is the text
+        without the quotes that enclose it.
+        """
+        found = self._winner(key, cls)
+        if found is None:
+            return None
+        try:
+            return replace(found, value=unquote(found.value))
+        except ValueError:
+            return found
+
+    def build(self, cls: type[S], *, also_known: Iterable[type[Settings]] = ()) -> S:
+        """An object of `cls` from defaults and entries.
+
+        Parameters
+        ----------
+        cls : type
+            The settings class to build.
+        also_known : iterable of types
+            Classes whose keys are no mistake here; their values are not looked at.
+
+        Raises
+        ------
+        ConfigError
+            The first key that no class knows (with the nearest name that exists), the first
+            value that its setting refuses, or values that contradict each other.
+        """
+        known = _names_of(also_known) | _names_of([cls])
+        mine = _names_of([cls])
+        winners: dict[str, Entry] = {}
+        for entry in self.entries:
+            if entry.key not in known:
+                if entry.key not in IGNORED:
+                    raise _unknown(entry, known)
+                self._note(f"{entry.origin}: {entry.key} has no effect: {IGNORED[entry.key]}")
+            elif entry.key in mine:
+                self._take(entry, mine[entry.key], winners)
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for name, setting in settings_of(cls).items():
+            if name in winners:
+                entry = winners[name]
+                values[name] = setting.parse(entry.value, entry.origin)
+                origins[name] = entry.origin
+        settings = cls(**values)
+        settings.validate(lambda name: origins.get(name, f"default of {name}"))
+        return settings
+
+    def contradictions(self, settings: Settings) -> list[str]:
+        """Where our own entries say otherwise than `settings`, one sentence each.
+
+        For a worker, whose job's settings are the master's: a file that disagrees is a mistake.
+
+        Raises
+        ------
+        ConfigError
+            An entry of ours is no value of its setting at all.
+        """
+        found = []
+        for name, setting in settings_of(type(settings)).items():
+            entry = self._winner(name, type(settings))
+            if entry is None:
+                continue
+            ours = setting.parse(entry.value, entry.origin)
+            theirs = getattr(settings, name)
+            if ours != theirs:
+                found.append(
+                    f"{entry.origin}: {name} is {setting.format(ours)!r} here, but "
+                    f"{setting.format(theirs)!r} in the job"
+                )
+        return found
+
+    def __repr__(self) -> str:
+        return f"RawConfig({len(self.entries)} entries)"
+
+    def _winner(self, key: str, cls: type[Settings] | None) -> Entry | None:
+        """The last entry for `key`, under its own name or an alias that `cls` gives it."""
+        names = _names_of([cls]) if cls else {}
+        found = None
+        for entry in self.entries:
+            if entry.key == key:
+                found = entry
+            elif (name := names.get(entry.key)) and name.setting.name == key:
+                found = _converted(entry, name) or found
+        return found
+
+    def _take(self, entry: Entry, name: _Name, winners: dict[str, Entry]) -> None:
+        """Let `entry` win over earlier ones, and note if it came under an alias."""
+        converted = _converted(entry, name)
+        if converted is not None:
+            winners[name.setting.name] = converted
+        if name.alias is not None:
+            target = name.setting.name
+            taken = f"taken as '{target}: {converted.value}'" if converted else "left as it is"
+            remark = f" ({name.alias.note.replace('`', '')})" if name.alias.note else ""
+            self._note(f"{entry.origin}: {entry.key} is called {target} here; {taken}{remark}")
+
+    def _note(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)
+
+
+def to_mapping(settings: Settings) -> dict[str, str]:
+    """All settings of an object as text, defaults included.
+
+    ``RawConfig.from_mapping(to_mapping(s), origin=...).build(type(s)) == s``, exactly, floats
+    and odd characters included; so settings can travel as strings in a message.
+    """
+    return {
+        name: setting.format(getattr(settings, name))
+        for name, setting in settings_of(type(settings)).items()
+    }
+
+
+def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
+    """Every key that the classes accept; a setting's own name goes before another's alias."""
+    fields = [setting for cls in classes for setting in settings_of(cls).values()]
+    names = {alias.name: _Name(field, alias) for field in fields for alias in field.aliases}
+    return names | {field.name: _Name(field, None) for field in fields}
+
+
+def _converted(entry: Entry, name: _Name) -> Entry | None:
+    """`entry` under the setting's own name; None where an alias says nothing about it."""
+    if name.alias is None:
+        return entry
+    text: str | None = entry.value
+    if name.alias.convert is not None:
+        text = name.alias.convert(entry.value, entry.origin)
+    return None if text is None else Entry(name.setting.name, text, entry.origin)
+
+
+def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
+    names = sorted({*known, *IGNORED})
+    near = difflib.get_close_matches(entry.key.lower().replace("-", "_"), names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists all settings"
+    return ConfigError(f"{entry.origin}: unknown setting {entry.key!r}; {hint}")
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
+    """Entries of SNAILPS_KEY variables, by name; lower case is how settings are spelled."""
+    for name in sorted(environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_ENVIRONMENT:
+            key = name[len(ENVIRONMENT_PREFIX) :].lower()
+            yield Entry(key, environ[name], f"environment {name}")
+
+
+def _from_override(text: str) -> Entry:
+    match = re.fullmatch(r"\s*([A-Za-z_][\w.-]*)\s*=(.*)", text, re.DOTALL)
+    if match is None:
+        raise ConfigError(f"--set {text}: expected key=value, such as --set epochs=3; got {text!r}")
+    return Entry(match[1], match[2], f"--set {text}")

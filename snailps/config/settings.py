@@ -1,0 +1,341 @@
+"""The settings of the three roles and of a job.
+
+    ClusterSettings <- MasterSettings, ServerSettings, WorkerSettings     read by each process
+    JobSettings <- a model's settings                     read by the master, sent to the workers
+
+Declarations and the checks of values against each other; no files, no sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from snailps.config.addresses import (
+    check_advertised_addr,
+    check_class_path,
+    check_listen_addr,
+    check_port_range,
+    check_reachable_addr,
+)
+from snailps.config.fields import Alias, Settings, setting
+from snailps.config.legacy import adagrad_to_optimizer, zlib_to_compress
+from snailps.errors import ConfigError
+
+_SHARDS_AUTO_MAX = 8
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings(Settings):
+    """What every process of a cluster has to know."""
+
+    master_addr: str = setting(
+        "127.0.0.1:16831",
+        help="Address of the master: `host:port` or `[ipv6]:port`, host names allowed.",
+        when="As soon as the cluster has more than one machine.",
+        unit="host:port",
+        check=check_reachable_addr,
+    )
+    listen_addr: str = setting(
+        "",
+        help=(
+            "Address this process listens on. Empty: the interface that routes to the master, "
+            "any free port; for the master itself, `master_addr`. Without a port: any free one."
+        ),
+        when="The machine has several networks, or the master listens on all of them (`0.0.0.0`).",
+        unit="host:port",
+        check=check_listen_addr,
+    )
+    advertise_addr: str = setting(
+        "",
+        help=(
+            "Address that others are told to connect to. Empty: the one listened on. "
+            "Without a port: the port listened on."
+        ),
+        when="The process sits behind NAT or in a container with mapped ports.",
+        unit="host:port",
+        check=check_advertised_addr,
+    )
+    port_range: str = setting(
+        "",
+        help="Ports to choose from where `listen_addr` names none, as `low-high`. Empty: any.",
+        when="A firewall lets only certain ports through.",
+        unit="ports",
+        check=check_port_range,
+    )
+    init_timeout: float = setting(
+        60.0,
+        help="How long a node tries to reach the master and then waits for the start.",
+        when="Machines start at very different times.",
+        unit="s",
+        low=0.1,
+        high=_DAY_S,
+    )
+    request_timeout: float = setting(
+        60.0,
+        help="Limit of one pull, push or control request, retries included.",
+        when="The network is slow enough that a large pull takes longer.",
+        unit="s",
+        low=0.1,
+        high=_DAY_S,
+    )
+    heartbeat_interval: float = setting(
+        1.0,
+        help="Time between two signs of life, in both directions.",
+        when="Hundreds of nodes make the master busy with them.",
+        unit="s",
+        low=0.01,
+        high=3600,
+    )
+    heartbeat_timeout: float = setting(
+        10.0,
+        help="Silence after which a node counts as lost.",
+        when="Machines stall for longer (swapping, suspended), or have to be missed sooner.",
+        unit="s",
+        low=0.05,
+        high=_DAY_S,
+    )
+    on_node_loss: Literal["stop", "recover"] = setting(
+        "stop",
+        help="What a lost process means: `stop` ends the job at once with the reason.",
+        when="Not yet: `recover` comes with replication and is refused until then.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info",
+        help="Least important log lines that are written.",
+        when="`debug` to follow every frame, `warning` for quiet runs.",
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse heartbeats that cannot work and a policy that does not exist yet."""
+        if self.heartbeat_timeout < 2 * self.heartbeat_interval:
+            raise ConfigError(
+                f"{where('heartbeat_timeout')}: heartbeat_timeout: expected at least twice "
+                f"heartbeat_interval ({self.heartbeat_interval} s, from "
+                f"{where('heartbeat_interval')}); got {self.heartbeat_timeout} s, so that one "
+                f"late sign of life would count as a loss"
+            )
+        if self.on_node_loss == "recover":
+            raise ConfigError(
+                f"{where('on_node_loss')}: on_node_loss: 'recover' comes with replication, which "
+                f"this version does not have; write 'on_node_loss: stop'"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSettings(ClusterSettings):
+    """What only the master has to know; a job's settings are in `JobSettings`."""
+
+    expected_node_num: int = setting(
+        2,
+        help="Number of servers and workers together; the job starts when all are there.",
+        when="Always: it is the size of the cluster, the master not counted.",
+        unit="nodes",
+        low=1,
+        high=65_535,
+    )
+    expected_servers: int = setting(
+        0,
+        help="How many of them have to be servers. 0: at least one, any split.",
+        when="A start with the wrong number of servers must not go unnoticed.",
+        unit="nodes",
+        low=0,
+        high=65_535,
+    )
+    master_time_out: float = setting(
+        60.0,
+        help="How long the master waits for all nodes before it names the missing and gives up.",
+        when="Machines start at very different times; best equal to `init_timeout`.",
+        unit="s",
+        low=0.1,
+        high=_DAY_S,
+    )
+    frag_num: int = setting(
+        1024,
+        help="Number of fragments the keys are divided into; fixed for the life of a model.",
+        when="A cluster with more than about 200 shards, to spread them evenly.",
+        unit="fragments",
+        low=1,
+        high=65_536,
+    )
+    json_log: str = setting(
+        "",
+        help="File that gets one JSON record of the run's figures at a time. Empty: none.",
+        when="Runs are plotted or watched by another program.",
+        unit="path",
+    )
+    json_log_interval: float = setting(
+        5.0,
+        help="Time between two records of `json_log`.",
+        when="Very short or very long runs.",
+        unit="s",
+        low=0.1,
+        high=_DAY_S,
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse more servers than nodes."""
+        ClusterSettings.validate(self, where)
+        if self.expected_servers > self.expected_node_num:
+            raise ConfigError(
+                f"{where('expected_servers')}: expected_servers: expected at most "
+                f"expected_node_num ({self.expected_node_num}, from "
+                f"{where('expected_node_num')}), which counts servers and workers; got "
+                f"{self.expected_servers}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings(ClusterSettings):
+    """What only a server has to know."""
+
+    shard_num: int = setting(
+        0,
+        help=(
+            f"Number of shard threads. 0: one a core, at most {_SHARDS_AUTO_MAX}; "
+            f"more than the machine has cores is capped, with a notice."
+        ),
+        when="Workers share the machine, or the network needs more streams.",
+        unit="threads",
+        low=0,
+        high=4096,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings(ClusterSettings):
+    """What only a worker has to know."""
+
+    threads: int = setting(
+        0,
+        help="Number of threads that train. 0: one a core.",
+        when="Several processes share the machine.",
+        unit="threads",
+        low=0,
+        high=1024,
+        aliases=["async_channel_thread_num"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings(Settings):
+    """What the master sends to the workers; models subclass it with settings of their own."""
+
+    worker_class: str = setting(
+        "",
+        help="The model to train, as `package.module:Class`, a subclass of `snailps.Worker`.",
+        when="Always in a job's file; `snailps train` fills it in.",
+        check=check_class_path,
+    )
+    input: tuple[str, ...] = setting(
+        (),
+        help="Files, folders and globs to train on; a relative path starts at the current folder.",
+        when="Always.",
+        unit="paths",
+    )
+    output: str = setting(
+        "",
+        help="Beginning of the paths of the result files. Empty: nothing is written.",
+        when="Always, unless the result is read from the running cluster.",
+        unit="path",
+    )
+    epochs: int = setting(
+        5,
+        help="How often the whole input is trained on.",
+        when="Fewer for very large inputs, more for small ones.",
+        low=1,
+        high=1_000_000,
+        aliases=["num_iters"],
+    )
+    seed: int = setting(
+        1,
+        help="Beginning of all random numbers: first values of rows, sampling.",
+        when="To see how much a result owes to chance.",
+        low=0,
+        high=2**32 - 1,
+    )
+    block_bytes: int = setting(
+        0,
+        help="Size of a block of input. 0: the program chooses, at least ten blocks an epoch.",
+        when="Smaller for fresher parameters, larger for less traffic.",
+        unit="bytes",
+        low=0,
+        high=1 << 30,
+    )
+    optimizer: Literal["auto", "add", "sgd", "adagrad"] = setting(
+        "auto",
+        help="Access method of the tables: what a push does to a row. `auto`: the model's choice.",
+        when="To compare optimisers, where the model supports the other one.",
+        aliases=[Alias("adagrad", adagrad_to_optimizer, "true means `optimizer: adagrad`")],
+    )
+    compress: Literal["auto", "none", "lz4"] = setting(
+        "auto",
+        help="Compression of large control messages (vocabulary, blocks). `auto`: where it pays.",
+        when="`none` on a fast network, `lz4` on a slow one.",
+        aliases=[Alias("zlib", zlib_to_compress, "0 means `compress: none`, 1 to 9 mean `lz4`")],
+    )
+    scratch_dir: str = setting(
+        "",
+        help="Folder for unpacked input. Empty: the system's folder for temporary files.",
+        when="That folder is small or in memory.",
+        unit="path",
+    )
+    scratch_bytes: int = setting(
+        0,
+        help="Most that unpacked input may take there. 0: half of what is free.",
+        when="Others need the space.",
+        unit="bytes",
+        low=0,
+    )
+    param_backup_period: int = setting(
+        0,
+        help="Number of pushes after which a server saves its rows during training. 0: never.",
+        when="Runs of many hours.",
+        unit="pushes",
+        low=0,
+    )
+    param_backup_root: str = setting(
+        "./param_backup",
+        help="Folder that these backups go to.",
+        when="The current folder is small, slow or shared.",
+        unit="path",
+    )
+
+
+ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
+    ("Every process", ClusterSettings),
+    ("Master", MasterSettings),
+    ("Server", ServerSettings),
+    ("Worker", WorkerSettings),
+    ("Every job", JobSettings),
+)
+
+
+def effective_shard_num(settings: ServerSettings, cores: int) -> tuple[int, str | None]:
+    """Number of shard threads to run on a machine.
+
+    Parameters
+    ----------
+    settings : ServerSettings
+        Its `shard_num`, 0 for "as many as make sense".
+    cores : int
+        Cores that this process may use, at least 1.
+
+    Returns
+    -------
+    shard_num : int
+        From 1 to `cores`.
+    notice : str or None
+        A sentence for the user where the setting was not followed.
+    """
+    if settings.shard_num == 0:
+        return max(1, min(cores, _SHARDS_AUTO_MAX)), None
+    if settings.shard_num <= cores:
+        return settings.shard_num, None
+    return cores, (
+        f"shard_num: {settings.shard_num} is more than this machine's {cores} core(s), running "
+        f"{cores}: a shard is a thread here (SwiftSnails counted locks), and threads beyond the "
+        f"cores only slow each other down"
+    )

@@ -1,0 +1,183 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Owns the subwords of a word, as fastText's exact bucket ids.
+
+    word -> subword_ids -> bucket ids;  words -> subwords_csr -> one bag of ids a word
+
+The n-grams of `<word>`, from `minn` to `maxn` characters, each hashed to one of `bucket` rows that
+lie behind the rows of the words.  No text, no vocabulary, no vectors here.
+
+References
+----------
+P. Bojanowski, E. Grave, A. Joulin, T. Mikolov, "Enriching word vectors with subword information",
+TACL 5, 2017.  Hash: FNV-1a, 32 bits (G. Fowler, L. C. Noll, K.-P. Vo), with fastText's slip that a
+byte is taken as signed, kept because its published models depend on it.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+
+import numpy as np
+
+SENTENCE_END = b"</s>"
+
+cdef uint32_t FNV_START = 2166136261
+
+
+cdef inline uint32_t fnv_step(uint32_t h, uint8_t byte) noexcept nogil:
+    # The sign extension is fastText's: bytes from 0x80 on also flip the upper 24 bits.
+    return (h ^ <uint32_t><int8_t>byte) * <uint32_t>16777619
+
+
+cdef inline uint8_t byte_at(const uint8_t *word, Py_ssize_t length, Py_ssize_t i) noexcept nogil:
+    """Byte `i` of `<word>`, which is never built."""
+    if i == 0:
+        return 60
+    return word[i - 1] if i <= length else 62
+
+
+cdef inline bint continues(uint8_t byte) noexcept nogil:
+    """Whether a byte belongs to the character before it (also if the text is not valid UTF-8)."""
+    return (byte & 0xC0) == 0x80
+
+
+cdef int64_t bag_of(const uint8_t *word, Py_ssize_t length, int minn, int maxn, uint32_t bucket,
+                    int32_t first, int32_t *out) noexcept nogil:
+    """Number of n-grams of a word; their ids go to `out` unless it is NULL."""
+    cdef Py_ssize_t total = length + 2
+    cdef Py_ssize_t i, j
+    cdef uint32_t h
+    cdef uint8_t byte
+    cdef int64_t found = 0
+    cdef int n
+    for i in range(total):
+        if continues(byte_at(word, length, i)):
+            continue
+        h = FNV_START
+        j = i
+        n = 1
+        while j < total and n <= maxn:
+            h = fnv_step(h, byte_at(word, length, j))
+            j += 1
+            while j < total:
+                byte = byte_at(word, length, j)
+                if not continues(byte):
+                    break
+                h = fnv_step(h, byte)
+                j += 1
+            # The brackets alone are no n-grams.
+            if n >= minn and not (n == 1 and (i == 0 or j == total)):
+                if out != NULL:
+                    out[found] = first + <int32_t>(h % bucket)
+                found += 1
+            n += 1
+    return found
+
+
+def check_settings(minn, maxn, bucket, nwords):
+    """Raises ValueError unless the settings make sense and every id fits an int32."""
+    if not 0 <= minn or not 0 <= maxn < 1 << 31:
+        raise ValueError(f"expected minn and maxn of 0 or more, got minn {minn}, maxn {maxn}")
+    if maxn > 0 and minn > maxn:
+        raise ValueError(f"expected minn <= maxn (or maxn 0: no subwords), got {minn} > {maxn}")
+    if maxn > 0 and not 1 <= bucket < 1 << 31:
+        raise ValueError(f"expected a bucket of 1 to 2^31 - 1 with maxn {maxn}, got {bucket}")
+    if nwords < 0 or nwords + (bucket if maxn > 0 else 0) > 1 << 31:
+        raise ValueError(f"expected words + bucket of at most 2^31 ids, got {nwords} + {bucket}")
+
+
+def ngram_hash(const uint8_t[::1] ngram not None):
+    """fastText's hash of an n-gram: uint32, to be taken modulo the buckets.
+
+    >>> hex(ngram_hash(b"a"))
+    '0xe40c292c'
+    """
+    cdef uint32_t h = FNV_START
+    cdef Py_ssize_t i
+    for i in range(ngram.shape[0]):
+        h = fnv_step(h, ngram[i])
+    return h
+
+
+def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket, int64_t nwords):
+    """Ids of the n-grams of any word, known or not.
+
+    Parameters
+    ----------
+    word : bytes
+        UTF-8; bytes that are not are taken as fastText takes them.
+    minn, maxn : int
+        Shortest and longest n-gram in characters, the brackets of `<word>` included; `maxn` 0
+        means none.
+    bucket : int
+        Number of rows that the n-grams share.
+    nwords : int
+        Number of words, whose rows come first.
+
+    Returns
+    -------
+    int32 array
+        Ids from `nwords` to `nwords + bucket - 1` in fastText's order, repeats kept; empty for
+        `</s>`.
+    """
+    check_settings(minn, maxn, bucket, nwords)
+    cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(word)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(word)
+    cdef int64_t found = 0
+    if maxn > 0 and word != SENTENCE_END:
+        found = bag_of(text, length, minn, maxn, <uint32_t>bucket, 0, NULL)
+    ids = np.empty(found, dtype=np.int32)
+    cdef int32_t[::1] out = ids
+    if found:
+        bag_of(text, length, minn, maxn, <uint32_t>bucket, <int32_t>nwords, &out[0])
+    return ids
+
+
+def subwords_csr(words, int minn, int maxn, int64_t bucket):
+    """The bag of every word: its own id, then those of its n-grams.
+
+    Parameters
+    ----------
+    words : sequence of bytes
+        The vocabulary in id order.
+    minn, maxn, bucket : int
+        As in `subword_ids`; with `maxn` 0 each bag is the word alone.
+
+    Returns
+    -------
+    indptr : int64 array, shape (len(words) + 1,)
+        The bag of word i is `ids[indptr[i] : indptr[i + 1]]`.
+    ids : int32 array
+        Word ids are below `len(words)`, n-grams from there on; repeats kept, as fastText does.
+
+    Notes
+    -----
+    English words have about 20 n-grams of 3 to 6 characters: 80 bytes a word.
+    """
+    cdef Py_ssize_t nwords = len(words)
+    check_settings(minn, maxn, bucket, nwords)
+    indptr = np.arange(nwords + 1, dtype=np.int64)
+    if maxn == 0:
+        return indptr, np.arange(nwords, dtype=np.int32)
+    lengths = np.fromiter(map(len, words), dtype=np.int64, count=nwords)
+    joined = b"".join(words)
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    plain = np.fromiter((word == SENTENCE_END for word in words), dtype=np.uint8, count=nwords)
+    cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(joined)
+    cdef const int64_t[::1] start = starts
+    cdef const uint8_t[::1] alone = plain
+    cdef int64_t[::1] bag = indptr
+    cdef int64_t i
+    with nogil:
+        for i in range(nwords):
+            bag[i + 1] = bag[i] + 1
+            if not alone[i]:
+                bag[i + 1] += bag_of(text + start[i], start[i + 1] - start[i], minn, maxn,
+                                     <uint32_t>bucket, 0, NULL)
+    ids = np.empty(indptr[nwords], dtype=np.int32)
+    cdef int32_t[::1] out = ids
+    with nogil:
+        for i in range(nwords):
+            out[bag[i]] = <int32_t>i
+            if not alone[i]:
+                bag_of(text + start[i], start[i + 1] - start[i], minn, maxn, <uint32_t>bucket,
+                       <int32_t>nwords, &out[bag[i] + 1])
+    return indptr, ids

@@ -1,0 +1,423 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Owns what a text is made of: tokens, their counts, their ids.
+
+    bytes -> WordCounter -> dump -> (another) WordCounter.merge -> words, counts
+    bytes -> Lexicon.encode -> word ids, sentence by sentence
+
+Counts agree with fastText's (version 0.9) to the last one.  No files, no vocabulary rules (minimum
+counts, order), no subwords: those are `blocks`, `vocabulary` and `_subwords`.  The loops over text
+run without the GIL; the Python classes only check, grow and hand out.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset
+
+import threading
+
+import numpy as np
+
+from snailps._hash cimport hash_key, mix64
+from snailps.data.packing import pack, unpack
+from snailps.errors import DataError
+
+SENTENCE_END = b"</s>"
+DUMP_MAGIC = b"SNWC"
+
+cdef int LINE_TOKENS_MAX = 1024     # fastText's MAX_LINE_SIZE: a sentence ends once it holds *more*
+# Eight bytes long, so that it can be loaded at once like any other text.
+cdef const uint8_t *END_TEXT = b"</s>\0\0\0\0"
+cdef Token END
+read_token(END_TEXT, 4, &END)
+
+
+# ---- the table's memory (with the GIL; the loops never allocate) ----
+
+cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) except -1:
+    """Makes room for so many more words and bytes; at least doubles what it has to enlarge."""
+    cdef void *memory
+    cdef uint64_t slots_num, size
+    cdef int64_t words_max
+    cdef Slot *slots
+    cdef Token token
+    cdef int64_t i
+    size = table.arena_used + arena_bytes
+    if table.arena == NULL or size > table.arena_size:
+        size = max(size, 2 * table.arena_size)
+        memory = realloc(table.arena, size)
+        if memory == NULL:
+            raise MemoryError(f"no memory for {size} bytes of words")
+        table.arena = <uint8_t *>memory
+        table.arena_size = size
+    if table.slots != NULL and table.words + words <= table.words_max:
+        return 0
+    if table.words + words >= (<int64_t>1 << 31) - 1:
+        raise DataError("expected fewer than 2^31 different words, got more: split the input or "
+                        "normalise its words")
+    words_max = 1024
+    while words_max < table.words + words:
+        words_max *= 2
+    slots_num = 2 * <uint64_t>words_max
+    memory = realloc(table.starts, (words_max + 1) * sizeof(uint64_t))
+    if memory == NULL:
+        raise MemoryError(f"no memory for a table of {words_max} words")
+    table.starts = <uint64_t *>memory
+    table.starts[0] = 0
+    slots = <Slot *>calloc(slots_num, sizeof(Slot))
+    if slots == NULL:
+        raise MemoryError(f"no memory for a table of {words_max} words")
+    free(table.slots)
+    table.slots = slots
+    table.slot_mask = slots_num - 1
+    table.words_max = words_max
+    with nogil:
+        for i in range(table.words):
+            read_token(table.arena + table.starts[i],
+                       table.starts[i + 1] - table.starts[i], &token)
+            slots = &table.slots[slot_of(table, &token)]
+            slots.prefix = token.prefix
+            slots.tag = tag_of(&token)
+            slots.id_plus_1 = <int32_t>(i + 1)
+    return 0
+
+
+cdef void table_free(WordTable *table) noexcept nogil:
+    free(table.slots)
+    free(table.starts)
+    free(table.arena)
+    memset(table, 0, sizeof(WordTable))
+
+
+# ---- counting ----
+
+cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data, Py_ssize_t size,
+                          Py_ssize_t *position, uint64_t *arena_bytes) noexcept nogil:
+    """Counts until the end, or until the table is out of room; returns the tokens counted.
+
+    `arena_bytes` is then what the next batch may add to the arena, else 0.  One writer a table.
+    """
+    cdef Token tokens[BATCH]
+    cdef Py_ssize_t before
+    cdef int64_t counted = 0
+    cdef int found, i
+    arena_bytes[0] = 0
+    while True:
+        before = position[0]
+        found = scan(data, size, position, &END, tokens)
+        if found == 0:
+            return counted
+        # The batch's words are part of what was scanned, but for `</s>`, which stands for 1 byte.
+        arena_bytes[0] = <uint64_t>(position[0] - before) + 4
+        if (table.words + BATCH > table.words_max
+                or table.arena_used + arena_bytes[0] > table.arena_size):
+            position[0] = before
+            return counted
+        arena_bytes[0] = 0
+        prefetch(table, tokens, found)
+        for i in range(found):
+            counts[table_add(table, &tokens[i])] += 1
+        counted += found
+
+
+cdef class WordCounter:
+    """Counts the different tokens of any number of pieces of text.
+
+    Attributes
+    ----------
+    tokens : int
+        All tokens counted so far, `</s>` included.
+
+    Notes
+    -----
+    Words are kept in the order of their first appearance.  Unlike fastText, nothing is pruned
+    while counting: memory is 50 to 100 bytes a different word plus its length.  Methods may be
+    called from several threads; they take turns, without the GIL while text is read.
+    """
+
+    cdef WordTable table
+    cdef object lock
+    cdef object counts_array
+    cdef int64_t[::1] count_of
+    cdef readonly int64_t tokens
+
+    def __cinit__(self):
+        self.lock = threading.Lock()
+        self.counts_array = np.zeros(0, dtype=np.int64)
+        self.count_of = self.counts_array
+        self._reserve(BATCH, 1024)
+
+    def __dealloc__(self):
+        table_free(&self.table)
+
+    cdef int _reserve(self, int64_t words, uint64_t arena_bytes) except -1:
+        table_reserve(&self.table, words, arena_bytes)
+        if self.count_of.shape[0] < self.table.words_max:
+            counts = np.zeros(self.table.words_max, dtype=np.int64)
+            counts[:self.table.words] = self.counts_array[:self.table.words]
+            self.counts_array = counts
+            self.count_of = counts
+        return 0
+
+    def __len__(self):
+        return self.table.words
+
+    def count(self, const uint8_t[::1] data not None):
+        """Counts the tokens of one piece of text.
+
+        Parameters
+        ----------
+        data : bytes-like
+            Text that begins and ends between two tokens (what `blocks.read_block` returns).
+
+        Returns
+        -------
+        int
+            The number of tokens in `data`, one `</s>` a newline included.
+
+        Raises
+        ------
+        DataError
+            There are 2^31 or more different words.
+        """
+        cdef Py_ssize_t position = 0
+        cdef Py_ssize_t size = data.shape[0]
+        cdef const uint8_t *text = &data[0] if size else NULL
+        cdef uint64_t arena_bytes = 0
+        cdef int64_t counted = 0
+        cdef int64_t *counts
+        with self.lock:
+            while True:
+                counts = &self.count_of[0]
+                with nogil:
+                    counted += count_tokens(&self.table, counts, text, size, &position,
+                                            &arena_bytes)
+                if arena_bytes == 0:
+                    break
+                self._reserve(BATCH, arena_bytes)
+            self.tokens += counted
+        return counted
+
+    def words(self, ids=None):
+        """The different words (list of bytes): all of them, or those with the given ids."""
+        cdef int64_t i
+        cdef const char *arena
+        with self.lock:
+            arena = <const char *>self.table.arena
+            chosen = range(self.table.words) if ids is None else ids
+            out = []
+            for i in chosen:
+                if not 0 <= i < self.table.words:
+                    raise IndexError(f"expected a word id below {self.table.words}, got {i}")
+                out.append(PyBytes_FromStringAndSize(
+                    arena + self.table.starts[i], self.table.starts[i + 1] - self.table.starts[i]))
+            return out
+
+    def counts(self):
+        """Occurrences of each word (int64, shape `(len(self),)`, a copy) in `words`' order."""
+        with self.lock:
+            return self.counts_array[:self.table.words].copy()
+
+    def dump(self):
+        """The counter as bytes for `merge`, in the layout of `packing`."""
+        with self.lock:
+            ends = np.empty(self.table.words, dtype=np.uint64)
+            for i in range(self.table.words):
+                ends[i] = self.table.starts[i + 1]
+            text = PyBytes_FromStringAndSize(<const char *>self.table.arena, self.table.arena_used)
+            return pack(DUMP_MAGIC, self.counts_array[:self.table.words], ends, text, self.tokens)
+
+    def merge(self, part):
+        """Adds the counts of another counter.
+
+        Parameters
+        ----------
+        part : bytes
+            What the other counter's `dump` returned, perhaps on another machine.
+
+        Raises
+        ------
+        DataError
+            The bytes are no such dump.  The counter is then unchanged.
+        """
+        counts, ends, text, tokens = unpack(DUMP_MAGIC, part, complete=True)
+        cdef const int64_t[::1] more = counts
+        cdef const uint64_t[::1] end = ends
+        cdef const uint8_t[::1] arena = text
+        cdef uint64_t start = 0
+        cdef int64_t words = more.shape[0]
+        cdef int64_t i
+        cdef Token token
+        if words == 0:
+            return
+        with self.lock:
+            if self.tokens + tokens > 1 << 62:
+                raise DataError("cannot merge word counts: their sum exceeds 2^62")
+            self._reserve(words + BATCH, arena.shape[0])
+            with nogil:
+                for i in range(words):
+                    read_token(&arena[start], end[i] - start, &token)
+                    self.count_of[table_add(&self.table, &token)] += more[i]
+                    start = end[i]
+            self.tokens += tokens
+
+
+# ---- encoding ----
+
+cdef struct Reading:
+    Py_ssize_t position         # in the text
+    Py_ssize_t used             # entries of the output
+    int64_t tokens              # raw tokens read
+    uint64_t known              # in-vocabulary tokens read: the counter of the random numbers
+    int line_tokens             # in-vocabulary tokens of this sentence, kept or not
+    bint open                   # this sentence has ids in the output
+
+
+cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *data,
+                        Py_ssize_t size, const float *keep, uint64_t stream, int32_t *out,
+                        Py_ssize_t out_size, Reading *reading) noexcept nogil:
+    """Encodes until the end of the text (False) or of the output's room (True)."""
+    cdef Token tokens[BATCH]
+    cdef Py_ssize_t used = reading.used
+    cdef int64_t id
+    cdef float draw
+    cdef bint kept, more = True
+    cdef int found, i
+    while True:
+        # A token gives at most its id and a mark; the last mark of all needs one entry more.
+        if out_size - used < 2 * BATCH + 1:
+            break
+        found = scan(data, size, &reading.position, &END, tokens)
+        if found == 0:
+            more = False
+            break
+        reading.tokens += found
+        prefetch(table, tokens, found)
+        for i in range(found):
+            id = table_find(table, &tokens[i])
+            if id < 0:
+                continue
+            reading.known += 1
+            reading.line_tokens += 1
+            kept = True
+            if keep != NULL and keep[id] < 1:
+                draw = <float>(mix64(stream + reading.known * <uint64_t>0x9E3779B97F4A7C15) >> 40)
+                kept = draw * <float>(1.0 / (1 << 24)) < keep[id]
+            out[used] = <int32_t>id     # overwritten by the next token unless it is kept
+            used += kept
+            reading.open |= kept
+            if id == end_id or reading.line_tokens > LINE_TOKENS_MAX:
+                out[used] = -1
+                used += reading.open
+                reading.open = False
+                reading.line_tokens = 0
+    if not more and reading.open:
+        out[used] = -1
+        used += 1
+        reading.open = False
+    reading.used = used
+    return more
+
+
+cdef class Lexicon:
+    """Word -> id, for whole blocks of text.
+
+    Parameters
+    ----------
+    words : list of bytes
+        The words in id order, each non-empty, without separators, once.
+
+    Raises
+    ------
+    ValueError
+        A word is empty, holds a separator or comes twice.
+
+    Notes
+    -----
+    Never changes once built: any number of threads may encode at once, without the GIL.
+    """
+
+    cdef WordTable table
+    cdef int64_t end_id
+
+    def __cinit__(self, words):
+        cdef Token token
+        cdef const uint8_t *text
+        cdef Py_ssize_t length
+        cdef bytes word
+        table_reserve(&self.table, len(words) + 1, sum(map(len, words)) + 8)
+        for i, word in enumerate(words):
+            text = <const uint8_t *>PyBytes_AS_STRING(word)
+            length = PyBytes_GET_SIZE(word)
+            if length == 0 or read_token(text, length, &token) != length:
+                raise ValueError(f"word {i}: expected bytes without separators, got {word!r}")
+            if table_add(&self.table, &token) != i:
+                raise ValueError(f"word {i}: {word!r} comes twice")
+        self.end_id = table_find(&self.table, &END)
+
+    def __dealloc__(self):
+        table_free(&self.table)
+
+    def __len__(self):
+        return self.table.words
+
+    def encode(self, const uint8_t[::1] data not None, keep=None, uint64_t seed=0):
+        """The ids of a text, sentence by sentence.
+
+        A sentence ends as in fastText: after `</s>`, if that is a word of this lexicon, or once it
+        has more than 1,024 known tokens.  Unknown words are left out.
+
+        Parameters
+        ----------
+        data : bytes-like
+            Text that begins and ends between two tokens.
+        keep : float32 array, shape (len(self),), optional
+            Probability with which each word is kept (`Vocabulary.keep_probability`); all of them
+            by default.  A dropped token still counts towards its sentence's length.
+        seed : int
+            Names the random numbers (uint64).  The draw for the n-th known token depends on
+            `(seed, n)` only.
+
+        Returns
+        -------
+        ids : int32 array
+            Word ids in reading order with -1 behind each sentence, the last one too; a sentence
+            of which nothing is kept leaves no trace.
+        tokens : int
+            All tokens read: known, unknown, dropped, and one `</s>` a newline.
+
+        References
+        ----------
+        Random numbers: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), indexed by token.
+        """
+        cdef Py_ssize_t size = data.shape[0]
+        cdef const uint8_t *text = &data[0] if size else NULL
+        cdef const float[::1] keep_of
+        cdef const float *keep_ptr = NULL
+        cdef uint64_t stream = hash_key(seed)
+        cdef Reading reading
+        cdef int32_t[::1] out
+        cdef int32_t *out_ptr
+        cdef Py_ssize_t out_size
+        cdef bint more
+        if keep is not None:
+            keep_of = keep
+            if keep_of.shape[0] != self.table.words:
+                raise ValueError(f"keep: expected {self.table.words} probabilities, "
+                                 f"got {keep_of.shape[0]}")
+            if keep_of.shape[0]:
+                keep_ptr = &keep_of[0]
+        memset(&reading, 0, sizeof(Reading))
+        # English has an id every six bytes; a text with more of them doubles the room.
+        ids = np.empty(size // 4 + 4 * BATCH, dtype=np.int32)
+        while True:
+            out = ids
+            out_ptr = &out[0]
+            out_size = out.shape[0]
+            with nogil:
+                more = encode_tokens(&self.table, self.end_id, text, size, keep_ptr, stream,
+                                     out_ptr, out_size, &reading)
+            if not more:
+                return ids[:reading.used], reading.tokens
+            larger = np.empty(2 * out_size, dtype=np.int32)
+            larger[:reading.used] = ids[:reading.used]
+            ids = larger

@@ -1,0 +1,241 @@
+"""Owns the way from what the user names as input to blocks of bytes.
+
+    files, folders, globs -> expand -> Sources -> cut -> Blocks (what the master leases)
+    Block -> read_block -> the bytes of the units that begin in it
+
+A unit is a word or a line.  A cut falls anywhere; where a block really begins and ends is decided
+by its reader alone, from the bytes round the cut, by one rule that both neighbours apply: a unit
+belongs to the block that holds its first byte.  **The blocks of a file, read one after another,
+are the file, byte for byte, and no unit is torn.**  No text beyond the separators, no vocabulary,
+no leases here.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from snailps.data.scratch import Scratch
+from snailps.errors import DataError
+
+Unit = Literal["word", "line"]
+
+# A read step while the end of a unit is looked for: a word ends within the first one.
+STEP_BYTES = 1 << 16
+# No text has a longer word or line: a file that has is something else, and would fill the memory.
+UNIT_BYTES_MAX = 1 << 30
+
+# A unit begins at 0 and behind each of these.  For words these are fastText's separators, so a
+# newline stays with the word before it, and a blank between words is a unit of its own.
+_ENDS = {"word": re.compile(rb"[ \n\r\t\v\f\0]"), "line": re.compile(rb"\n")}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One input file: absolute path, size in bytes (unpacked, if it is a `.gz`)."""
+
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bytes `start` to `stop` (exclusive) of a source, the `index`-th block of the whole input.
+
+    For a `.gz`, `path` is the packed file and the bytes are those of its content.
+    """
+
+    index: int
+    path: str
+    start: int
+    stop: int
+
+
+def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
+    """The files behind what the user named.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        Files, folders (all files below them in order of their names, hidden ones left out), glob
+        patterns (`**` crosses folders).  A name that exists is never taken as a pattern.
+    scratch : Scratch
+        Where `.gz` files are unpacked, which is the only way to learn their size.
+
+    Returns
+    -------
+    list of Source
+        In the order of `inputs`; a file that several of them name is there once.
+
+    Raises
+    ------
+    DataError
+        Nothing was named, a path does not exist or cannot be read, a pattern or a folder has no
+        files, a file is empty or no regular file.
+    """
+    if not inputs:
+        raise DataError("expected at least one input file, folder or pattern, got none")
+    paths = dict.fromkeys(path for text in inputs for path in _files_of(text))
+    sources = [Source(path, _readable_bytes(path, scratch)) for path in paths]
+    empty = [source.path for source in sources if source.bytes == 0]
+    if empty and len(empty) == len(sources):
+        raise DataError(f"the input is empty: {_names(empty)} has no content")
+    if empty:
+        raise DataError(
+            f"an input file is empty: {_names(empty)}. Remove it or leave it out; "
+            "a file that should have content may have been cut off"
+        )
+    return sources
+
+
+def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
+    """Cuts every source into even pieces of at most `block_bytes` bytes, none of them empty.
+
+    Raises
+    ------
+    ValueError
+        `block_bytes` is below 1.
+    """
+    if block_bytes < 1:
+        raise ValueError(f"expected block_bytes of at least 1, got {block_bytes}")
+    blocks: list[Block] = []
+    for source in sources:
+        pieces = -(-source.bytes // block_bytes)
+        for i in range(pieces):
+            start, stop = source.bytes * i // pieces, source.bytes * (i + 1) // pieces
+            blocks.append(Block(len(blocks), source.path, start, stop))
+    return blocks
+
+
+def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch) -> bytes:
+    """The bytes of the units whose first byte lies in [start, stop).
+
+    Parameters
+    ----------
+    path : str
+        A block's path.
+    start, stop : int
+        A block's range, in bytes.
+    unit : {"word", "line"}
+        What must not be torn.
+    scratch : Scratch
+        Knows the unpacked copy of a `.gz`.
+
+    Returns
+    -------
+    bytes
+        Empty if no unit begins here.  The blocks of one file, joined, are the file.
+
+    Raises
+    ------
+    DataError
+        The file is missing, unreadable, shorter than when it was cut, or has a unit of more than
+        1 GiB.
+
+    Notes
+    -----
+    Reads the block in one piece and what is missing of its last unit in steps of 64 KiB.  A block
+    in the middle of a longer unit is read once and dropped.
+    """
+    if not 0 <= start <= stop:
+        raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
+    if start == stop:
+        return b""
+    end = _ENDS[unit]
+    before = 1 if start else 0  # the byte that tells whether a unit begins at `start`
+    try:
+        with scratch.local(path).open("rb") as file:
+            file.seek(start - before)
+            data = file.read(stop - start + before)
+            if len(data) < stop - start + before:
+                raise DataError(
+                    f"{path} became shorter: expected at least {stop:,} bytes, got "
+                    f"{start - before + len(data):,}. Do not change the input during a job"
+                )
+            first = 0
+            if before:
+                found = end.search(data)
+                if found is None or found.end() == len(data):
+                    return b""  # the first unit that begins behind `start` begins behind `stop`
+                first = found.end()
+            if end.match(data, len(data) - 1):
+                return data[first:]
+            return data[first:] + _rest_of_unit(file, end, path, stop)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path} (bytes {start:,} to {stop:,}): {error.strerror or error}. "
+            "The input has to stay where it is until the job ends"
+        ) from error
+
+
+def _rest_of_unit(file: BinaryIO, end: re.Pattern[bytes], path: str, stop: int) -> bytes:
+    """From here to the end of the unit that is being read, or of the file."""
+    parts: list[bytes] = []
+    taken = 0
+    while step := file.read(STEP_BYTES):
+        found = end.search(step)
+        if found:
+            parts.append(step[: found.end()])
+            break
+        parts.append(step)
+        taken += len(step)
+        if taken > UNIT_BYTES_MAX:
+            raise DataError(
+                f"{path} has no separator in {taken:,} bytes from byte {stop:,} on: is it text?"
+            )
+    return b"".join(parts)
+
+
+def _files_of(text: str) -> list[str]:
+    path = Path(text).expanduser()
+    if path.is_dir():
+        files = list(_files_below(str(path)))
+        if not files:
+            raise DataError(f"expected files in the folder {text}, found none (hidden ones apart)")
+        return files
+    if os.path.lexists(path):
+        return [str(path.absolute())]
+    if not glob.has_magic(text):
+        raise DataError(f"input not found: {text} does not exist (seen from {Path.cwd()})")
+    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns)
+    files = [str(Path(name).absolute()) for name in found if not Path(name).is_dir()]
+    if not files:
+        raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
+    return files
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    def refuse(error: OSError) -> None:
+        raise DataError(f"cannot list the folder {error.filename}: {error.strerror}") from error
+
+    for where, folders, names in os.walk(Path(folder).absolute(), onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield str(Path(where) / name)
+
+
+def _readable_bytes(path: str, scratch: Scratch) -> int:
+    """Size of a file's content; opens it, so that a job does not start on what it cannot read."""
+    try:
+        # Asked before opening: opening a named pipe would wait for a writer.
+        mode = Path(path).stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise DataError(f"expected a regular file, got something else: {path}")
+        local = scratch.local(path)
+        with local.open("rb") as file:
+            file.read(1)
+            return os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _names(paths: list[str]) -> str:
+    shown = ", ".join(paths[:3])
+    return shown if len(paths) <= 3 else f"{shown} and {len(paths) - 3} more"

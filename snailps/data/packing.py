@@ -1,0 +1,105 @@
+"""Owns the byte layout in which counted words travel between nodes, and its checks.
+
+    words' bytes, ends, counts, tokens -> pack -> bytes -> unpack -> the same, checked
+
+Word counts of a block (`_text.WordCounter.dump`) and a whole vocabulary (`vocabulary.Vocabulary`)
+share it under two magics.  Little endian, no padding:
+
+    magic   4 bytes     says which of the two it is
+    version uint32      1
+    words   uint64      n
+    tokens  uint64      all tokens read, also those of words that are not listed
+    bytes   uint64      length of `text`
+    counts  n x int64   each > 0
+    ends    n x uint64  word i is text[ends[i - 1] : ends[i]], word 0 begins at 0
+    text    bytes       the words, one behind the other
+
+What arrives comes from another process, so nothing is believed: every length, sum and word is
+checked before anything is built on it.  No words' meaning here, no order, no sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from snailps.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+VERSION = 1
+SEPARATORS = b" \n\r\t\v\f\0"
+_HEADER_BYTES = 32
+
+
+class Packed(NamedTuple):
+    """What `unpack` found: views of the bytes, which they keep alive."""
+
+    counts: NDArray[np.int64]
+    ends: NDArray[np.uint64]
+    text: NDArray[np.uint8]
+    tokens: int
+
+
+def pack(
+    magic: bytes, counts: NDArray[np.int64], ends: NDArray[np.uint64], text: bytes, tokens: int
+) -> bytes:
+    """The layout above; `magic` has 4 bytes."""
+    head = np.array([len(counts), tokens, len(text)], dtype="<u8").tobytes()
+    version = VERSION.to_bytes(4, "little")
+    return b"".join(
+        (magic, version, head, counts.astype("<i8").tobytes(), ends.astype("<u8").tobytes(), text)
+    )
+
+
+def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
+    """Reads what `pack` wrote.
+
+    Parameters
+    ----------
+    magic : bytes
+        What the bytes must begin with.
+    part : bytes
+        The bytes, from anywhere.
+    complete : bool
+        Whether the counts must add up to all tokens, or to at most that many.
+
+    Raises
+    ------
+    DataError
+        The bytes do not follow the layout.
+    """
+    if len(part) < _HEADER_BYTES:
+        raise _refusal(part, f"expected a header of {_HEADER_BYTES} bytes")
+    expected = magic + VERSION.to_bytes(4, "little")
+    if bytes(part[:8]) != expected:
+        raise _refusal(part, f"expected them to begin with {expected!r}, got {bytes(part[:8])!r}")
+    words, tokens, text_bytes = (int(n) for n in np.frombuffer(part, "<u8", 3, 8))
+    needed = _HEADER_BYTES + 16 * words + text_bytes
+    if needed != len(part):
+        raise _refusal(part, f"{words} words of {text_bytes} bytes in all need {needed} bytes")
+    counts = np.frombuffer(part, "<i8", words, _HEADER_BYTES)
+    ends = np.frombuffer(part, "<u8", words, _HEADER_BYTES + 8 * words)
+    text = np.frombuffer(part, np.uint8, text_bytes, _HEADER_BYTES + 16 * words)
+    last = int(ends[-1]) if words else 0
+    # Compared before subtracting: unsigned differences wrap round.
+    if last != text_bytes or (words and ends[0] == 0) or (ends[1:] <= ends[:-1]).any():
+        raise _refusal(part, "the words do not fill their bytes")
+    # The float sum first: int64 could wrap round to the right number.
+    if (counts <= 0).any() or float(counts.sum(dtype=np.float64)) > 2.0**62 or tokens > 2**62:
+        raise _refusal(part, "a count is not between 1 and 2^62")
+    counted = int(counts.sum())
+    if counted > tokens or (complete and counted != tokens):
+        raise _refusal(part, f"the counts add up to {counted}, the tokens are {tokens}")
+    if np.isin(text, np.frombuffer(SEPARATORS, np.uint8)).any():
+        raise _refusal(part, "a word has a separator in it")
+    return Packed(counts, ends, text, tokens)
+
+
+def _refusal(part: bytes, what: str) -> DataError:
+    return DataError(
+        f"cannot read word counts ({len(part)} bytes): {what}. "
+        "Check that all nodes run the same version of snailps"
+    )

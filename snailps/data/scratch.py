@@ -1,0 +1,272 @@
+"""Owns the unpacked copies of `.gz` files on this host: bounded, shared, cleaned up.
+
+    path -> Scratch.local -> the path itself, or the one unpacked copy of it on this host
+
+All processes of a user on a host share a folder.  A copy is named after its origin's real path,
+size and time, is written once under the folder's lock and appears by an atomic rename, so a copy
+that exists is whole.  Who uses a copy holds a shared lock on it; the kernel drops the lock when the
+process ends, however it ends.  So "left by a finished job" is a fact that can be asked for, not a
+guess, and `clean` removes exactly that.  No blocks, no text, no other compression here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from snailps.errors import DataError, WaitTimeout
+
+STEP_BYTES = 1 << 20
+LOCK_POLL_S = 0.05
+# Only files that look like ours are ever counted or removed.
+_OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|part)")
+
+
+def default_folder() -> Path:
+    """The scratch folder of this user on this host."""
+    return Path(tempfile.gettempdir()) / f"snailps-{os.getuid()}"
+
+
+def is_packed(path: str) -> bool:
+    """Whether a file has to be unpacked before it can be cut: its name ends in `.gz`."""
+    return path.lower().endswith(".gz")
+
+
+class Scratch:
+    """Unpacked copies of `.gz` files, at most `bytes_max` of them a host and user.
+
+    Parameters
+    ----------
+    folder : str
+        Where the copies live; made if need be (mode 0700).  It must belong to this user.
+        Empty: `default_folder()`.
+    bytes_max : int
+        Limit on all copies in the folder, other jobs' included, in bytes.
+    wait_s : float
+        How long to wait for another process that is unpacking, in seconds.
+
+    Notes
+    -----
+    Nothing is made before the first `.gz` file is asked for.  Threads may share one object.  The
+    copies are used until `close` or the end of the process.
+    """
+
+    def __init__(self, folder: str, bytes_max: int, *, wait_s: float = 1800.0) -> None:
+        self.folder = Path(folder) if folder else default_folder()
+        self.bytes_max = bytes_max
+        self.wait_s = wait_s
+        self._held: dict[str, tuple[Path, int]] = {}  # origin -> its copy, and our lock on it
+        self._mutex = threading.Lock()
+
+    def local(self, path: str) -> Path:
+        """The file to read instead of `path`: itself, or its unpacked copy if it is a `.gz`.
+
+        Parameters
+        ----------
+        path : str
+            An input file.
+
+        Returns
+        -------
+        Path
+            A file that stays as it is while this object is open, even if a `.gz` origin changes.
+
+        Raises
+        ------
+        DataError
+            The file is missing, unreadable or damaged, its content does not fit the limit or the
+            disk, or the folder is not this user's.
+        WaitTimeout
+            Another process has been unpacking for longer than `wait_s`.
+        """
+        if not is_packed(path):
+            return Path(path)
+        with self._mutex:
+            if path not in self._held:
+                self._held[path] = self._find_or_unpack(path)
+            return self._held[path][0]
+
+    def close(self) -> None:
+        """Lets go of all copies.  They stay for the next job, or until `clean`."""
+        with self._mutex:
+            for _, lock in self._held.values():
+                os.close(lock)
+            self._held.clear()
+
+    def clean(self) -> int:
+        """Removes the copies that no living process uses; returns how many bytes that freed."""
+        if not self.folder.exists():
+            return 0
+        with self._locked("cleaning up"):
+            return self._remove_unused()
+
+    def _find_or_unpack(self, path: str) -> tuple[Path, int]:
+        try:
+            real = Path(path).resolve(strict=True)
+            found = real.stat()
+        except OSError as error:
+            raise DataError(f"cannot open {path}: {error.strerror or error}") from error
+        identity = f"{real}\0{found.st_size}\0{found.st_mtime_ns}"
+        name = hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
+        copy = self.folder / f"{name}.copy"
+        with self._locked(f"unpacking {path}"):
+            lock = _hold(copy)
+            if lock is None:
+                self._unpack(path, copy)
+                lock = _hold(copy)
+            if lock is None:
+                raise DataError(f"{copy} vanished while it was being made; is the folder in use?")
+        return copy, lock
+
+    def _unpack(self, path: str, copy: Path) -> None:
+        """Writes the copy beside its place, then renames it.  The folder's lock is held."""
+        allowed = self.bytes_max - self._used()
+        part = copy.with_suffix(".part")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with suppress(FileNotFoundError):
+                part.unlink()  # left by a process that died; only the lock's holder writes one
+            descriptor = os.open(part, flags, 0o600)
+        except OSError as error:
+            raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
+        try:
+            with os.fdopen(descriptor, "wb") as target:
+                written = 0
+                for chunk in _unpacked(path):
+                    written += len(chunk)
+                    if written > allowed:
+                        self._remove_unused(but=part)
+                        allowed = self.bytes_max - self._used(but=part)
+                    if written > allowed:
+                        raise self._too_large(path, written, allowed)
+                    try:
+                        target.write(chunk)
+                        target.flush()
+                    except OSError as error:
+                        free = shutil.disk_usage(self.folder).free
+                        raise DataError(
+                            f"cannot unpack {path} into {self.folder} ({free:,} bytes free): "
+                            f"{error.strerror}. Make room, or choose another scratch folder"
+                        ) from error
+            part.rename(copy)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def _too_large(self, path: str, needed: int, allowed: int) -> DataError:
+        return DataError(
+            f"cannot unpack {path} into {self.folder}: it needs more than {needed:,} bytes, "
+            f"{max(allowed, 0):,} of the {self.bytes_max:,} bytes of scratch are left beside what "
+            "is in use. Allow more scratch, or unpack the file yourself and name the result"
+        )
+
+    def _own_files(self) -> Iterator[tuple[Path, int]]:
+        for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
+            with suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                regular = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+                if regular and _OWN_NAME.fullmatch(entry.name):
+                    yield Path(entry.path), found.st_size
+
+    def _used(self, but: Path | None = None) -> int:
+        return sum(size for path, size in self._own_files() if path != but)
+
+    def _remove_unused(self, but: Path | None = None) -> int:
+        """Removes what nobody holds.  The folder's lock is held, so nobody takes hold meanwhile."""
+        freed = 0
+        for path, size in self._own_files():
+            if path == but:
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                freed += size
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(descriptor)
+        return freed
+
+    def _make_folder(self) -> None:
+        """A folder of our own: in a shared one, others could swap the copies."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = os.lstat(self.folder)
+        except OSError as error:
+            raise DataError(f"cannot make the scratch folder {self.folder}: {error}") from error
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise DataError(
+                f"expected {self.folder} to be a folder of this user (uid {os.getuid()}), got one "
+                f"of uid {found.st_uid} or no folder. Choose another scratch folder"
+            )
+
+    @contextmanager
+    def _locked(self, purpose: str) -> Iterator[None]:
+        """Holds the folder's lock, in which its holder writes who it is."""
+        self._make_folder()
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.folder / "lock", flags, 0o600)
+        except OSError as error:
+            raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
+        try:
+            self._wait_for(descriptor)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, os.fsencode(f"process {os.getpid()}, {purpose}"), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _wait_for(self, descriptor: int) -> None:
+        # flock itself has no time limit.
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = os.pread(descriptor, 4096, 0).decode(errors="replace")
+                    raise WaitTimeout(
+                        f"waited {self.wait_s:g} s for {self.folder}, which is held by "
+                        f"{holder or 'an unknown process'}. Let it finish, or end it"
+                    ) from None
+                time.sleep(LOCK_POLL_S)
+
+
+def _hold(copy: Path) -> int | None:
+    """A descriptor with a shared lock on a finished copy, None if there is none."""
+    try:
+        descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def _unpacked(path: str) -> Iterator[bytes]:
+    """The content of a `.gz` in steps; any way in which it is broken is one error."""
+    try:
+        with gzip.open(path, "rb") as packed:
+            while chunk := packed.read(STEP_BYTES):
+                yield chunk
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(
+            f"cannot unpack {path}: {error}. The file is damaged or no gzip file; "
+            "`gzip -t` tells, and a fresh copy helps"
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,0 +1,184 @@
+"""Owns the vocabulary: which words count, in which order, and what follows from their counts.
+
+    WordCounter -> Vocabulary.from_counter -> words by falling count
+    Vocabulary -> keep_probability (subsampling), noise (negative samples)
+    Vocabulary -> to_bytes -> (another node) from_bytes -> the same Vocabulary
+
+Counted by many, decided once (at the master), then the same everywhere: the order of the words is
+their ids in every table.  No text, no subwords, no sockets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from snailps.data.packing import pack, unpack
+from snailps.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from snailps.data._text import WordCounter
+
+LABEL_PREFIX = b"__label__"
+_MAGIC = b"SNVO"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """The words of a model; a word's place is its id.
+
+    Parameters
+    ----------
+    words : sequence of bytes
+        By falling count, equal counts by rising bytes.
+    counts : int64 array, shape (len(words),)
+        Occurrences of each word, at least 1.
+    tokens : int
+        All tokens of the input, those of words that were left out included: fastText's total,
+        to which frequencies are relative.
+    """
+
+    words: Sequence[bytes]
+    counts: NDArray[np.int64]
+    tokens: int
+    _ids: dict[bytes, int] = field(default_factory=dict, init=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @classmethod
+    def from_counter(
+        cls,
+        counter: WordCounter,
+        min_count: int,
+        max_size: int = 0,
+        *,
+        label_prefix: bytes = LABEL_PREFIX,
+    ) -> Vocabulary:
+        """Chooses the words.
+
+        Parameters
+        ----------
+        counter : WordCounter
+            Counts of the whole input.
+        min_count : int
+            Words that occur less often are left out, `</s>` like any other.
+        max_size : int
+            The most words to keep, the most frequent ones; 0: no limit.
+        label_prefix : bytes
+            Words that begin with it are labels of a classifier and left out, as in fastText; empty:
+            none are.
+
+        Raises
+        ------
+        DataError
+            No word is left.
+
+        Notes
+        -----
+        fastText leaves the order of equal counts to its sort; ours is fixed, so that every run
+        gives a word the same id.
+        """
+        counts = counter.counts()
+        if len(counts) == 0:
+            raise DataError("no words: the input holds nothing but blanks. Check the paths given")
+        often = np.flatnonzero(counts >= min_count)
+        pairs = list(zip((-counts[often]).tolist(), counter.words(often.tolist()), strict=True))
+        if label_prefix:
+            pairs = [pair for pair in pairs if not pair[1].startswith(label_prefix)]
+        if not pairs:
+            best = int(counts.argmax())
+            raise DataError(
+                f"no words left: min_count is {min_count}, the most frequent of {len(counts):,} "
+                f"words, {counter.words([best])[0]!r}, occurs {counts[best]:,} times. Lower "
+                "min_count or give more text"
+            )
+        pairs.sort()
+        if max_size > 0:
+            del pairs[max_size:]
+        kept = -np.array([count for count, _ in pairs], dtype=np.int64)
+        return cls([word for _, word in pairs], kept, counter.tokens)
+
+    def index(self, word: bytes) -> int:
+        """Id of a word, -1 if it is not in the vocabulary.  The first call builds a dict."""
+        if not self._ids:
+            self._ids.update((known, i) for i, known in enumerate(self.words))
+        return self._ids.get(word, -1)
+
+    def keep_probability(self, sample: float) -> NDArray[np.float32]:
+        """Probability with which an occurrence of each word is trained on.
+
+        Parameters
+        ----------
+        sample : float
+            Threshold on relative frequency, fastText's `t`: words that are rarer are always kept.
+            0: all words are.
+
+        Returns
+        -------
+        float32 array, shape (len(self),)
+            From above 0 to 1: min(1, sqrt(sample / f) + sample / f) with f = count / tokens.
+
+        References
+        ----------
+        T. Mikolov et al., "Distributed representations of words and phrases and their
+        compositionality", NIPS 2013, in the form in which word2vec.c and fastText compute it.
+        """
+        if sample < 0:
+            raise ValueError(f"expected a sample of 0 or more, got {sample}")
+        if sample == 0:
+            return np.ones(len(self), dtype=np.float32)
+        # The frequency is rounded to float32 on the way, as in fastText.
+        frequency = (self.counts.astype(np.float32) / np.float32(self.tokens)).astype(np.float64)
+        ratio = sample / frequency
+        keep: NDArray[np.float32] = np.minimum(np.sqrt(ratio) + ratio, 1.0).astype(np.float32)
+        return keep
+
+    def noise(self, power: float = 0.5) -> NDArray[np.float64]:
+        """Probability of each word as a negative sample.
+
+        Parameters
+        ----------
+        power : float
+            Counts are raised to it: 0.5 in fastText, 0.75 in word2vec, 0 for all words alike.
+
+        Returns
+        -------
+        float64 array, shape (len(self),)
+            Its sum is 1.
+        """
+        weights: NDArray[np.float64] = self.counts.astype(np.float64) ** power
+        weights /= weights.sum()
+        return weights
+
+    def to_bytes(self) -> bytes:
+        """The vocabulary for `from_bytes`, in the layout of `packing`."""
+        lengths = np.fromiter(map(len, self.words), dtype=np.int64, count=len(self))
+        ends = np.cumsum(lengths).astype(np.uint64)
+        return pack(_MAGIC, self.counts, ends, b"".join(self.words), self.tokens)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Vocabulary:
+        """Reads what `to_bytes` wrote.
+
+        Raises
+        ------
+        DataError
+            The bytes are no vocabulary, or a word comes twice, or the order is broken.
+        """
+        packed = unpack(_MAGIC, data, complete=False)
+        text = packed.text.tobytes()
+        ends = packed.ends.tolist()
+        words = [text[i:j] for i, j in zip([0, *ends], ends, strict=False)]
+        if len(set(words)) != len(words) or (packed.counts[1:] > packed.counts[:-1]).any():
+            raise DataError(
+                f"cannot read a vocabulary of {len(words)} words: a word comes twice, or the "
+                "counts do not fall. Check that all nodes run the same version of snailps"
+            )
+        # A copy: the views would keep all of the received bytes alive.
+        return cls(words, packed.counts.astype(np.int64), packed.tokens)

@@ -1,0 +1,188 @@
+"""The kernels of the best build that this CPU can run, and the arrays they work on.
+
+    /proc/cpuinfo, SNAILPS_KERNELS -> pick a build -> its functions, re-exported here
+
+Owns the choice of the build (once, at import) and the shape of padded arrays.  Everything else
+in the package imports kernels from here, never from a build directly.  No keys, tables, sockets.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+import platform
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from snailps import _kernels as _chosen
+
+__all__ = [
+    "BUILD",
+    "GROUP",
+    "LANES",
+    "PAD",
+    "SHARED",
+    "add_rows_at",
+    "apply_row",
+    "bag_means",
+    "builds_available",
+    "copy_rows",
+    "init_row",
+    "load",
+    "padded",
+    "row_ops",
+    "subtract_rows",
+    "train_words",
+]
+
+# Best first; the CPU flags (Linux' names) that a build's instructions need.
+NEEDS = {
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c"}),
+    "avx2": frozenset({"avx2", "fma", "f16c"}),
+    "base": frozenset[str](),
+}
+VARIABLE = "SNAILPS_KERNELS"
+HUGE_BYTES = 1 << 22  # from here on memory is asked for in huge pages: rows are visited at random
+
+
+@lru_cache(maxsize=1)
+def cpu_flags() -> frozenset[str]:
+    """Instruction set flags of this CPU as Linux names them; empty where that is not known."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return frozenset()
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return frozenset(value.split())
+    return frozenset()
+
+
+def load(build: str) -> ModuleType:
+    """Import one build of the kernels.
+
+    Parameters
+    ----------
+    build
+        "base", "avx2" or "avx512".
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown, this CPU lacks an instruction set, or the build was not compiled.
+    """
+    if build not in NEEDS:
+        raise ConfigError(f"kernels: expected one of {', '.join(sorted(NEEDS))}, got {build!r}")
+    missing = NEEDS[build] - cpu_flags()
+    if missing:
+        raise ConfigError(
+            f"kernels: build {build!r} needs {', '.join(sorted(missing))}, which this CPU does not "
+            f"have; unset {VARIABLE} or set it to 'base'"
+        )
+    try:
+        return importlib.import_module(f"snailps._kernels_{build}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"kernels: build {build!r} is not installed ({error}); reinstall snailps, or run "
+            "'python setup.py build_ext --inplace' in a source tree"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _loadable() -> tuple[str, ...]:
+    found = []
+    for build in NEEDS:
+        try:
+            load(build)
+        except ConfigError:
+            continue
+        found.append(build)
+    return tuple(found)
+
+
+def builds_available() -> list[str]:
+    """Builds that are compiled and that this CPU can run, best first."""
+    return list(_loadable())
+
+
+def _choose() -> tuple[str, ModuleType]:
+    forced = os.environ.get(VARIABLE)
+    if forced:
+        return forced, load(forced)
+    for build in NEEDS:
+        try:
+            return build, load(build)
+        except ConfigError:
+            if build == "base":
+                raise
+    raise AssertionError("unreachable: base is always tried")
+
+
+if TYPE_CHECKING:
+    BUILD: str
+else:
+    BUILD, _chosen = _choose()
+
+LANES = _chosen.LANES
+GROUP = _chosen.GROUP
+SHARED = _chosen.SHARED
+PAD = _chosen.PAD
+row_ops = _chosen.row_ops
+init_row = _chosen.init_row
+apply_row = _chosen.apply_row
+train_words = _chosen.train_words
+subtract_rows = _chosen.subtract_rows
+add_rows_at = _chosen.add_rows_at
+copy_rows = _chosen.copy_rows
+bag_means = _chosen.bag_means
+
+
+def padded(n: int, dim: int) -> NDArray[np.float32]:
+    """Zeros for `n` rows of `dim` columns in the layout that the kernels want.
+
+    Parameters
+    ----------
+    n
+        Rows, 0 or more.
+    dim
+        Columns in use, 1 or more.
+
+    Returns
+    -------
+    float32[n, stride]
+        stride is `dim` rounded up to a multiple of `PAD`; the first row starts on a 64-byte
+        boundary.  The memory is the array's own and is returned when the array goes.
+
+    Notes
+    -----
+    Zero pages are taken from the kernel when first written.  From 4 MiB on huge pages are asked
+    for: rows are visited at random, and with 4 KiB pages most visits would miss the TLB.
+    """
+    if n < 0 or dim < 1:
+        raise ValueError(f"padded needs n >= 0 and dim >= 1, got n={n}, dim={dim}")
+    stride = -(-dim // PAD) * PAD
+    size = n * stride * 4
+    if size >= HUGE_BYTES:
+        memory = mmap.mmap(-1, size)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # Purely advice: a kernel without transparent huge pages refuses it.
+            try:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            except OSError:
+                pass
+        return np.frombuffer(memory, np.float32).reshape(n, stride)
+    room = np.zeros(n * stride + PAD, np.float32)
+    skip = -room.ctypes.data % (4 * PAD) // 4
+    return room[skip : skip + n * stride].reshape(n, stride)

@@ -1,0 +1,249 @@
+"""A job as the master sees it: the model's class, its input, its passes, its figures.
+
+    settings -> Job.load -> prepare (files -> blocks) -> Ledger of "survey" -> summary
+             -> Ledger of "train" -> figures -> export
+
+It owns what is to be done and what has been done; it knows no connection.  `Master` asks it for
+leases and tells it what came back.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from snailps.config import JobSettings, RawConfig, to_mapping
+from snailps.data.blocks import Block, cut, expand, read_block
+from snailps.data.scratch import Scratch
+from snailps.errors import ConfigError, ProtocolError
+from snailps.roles.ledger import Ledger
+from snailps.roles.worker import Surveyor, Worker, load_class
+from snailps.transport import messages
+
+RATE_WINDOW_S = 10.0
+_MASK64 = (1 << 64) - 1
+
+
+def block_seed(seed: int, number: int) -> int:
+    """uint64 seed of a lease: SplitMix64's step of the job's seed and the lease's number."""
+    x = (seed * 0x9E3779B97F4A7C15 + number + 1) & _MASK64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return x ^ (x >> 31)
+
+
+class Job:
+    """One job, from its settings to its figures.
+
+    Parameters
+    ----------
+    raw : RawConfig
+        Where the settings come from.
+    also_known : sequence of settings classes
+        Whose keys may stand in the same file.
+    clock : callable
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        raw: RawConfig,
+        also_known: tuple[type[Any], ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        entry = raw.explicit("worker_class", JobSettings)
+        if entry is None or not entry.value:
+            raise ConfigError(
+                "worker_class is not set: nothing to train. Write "
+                "'worker_class: package.module:Class' into the master's file "
+                "(config/fasttext.conf shows a whole job)"
+            )
+        self.cls: type[Worker] = load_class(entry.value, entry.origin)
+        self.settings: JobSettings = raw.build(self.cls.Settings, also_known=also_known)
+        self.cls.check(self.settings)
+        self.worker_class = entry.value
+        self.surveyor: Surveyor | None = self.cls.surveyor(self.settings)
+        self.summary: bytes | None = None
+        self.pass_ = ""
+        self.ledger: Ledger | None = None
+        self.units = 0
+        self.files: list[str] = []
+        self.total_bytes = 0
+        self._scratch = Scratch(self.settings.scratch_dir, self.settings.scratch_bytes)
+        self._blocks: list[Block] = []
+        self._clock = clock
+        self._begun = clock()
+        self._pass_begun = self._begun
+        self._rates: deque[tuple[float, int]] = deque()
+        self._losses: list[list[float]] = []
+        self._recent: deque[tuple[float, float]] = deque(maxlen=16)
+        self._lr: float | None = None
+        self._seconds: dict[str, float] = {}
+        self._block_units = 0
+
+    def prepare(self, workers: int) -> None:
+        """Finds the input and cuts it into blocks.  May take long (unpacking).
+
+        Raises
+        ------
+        DataError
+            A path is missing, empty or unreadable.
+        """
+        if not self.settings.input:
+            raise ConfigError("input is not set: name files, folders or globs to train on")
+        sources = expand(self.settings.input, self._scratch)
+        self.files = [source.path for source in sources]
+        self.total_bytes = sum(source.bytes for source in sources)
+        size = self.settings.block_bytes or self.cls.block_bytes(
+            self.settings, self.total_bytes, max(1, workers)
+        )
+        tenth = max(1, -(-self.total_bytes // 10))
+        self._blocks = cut(sources, max(1, min(size, tenth)))
+
+    def start_message(self, workers: int) -> messages.Start:
+        """What workers are told."""
+        return messages.Start(
+            1,
+            self.worker_class,
+            dict(to_mapping(self.settings)),
+            workers,
+            self.surveyor is not None,
+        )
+
+    # --- passes ----------------------------------------------------------------------------
+
+    def begin_pass(self, name: str) -> None:
+        """Opens the book of leases of "survey" or "train"."""
+        self.pass_ = name
+        self.ledger = Ledger(self._blocks, self.settings.epochs if name == "train" else 1)
+        self.units = 0
+        self._pass_begun = self._clock()
+        self._rates.clear()
+        self._losses = [[0.0, 0.0] for _ in range(self.settings.epochs)]
+
+    def end_pass(self) -> None:
+        """Notes how long the pass took."""
+        self._seconds[self.pass_] = self._clock() - self._pass_begun
+
+    def end_survey(self) -> None:
+        """Makes the summary.  May take seconds for a large vocabulary."""
+        assert self.surveyor is not None
+        self.summary = self.surveyor.result()
+
+    def lease(self, node: int) -> messages.Leased | None:
+        """The next block for a node, or None when there is none to give just now."""
+        assert self.ledger is not None
+        entry = self.ledger.take(node)
+        if entry is None:
+            return None
+        return messages.Leased(
+            entry.number,
+            entry.block.path,
+            entry.block.start,
+            entry.block.stop,
+            entry.epoch,
+            block_seed(self.settings.seed, entry.number),
+            [entry.before, entry.after],
+        )
+
+    def content(self, number: int, unit: str) -> bytes:
+        """Bytes of a leased block, for a worker that cannot open its path.
+
+        Raises
+        ------
+        DataError
+            The master cannot read it either.
+        """
+        if self.ledger is None or unit not in ("line", "word") or not 0 <= number < self.ledger.size:
+            raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
+        block = self.ledger.entry(number).block
+        return read_block(
+            block.path,
+            block.start,
+            block.stop,
+            unit="word" if unit == "word" else "line",
+            scratch=self._scratch,
+        )
+
+    def done(self, message: messages.Done, node: int) -> bool:
+        """Takes the result of a block; False if that block is not this node's."""
+        if self.ledger is None or message.pass_ != self.pass_:
+            return False
+        if not self.ledger.done(message.number, node):
+            return False
+        self.units += message.units
+        self._rates.append((self._clock(), message.units))
+        self._block_units = max(self._block_units, message.units)
+        if self.pass_ == "survey":
+            assert self.surveyor is not None
+            self.surveyor.add(message.blob)
+            return True
+        examples = float(message.metrics.get("examples", 0.0))
+        loss = float(message.metrics.get("loss", math.nan))
+        if examples > 0 and not math.isnan(loss):
+            sums = self._losses[self.ledger.entry(message.number).epoch]
+            sums[0] += loss
+            sums[1] += examples
+            self._recent.append((loss, examples))
+        if "lr" in message.metrics:
+            self._lr = float(message.metrics["lr"])
+        return True
+
+    # --- figures ---------------------------------------------------------------------------
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss over the last few blocks."""
+        examples = sum(n for _, n in self._recent)
+        return sum(loss for loss, _ in self._recent) / examples if examples else None
+
+    @property
+    def lr(self) -> float | None:
+        """Learning rate at the end of the last block, where the model tells it."""
+        return self._lr
+
+    def rate(self) -> float:
+        """Units per second over the last `RATE_WINDOW_S` seconds."""
+        now = self._clock()
+        while self._rates and now - self._rates[0][0] > RATE_WINDOW_S:
+            self._rates.popleft()
+        window = min(RATE_WINDOW_S, now - self._pass_begun)
+        return sum(units for _, units in self._rates) / window if window > 0 else 0.0
+
+    def figures(self, nodes: Mapping[str, float]) -> dict[str, Any]:
+        """Figures of the run.
+
+        Parameters
+        ----------
+        nodes : mapping
+            Sums over nodes: ``peak_rss_mb``, ``bytes_in``, ``bytes_out`` of the workers' data plane.
+        """
+        assert self.ledger is not None
+        kind = self.cls.counts
+        seconds = self._seconds.get("train", 0.0)
+        last = [sums for sums in self._losses if sums[1] > 0]
+        moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
+        return {
+            f"{kind}_per_s": round(self.units / seconds, 1) if seconds else None,
+            kind: self.units,
+            "train_s": round(seconds, 3),
+            "survey_s": round(self._seconds.get("survey", 0.0), 3),
+            "wall_s": round(self._clock() - self._begun, 3),
+            "train_loss": last[-1][0] / last[-1][1] if last else None,
+            "loss_by_epoch": [sums[0] / sums[1] if sums[1] else None for sums in self._losses],
+            "progress": round(self.ledger.progress, 6),
+            "epochs": self.settings.epochs,
+            "blocks": self.ledger.finished,
+            "blocks_per_epoch": len(self._blocks),
+            f"block_{kind}_max": self._block_units,
+            f"bytes_per_{kind[:-1]}": round(moved / self.units, 2) if self.units else None,
+            "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
+        }
+
+    def close(self) -> None:
+        """Lets go of unpacked input."""
+        self._scratch.close()
+        self._scratch.clean()

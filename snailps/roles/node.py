@@ -1,0 +1,269 @@
+"""What every process but the master shares: joining, heartbeats, signals, the end.
+
+    dial -> Register -> Welcome -> heartbeats ... Stop | master lost | signal -> End
+
+It owns the connection to the master and the decision *that* this process ends; a subclass says
+what it does meanwhile.  It knows no rows and no models.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import types
+from dataclasses import dataclass
+
+from snailps.config import ClusterSettings, parse_addr, parse_port_range
+from snailps.errors import ClusterError, ConnectionLost, SnailError, WaitTimeout
+from snailps.transport import messages
+from snailps.transport._pulse import Pulse
+from snailps.transport.control import Address, ControlClient, dial, listen, route_host, show
+from snailps.transport.session import Channel, Role
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_STOPPED = 3
+"""Another process failed, and the master ended this one."""
+EXIT_INTERRUPTED = 130
+
+GRACE_S = 8.0
+"""How long a process may take to end after a failure before it is ended by force, seconds."""
+
+WATCH_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why a process ends: its exit code and a sentence."""
+
+    code: int
+    text: str
+
+
+def peak_rss_mb() -> float:
+    """Largest resident size of this process so far, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def open_listener(settings: ClusterSettings) -> socket.socket:
+    """Listening socket as the settings say: given address, or the interface that routes to the master.
+
+    Raises
+    ------
+    SnailError
+        No address can be bound; names the range that was tried.
+    """
+    master = parse_addr(settings.master_addr, "master_addr")
+    host, port = "", 0
+    if settings.listen_addr:
+        host, port = parse_addr(settings.listen_addr, "listen_addr", port_optional=True)
+    if not host:
+        host = route_host(master)
+    ports = parse_port_range(settings.port_range, "port_range") if port == 0 else None
+    if ports is None:
+        return listen(host, port)
+    for candidate in range(ports[0], ports[1] + 1):
+        try:
+            return listen(host, candidate)
+        except ConnectionLost:
+            continue
+    raise ClusterError(
+        f"no port of {ports[0]} to {ports[1]} is free on {host}: widen port_range, "
+        "a server needs one port a shard"
+    )
+
+
+def advertised(settings: ClusterSettings, listener: socket.socket) -> Address:
+    """The address that others are told to connect to."""
+    host, port = listener.getsockname()[:2]
+    if settings.advertise_addr:
+        told_host, told_port = parse_addr(
+            settings.advertise_addr, "advertise_addr", port_optional=True
+        )
+        return told_host, told_port or port
+    if host in ("0.0.0.0", "::"):
+        host = route_host(parse_addr(settings.master_addr, "master_addr"))
+    return host, port
+
+
+class Node:
+    """A process that belongs to a master.
+
+    Parameters
+    ----------
+    role : Role
+    settings : ClusterSettings
+    """
+
+    def __init__(self, role: Role, settings: ClusterSettings) -> None:
+        self.role = role
+        self.settings = settings
+        self.ended = threading.Event()
+        self.welcome: messages.Welcome | None = None
+        self._end: End | None = None
+        self._end_lock = threading.Lock()
+        self._control: ControlClient | None = None
+        self._pulse: Pulse | None = None
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        """How this process is called in messages."""
+        number = f" {self.welcome.node}" if self.welcome else ""
+        return f"{self.role.name.lower()}{number}"
+
+    @property
+    def control(self) -> ControlClient:
+        """The connection to the master; only once joined."""
+        assert self._control is not None, "join() first"
+        return self._control
+
+    def join(self, endpoints: list[Address] | None = None) -> messages.Welcome:
+        """Connects to the master, registers and starts the heartbeat.
+
+        Raises
+        ------
+        WaitTimeout
+            The master is not there within `init_timeout`.
+        SnailError
+            It refused us.
+        """
+        address = parse_addr(self.settings.master_addr, "master_addr")
+        limit_s = self.settings.init_timeout
+        sock = dial(
+            address,
+            Channel.CONTROL,
+            self.role,
+            whom="the master",
+            limit_s=limit_s,
+            give_up=self.ended.is_set,
+            on_wait=log.info,
+        )
+        self._control = ControlClient(
+            sock, self.on_message, self._master_lost, whom=f"the master at {show(address)}"
+        )
+        self._control.start()
+        welcome = self.control.call(
+            messages.Register(
+                self.role.name.lower(),
+                socket.gethostname(),
+                os.getpid(),
+                cores(),
+                [list(endpoint) for endpoint in endpoints or []],
+            ),
+            limit_s,
+        )
+        assert isinstance(welcome, messages.Welcome)
+        self.welcome = welcome
+        pulse_sock = dial(
+            address,
+            Channel.PULSE,
+            self.role,
+            whom="the master",
+            limit_s=limit_s,
+            node=welcome.node,
+            incarnation=welcome.incarnation,
+            job=welcome.job,
+            give_up=self.ended.is_set,
+        )
+        self._pulse = Pulse(welcome.interval_s)
+        self._pulse.add(pulse_sock, 0)
+        self._pulse.start()
+        self._watcher = threading.Thread(target=self._watch, name="snailps-watch", daemon=True)
+        self._watcher.start()
+        log.info("%s registered with the master at %s", self.name, show(address))
+        return welcome
+
+    def end(self, code: int, text: str) -> None:
+        """Decides that this process ends; the first decision stands.  From any thread."""
+        with self._end_lock:
+            if self._end is not None:
+                return
+            self._end = End(code, text)
+        self.on_end(self._end)
+        self.ended.set()
+
+    @property
+    def verdict(self) -> End:
+        """Why the process ends; only once `ended` is set."""
+        assert self._end is not None
+        return self._end
+
+    def leave(self, figures: dict[str, object]) -> None:
+        """Says goodbye to the master and closes the connections."""
+        if self._control is not None:
+            self._control.note(messages.Bye({"peak_rss_mb": peak_rss_mb(), **figures}))
+            self._control.close()
+        if self._pulse is not None:
+            self._pulse.stop()
+
+    def catch_signals(self) -> None:
+        """SIGINT asks the master to end the job; SIGTERM says that this node leaves."""
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def on_message(self, message: messages.Message) -> messages.Message | None:
+        """Handles a call or a note of the master, in the reader thread."""
+        if isinstance(message, messages.Stop):
+            code = EXIT_STOPPED if message.failed else EXIT_OK
+            self.end(code, message.text)
+        return None
+
+    def on_end(self, end: End) -> None:
+        """Hook: make whatever the main thread waits for give up."""
+
+    def on_leave_request(self, why: str) -> None:
+        """Hook: SIGTERM or SIGINT arrived after joining."""
+        self.control.note(messages.Leaving(why))
+
+    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self.welcome is None or self.ended.is_set():
+            self.end(EXIT_INTERRUPTED, f"{name} before the cluster was formed")
+            if self._control is None:  # still dialling: nothing else can break that wait
+                raise KeyboardInterrupt
+            return
+        # A handler must not wait for a lock that the main thread may hold: let a thread do it.
+        threading.Thread(target=self.on_leave_request, args=(name,), daemon=True).start()
+
+    def _master_lost(self, why: str) -> None:
+        address = self.settings.master_addr
+        self.end(EXIT_FAILED, f"the master at {address} is gone: {why}. See the master's own log")
+
+    def _watch(self) -> None:
+        assert self._pulse is not None
+        assert self.welcome is not None
+        while not self.ended.wait(WATCH_S):
+            silence_s = self._pulse.silences().get(0, 0.0)
+            # A closed heartbeat alone is no proof: the control connection tells that sooner.
+            if silence_s != float("inf") and silence_s > self.welcome.timeout_s:
+                self.end(
+                    EXIT_FAILED,
+                    f"the master at {self.settings.master_addr} has been silent for "
+                    f"{silence_s:.0f} s (heartbeat_timeout {self.welcome.timeout_s:.0f} s): "
+                    "it hangs, or the network is cut",
+                )
+        if self.verdict.code != EXIT_OK:
+            threading.Event().wait(GRACE_S)
+            sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")
+            sys.stderr.flush()
+            os._exit(self.verdict.code)
+
+
+def explain(error: BaseException) -> str:
+    """One line for any exception."""
+    if isinstance(error, SnailError | WaitTimeout):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,64 @@
+"""What the master tells about a run, as plain values that travel in a `Report`.
+
+The master writes it, `snailps.cli.progress` and drivers read it.  Declarations only.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+Phase = Literal[
+    "forming",
+    "preparing",
+    "idle",
+    "survey",
+    "training",
+    "exporting",
+    "stopping",
+    "done",
+    "failed",
+]
+
+
+class BlockCounts(TypedDict):
+    """Blocks of the present pass, by what became of them."""
+
+    left: int
+    leased: int
+    done: int
+
+
+class NodeStatus(TypedDict):
+    """One process of the cluster.  `waits` is empty when it waits for nothing."""
+
+    role: str
+    id: int
+    host: str
+    pid: int
+    state: str
+    waits: str
+    rate: float | None
+
+
+class Status(TypedDict):
+    """A picture of the run.
+
+    `progress` is the share of the present pass, 0 to 1; `units` counts words or examples since
+    its start, `units_per_s` is the present rate; `elapsed_s` counts from the birth of the master.
+    """
+
+    phase: Phase
+    waiting_for: str
+    progress: float
+    pass_: str
+    unit: Literal["words", "examples"]
+    units: int
+    units_per_s: float
+    loss: float | None
+    lr: float | None
+    eta_s: float | None
+    elapsed_s: float
+    blocks: BlockCounts
+    nodes: list[NodeStatus]
+    message: str
+    figures: dict[str, object]

@@ -1,0 +1,100 @@
+"""Declarations of tables: what a model says of a table, and how that travels.
+
+    Table(...) -> to_dict -> Declare -> master -> MakeTables -> server -> ShardThread.add_table
+
+Checked wherever it arrives; no sockets and no rows here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from snailps.errors import ConfigError
+
+DIM_MAX = 65_536
+_ACCESS = {"add": 0, "sgd": 1, "adagrad": 2}  # numbers of _ops.pxd
+_INIT = {"zeros": 0, "uniform": 1, "normal": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A named set of rows of one width and one access method.
+
+    Attributes
+    ----------
+    name : str
+        1 to 64 letters, digits, "_", "-" or ".".
+    dim : int
+        float32 values in a row, 1 to 65,536.
+    access : str
+        What a push does to a row: ``add`` (``w += value``), ``sgd`` (``w -= lr * value``) or
+        ``adagrad`` (per-element steps; Duchi, Hazan, Singer, JMLR 2011).
+    init : str
+        First value of a row: ``zeros``, ``uniform`` (in ``[-scale, scale)``) or ``normal``
+        (standard deviation ``scale``); a function of `seed` and the key alone.
+    scale : float
+    lr, eps : float
+        Step size; added to AdaGrad's root.
+    seed : int
+        uint64.
+    """
+
+    name: str
+    dim: int
+    access: str = "add"
+    init: str = "zeros"
+    scale: float = 0.0
+    lr: float = 0.0
+    eps: float = 1e-8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def refuse(what: str, expected: str, got: object) -> ConfigError:
+            return ConfigError(f"table {self.name!r}: {what}: expected {expected}, got {got!r}")
+
+        plain = isinstance(self.name, str) and self.name.replace("_", "a").replace("-", "a")
+        if not plain or len(self.name) > 64 or not plain.replace(".", "a").isalnum():
+            raise refuse("name", "1 to 64 letters, digits, '_', '-' or '.'", self.name)
+        if type(self.dim) is not int or not 1 <= self.dim <= DIM_MAX:
+            raise refuse("dim", f"1 to {DIM_MAX}", self.dim)
+        if self.access not in _ACCESS:
+            raise refuse("access", " or ".join(_ACCESS), self.access)
+        if self.init not in _INIT:
+            raise refuse("init", " or ".join(_INIT), self.init)
+        for field in ("scale", "lr", "eps"):
+            value = getattr(self, field)
+            if not isinstance(value, int | float) or not 0 <= value < 1e30:
+                raise refuse(field, "a number, 0 or more", value)
+        if self.access != "add" and self.lr == 0:
+            raise refuse("lr", f"more than 0 for access {self.access!r}", self.lr)
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
+            raise refuse("seed", "0 to 2^64 - 1", self.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a message."""
+        return {field: getattr(self, field) for field in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: object) -> Table:
+        """The table that `to_dict` wrote.
+
+        Raises
+        ------
+        ConfigError
+            Anything is missing, unknown or out of range.
+        """
+        if not isinstance(data, dict) or set(data) != set(cls.__slots__):
+            raise ConfigError(f"table: expected the fields {sorted(cls.__slots__)}, got {data!r}")
+        return cls(**data)
+
+    def store_arguments(self) -> tuple[int, int, int, float, int, tuple[float, ...]]:
+        """dim, access, init, scale, seed, hyper, as `ShardThread.add_table` takes them."""
+        return (
+            self.dim,
+            _ACCESS[self.access],
+            _INIT[self.init],
+            float(self.scale),
+            self.seed,
+            (float(self.lr), float(self.eps), 0.0, 0.0),
+        )

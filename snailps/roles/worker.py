@@ -1,0 +1,341 @@
+"""The base class that users subclass, and how a process finds that subclass.
+
+    class MyModel(snailps.Worker): Settings, tables(), train(block)    ->   worker_class: mine:MyModel
+
+A model sees settings, blocks, and pull / push on NumPy arrays.  It never sees a socket, a lease or
+another worker; `roles/worker_process.py` drives it, `roles/job.py` asks its class methods at the
+master for what concerns the job as a whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.config import JobSettings
+from snailps.errors import ConfigError, MisuseError
+from snailps.roles.tables import Table
+from snailps.transport._client import Client, Pending
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Block:
+    """A piece of input that this worker has on lease.
+
+    Attributes
+    ----------
+    number : int
+        Number of the lease, unique in its pass.
+    path : str
+        File it is a part of.
+    start, stop : int
+        Bytes of that file; a line or word belongs to the block that its first byte lies in.
+    epoch : int
+        0 for the first.
+    seed : int
+        uint64 of this block in this epoch: use it, and a block is repeatable.
+    progress : tuple of float
+        Share of the whole training before and after this block, 0 to 1: what a falling learning
+        rate goes by.
+    prepared : object
+        What `Worker.prepare` returned for this block.
+    """
+
+    number: int
+    path: str
+    start: int
+    stop: int
+    epoch: int
+    seed: int
+    progress: tuple[float, float]
+    read: Callable[[], bytes]
+    prepared: Any = None
+    _data: bytes | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of its lines or words, read once."""
+        if self._data is None:
+            self._data = self.read()
+        return self._data
+
+
+class Surveyor(Protocol):
+    """Merges what workers found in a first pass over the input; lives at the master."""
+
+    def add(self, part: bytes) -> None:
+        """Takes what one `Worker.survey` returned."""
+
+    def result(self) -> bytes:
+        """What every worker gets, as `Worker.summary`."""
+
+
+class Results:
+    """The finished model as the master's export sees it: settings, summary, and the tables.
+
+    Attributes
+    ----------
+    settings : JobSettings
+    summary : bytes
+        Of the survey; empty without one.
+    figures : dict
+        Figures of the run, for reading.
+    """
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        summary: bytes,
+        figures: Mapping[str, Any],
+        client: Client,
+        numbers: Mapping[str, int],
+        tables: Mapping[str, Table],
+        shards: Sequence[Sequence[int]],
+    ) -> None:
+        self.settings, self.summary, self.figures = settings, summary, figures
+        self._client, self._numbers, self._shards = client, numbers, shards
+        self.tables = tables
+
+    def pull(self, table: str, keys: Keys) -> Rows:
+        """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
+        rows = np.empty((len(keys), self.tables[table].dim), np.float32)
+        self._client.pull_async(self._numbers[table], keys, rows).wait()
+        return rows
+
+    def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim)."""
+        for shard, fragments in enumerate(self._shards):
+            yield from self._client.scan(
+                self._numbers[table], self.tables[table].dim, fragments, shard
+            )
+
+
+class Worker:
+    """A model.  Subclass it, say which tables it has, and train a block at a time.
+
+    Parameters
+    ----------
+    settings : JobSettings
+        An instance of the class's `Settings`.
+    threads : int
+        Threads that it may train with.
+
+    Notes
+    -----
+    Only `train` must be written.  The order of calls in a worker: `tables`, [`survey` of leased
+    blocks], `setup`, then `prepare` and `train` for each leased block, then `finish`.  `prepare`
+    of the next block runs in a thread of its own while `train` works on the current one.
+    """
+
+    Settings: ClassVar[type[JobSettings]] = JobSettings
+    """Settings of the model: a frozen dataclass derived from `JobSettings`."""
+
+    unit: ClassVar[Literal["line", "word"]] = "line"
+    """What a block must not cut in two."""
+
+    counts: ClassVar[Literal["examples", "words"]] = "examples"
+    """What `units` in the result of `train` counts, for messages and figures."""
+
+    def __init__(self, settings: JobSettings, threads: int = 1) -> None:
+        self.settings = settings
+        self.threads = threads
+        self.summary = b""
+        self._client: Client | None = None
+        self._tables: dict[str, tuple[int, Table]] = {}
+
+    # --- to be written by the model --------------------------------------------------------
+
+    def tables(self) -> Sequence[Table]:
+        """The tables it needs.  All workers must declare them equally."""
+        return ()
+
+    def setup(self) -> None:
+        """Called once before the first block, with tables, `settings` and `summary` in place."""
+
+    def survey(self, block: Block) -> bytes:
+        """Looks at a block before training; only called if `surveyor` is overridden."""
+        raise NotImplementedError
+
+    def prepare(self, block: Block) -> Any:
+        """Gets the next block ready (parse it, `pull_async` its rows) while another one trains.
+
+        Runs in a thread of its own: it may use `settings`, `summary`, pulls, and nothing that
+        `train` changes.  The result is `block.prepared`.
+        """
+        return None
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Trains on a block.
+
+        Returns
+        -------
+        mapping
+            ``units`` (examples or words in the block) and any of ``examples`` with ``loss`` (sum
+            of losses and how many they are), ``lr``; other numbers go to the log.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no train()")
+
+    def finish(self) -> None:
+        """Called once after the last block; push what is left here."""
+
+    @classmethod
+    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+        """Merges the parts that `survey` returns; None (the default): no survey."""
+        return None
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses settings that do not fit each other, at the master, before anything starts.
+
+        Raises
+        ------
+        ConfigError
+        """
+
+    @classmethod
+    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+        """Size of a block in bytes: a twentieth of an epoch shared by the workers, 1 MiB at most."""
+        return max(1024, min(1 << 20, total_bytes // (20 * workers)))
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes the finished model, at the master; returns figures to add to the run's.
+
+        The default writes ``OUTPUT.npz`` with ``NAME.keys`` and ``NAME.rows`` of every table.
+        """
+        from snailps.roles.backup import write_tables
+
+        path = Path(f"{results.settings.output}.npz")
+        write_tables(path, results)
+        return {"files": [str(path)]}
+
+    # --- to be used by the model -----------------------------------------------------------
+
+    def pull(self, table: str, keys: Keys, out: Rows | None = None) -> Rows:
+        """Rows of `keys` as they are now.
+
+        Parameters
+        ----------
+        table : str
+        keys : numpy.ndarray
+            uint64 (n,); repeated keys are allowed.
+        out : numpy.ndarray, optional
+            float32 (n, dim) to be filled; rows contiguous, their stride free.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 (n, dim).
+        """
+        rows: Rows = self.pull_async(table, keys, out).wait()
+        return rows
+
+    def pull_async(self, table: str, keys: Keys, out: Rows | None = None) -> Pending:
+        """Starts a pull; ``.wait()`` gives the rows."""
+        number, declared = self._find(table)
+        if out is None:
+            out = np.empty((len(keys), declared.dim), np.float32)
+        self._check_width(declared, out)
+        return self._client.pull_async(number, keys, out)  # type: ignore[union-attr]
+
+    def push(self, table: str, keys: Keys, values: Rows) -> None:
+        """Hands `values` to the table's access method, row by row; returns once it is done.
+
+        Parameters
+        ----------
+        table : str
+        keys : numpy.ndarray
+            uint64 (n,).
+        values : numpy.ndarray
+            float32 (n, dim).
+        """
+        self.push_async(table, keys, values).wait()
+
+    def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
+        """Starts a push; `values` must not change until ``.wait()`` has returned."""
+        number, declared = self._find(table)
+        self._check_width(declared, values)
+        return self._client.push_async(number, keys, values)  # type: ignore[union-attr]
+
+    def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
+        """Adds to prefetched rows what an own push added after they were read (access ``add``)."""
+        corrected: int = self._client.correct(pull, push, base)  # type: ignore[union-attr]
+        return corrected
+
+    def _find(self, table: str) -> tuple[int, Table]:
+        try:
+            return self._tables[table]
+        except KeyError:
+            known = ", ".join(sorted(self._tables)) or "none"
+            raise MisuseError(f"no table {table!r} was declared; declared: {known}") from None
+
+    def _check_width(self, table: Table, rows: Rows) -> None:
+        if rows.ndim != 2 or rows.shape[1] != table.dim:
+            raise MisuseError(
+                f"table {table.name!r} has rows of {table.dim} values, got shape {rows.shape}"
+            )
+
+    def _connect(self, client: Client, tables: Mapping[str, tuple[int, Table]]) -> None:
+        self._client, self._tables = client, dict(tables)
+
+
+def load_class(path: str, origin: str) -> type[Worker]:
+    """The model that ``package.module:Class`` names.
+
+    Parameters
+    ----------
+    path : str
+    origin : str
+        Where the user wrote it, for messages.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be imported or is no `Worker`; says how to make it importable.
+    """
+    module_name, _, class_name = path.partition(":")
+    where = f"{origin}: worker_class: {path}"
+    if not class_name:
+        raise ConfigError(f"{where}: expected package.module:Class")
+    if module_name == "__main__":
+        raise ConfigError(
+            f"{where}: a class defined in a script or a notebook cell exists in that process only; "
+            "put it into a file (mymodel.py) and name it mymodel:" + class_name
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{where}: {error} on this machine. Start the process in the folder that holds "
+            f"{module_name.split('.')[0]!r}, name that folder in PYTHONPATH, or pip install it "
+            "on every machine"
+        ) from None
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: importing {module_name} fails: {type(error).__name__}: {error}"
+        ) from error
+    cls = getattr(module, class_name, None)
+    if not (isinstance(cls, type) and issubclass(cls, Worker)):
+        have = sorted(
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, type) and issubclass(value, Worker) and value is not Worker
+        )
+        raise ConfigError(
+            f"{where}: {module_name} has no snailps.Worker of that name; it has: "
+            f"{', '.join(have) or 'none'}"
+        )
+    return cls

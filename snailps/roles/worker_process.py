@@ -1,0 +1,291 @@
+"""A worker process: takes a job, leases blocks, drives the model, pushes, reports.
+
+    Start -> load class -> Declare -> [survey pass] -> Summarise -> train pass -> Finished -> Stop
+
+It owns the order of things around a `Worker`; it knows no mathematics.  The next block is leased
+and prepared, in a thread of its own, while the current one trains.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+import traceback
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from snailps.config import RawConfig, WorkerSettings
+from snailps.data.blocks import read_block
+from snailps.data.scratch import Scratch
+from snailps.errors import (
+    ClusterError,
+    ConfigError,
+    ConnectionLost,
+    DataError,
+    ProtocolError,
+    SnailError,
+)
+from snailps.roles.links import connect_shards
+from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain
+from snailps.roles.tables import Table
+from snailps.roles.worker import Block, Worker, load_class
+from snailps.store.route import Route
+from snailps.transport import messages
+from snailps.transport._client import Client
+from snailps.transport.session import Role
+
+log = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+
+class _Ended(Exception):
+    """The process is to end; the verdict says why."""
+
+
+class WorkerProcess(Node):
+    """One worker process.
+
+    Parameters
+    ----------
+    settings : WorkerSettings
+    raw : RawConfig
+        This process's own file, to be compared with the job that the master sends.
+    """
+
+    def __init__(self, settings: WorkerSettings, raw: RawConfig) -> None:
+        super().__init__(Role.WORKER, settings)
+        self._raw = raw
+        self._threads = settings.threads or cores()
+        self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()
+        self._client: Client | None = None
+        self._route: Route | None = None
+        self._leaving = False
+
+    def run(self) -> int:
+        """Works until the end; returns the exit code."""
+        self.join()
+        try:
+            while True:
+                message = self._inbox.get()
+                if isinstance(message, End):
+                    break
+                assert isinstance(message, messages.Start)
+                self._work(message)
+                if self._leaving:
+                    self.end(EXIT_OK, "left as asked")
+        except _Ended:
+            pass
+        except Exception as error:
+            self._report(error)
+            self.ended.wait(self.settings.request_timeout)
+            self.end(EXIT_FAILED, explain(error))
+        finally:
+            figures = self._client.counters() if self._client is not None else {}
+            if self._client is not None:
+                self._client.close()
+            self.leave(figures)
+        return self.verdict.code
+
+    def on_message(self, message: messages.Message) -> messages.Message | None:
+        """Orders of the master: route, start, stop."""
+        if isinstance(message, messages.TakeRoute):
+            self._take_route(Route.from_dict(message.route))
+            return messages.Ok()
+        if isinstance(message, messages.Start):
+            self._inbox.put(message)
+            return None
+        if isinstance(message, messages.Stop):
+            return super().on_message(message)
+        raise ProtocolError(f"a worker does not take {type(message).__name__}")
+
+    def on_end(self, end: End) -> None:
+        """Wakes whatever waits."""
+        if self._client is not None:
+            self._client.fail(end.text)
+        self._inbox.put(end)
+
+    def on_leave_request(self, why: str) -> None:
+        """SIGTERM: finish the current block, give the next one back, then go."""
+        if why == "SIGTERM":
+            self._leaving = True
+        super().on_leave_request(why)
+
+    def _take_route(self, route: Route) -> None:
+        assert self.welcome is not None
+        self._route = route
+        self._client = connect_shards(
+            route,
+            Role.WORKER,
+            node=self.welcome.node,
+            incarnation=self.welcome.incarnation,
+            job=self.welcome.job,
+            timeout_s=self.settings.request_timeout,
+            give_up=self.ended.is_set,
+        )
+
+    # --- one job ---------------------------------------------------------------------------
+
+    def _work(self, start: messages.Start) -> None:
+        cls = load_class(start.worker_class, "the master's job")
+        raw = RawConfig.from_mapping(start.settings, "the master's job")
+        settings = raw.build(cls.Settings)
+        conflicts = self._raw.contradictions(settings)
+        if conflicts:
+            raise ConfigError(
+                "this worker's own settings contradict the job that the master sends: "
+                + "; ".join(conflicts)
+                + ". Set them at the master, or remove them here"
+            )
+        scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        try:
+            model = cls(settings, self._threads)
+            self._declare(model)
+            if start.survey:
+                self._survey(model, scratch)
+                summary = self._ask(messages.Summarise(), None)
+                assert isinstance(summary, messages.Summary)
+                model.summary = summary.blob
+            model.setup()
+            if not self._leaving:
+                self._train(model, scratch)
+            model.finish()
+            assert self._client is not None
+            self._client.flush(self.settings.request_timeout)
+            self.control.note(messages.Finished({**self._client.counters()}))
+        finally:
+            scratch.close()
+
+    def _declare(self, model: Worker) -> None:
+        assert self._client is not None
+        tables = list(model.tables())
+        names = [table.name for table in tables]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"{type(model).__name__}.tables() names a table twice: {names}")
+        answer = self._ask(
+            messages.Declare([table.to_dict() for table in tables]), self.settings.request_timeout
+        )
+        assert isinstance(answer, messages.Declared)
+        numbered: dict[str, tuple[int, Table]] = {
+            table.name: (number, table)
+            for number, table in zip(answer.numbers, tables, strict=True)
+        }
+        model._connect(self._client, numbered)
+
+    def _survey(self, model: Worker, scratch: Scratch) -> None:
+        while (lease := self._leased("survey")) is not None:
+            begin = time.monotonic()
+            block = self._block(lease, "survey", model, scratch)
+            part = model.survey(block)
+            done = messages.Done(
+                "survey", block.number, len(block.data), time.monotonic() - begin, {}, part
+            )
+            self._ask(done, self.settings.request_timeout)
+
+    def _train(self, model: Worker, scratch: Scratch) -> None:
+        with ThreadPoolExecutor(1, "snailps-prepare") as helper:
+            coming = helper.submit(self._next_block, model, scratch)
+            block = self._await(coming)
+            while block is not None:
+                coming = helper.submit(self._next_block, model, scratch)
+                begin = time.monotonic()
+                metrics = {key: float(value) for key, value in self._guard(model, block).items()}
+                self._ask(
+                    messages.Done(
+                        "train",
+                        block.number,
+                        int(metrics.pop("units", metrics.get("examples", 0))),
+                        time.monotonic() - begin,
+                        metrics,
+                    ),
+                    self.settings.request_timeout,
+                )
+                block = self._await(coming)
+                if self._leaving:
+                    return
+
+    def _guard(self, model: Worker, block: Block) -> dict[str, float]:
+        try:
+            return dict(model.train(block))
+        except SnailError:
+            raise
+        except Exception as error:
+            raise ClusterError(
+                f"{type(model).__name__}.train failed on block {block.number} ({block.path}, bytes "
+                f"{block.start:,} to {block.stop:,}): {type(error).__name__}: {error}"
+            ) from error
+
+    def _next_block(self, model: Worker, scratch: Scratch) -> Block | None:
+        lease = self._leased("train")
+        if lease is None:
+            return None
+        block = self._block(lease, "train", model, scratch)
+        block.prepared = model.prepare(block)
+        return block
+
+    def _leased(self, pass_: str) -> messages.Leased | None:
+        if self._leaving:
+            return None
+        answer = self._ask(messages.Lease(pass_), None)
+        assert isinstance(answer, messages.Leased)
+        return None if answer.number < 0 else answer
+
+    def _block(
+        self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch
+    ) -> Block:
+        def read() -> bytes:
+            try:
+                return read_block(
+                    lease.path, lease.start, lease.stop, unit=model.unit, scratch=scratch
+                )
+            except DataError as error:
+                log.warning("%s; asking the master for the bytes", error)
+                fetch = messages.Fetch(lease.number, pass_, model.unit)
+                content = self._ask(fetch, self.settings.request_timeout)
+                assert isinstance(content, messages.Content)
+                return content.blob
+
+        before, after = lease.progress
+        return Block(
+            lease.number,
+            lease.path,
+            lease.start,
+            lease.stop,
+            lease.epoch,
+            lease.seed,
+            (float(before), float(after)),
+            read,
+        )
+
+    # --- waiting ---------------------------------------------------------------------------
+
+    def _ask(self, message: messages.Message, timeout_s: float | None) -> messages.Message:
+        """A call that ends with the process."""
+        future = self.control.call_async(message)
+        begin = time.monotonic()
+        while not self.ended.is_set():
+            try:
+                return self.control.result(future, 0.2, type(message).__name__)
+            except SnailError:
+                if future.done():
+                    if isinstance(future.exception(), ConnectionLost) and self.ended.wait(1.0):
+                        break
+                    raise
+                if timeout_s is not None and time.monotonic() - begin > timeout_s:
+                    return self.control.result(future, timeout_s, type(message).__name__)
+        raise _Ended
+
+    def _await(self, future: Future[Item]) -> Item:
+        """The result of the helper's thread."""
+        return future.result()
+
+    def _report(self, error: Exception) -> None:
+        """Tells the master, once, why this worker cannot go on."""
+        if self.ended.is_set():
+            return
+        cause = error.__cause__ or error
+        trace = ""
+        if not isinstance(cause, SnailError):
+            trace = "".join(traceback.format_exception(cause))
+        log.error("%s%s", explain(error), f"\n{trace}" if trace else "")
+        self.control.note(messages.Failed(explain(error), trace))

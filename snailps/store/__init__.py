@@ -1,0 +1,16 @@
+"""Where rows live, and which shard they live in.
+
+    keys -> route: fragment -> shard endpoint              (everybody)
+    keys -> _store: fragment -> index -> slab -> row       (the shard's own thread)
+
+================  ==============================================================================
+`route`           fragment -> shard -> endpoint; the hash of keys for NumPy arrays
+`_store`          one shard's rows, pulls, pushes and marks; ``_store.pxd`` is its C header
+``_batch.pxd``    lookups of many keys, their cache misses overlapping
+``_slab.pxd``     index and slab of one table in one fragment, and how they grow
+``_arena.pxd``    the memory behind them
+``_marks.pxd``    highest push applied, per incarnation
+================  ==============================================================================
+
+No sockets and no frames here, and no clocks: a shard's loop decides when something happens.
+"""

@@ -1,0 +1,90 @@
+# Lookups of up to 32 keys at once, in three steps.
+#
+#   hash the keys, fetch index lines -> find tags, fetch rows -> check the keys, copy or apply
+#
+# Each step fetches the memory that the next one reads, so that the cache misses of a batch overlap
+# instead of adding up.  No step allocates or changes a row.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from snailps._hash cimport hash_key
+from snailps.store._slab cimport (
+    Bucket, Part, Slab, key_of, lowest_bit, match8, part_find, row_at, weights_of,
+)
+
+cdef extern from *:
+    """
+    #define snail_fetch(address) __builtin_prefetch((const void *)(address), 0, 3)
+    """
+    void fetch "snail_fetch"(const void *address) noexcept nogil
+
+cdef enum:
+    BATCH = 32                  # more misses than a core keeps in flight; its rows fit into L1
+    FETCH_BYTES = 1024          # of each row; the hardware follows longer ones by itself
+
+cdef struct Batch:
+    Part *parts[BATCH]
+    uint32_t tags[BATCH]
+    char *rows[BATCH]           # a candidate whose tag fits, its key not yet looked at; or NULL
+
+
+cdef inline void hash_batch(Batch *batch, Part *part, const uint64_t *keys,
+                             uint32_t n) noexcept nogil:
+    """First step, when all keys are of one fragment."""
+    cdef uint32_t i, tag
+    cdef const Bucket *buckets = part.buckets
+    cdef uint32_t mask = part.mask
+    for i in range(n):
+        tag = <uint32_t>hash_key(keys[i])
+        batch.parts[i] = part
+        batch.tags[i] = tag
+        fetch(&buckets[tag & mask])
+
+
+cdef inline void find_rows(Batch *batch, const Slab *slab, uint32_t n,
+                            uint32_t row_bytes) noexcept nogil:
+    """Second step: the first row whose tag fits.  Only its line of the index is read."""
+    cdef uint32_t i, found, slot, offset
+    cdef const Bucket *bucket
+    cdef Part *part
+    cdef char *row
+    if row_bytes > FETCH_BYTES:
+        row_bytes = FETCH_BYTES
+    for i in range(n):
+        part = batch.parts[i]
+        bucket = &part.buckets[batch.tags[i] & part.mask]
+        found = match8(bucket.tags, batch.tags[i])
+        slot = bucket.slots[lowest_bit(found)] if found else 0
+        row = NULL
+        if slot:
+            row = row_at(slab, part, slot - 1)
+            for offset in range(0, row_bytes, 64):
+                fetch(row + offset)
+            fetch(row + row_bytes - 1)
+        batch.rows[i] = row
+
+
+cdef inline void _copy_floats(float *out, const float *weights, uint32_t dim) noexcept nogil:
+    cdef uint32_t i
+    if dim <= 8:                # a call of memcpy would cost more than the copy
+        for i in range(dim):
+            out[i] = weights[i]
+    else:
+        memcpy(out, weights, dim * sizeof(float))
+
+
+cdef inline void copy_rows(Batch *batch, const Slab *slab, const uint64_t *keys, uint32_t n,
+                            float *out) noexcept nogil:
+    """Third step of a pull."""
+    cdef uint32_t i
+    cdef uint32_t dim = slab.dim
+    cdef char *row
+    for i in range(n):
+        row = batch.rows[i]
+        if row == NULL or key_of(row) != keys[i]:
+            row = part_find(slab, batch.parts[i], keys[i], batch.tags[i])
+        if row != NULL:
+            _copy_floats(out, weights_of(row), dim)
+        else:
+            slab.ops.init(slab.init, slab.scale, slab.seed, keys[i], out, dim)
+        out += dim

@@ -1,0 +1,647 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The rows of one shard: tables, fragments, lookups, pushes and their marks.
+
+    (table, fragment, keys) -> hash -> index -> rows -> weights out          store_pull
+    (table, fragment, keys, values) -> rows -> access method applied         store_push
+    (fragment, incarnation) -> highest seq applied                           store_mark
+
+One `Shard` belongs to one thread, so nothing here locks.  No sockets, frames or routes: who asks,
+and why this shard owns a fragment, is known elsewhere.  Where rows lie is `_slab.pxd`, where
+their memory comes from `_arena.pxd`, what happens to a row `snailps._ops.RowOps`.
+
+Lookups run in batches, so that their cache misses overlap: `_batch.pxd`.
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.math cimport isfinite
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
+
+from snailps._hash cimport fragment_of_hash, hash_key
+from snailps._ops cimport ACCESS_ADAGRAD, ACCESS_ADD, INIT_NORMAL, INIT_ZEROS, RowOps
+from snailps.store._arena cimport Arena, arena_cut, arena_end, arena_used
+from snailps.store._batch cimport BATCH, Batch, copy_rows, fetch, find_rows, hash_batch
+from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
+from snailps.store._slab cimport (
+    CHUNK_BYTES, KEY_BYTES, Part, Slab, key_of, part_clear, part_drop, part_find, part_insert,
+    row_at, slot_of, weights_of,
+)
+
+import numpy as np
+
+from snailps.errors import ConfigError, SnailError
+from snailps.store.route import fragment_of
+
+cdef enum:
+    TABLE_ID_MAX = 0xFFFF
+    FRAG_NUM_MAX = 1 << 20
+    DIM_MAX = 1 << 24
+
+cdef struct Fragment:
+    Marks marks
+    bint owned
+
+cdef struct Table:
+    Slab slab
+    uint32_t table_id
+    int access
+    float[4] hyper
+
+cdef struct Shard:
+    Arena arena
+    Fragment *fragments
+    Table **tables              # by table id; NULL = no such table
+    uint32_t table_cap
+    uint32_t frag_num
+    const RowOps *ops
+
+
+# --- lookups -------------------------------------------------------------------------------------
+
+cdef Table *store_table(Shard *shard, uint32_t table_id) noexcept nogil:
+    return shard.tables[table_id] if table_id < shard.table_cap else NULL
+
+
+cdef uint32_t store_dim(Table *table) noexcept nogil:
+    return table.slab.dim
+
+
+cdef bint store_owns(Shard *shard, uint32_t fragment) noexcept nogil:
+    return fragment < shard.frag_num and shard.fragments[fragment].owned
+
+
+cdef inline uint32_t _hash_mixed_batch(Batch *batch, Shard *shard, Slab *slab,
+                                       const uint64_t *keys, uint32_t n) noexcept nogil:
+    """First step for keys of any fragments; returns how many before the first not owned."""
+    cdef uint32_t i, fragment
+    cdef uint64_t hashed
+    cdef Part *part
+    for i in range(n):
+        hashed = hash_key(keys[i])
+        fragment = fragment_of_hash(hashed, shard.frag_num)
+        if not shard.fragments[fragment].owned:
+            n = i
+            break
+        batch.parts[i] = &slab.parts[fragment]
+        batch.tags[i] = <uint32_t>hashed
+        fetch(batch.parts[i])
+    for i in range(n):
+        part = batch.parts[i]
+        fetch(&part.buckets[batch.tags[i] & part.mask])
+        fetch(part.chunks)
+    return n
+
+
+cdef void store_pull(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
+                     uint32_t n, float *out) noexcept nogil:
+    cdef Slab *slab = &table.slab
+    cdef Part *part = &slab.parts[fragment]
+    cdef uint32_t row_bytes = KEY_BYTES + slab.dim * <uint32_t>sizeof(float)
+    cdef uint32_t m
+    cdef Batch batch
+    while n:
+        m = min(n, <uint32_t>BATCH)
+        hash_batch(&batch, part, keys, m)
+        find_rows(&batch, slab, m, row_bytes)
+        copy_rows(&batch, slab, keys, m, out)
+        keys += m
+        out += <uint64_t>m * slab.dim
+        n -= m
+
+
+cdef uint32_t store_pull_any(Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
+                             float *out) noexcept nogil:
+    cdef Slab *slab = &table.slab
+    cdef uint32_t row_bytes = KEY_BYTES + slab.dim * <uint32_t>sizeof(float)
+    cdef uint32_t done = 0
+    cdef uint32_t m, owned
+    cdef Batch batch
+    while done < n:
+        m = min(n - done, <uint32_t>BATCH)
+        owned = _hash_mixed_batch(&batch, shard, slab, keys + done, m)
+        find_rows(&batch, slab, owned, row_bytes)
+        copy_rows(&batch, slab, keys + done, owned, out + <uint64_t>done * slab.dim)
+        done += owned
+        if owned < m:
+            break
+    return done
+
+
+cdef void store_fetch(Shard *shard, Table *table, const uint64_t *keys,
+                      uint32_t n) noexcept nogil:
+    cdef Slab *slab = &table.slab
+    cdef uint32_t m, owned
+    cdef Batch batch
+    while n:
+        m = min(n, <uint32_t>BATCH)
+        owned = _hash_mixed_batch(&batch, shard, slab, keys, m)
+        find_rows(&batch, slab, owned, slab.stride)
+        if owned < m:
+            return
+        keys += m
+        n -= m
+
+
+cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
+                    uint32_t n, const float *values) noexcept nogil:
+    cdef Slab *slab = &table.slab
+    cdef Part *part = &slab.parts[fragment]
+    cdef uint32_t m, i
+    cdef bint moved             # an insertion moved rows: this batch's candidates are void
+    cdef char *row
+    cdef Batch batch
+    while n:
+        m = min(n, <uint32_t>BATCH)
+        hash_batch(&batch, part, keys, m)
+        find_rows(&batch, slab, m, slab.stride)
+        moved = False
+        for i in range(m):
+            row = NULL if moved else batch.rows[i]
+            if row == NULL or key_of(row) != keys[i]:
+                row = part_find(slab, part, keys[i], batch.tags[i])
+                if row == NULL:
+                    row = part_insert(slab, part, keys[i], batch.tags[i])
+                    if row == NULL:
+                        return -1
+                    moved = moved or part.chunk_num == 1
+            slab.ops.apply(table.access, table.hyper, weights_of(row), values, slab.dim)
+            values += slab.dim
+        keys += m
+        n -= m
+    return 0
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+cdef uint64_t store_mark(Shard *shard, uint32_t fragment, uint64_t incarnation) noexcept nogil:
+    return marks_get(&shard.fragments[fragment].marks, incarnation)
+
+
+cdef int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
+                        uint64_t seq) noexcept nogil:
+    return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
+
+
+# --- walks and sums ------------------------------------------------------------------------------
+
+cdef uint32_t store_scan(Shard *shard, Table *table, uint32_t fragment, uint64_t *cursor,
+                         uint64_t *keys, float *rows, uint32_t max_rows) noexcept nogil:
+    cdef Slab *slab = &table.slab
+    cdef Part *part = &slab.parts[fragment]
+    cdef uint32_t count = 0
+    cdef char *row
+    while count < max_rows and cursor[0] < part.rows:
+        row = row_at(slab, part, slot_of(slab, <uint32_t>cursor[0]))
+        keys[count] = key_of(row)
+        memcpy(rows + <uint64_t>count * slab.dim, weights_of(row), slab.dim * sizeof(float))
+        cursor[0] += 1
+        count += 1
+    return count
+
+
+cdef uint64_t store_rows(Shard *shard, Table *table) noexcept nogil:
+    return table.slab.rows
+
+
+cdef uint64_t store_bytes(Shard *shard) noexcept nogil:
+    cdef uint64_t total = arena_used(&shard.arena) + shard.table_cap * sizeof(Table *)
+    cdef uint32_t f
+    for f in range(shard.frag_num):
+        total += sizeof(Fragment) + marks_bytes(&shard.fragments[f].marks)
+    return total
+
+
+cdef void _disown(Shard *shard, uint32_t fragment) noexcept nogil:
+    cdef uint32_t t
+    for t in range(shard.table_cap):
+        if shard.tables[t] != NULL:
+            part_drop(&shard.tables[t].slab, &shard.tables[t].slab.parts[fragment])
+    marks_drop(&shard.fragments[fragment].marks)
+    shard.fragments[fragment].owned = False
+
+
+cdef Table *_new_table(Shard *shard, uint32_t table_id, uint32_t dim,
+                       uint32_t state_floats) noexcept nogil:
+    """A table without rows; NULL = no memory.  The caller fills in its settings."""
+    cdef uint32_t table_cap = max(shard.table_cap, <uint32_t>8)
+    cdef Table **tables
+    cdef Table *table
+    cdef Slab *slab
+    cdef uint32_t f
+    while table_cap <= table_id:
+        table_cap *= 2
+    if table_cap > shard.table_cap:
+        tables = <Table **>realloc(shard.tables, table_cap * sizeof(Table *))
+        if tables == NULL:
+            return NULL
+        memset(tables + shard.table_cap, 0, (table_cap - shard.table_cap) * sizeof(Table *))
+        shard.tables = tables
+        shard.table_cap = table_cap
+    table = <Table *>calloc(1, sizeof(Table))
+    if table == NULL:
+        return NULL
+    slab = &table.slab
+    slab.parts = <Part *>arena_cut(&shard.arena, shard.frag_num * sizeof(Part))
+    if slab.parts == NULL:
+        free(table)
+        return NULL
+    for f in range(shard.frag_num):
+        part_clear(&slab.parts[f])
+    table.table_id = table_id
+    slab.arena = &shard.arena
+    slab.ops = shard.ops
+    slab.dim = dim
+    slab.state_floats = state_floats
+    slab.stride = KEY_BYTES + (dim + state_floats) * <uint32_t>sizeof(float)
+    slab.chunk_rows = max(CHUNK_BYTES // slab.stride, <uint32_t>1)
+    while <uint32_t>1 << slab.chunk_shift < slab.chunk_rows:
+        slab.chunk_shift += 1
+    slab.chunk_bytes = (<uint64_t>slab.chunk_rows * slab.stride + 63) // 64 * 64
+    shard.tables[table_id] = table
+    return table
+
+
+# --- Python's door -------------------------------------------------------------------------------
+
+cdef class ShardStore:
+    """All rows of one shard, with doors for setting it up, for commands and for tests.
+
+    Parameters
+    ----------
+    frag_num : int
+        Fragments of the cluster, 1 to 1,048,576.
+    row_ops : PyCapsule
+        What `snailps.kernels.row_ops()` returns.
+
+    Raises
+    ------
+    ConfigError
+        If `frag_num` is out of range.
+
+    Notes
+    -----
+    Not thread-safe: one thread owns a shard, and whoever else wants something of it submits a
+    command to that thread.  Requests go through the C functions of ``_store.pxd``; the methods
+    here copy and sort, which they can afford.
+    """
+
+    def __cinit__(self, frag_num, row_ops):
+        cdef Shard *shard
+        frag_num = _checked("frag_num", frag_num, 1, FRAG_NUM_MAX)
+        self.shard = shard = <Shard *>calloc(1, sizeof(Shard))
+        if shard == NULL:
+            raise MemoryError
+        shard.ops = <const RowOps *>PyCapsule_GetPointer(row_ops, "snailps.row_ops")
+        self._ops = row_ops
+        shard.frag_num = frag_num
+        shard.fragments = <Fragment *>calloc(frag_num, sizeof(Fragment))
+        if shard.fragments == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef Shard *shard = self.shard
+        cdef uint32_t i
+        if shard == NULL:
+            return
+        if shard.fragments != NULL:
+            for i in range(shard.frag_num):
+                marks_drop(&shard.fragments[i].marks)
+        for i in range(shard.table_cap):
+            free(shard.tables[i])
+        free(shard.fragments)
+        free(shard.tables)
+        arena_end(&shard.arena)
+        free(shard)
+        self.shard = NULL
+
+    # setting up
+
+    def own(self, fragments):
+        """Adds empty fragments, given as integers, to those this shard owns.
+
+        A fragment that it owns already keeps its rows.
+
+        Raises
+        ------
+        SnailError
+            If a fragment is not in ``0..frag_num - 1``; none is added then.
+        """
+        numbers = np.asarray(fragments, dtype=np.int64).ravel()
+        for fragment in numbers[(numbers < 0) | (numbers >= self.shard.frag_num)]:
+            raise SnailError(f"fragment {fragment} cannot be owned: a cluster with frag_num "
+                             f"{self.shard.frag_num} has 0 to {self.shard.frag_num - 1}")
+        for fragment in numbers:
+            self.shard.fragments[<uint32_t>fragment].owned = True
+
+    def disown(self, fragment):
+        """Drops a fragment with its rows, of all tables, and its marks.
+
+        Raises
+        ------
+        SnailError
+            If this shard does not own it.
+        """
+        _disown(self.shard, self._fragment(fragment))
+
+    def add_table(self, table_id, dim, access, init, scale, seed, hyper):
+        """Declares a table; doing so again with the same settings has no effect.
+
+        Parameters
+        ----------
+        table_id : int
+            0 to 65,535.
+        dim : int
+            float32 weights a row, 1 to 16,777,216.
+        access, init : int
+            Members of `Access` and `Init` in ``_ops.pxd``.
+        scale : float
+            Of the initialiser: half the width of the uniform, standard deviation of the normal.
+        seed : int
+            Of the initialiser, 0 to 2^64 - 1.
+        hyper : sequence of 4 float
+            The access method's hyper-parameters.
+
+        Raises
+        ------
+        ConfigError
+            If a value is out of range, or the table exists with other settings.
+        """
+        cdef Table *table
+        table_id = _checked("table id", table_id, 0, TABLE_ID_MAX)
+        dim = _checked("dim", dim, 1, DIM_MAX)
+        access = _checked("access method", access, ACCESS_ADD, ACCESS_ADAGRAD)
+        init = _checked("initialiser", init, INIT_ZEROS, INIT_NORMAL)
+        seed = _checked("seed", seed, 0, 2**64 - 1)
+        if len(hyper) != 4:
+            raise ConfigError(f"table {table_id}: expected 4 hyper-parameters, got {len(hyper)}")
+        settings = tuple(float(np.float32(x)) for x in (scale, *hyper))
+        if not all(isfinite(x) for x in settings):
+            raise ConfigError(f"table {table_id}: scale and hyper-parameters must be finite "
+                              f"float32 numbers, got {scale} and {list(hyper)}")
+        wanted = (dim, access, init, seed, *settings)
+        table = store_table(self.shard, table_id)
+        if table != NULL:
+            present = (table.slab.dim, table.access, table.slab.init, table.slab.seed,
+                       table.slab.scale, *(table.hyper[i] for i in range(4)))
+            if present != wanted:
+                raise ConfigError(
+                    f"table {table_id} exists with (dim, access, init, seed, scale, hyper) = "
+                    f"{present}, and is declared again with {wanted}: use another table or name")
+            return
+        table = _new_table(self.shard, table_id, dim, dim if access == ACCESS_ADAGRAD else 0)
+        if table == NULL:
+            raise MemoryError(f"no memory for table {table_id} of {self.shard.frag_num} fragments")
+        table.access = access
+        table.slab.init = init
+        table.slab.seed = seed
+        table.slab.scale = settings[0]
+        for i in range(4):
+            table.hyper[i] = settings[1 + i]
+
+    # rows
+
+    def pull(self, table_id, keys):
+        """Weights of `keys` (uint64 [n], any owned fragments) as float32 [n, dim].
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown, or a key's fragment not owned.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
+        cdef uint32_t n = _count(key_view.shape[0])
+        cdef uint32_t done
+        rows = np.empty((n, table.slab.dim), dtype=np.float32)
+        cdef float[:, ::1] row_view = rows
+        if n == 0:
+            return rows
+        with nogil:
+            done = store_pull_any(self.shard, table, &key_view[0], n, &row_view[0, 0])
+        if done < n:
+            self._fragment(fragment_of(np.array([key_view[done]], np.uint64),
+                                       self.shard.frag_num)[0])
+        return rows
+
+    def pull_fragment(self, table_id, fragment, keys):
+        """The same for keys that all belong to one owned fragment, as requests bring them.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown, the fragment not owned, or a key of another one.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef uint32_t number = self._fragment(fragment)
+        keys = np.ascontiguousarray(keys, dtype=np.uint64)
+        cdef const uint64_t[::1] key_view = keys
+        cdef uint32_t n = _count(key_view.shape[0])
+        rows = np.empty((n, table.slab.dim), dtype=np.float32)
+        cdef float[:, ::1] row_view = rows
+        for stray in keys[fragment_of(keys, self.shard.frag_num) != number][:1]:
+            raise SnailError(f"key {stray} does not belong to fragment {fragment}")
+        if n:
+            with nogil:
+                store_pull(self.shard, table, number, &key_view[0], n, &row_view[0, 0])
+        return rows
+
+    def fetch(self, table_id, keys):
+        """Fetches into the cache what `keys` (uint64 [n]) will need; changes nothing.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
+        cdef uint32_t n = _count(key_view.shape[0])
+        if n:
+            store_fetch(self.shard, table, &key_view[0], n)
+
+    def push(self, table_id, incarnation, seq, keys, values):
+        """Applies values (float32 [n, dim]) to `keys` (uint64 [n], any owned fragments).
+
+        A fragment whose mark for the incarnation is `seq` or higher is left out, the marks of the
+        others become `seq`.
+
+        Returns
+        -------
+        int
+            Number of values applied.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown, a key's fragment not owned or the shapes do not fit; nothing
+            is applied then.
+        MemoryError
+            If a row could not be created; earlier ones are applied.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef uint64_t who = _checked("incarnation", incarnation, 0, 2**64 - 1)
+        cdef uint64_t number = _checked("seq", seq, 1, 2**64 - 1)
+        cdef const uint64_t[::1] key_view
+        cdef const float[:, ::1] value_view
+        cdef uint32_t fragment, start, stop
+        cdef int failed
+        keys = np.asarray(keys, dtype=np.uint64)
+        values = np.asarray(values, dtype=np.float32)
+        _count(len(keys))
+        if keys.ndim != 1 or values.shape != (len(keys), table.slab.dim):
+            raise SnailError(f"push to table {table_id}: expected values of shape "
+                             f"({len(keys)}, {table.slab.dim}), got {values.shape}")
+        owners = fragment_of(keys, self.shard.frag_num)
+        order = np.argsort(owners, kind="stable")
+        owners = owners[order]
+        key_view = np.ascontiguousarray(keys[order])
+        value_view = np.ascontiguousarray(values[order])
+        starts = np.flatnonzero(np.diff(owners, prepend=-1)) if len(keys) else ()
+        for start in starts:
+            self._fragment(owners[start])
+        applied = 0
+        for start, stop in zip(starts, [*starts, len(keys)][1:], strict=True):
+            fragment = owners[start]
+            if store_mark(self.shard, fragment, who) >= number:
+                continue
+            with nogil:
+                failed = store_push(self.shard, table, fragment, &key_view[start], stop - start,
+                                    &value_view[start, 0])
+                if failed == 0:
+                    failed = store_set_mark(self.shard, fragment, who, number)
+            if failed:
+                raise MemoryError(f"no memory for a row of table {table_id}, fragment {fragment}")
+            applied += stop - start
+        return applied
+
+    def scan(self, table_id, fragment, cursor=0, max_rows=1024):
+        """The next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``.
+
+        Begin with cursor 0; no rows mean the end.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown or the fragment not owned.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef uint64_t position = cursor
+        cdef uint32_t number = self._fragment(fragment)
+        cdef uint32_t limit = _checked("max_rows", max_rows, 1, 1 << 24)
+        keys = np.empty(limit, dtype=np.uint64)
+        rows = np.empty((limit, table.slab.dim), dtype=np.float32)
+        cdef uint64_t[::1] key_view = keys
+        cdef float[:, ::1] row_view = rows
+        count = store_scan(self.shard, table, number, &position, &key_view[0], &row_view[0, 0],
+                           limit)
+        return position, keys[:count].copy(), rows[:count].copy()
+
+    def keys(self, table_id):
+        """Every key of the table that has a row here, uint64, by fragment and creation."""
+        cdef Table *table = self._table(table_id)
+        cdef uint64_t[::1] view
+        cdef Part *part
+        cdef uint64_t n = 0
+        cdef uint32_t fragment, number
+        found = np.empty(table.slab.rows, dtype=np.uint64)
+        view = found
+        for fragment in range(self.shard.frag_num):
+            part = &table.slab.parts[fragment]
+            for number in range(part.rows):
+                view[n] = key_of(row_at(&table.slab, part, slot_of(&table.slab, number)))
+                n += 1
+        return found
+
+    # marks
+
+    def mark(self, fragment, incarnation):
+        """Highest seq applied to the fragment for the incarnation; 0 if none was."""
+        return store_mark(self.shard, self._fragment(fragment),
+                          _checked("incarnation", incarnation, 0, 2**64 - 1))
+
+    def set_mark(self, fragment, incarnation, seq):
+        """Raises a mark, as a fragment that arrives from elsewhere needs; never lowers it."""
+        if store_set_mark(self.shard, self._fragment(fragment),
+                          _checked("incarnation", incarnation, 0, 2**64 - 1),
+                          _checked("seq", seq, 0, 2**64 - 1)) < 0:
+            raise MemoryError(f"no memory for a mark of fragment {fragment}")
+
+    def marks(self, fragment):
+        """All marks of a fragment: ``{incarnation: seq}``."""
+        cdef Marks *marks = &self.shard.fragments[self._fragment(fragment)].marks
+        return {marks.places[i].incarnation: marks.places[i].seq
+                for i in range(marks.cap) if marks.places[i].seq}
+
+    # sums
+
+    def rows(self, table_id):
+        """Number of rows of a table in this shard."""
+        return store_rows(self.shard, self._table(table_id))
+
+    @property
+    def bytes(self):
+        """Bytes taken for rows, indices, tables and marks; freed and kept ones included."""
+        return store_bytes(self.shard)
+
+    def fragments(self):
+        """The fragments this shard owns, uint32, ascending."""
+        return np.array([i for i in range(self.shard.frag_num) if self.shard.fragments[i].owned],
+                        dtype=np.uint32)
+
+    def stats(self):
+        """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
+
+        ``tables`` maps a table id to its ``dim``, ``rows`` and ``row_bytes`` (weights and state
+        only, without key and index).
+        """
+        cdef Table *table
+        cdef uint32_t t
+        tables = {}
+        for t in range(self.shard.table_cap):
+            table = self.shard.tables[t]
+            if table != NULL:
+                tables[t] = {
+                    "dim": table.slab.dim,
+                    "rows": table.slab.rows,
+                    "row_bytes": table.slab.rows * (table.slab.stride - KEY_BYTES),
+                }
+        owned = self.fragments()
+        return {
+            "rows": sum(t["rows"] for t in tables.values()),
+            "bytes": store_bytes(self.shard),
+            "fragments": len(owned),
+            "marks": sum(self.shard.fragments[<uint32_t>f].marks.num for f in owned),
+            "tables": tables,
+        }
+
+    # checks
+
+    cdef Table *_table(self, table_id) except NULL:
+        cdef Table *table = NULL
+        if 0 <= table_id <= TABLE_ID_MAX:
+            table = store_table(self.shard, table_id)
+        if table == NULL:
+            known = [t for t in range(self.shard.table_cap) if self.shard.tables[t] != NULL]
+            raise SnailError(f"no table {table_id} in this shard: it has {known}; "
+                             "add_table declares one")
+        return table
+
+    cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF:
+        if not (0 <= fragment < self.shard.frag_num and store_owns(self.shard, fragment)):
+            raise SnailError(f"fragment {fragment} is not owned by this shard; the route says "
+                             "which shard to ask")
+        return fragment
+
+
+def _checked(what, value, lowest, highest):
+    """`value` as an int, or a ConfigError that names its range."""
+    if int(value) != value or not lowest <= value <= highest:
+        raise ConfigError(f"{what}: expected an integer from {lowest} to {highest}, got {value}")
+    return int(value)
+
+
+cdef uint32_t _count(n) except? 0xFFFFFFFF:
+    if n >= 0xFFFFFFFF:
+        raise SnailError(f"{n} keys in one call, at most 4,294,967,294: use several calls")
+    return n

@@ -1,0 +1,190 @@
+"""Which shard owns which fragment, and where that shard listens.
+
+    keys -> fragment_of -> fragments -> Route.owner -> shards -> host, port
+
+No sockets and no rows here: the master builds a `Route` and sends it, everybody else reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.errors import ConfigError, ProtocolError
+
+FRAG_NUM_MAX = 1 << 20
+SHARD_NUM_MAX = 1 << 16
+
+
+def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
+    """Fragments of keys; the twin of `hash_key` and `fragment_of_hash` in ``_hash.pxd``.
+
+    Parameters
+    ----------
+    keys : uint64 array, any shape
+    frag_num : int
+        Fragments of the cluster, 1 to 1,048,576.
+
+    Returns
+    -------
+    uint32 array, same shape
+        Values 0 to ``frag_num - 1``.
+    """
+    x = np.asarray(keys, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    fragments: NDArray[np.uint32] = (
+        ((x >> np.uint64(32)) * np.uint64(frag_num)) >> np.uint64(32)
+    ).astype(np.uint32)
+    return fragments
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAddress:
+    """One shard: the server it lives in and the endpoint it listens on."""
+
+    server: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """Fragment -> shard -> endpoint, at one epoch.
+
+    Attributes
+    ----------
+    epoch : int
+        Grows with every change of the route.
+    shards : tuple of ShardAddress
+    owner : uint32 array [frag_num], read-only
+        Index into `shards` of each fragment's owner.
+    """
+
+    epoch: int
+    shards: tuple[ShardAddress, ...]
+    owner: NDArray[np.uint32]
+
+    @property
+    def frag_num(self) -> int:
+        """Number of fragments."""
+        return len(self.owner)
+
+    @classmethod
+    def build(cls, epoch: int, shards: Sequence[ShardAddress], frag_num: int) -> Route:
+        """A first route: every shard gets an equal share, to within one fragment.
+
+        Parameters
+        ----------
+        epoch : int
+        shards : sequence of ShardAddress
+        frag_num : int
+
+        Raises
+        ------
+        ConfigError
+            If there is no shard, or there are more shards than fragments.
+
+        Notes
+        -----
+        A shard's fragments are neighbours.  Hashing has mixed the keys already, so interleaving
+        would spread nothing better, while runs keep the route short on the wire and in a log, and
+        let a client that sorts keys by fragment send each shard one slice.
+        """
+        if not shards:
+            raise ConfigError("a route needs at least one shard, got none: start a server")
+        if not 1 <= frag_num <= FRAG_NUM_MAX:
+            raise ConfigError(f"frag_num: expected 1 to {FRAG_NUM_MAX}, got {frag_num}")
+        if frag_num < len(shards):
+            raise ConfigError(
+                f"frag_num is {frag_num}, but there are {len(shards)} shards and each needs a "
+                f"fragment: raise frag_num to at least {len(shards)} or start fewer shards"
+            )
+        owner = np.arange(frag_num, dtype=np.uint64) * len(shards) // frag_num
+        return cls(epoch, tuple(shards), _frozen(owner))
+
+    def fragments_of(self, shard_index: int) -> NDArray[np.uint32]:
+        """The fragments of one shard, ascending, uint32."""
+        return np.flatnonzero(self.owner == shard_index).astype(np.uint32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The route as plain lists and numbers, for JSON; owners as runs ``[shard, length]``."""
+        starts = np.flatnonzero(np.diff(self.owner.astype(np.int64), prepend=-1))
+        lengths = np.diff(starts, append=self.frag_num)
+        return {
+            "epoch": self.epoch,
+            "shards": [[s.server, s.host, s.port] for s in self.shards],
+            "owner": [
+                [int(shard), int(length)]
+                for shard, length in zip(self.owner[starts], lengths, strict=True)
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> Route:
+        """The route that `to_dict` wrote, with every value checked.
+
+        Raises
+        ------
+        ProtocolError
+            If anything is missing, of the wrong type or out of range.
+        """
+        if not isinstance(data, dict) or set(data) != {"epoch", "shards", "owner"}:
+            got = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
+            raise ProtocolError(f"route: expected epoch, shards and owner, got {got}")
+        epoch = _whole("epoch", data["epoch"], 0, (1 << 32) - 1)
+        shards = tuple(_address(item) for item in _items("shards", data["shards"], SHARD_NUM_MAX))
+        runs = [_run(item, len(shards)) for item in _items("owner", data["owner"], FRAG_NUM_MAX)]
+        frag_num = sum(length for _, length in runs)
+        _whole("frag_num", frag_num, len(shards), FRAG_NUM_MAX)
+        owner = np.repeat([shard for shard, _ in runs], [length for _, length in runs])
+        return cls(epoch, shards, _frozen(owner))
+
+
+def _frozen(owner: NDArray[Any]) -> NDArray[np.uint32]:
+    result = owner.astype(np.uint32)
+    result.flags.writeable = False
+    return result
+
+
+def _whole(what: str, value: object, lowest: int, highest: int) -> int:
+    if type(value) is not int or not lowest <= value <= highest:
+        raise ProtocolError(
+            f"route: {what}: expected an integer from {lowest} to {highest}, got {value!r:.80}"
+        )
+    return value
+
+
+def _items(what: str, value: object, longest: int) -> list[Any]:
+    if not isinstance(value, list) or not 1 <= len(value) <= longest:
+        got = f"{len(value)} items" if isinstance(value, list) else type(value).__name__
+        raise ProtocolError(f"route: {what}: expected a list of 1 to {longest} items, got {got}")
+    return value
+
+
+def _address(item: object) -> ShardAddress:
+    if not isinstance(item, list) or len(item) != 3:
+        raise ProtocolError(f"route: shard: expected [server, host, port], got {item!r:.80}")
+    server, host, port = item
+    if not isinstance(host, str) or not 1 <= len(host) <= 255:
+        raise ProtocolError(f"route: host: expected 1 to 255 characters, got {host!r:.80}")
+    return ShardAddress(
+        _whole("server", server, 0, (1 << 32) - 1), host, _whole("port", port, 1, 65535)
+    )
+
+
+def _run(item: object, shard_num: int) -> tuple[int, int]:
+    if not isinstance(item, list) or len(item) != 2:
+        raise ProtocolError(f"route: owner: expected runs [shard, length], got {item!r:.80}")
+    shard, length = item
+    return (
+        _whole("owner's shard", shard, 0, shard_num - 1),
+        _whole("owner's length", length, 1, FRAG_NUM_MAX),
+    )

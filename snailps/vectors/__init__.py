@@ -1,0 +1,36 @@
+"""Word vectors after training: files, queries, scores.
+
+    rows -> files -> .vec, .bin, .npz -> query.Vectors -> neighbours, analogies; evaluate -> scores
+
+Knows no role, no socket and no training.
+"""
+
+from snailps.vectors.evaluate import (
+    AnalogyResult,
+    SectionResult,
+    SimilarityResult,
+    evaluate_analogies,
+    evaluate_similarity,
+    similarity_file,
+)
+from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, write_bin
+from snailps.vectors.files import load, write_npz, write_vec
+from snailps.vectors.query import Neighbour, Vectors
+
+__all__ = [
+    "AnalogyResult",
+    "BinHeader",
+    "BinModel",
+    "Neighbour",
+    "SectionResult",
+    "SimilarityResult",
+    "Vectors",
+    "evaluate_analogies",
+    "evaluate_similarity",
+    "load",
+    "read_bin",
+    "similarity_file",
+    "write_bin",
+    "write_npz",
+    "write_vec",
+]

@@ -1,0 +1,178 @@
+"""A file that appears whole or not at all.
+
+    chunks of bytes -> hidden file beside the target -> fsync -> rename over the target
+
+Owns the safe way to write a result: nobody ever sees half a model, and an old model survives a
+failed export.  Must not know what is in the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, cast
+
+from snailps.errors import ModelFileError
+
+# Large enough that the small writes of a dictionary or of text lines cost no system call each;
+# matrix chunks above it go straight to the kernel.
+_BUFFER_BYTES = 1 << 20
+_serial = itertools.count()
+
+
+class _Guarded(io.FileIO):
+    """A raw file whose failed writes say which file, why, and what to do.
+
+    Only *our* writes are translated: an OSError that the producer of the data raises (a lost
+    connection, say) passes through untouched.
+    """
+
+    def __init__(self, descriptor: int, target: Path, bytes_needed: int | None) -> None:
+        super().__init__(descriptor, "w")
+        self._target = target
+        self._bytes_needed = bytes_needed
+
+    def write(self, data: Any) -> int:
+        try:
+            return cast(int, super().write(data))
+        except OSError as error:
+            raise _write_error(self._target, error, self._bytes_needed) from error
+
+
+@contextmanager
+def atomic_file(
+    path: str | os.PathLike[str], bytes_needed: int | None = None
+) -> Iterator[IO[bytes]]:
+    """Open `path` for writing so that it appears only when the block ends without an error.
+
+    Parameters
+    ----------
+    path : path
+        The file to write.  Its folder must exist.  A symbolic link is followed.
+    bytes_needed : int, optional
+        Size of the finished file, where it is known.  It is then compared with the free space
+        before the first byte is written.
+
+    Yields
+    ------
+    binary file
+        Buffered, seekable, not readable.  It belongs to this block and is closed by it.
+
+    Raises
+    ------
+    ModelFileError
+        The folder is missing or not writable, the disk is full, or a file size limit was hit.
+
+    Notes
+    -----
+    The temporary file sits in the target's folder (a rename cannot cross file systems) and is
+    removed whatever ends the block, Ctrl-C included.
+    """
+    target = Path(os.path.realpath(path))
+    _check_target(target, bytes_needed)
+    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.{next(_serial)}.part")
+    try:
+        # 0o666 less the umask: what a plain open() would give, unlike tempfile's 0o600.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise _write_error(target, error, bytes_needed) from error
+    raw = _Guarded(descriptor, target, bytes_needed)
+    try:
+        with raw:
+            file = io.BufferedWriter(raw, _BUFFER_BYTES)
+            yield file
+            file.flush()
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                raise _write_error(target, error, bytes_needed) from error
+        try:
+            temporary.replace(target)
+        except OSError as error:
+            raise _write_error(target, error, bytes_needed) from error
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(target.parent)
+
+
+def human_bytes(count: int) -> str:
+    """`count` bytes as people say it: ``812 B``, ``3.2 MB``, ``1.1 GB`` (powers of ten)."""
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 999.5 or unit == "TB":
+            break
+        size /= 1000
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _check_target(target: Path, bytes_needed: int | None) -> None:
+    """Refuse at once what cannot succeed, before an export of many minutes begins."""
+    folder = target.parent
+    if not folder.is_dir():
+        raise ModelFileError(
+            f"{target}: cannot be written, because the folder {folder} does not exist; "
+            "create it or choose another output path"
+        )
+    if target.is_dir():
+        raise ModelFileError(
+            f"{target}: cannot be written, because it is a folder; add a file name to the path"
+        )
+    if target.exists() and not target.is_file():
+        raise ModelFileError(
+            f"{target}: cannot be written, because it is a device or a pipe; "
+            "give the path of a regular file"
+        )
+    if bytes_needed is None:
+        return
+    free = _free_bytes(folder)
+    if free is not None and free < bytes_needed:
+        raise ModelFileError(
+            f"{target}: cannot be written, because it needs {human_bytes(bytes_needed)} and "
+            f"{folder} has {human_bytes(free)} free; make room or choose another disk"
+        )
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize
+
+
+def _write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelFileError:
+    needs = "" if bytes_needed is None else f" (the file needs {human_bytes(bytes_needed)})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = _free_bytes(target.parent)
+        left = "" if free is None else f", {human_bytes(free)} left"
+        cause = f"the disk or quota of {target.parent} is full{left}{needs}"
+        cure = "make room or choose another disk"
+    elif error.errno == errno.EFBIG:
+        cause = f"it grew beyond the file size limit of this process or file system{needs}"
+        cure = "raise the limit (ulimit -f) or choose another disk"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        cause = f"{target.parent} is not writable by this user ({error.strerror})"
+        cure = "change its permissions or choose another folder"
+    else:
+        cause = f"{error.strerror or error}{needs}"
+        cure = "mend that or choose another path"
+    return ModelFileError(
+        f"{target}: cannot be written, because {cause}; {cure}. Nothing was left behind"
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable; some file systems refuse this, which is no failure."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

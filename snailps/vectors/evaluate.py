@@ -1,0 +1,306 @@
+"""Scores of word vectors: similarity judgements and analogies.
+
+    Vectors + lines `word<TAB>word<TAB>score`  -> evaluate_similarity -> Spearman correlation
+    Vectors + word2vec's question lines         -> evaluate_analogies  -> share answered right
+
+Owns the two file formats and the protocol: words are lower-cased, what is out of vocabulary is
+skipped and counted.  Must not know where vectors or files come from, nor how scores are printed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from snailps.errors import DataError
+from snailps.vectors.query import Vectors, to_bytes, to_text
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+OovRule: TypeAlias = Literal["skip", "subword"]
+
+# Questions and words of one matrix product: large enough for BLAS to run at full speed, and the
+# scores (1,024 x 4,096 float32, 16 MB) are searched while they are still warm.
+_QUESTIONS_TOGETHER = 1024
+_WORDS_TOGETHER = 4096
+
+
+class Pair(NamedTuple):
+    """Two words, lower-cased, and how similar people find them (any scale)."""
+
+    first: str
+    second: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityResult:
+    """Outcome of a similarity file.
+
+    Attributes
+    ----------
+    spearman : float or None
+        Rank correlation, -1 to 1; None when fewer than two pairs differ.
+    pairs : int
+        Pairs that were scored.
+    oov : int
+        Pairs skipped because a word has no vector.
+    """
+
+    spearman: float | None
+    pairs: int
+    oov: int
+
+
+@dataclass(frozen=True, slots=True)
+class SectionResult:
+    """One section of an analogy file: `correct` of `asked` questions; `oov` were skipped."""
+
+    name: str
+    accuracy: float | None
+    correct: int
+    asked: int
+    oov: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnalogyResult:
+    """Outcome of an analogy file.
+
+    Attributes
+    ----------
+    accuracy : float or None
+        Share of the asked questions answered right, 0 to 1; None when none could be asked.
+    correct, asked, oov : int
+        Questions answered right, asked, and skipped because a word is not in the vocabulary.
+    sections : tuple of SectionResult
+        The same for each section of the file, in its order.
+    """
+
+    accuracy: float | None
+    correct: int
+    asked: int
+    oov: int
+    sections: tuple[SectionResult, ...]
+
+
+def similarity_file(path: str | os.PathLike[str]) -> list[Pair]:
+    """Read lines of ``word<TAB>word<TAB>score`` (or separated by blanks), lower-casing the words.
+
+    Empty lines and lines that begin with ``#`` are passed over.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, a line is not of that form, or there is none.
+    """
+    pairs = []
+    for number, line in _lines(path):
+        parts = line.split("\t") if "\t" in line else line.split()
+        try:
+            first, second, text = (part.strip() for part in parts)
+            score = float(text)
+        except ValueError:
+            score, first, second = float("nan"), "", ""
+        if not (first and second and np.isfinite(score)):
+            raise DataError(
+                f"{path}, line {number}: expected 'word<TAB>word<TAB>score', got {line[:80]!r}; "
+                "is it a similarity file?"
+            )
+        pairs.append(Pair(first.lower(), second.lower(), score))
+    if not pairs:
+        raise DataError(f"{path}: expected lines of 'word<TAB>word<TAB>score', got none")
+    return pairs
+
+
+def evaluate_similarity(
+    vectors: Vectors,
+    path: str | os.PathLike[str],
+    oov: OovRule = "skip",
+) -> SimilarityResult:
+    """Rank correlation between cosines and people's judgements.
+
+    Parameters
+    ----------
+    vectors : Vectors
+    path : path
+        See `similarity_file`.
+    oov : {"skip", "subword"}
+        A pair with a word outside the vocabulary is skipped and counted; with "subword" it is
+        scored if the model can compose a vector for the word.  "skip" makes models with and
+        without subwords comparable; "subword" is what the fastText paper does for rare words.
+
+    Raises
+    ------
+    DataError
+        See `similarity_file`.
+
+    References
+    ----------
+    Finkelstein et al., "Placing Search in Context: The Concept Revisited", 2002 (WordSim-353).
+    """
+    cosines, judgements, skipped = [], [], 0
+    for first, second, score in similarity_file(path):
+        known = first in vectors and second in vectors
+        if not known and not (oov == "subword" and vectors.has_subwords):
+            skipped += 1
+            continue
+        try:
+            cosines.append(vectors.similarity(first, second))
+        except DataError:  # too short for a single n-gram
+            skipped += 1
+            continue
+        judgements.append(score)
+    rho = spearman(np.array(cosines), np.array(judgements))
+    return SimilarityResult(rho, len(cosines), skipped)
+
+
+def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float | None:
+    """Spearman's rank correlation of two float[n]; equal values share their mean rank.
+
+    None where it is not defined: fewer than two values, or all values of one side equal.
+
+    References
+    ----------
+    Spearman, "The Proof and Measurement of Association between Two Things", 1904.
+    """
+    if len(first) < 2:
+        return None
+    a, b = _mean_ranks(first), _mean_ranks(second)
+    a -= a.mean()
+    b -= b.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm > 0 else None
+
+
+def evaluate_analogies(
+    vectors: Vectors, path: str | os.PathLike[str], restrict: int = 0
+) -> AnalogyResult:
+    """Share of questions ``a b c d`` for which d is the word nearest to ``b - a + c`` (3CosAdd).
+
+    Parameters
+    ----------
+    vectors : Vectors
+    path : path
+        word2vec's format: ``: section`` lines and lines of four words; lower-cased here.
+    restrict : int
+        Consider only the first (most frequent) so many words, as questions and as answers;
+        0 means all.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or a line is of another form, or there is no question.
+
+    Notes
+    -----
+    Vectors have length 1; a, b and c are no candidates.  2 x questions x words x dim operations
+    in float32 products of bounded size: memory is the normalised matrix plus some 20 MB.
+
+    References
+    ----------
+    Mikolov, Yih, Zweig, "Linguistic Regularities in Continuous Space Word Representations", 2013.
+    """
+    if restrict < 0:
+        raise DataError(f"expected a number of words to restrict to of 0 or more, got {restrict}")
+    size = min(restrict or len(vectors), len(vectors))
+    names, sections, questions = _analogy_file(path)
+    # A word outside the vocabulary, or beyond `restrict`, gets a number that fails the test below.
+    words = sorted({word for question in questions for word in question})
+    number = {word: vectors.index.get(to_bytes(word), size) for word in words}
+    ids = np.array([[number[word] for word in question] for question in questions], dtype=np.int64)
+    section = np.array(sections, dtype=np.int64)
+    asked = ids.max(axis=1) < size
+    right = np.zeros(len(ids), dtype=bool)
+    right[asked] = _answers(vectors.normalised[:size], ids[asked]) == ids[asked, 3]
+    results = tuple(
+        _tally(name, right[section == i], asked[section == i]) for i, name in enumerate(names)
+    )
+    total = _tally("", right, asked)
+    return AnalogyResult(total.accuracy, total.correct, total.asked, total.oov, results)
+
+
+def _tally(name: str, right: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> SectionResult:
+    correct, count = int(right.sum()), int(asked.sum())
+    return SectionResult(
+        name, correct / count if count else None, correct, count, len(asked) - count
+    )
+
+
+def _answers(matrix: Float32, questions: Int64) -> Int64:
+    """For each question (a, b, c, _), the row of `matrix` nearest to b - a + c, but none of them.
+
+    The query's length does not change which row is nearest, so it is not normalised.
+    """
+    answers = np.empty(len(questions), dtype=np.int64)
+    for start in range(0, len(questions), _QUESTIONS_TOGETHER):
+        part = questions[start : start + _QUESTIONS_TOGETHER]
+        queries = matrix[part[:, 1]] - matrix[part[:, 0]] + matrix[part[:, 2]]
+        rows = np.arange(len(part))
+        best = np.full(len(part), -np.inf, dtype=np.float32)
+        answer = np.full(len(part), -1, dtype=np.int64)
+        for first in range(0, len(matrix), _WORDS_TOGETHER):
+            scores = queries @ matrix[first : first + _WORDS_TOGETHER].T
+            for column in (part[:, 0] - first, part[:, 1] - first, part[:, 2] - first):
+                here = (column >= 0) & (column < scores.shape[1])
+                scores[rows[here], column[here]] = -np.inf
+            place = scores.argmax(axis=1)
+            score = scores[rows, place]
+            better = score > best
+            best[better] = score[better]
+            answer[better] = place[better] + first
+        answers[start : start + len(part)] = answer
+    return answers
+
+
+def _analogy_file(
+    path: str | os.PathLike[str],
+) -> tuple[list[str], list[int], list[tuple[str, ...]]]:
+    """Names of the sections, the section of each question, and the questions, lower-cased."""
+    names: list[str] = []
+    sections: list[int] = []
+    questions: list[tuple[str, ...]] = []
+    for number, line in _lines(path):
+        if line.startswith(":"):
+            names.append(line[1:].strip())
+            continue
+        words = tuple(line.lower().split())
+        if len(words) != 4:
+            raise DataError(
+                f"{path}, line {number}: expected ': section' or four words, got {line[:80]!r}; "
+                "is it an analogy file?"
+            )
+        if not names:
+            names.append("")
+        sections.append(len(names) - 1)
+        questions.append(words)
+    if not questions:
+        raise DataError(f"{path}: expected lines of four words, got none")
+    return names, sections, questions
+
+
+def _mean_ranks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Rank of each value, from 1; a run of equal values shares the mean of its ranks."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: npt.NDArray[np.float64] = (last - (counts - 1) / 2)[place.reshape(-1)]
+    return ranks
+
+
+def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a text file, without their ends, empty ones and comments."""
+    try:
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                line = to_text(raw).strip("\ufeff\r\n ")
+                if line and not line.startswith("#"):
+                    yield number, line
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read: {error.strerror or error}; check the path"
+        ) from error

@@ -1,0 +1,395 @@
+"""fastText's binary model format, version 12, written and read.
+
+    BinHeader + words + counts + chunks of rows -> write_bin -> model.bin
+    model.bin -> read_bin -> BinModel (header, words, counts, memory-mapped matrices)
+
+Owns every byte offset of the format (docs/files.md shows them).  Only plain models: a quantised
+(.ftz) or pruned one is recognised and refused.  Must not know what a vector is used for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from snailps.errors import ModelFileError
+from snailps.vectors.atomic import atomic_file, human_bytes
+
+MAGIC = 793712314
+VERSION = 12
+# Version 11 has the same bytes; only its supervised models, which had no subwords, differ.
+VERSION_OLDEST = 11
+
+LOSSES = {"hs": 1, "ns": 2, "softmax": 3, "ova": 4}
+MODELS = {"cbow": 1, "skipgram": 2, "supervised": 3}
+
+_HEAD = struct.Struct("<ii 12i d")  # magic, version, twelve arguments, sampling threshold
+_COUNTS = struct.Struct("<iii qq")  # entries, words, labels, tokens, pruned n-grams (-1: none)
+_TAIL = struct.Struct("<qb")  # of each entry, after its NUL: count, type
+_SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
+_WORD, _LABEL = 0, 1
+_ENTRY_BYTES_MIN = 2 + _TAIL.size  # one letter, NUL, count, type
+_INT32_MAX = 2**31 - 1
+# Bytes at which fastText splits words; a word that holds one could never be looked up again.
+_SEPARATORS = b" \t\n\v\f\r\0"
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class BinHeader:
+    """The training arguments that a .bin file carries.
+
+    Attributes
+    ----------
+    dim : int
+        Length of a vector.
+    bucket, minn, maxn : int
+        Number of n-gram rows; shortest and longest n-gram in characters.  ``maxn = 0`` means no
+        subwords, and then `bucket` is normally 0.
+    window, epochs, min_count, negatives, word_ngrams, lr_update_rate, sample
+        fastText's ws, epoch, minCount, neg, wordNgrams, lrUpdateRate and t.  They matter only to
+        somebody who trains on.
+    loss : {"ns", "hs", "softmax", "ova"}
+        What the official package builds when it loads the file.  Vectors trained with NCE are
+        stored as "ns", which the format knows.
+    model : {"skipgram", "cbow", "supervised"}
+    tokens : int
+        Tokens of the training text, rare words included; 0 stands for the sum of the counts.
+    """
+
+    dim: int
+    bucket: int = 0
+    minn: int = 0
+    maxn: int = 0
+    window: int = 5
+    epochs: int = 5
+    min_count: int = 5
+    negatives: int = 5
+    word_ngrams: int = 1
+    loss: str = "ns"
+    model: str = "skipgram"
+    lr_update_rate: int = 100
+    sample: float = 1e-4
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BinModel:
+    """A .bin file, opened.
+
+    Attributes
+    ----------
+    header : BinHeader
+    words : list of bytes
+        In file order, which is row order.  Labels of supervised models are left out.
+    counts : int64[n]
+        Occurrences of each word in the training text.
+    input : float32[n + header.bucket, dim]
+        Word rows, then n-gram rows: a read-only view of the mapped file, not aligned to 4 bytes.
+    output : float32[n or number of labels, dim]
+        The other matrix of the model, mapped likewise.
+    """
+
+    header: BinHeader
+    words: list[bytes]
+    counts: npt.NDArray[np.int64]
+    input: Float32
+    output: Float32
+
+
+def write_bin(
+    path: str | os.PathLike[str],
+    header: BinHeader,
+    words: Sequence[bytes],
+    counts: Sequence[int] | npt.NDArray[np.int64],
+    input_chunks: Iterable[Float32],
+    output_chunks: Iterable[Float32],
+) -> None:
+    """Write a model that the official ``fasttext`` package loads.
+
+    Parameters
+    ----------
+    path : path
+    header : BinHeader
+    words : sequence of bytes, n of them
+        In the order of the rows, most frequent first as fastText has them.  ``</s>`` is a word
+        like any other, except that it has no n-grams.
+    counts : n integers, each >= 1
+    input_chunks : iterable of float32[k, dim]
+        ``n + header.bucket`` rows in all, in pieces of any size.
+    output_chunks : iterable of float32[k, dim]
+        ``n`` rows in all.  Taken up only after the last input chunk.
+
+    Raises
+    ------
+    ModelFileError
+        The file cannot be written, or the pieces do not make up the announced matrices.
+
+    Notes
+    -----
+    Streams: memory is one chunk plus 1 MB.  The file appears at the end or not at all.
+    """
+    _check_header(path, header)
+    check_words(path, words)
+    numbers = np.asarray(counts, dtype=np.int64)
+    if numbers.shape != (len(words),):
+        raise ModelFileError(f"{path}: expected {len(words)} counts, got shape {numbers.shape}")
+    if numbers.min() < 1:
+        # fastText's table of negatives is built from the counts and never ends on a zero.
+        raise ModelFileError(f"{path}: every count must be at least 1, got {numbers.min()}")
+    rows = (len(words) + header.bucket, len(words))
+    dictionary = b"".join(
+        word + b"\0" + _TAIL.pack(count, _WORD)
+        for word, count in zip(words, numbers.tolist(), strict=True)
+    )
+    head = _pack_header(path, header) + _COUNTS.pack(
+        len(words), len(words), 0, header.tokens or int(numbers.sum()), -1
+    )
+    size = len(head) + len(dictionary) + 2 * _SHAPE.size + 4 * header.dim * sum(rows)
+    with atomic_file(path, size) as file:
+        file.write(head)
+        file.write(dictionary)
+        for name, count, chunks in zip(
+            ("input", "output"), rows, (input_chunks, output_chunks), strict=True
+        ):
+            file.write(_SHAPE.pack(False, count, header.dim))
+            write_rows(file, path, f"{name} matrix", count, header.dim, chunks)
+
+
+def read_bin(path: str | os.PathLike[str]) -> BinModel:
+    """Open a .bin file of ours or of fastText 0.9 without reading its matrices.
+
+    Raises
+    ------
+    ModelFileError
+        Not such a file, quantised, damaged or cut short.  Every size in the file is checked
+        against the length of the file before any memory is taken for it.
+
+    Notes
+    -----
+    The matrices stay on disk and are paged in as they are touched, so that a model larger than
+    memory opens in the time its dictionary takes (about a second for 1 M words).  The mapping
+    lives as long as the arrays.  Overwriting the file in place (not by renaming over it, as our
+    writers do) while it is mapped is not safe.
+    """
+    try:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            if length < _HEAD.size:
+                raise ModelFileError(
+                    f"{path}: not a fastText model: it has {length} bytes, its header alone "
+                    f"would have {_HEAD.size}; was the copy interrupted?"
+                )
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    header = _unpack_header(path, mapped)
+    words, counts, labels, tokens, offset = _read_dictionary(path, mapped)
+    inputs = len(words) + header.bucket
+    matrix, offset = _map_matrix(path, mapped, offset, "input", inputs, header.dim)
+    # A supervised model has a row a label, every other one a row a word.
+    outputs = labels if header.model == "supervised" else len(words)
+    output, offset = _map_matrix(path, mapped, offset, "output", outputs, header.dim)
+    if offset != length:
+        raise ModelFileError(
+            f"{path}: damaged: the model ends at byte {offset}, the file at {length}; "
+            "fetch or export it again"
+        )
+    return BinModel(replace(header, tokens=tokens), words, counts, matrix, output)
+
+
+def check_words(path: str | os.PathLike[str], words: Sequence[bytes]) -> None:
+    """Refuse words that the text and binary formats cannot hold (empty, or with a separator)."""
+    if not words:
+        raise ModelFileError(f"{path}: there is no word to write; is the vocabulary empty?")
+    for start in range(0, len(words), 65536):
+        part = words[start : start + 65536]
+        joined = b"\n".join(part)
+        if b"\0" not in joined and joined.split() == list(part):
+            continue
+        for number, word in enumerate(part, start):
+            if not word or any(byte in _SEPARATORS for byte in word):
+                raise ModelFileError(
+                    f"{path}: word {number} is {word!r}, which vector files cannot hold: a word "
+                    "must not be empty and has no white space and no zero byte"
+                )
+
+
+def write_rows(
+    file: IO[bytes],
+    path: str | os.PathLike[str],
+    name: str,
+    rows: int,
+    dim: int,
+    chunks: Iterable[Float32],
+) -> None:
+    """Write float32 chunks one after the other, checking that they are `rows` x `dim` in all."""
+    written = 0
+    for chunk in chunks:
+        check_chunk(path, name, chunk, rows - written, dim)
+        file.write(np.ascontiguousarray(chunk, dtype="<f4").reshape(-1).view(np.uint8).data)
+        written += len(chunk)
+    if written != rows:
+        raise ModelFileError(f"{path}: the {name} needs {rows} rows, but only {written} came")
+
+
+def check_chunk(
+    path: str | os.PathLike[str], name: str, chunk: Float32, rows_left: int, dim: int
+) -> None:
+    """Refuse a chunk that is not float32[k <= rows_left, dim]."""
+    if chunk.ndim != 2 or chunk.shape[1] != dim or chunk.dtype != np.float32:
+        raise ModelFileError(
+            f"{path}: a chunk of the {name} must be float32[k, {dim}], "
+            f"got {chunk.dtype}{list(chunk.shape)}"
+        )
+    if len(chunk) > rows_left:
+        raise ModelFileError(
+            f"{path}: the {name} has {rows_left} rows left to fill, a chunk brought {len(chunk)}"
+        )
+
+
+def _check_header(path: str | os.PathLike[str], header: BinHeader) -> None:
+    if header.loss not in LOSSES or header.model not in MODELS:
+        raise ModelFileError(
+            f"{path}: expected a loss of {sorted(LOSSES)} and a model of {sorted(MODELS)}, "
+            f"got {header.loss!r} and {header.model!r}"
+        )
+    if not (0 < header.dim <= _INT32_MAX and 0 <= header.bucket <= _INT32_MAX):
+        raise ModelFileError(
+            f"{path}: dim {header.dim} or bucket {header.bucket} is outside the format's range"
+        )
+    if header.maxn > 0 and header.bucket == 0:
+        # The hash is taken modulo bucket: the official package would divide by zero.
+        raise ModelFileError(
+            f"{path}: subwords up to {header.maxn} letters need buckets, got bucket 0; "
+            "set bucket above 0, or maxn to 0"
+        )
+
+
+def _pack_header(path: str | os.PathLike[str], header: BinHeader) -> bytes:
+    try:
+        return _HEAD.pack(
+            MAGIC, VERSION,
+            header.dim, header.window, header.epochs, header.min_count, header.negatives,
+            header.word_ngrams, LOSSES[header.loss], MODELS[header.model], header.bucket,
+            header.minn, header.maxn, header.lr_update_rate, header.sample,
+        )  # fmt: skip
+    except struct.error as error:
+        raise ModelFileError(f"{path}: an argument does not fit the format: {error}") from error
+
+
+def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap) -> BinHeader:
+    (
+        magic, version, dim, window, epochs, min_count, negatives, word_ngrams, loss, model,
+        bucket, minn, maxn, lr_update_rate, sample,
+    ) = _HEAD.unpack_from(mapped)  # fmt: skip
+    if magic != MAGIC:
+        raise ModelFileError(
+            f"{path}: not a fastText .bin model: expected {MAGIC} in its first 4 bytes, got "
+            f"{magic}. Files of word2vec (binary) or of fastText before 0.1 have other layouts; "
+            "convert them to .vec"
+        )
+    if not VERSION_OLDEST <= version <= VERSION:
+        raise ModelFileError(
+            f"{path}: expected fastText format {VERSION_OLDEST} or {VERSION}, got {version}; "
+            "load and save it with the official package of version 0.9"
+        )
+    losses = {number: name for name, number in LOSSES.items()}
+    models = {number: name for name, number in MODELS.items()}
+    if loss not in losses or model not in models or dim < 1 or bucket < 0 or minn < 0:
+        raise ModelFileError(
+            f"{path}: damaged header: dim {dim}, loss {loss}, model {model}, bucket {bucket}, "
+            f"minn {minn}; fetch or export it again"
+        )
+    if version == VERSION_OLDEST and models[model] == "supervised":
+        maxn = 0
+    return BinHeader(
+        dim=dim, bucket=bucket, minn=minn, maxn=maxn, window=window, epochs=epochs,
+        min_count=min_count, negatives=negatives, word_ngrams=word_ngrams, loss=losses[loss],
+        model=models[model], lr_update_rate=lr_update_rate, sample=sample,
+    )  # fmt: skip
+
+
+def _read_dictionary(
+    path: str | os.PathLike[str], mapped: mmap.mmap
+) -> tuple[list[bytes], npt.NDArray[np.int64], int, int, int]:
+    """Words, counts, number of labels, number of tokens, and the offset behind the last entry."""
+    length = len(mapped)
+    offset = _HEAD.size + _COUNTS.size
+    if length < offset:
+        raise _cut_short(path, "dictionary", offset, length)
+    size, nwords, nlabels, tokens, pruned = _COUNTS.unpack_from(mapped, _HEAD.size)
+    if size < 1 or nwords < 0 or nlabels < 0 or nwords + nlabels != size or tokens < 0:
+        raise ModelFileError(
+            f"{path}: damaged dictionary: {nwords} words and {nlabels} labels, {size} entries in "
+            f"all, {tokens} tokens; fetch or export it again"
+        )
+    if pruned >= 0:
+        raise _quantised(path)
+    if size * _ENTRY_BYTES_MIN > length - offset:
+        raise _cut_short(path, "dictionary", offset + size * _ENTRY_BYTES_MIN, length)
+    words: list[bytes] = []
+    counts = np.empty(nwords, dtype=np.int64)
+    unpack, tail = _TAIL.unpack_from, _TAIL.size
+    for number in range(size):
+        end = mapped.find(b"\0", offset)
+        if end < 0 or end + 1 + tail > length:
+            raise _cut_short(path, f"dictionary entry {number}", length + 1, length)
+        count, kind = unpack(mapped, end + 1)
+        if kind != (_WORD if number < nwords else _LABEL):
+            raise ModelFileError(
+                f"{path}: damaged dictionary: entry {number} at byte {offset} is of type {kind}; "
+                "fetch or export it again"
+            )
+        if number < nwords:
+            words.append(mapped[offset:end])
+            counts[number] = count
+        offset = end + 1 + tail
+    return words, counts, nlabels, tokens, offset
+
+
+def _map_matrix(
+    path: str | os.PathLike[str], mapped: mmap.mmap, offset: int, name: str, rows: int, dim: int
+) -> tuple[Float32, int]:
+    """A view of one matrix, after comparing its shape with the header and the file's length."""
+    length = len(mapped)
+    if offset + 1 > length:
+        raise _cut_short(path, f"{name} matrix", offset + _SHAPE.size, length)
+    if mapped[offset] != 0:
+        raise _quantised(path)
+    if offset + _SHAPE.size > length:
+        raise _cut_short(path, f"{name} matrix", offset + _SHAPE.size, length)
+    _, found_rows, found_dim = _SHAPE.unpack_from(mapped, offset)
+    if (found_rows, found_dim) != (rows, dim):
+        raise ModelFileError(
+            f"{path}: damaged: its header announces an {name} matrix of {rows} x {dim}, the "
+            f"matrix itself says {found_rows} x {found_dim}; fetch or export it again"
+        )
+    offset += _SHAPE.size
+    end = offset + 4 * rows * dim
+    if end > length:
+        raise _cut_short(path, f"{name} matrix", end, length)
+    values = np.frombuffer(mapped, dtype="<f4", count=rows * dim, offset=offset)
+    return values.reshape(rows, dim), end
+
+
+def _cut_short(path: str | os.PathLike[str], part: str, needed: int, length: int) -> ModelFileError:
+    return ModelFileError(
+        f"{path}: cut short in its {part}: the file has {length} bytes and would need at least "
+        f"{needed} ({human_bytes(needed)}); fetch or export it again"
+    )
+
+
+def _quantised(path: str | os.PathLike[str]) -> ModelFileError:
+    return ModelFileError(
+        f"{path}: a quantised or pruned fastText model (.ftz); only full models can be read. "
+        "Use the .bin it was made from, or print its vectors to a .vec with the official package"
+    )

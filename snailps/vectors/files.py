@@ -1,0 +1,343 @@
+"""Vector files: the text format .vec, NumPy's .npz, and one door to load any of them.
+
+    words + chunks of float32 rows -> write_vec, write_npz -> model.vec, model.npz
+    model.bin | model.vec | model.npz -> load -> query.Vectors
+
+Owns .vec and .npz; fastText's .bin is in fasttext_bin.py.  `load` looks at a file's first bytes,
+not at its name.  Must not know how vectors came about.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from snailps.errors import ModelFileError
+from snailps.vectors.atomic import atomic_file
+from snailps.vectors.fasttext_bin import MAGIC, check_chunk, check_words, read_bin, write_rows
+from snailps.vectors.query import Vectors
+
+Float32 = npt.NDArray[np.float32]
+
+_BIN_MAGIC = MAGIC.to_bytes(4, "little")
+_ZIP_MAGIC = b"PK\x03\x04"
+_DIM_MAX = 1 << 20
+# Lines parsed together: enough to drown the cost of the calls, a few MB of text at dim 100.
+_LINES_TOGETHER = 4096
+# Deflate cannot shrink by more than this, so a member that claims more is lying.
+_DEFLATE_RATIO_MAX = 1100
+
+
+def load(path: str | os.PathLike[str]) -> Vectors:
+    """Open a .bin, .vec or .npz file for queries.
+
+    Raises
+    ------
+    ModelFileError
+        Missing, unreadable, of no known format, quantised, damaged or cut short.
+
+    Notes
+    -----
+    A .bin is mapped, not read, and answers for unknown words through its subwords.  A .vec or
+    .npz is read into memory (4 x n x dim bytes) and knows only its own words.
+    """
+    start = _first_bytes(path)
+    if start.startswith(_BIN_MAGIC):
+        model = read_bin(path)
+        header = model.header
+        return Vectors(
+            model.words, model.input, minn=header.minn, maxn=header.maxn, bucket=header.bucket
+        )
+    if start.startswith(_ZIP_MAGIC):
+        return _read_npz(path)
+    if start[:1].isdigit():
+        return _read_vec(path)
+    if not start:
+        raise ModelFileError(f"{path}: empty; was the export interrupted?")
+    raise ModelFileError(
+        f"{path}: not a vector file: expected fastText's .bin, a .vec (text, first line 'words "
+        f"dim') or a .npz, got a file that begins with {start[:8]!r}"
+    )
+
+
+def write_vec(
+    path: str | os.PathLike[str],
+    words: Sequence[bytes],
+    chunks: Iterable[Float32],
+    dim: int,
+) -> None:
+    """Write the text format of word2vec and fastText: ``n dim``, then a word and its row a line.
+
+    Parameters
+    ----------
+    path : path
+    words : sequence of bytes, n of them
+    chunks : iterable of float32[k, dim]
+        The vectors of the words, in their order, n rows in all, in pieces of any size.
+    dim : int
+
+    Raises
+    ------
+    ModelFileError
+        The file cannot be written, or the chunks do not make up n rows of dim.
+
+    Notes
+    -----
+    Five significant digits, as the official package prints them: about 0.1 microseconds a value,
+    so a second for 100,000 words of dim 100.  Streams: memory is a few MB beside one chunk.
+    The file appears at the end or not at all.
+    """
+    check_words(path, words)
+    line = " ".join(["%.5g"] * dim)
+    done = 0
+    with atomic_file(path) as file:
+        file.write(b"%d %d\n" % (len(words), dim))
+        for chunk in chunks:
+            check_chunk(path, "text", chunk, len(words) - done, dim)
+            for start in range(0, len(chunk), _LINES_TOGETHER):
+                rows = chunk[start : start + _LINES_TOGETHER].tolist()
+                texts = [(line % tuple(row)).encode("ascii") for row in rows]
+                part = zip(words[done : done + len(rows)], texts, strict=True)
+                file.write(b"".join([word + b" " + text + b"\n" for word, text in part]))
+                done += len(rows)
+        if done != len(words):
+            raise ModelFileError(f"{path}: the text needs {len(words)} rows, but only {done} came")
+
+
+def write_npz(
+    path: str | os.PathLike[str],
+    words: Sequence[bytes],
+    chunks: Iterable[Float32],
+    dim: int,
+    counts: Sequence[int] | npt.NDArray[np.int64] | None = None,
+) -> None:
+    """Write vectors at full precision in a form that ``numpy.load`` reads without pickle.
+
+    The archive (not compressed: float32 noise does not shrink) holds ``vectors`` float32[n, dim],
+    ``words`` uint8[...], the words' bytes joined by newlines, and ``counts`` int64[n] if given.
+
+    Parameters and errors are those of `write_vec`.
+
+    Examples
+    --------
+    >>> file = numpy.load("model.npz")                          # doctest: +SKIP
+    >>> words = file["words"].tobytes().decode().split("\\n")    # doctest: +SKIP
+    >>> vector = file["vectors"][words.index("king")]           # doctest: +SKIP
+    """
+    check_words(path, words)
+    text = np.frombuffer(b"\n".join(words), dtype=np.uint8)
+    size = 4 * len(words) * dim + text.nbytes + (0 if counts is None else 8 * len(words))
+    with (
+        atomic_file(path, size) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        _write_member(archive, "words", text)
+        if counts is not None:
+            numbers = np.asarray(counts, dtype=np.int64)
+            if numbers.shape != (len(words),):
+                raise ModelFileError(
+                    f"{path}: expected {len(words)} counts, got shape {numbers.shape}"
+                )
+            _write_member(archive, "counts", numbers)
+        with archive.open("vectors.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_1_0(
+                member, {"descr": "<f4", "fortran_order": False, "shape": (len(words), dim)}
+            )
+            write_rows(member, path, "vectors", len(words), dim, chunks)
+
+
+def _write_member(archive: zipfile.ZipFile, name: str, array: npt.NDArray[np.generic]) -> None:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _first_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The first bytes of a file; a message that helps where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(32)
+    except FileNotFoundError as error:
+        longer = [Path(f"{path}{end}") for end in (".bin", ".vec", ".npz")]
+        beside = [one for one in longer if one.is_file()]
+        hint = f"; did you mean {beside[0]}?" if beside else "; check the path"
+        raise ModelFileError(f"{path}: no such file{hint}") from error
+    except IsADirectoryError as error:
+        raise ModelFileError(f"{path}: a folder; give the path of a model in it") from error
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_vec(path: str | os.PathLike[str]) -> Vectors:
+    try:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            # A header is two short numbers; the bound keeps a binary file from being one line.
+            count, dim = _parse_vec_header(path, file.readline(64), length)
+            matrix = np.empty((count, dim), dtype=np.float32)
+            words: list[bytes] = []
+            while len(words) < count:
+                wanted = min(_LINES_TOGETHER, count - len(words))
+                lines = [line for _ in range(wanted) if (line := file.readline())]
+                if len(lines) < wanted:
+                    raise ModelFileError(
+                        f"{path}: cut short: its first line announces {count} words, "
+                        f"it has {len(words) + len(lines)}; fetch or export it again"
+                    )
+                if not lines[-1].endswith(b"\n"):
+                    # Its last number may have lost digits, which nothing else would show.
+                    raise ModelFileError(
+                        f"{path}: cut short: line {len(words) + len(lines) + 1} has no end; "
+                        "fetch or export it again, or add a newline if it is complete"
+                    )
+                first = len(words)
+                matrix[first : first + wanted] = _parse_lines(path, lines, first, dim, words)
+            if file.read(65536).strip():
+                raise ModelFileError(
+                    f"{path}: more lines than the {count} words that its first line announces; "
+                    "mend that number or fetch the file again"
+                )
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return Vectors(words, matrix)
+
+
+def _parse_vec_header(path: str | os.PathLike[str], line: bytes, length: int) -> tuple[int, int]:
+    parts = line.split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not line.endswith(b"\n"):
+        raise ModelFileError(
+            f"{path}: not a .vec file: its first line must be the number of words and the "
+            f"dimension, such as '68000 100', got {line!r}"
+        )
+    count, dim = int(parts[0]), int(parts[1])
+    if not (count >= 1 and 1 <= dim <= _DIM_MAX):
+        raise ModelFileError(
+            f"{path}: its first line announces {count} words of dimension {dim}; "
+            f"expected at least one word and a dimension of 1 to {_DIM_MAX}"
+        )
+    # The shortest line: one letter, then a space and a digit a value, then a newline.
+    needed = len(line) + count * (2 * dim + 2) - 1
+    if needed > length:
+        raise ModelFileError(
+            f"{path}: cut short: {count} words of dimension {dim} need at least {needed} bytes, "
+            f"the file has {length}; fetch or export it again"
+        )
+    return count, dim
+
+
+def _parse_lines(
+    path: str | os.PathLike[str], lines: list[bytes], first: int, dim: int, words: list[bytes]
+) -> Float32:
+    """Numbers of some lines as float32[len(lines), dim]; their words are appended to `words`."""
+    numbers = []
+    for line in lines:
+        word, _, rest = line.partition(b" ")
+        words.append(word)
+        numbers.append(rest)
+    # One call for thousands of lines is fast but would not see a value that moved from one line
+    # to the next, so the number of values a line is checked by counting, which is cheap.
+    if all(word for word in words[first:]) and all(len(rest.split()) == dim for rest in numbers):
+        try:
+            values = np.array(b" ".join(numbers).split(), dtype=np.float32)
+            return values.reshape(len(lines), dim)
+        except ValueError:
+            pass
+    for row, (word, rest) in enumerate(zip(words[first:], numbers, strict=True)):
+        found = rest.split()
+        if word and len(found) == dim and all(_is_number(value) for value in found):
+            continue
+        raise ModelFileError(
+            f"{path}, line {first + row + 2}: expected a word, a space and {dim} numbers, got "
+            f"{lines[row][:60]!r} with {len(found)} values; fetch or export it again"
+        )
+    raise ModelFileError(f"{path}: lines {first + 2} to {first + 1 + len(lines)} cannot be parsed")
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_npz(path: str | os.PathLike[str]) -> Vectors:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = _read_member(path, archive, "words", np.dtype(np.uint8), 1)
+            matrix = _read_member(path, archive, "vectors", np.dtype("<f4"), 2)
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise ModelFileError(
+            f"{path}: damaged or cut short ({error}); fetch or export it again"
+        ) from error
+    words = text.tobytes().split(b"\n")
+    if len(words) != len(matrix):
+        raise ModelFileError(
+            f"{path}: has {len(words)} words but {len(matrix)} vectors; export it again"
+        )
+    return Vectors(words, matrix.astype(np.float32, copy=False))
+
+
+def _read_member(
+    path: str | os.PathLike[str],
+    archive: zipfile.ZipFile,
+    name: str,
+    dtype: np.dtype[np.generic],
+    ndim: int,
+) -> npt.NDArray[np.generic]:
+    """One array of the archive, its header believed only as far as the file's size bears it out."""
+    try:
+        info = archive.getinfo(f"{name}.npy")
+    except KeyError as error:
+        raise ModelFileError(
+            f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
+            f"got {sorted(archive.namelist())[:8]}; it is not a vector file of ours"
+        ) from error
+    stored = info.compress_type == zipfile.ZIP_STORED
+    size_max = info.compress_size * (1 if stored else _DEFLATE_RATIO_MAX)
+    if info.file_size > size_max or info.compress_size > Path(path).stat().st_size:
+        raise ModelFileError(f"{path}: damaged: '{name}' announces {info.file_size} bytes")
+    with archive.open(info) as member:
+        try:
+            head = io.BytesIO(member.read(4096))
+            version = np.lib.format.read_magic(head)
+            reader = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, fortran, found = reader(head)
+        except ValueError as error:
+            raise ModelFileError(f"{path}: '{name}' is not a NumPy array: {error}") from error
+        size = int(np.prod(shape, dtype=object))
+        if found != dtype or len(shape) != ndim or fortran or size < 1:
+            raise ModelFileError(
+                f"{path}: '{name}' must be {dtype} with {ndim} dimensions, "
+                f"got {found}{list(shape)}; it is not a vector file of ours"
+            )
+        if head.tell() + size * dtype.itemsize != info.file_size:
+            raise ModelFileError(
+                f"{path}: damaged: '{name}' announces {list(shape)} values "
+                f"in {info.file_size} bytes"
+            )
+        array = np.empty(shape, dtype=dtype)
+        _read_into(member, head.read(), array.reshape(-1).view(np.uint8).data)
+    return array
+
+
+def _read_into(member: IO[bytes], start: bytes, buffer: memoryview) -> None:
+    """Fill `buffer` from bytes already read, then from the member (whose checksum is verified)."""
+    filled = len(start)
+    buffer[:filled] = start
+    while data := member.read(1 << 20):
+        buffer[filled : filled + len(data)] = data
+        filled += len(data)
+    if filled != len(buffer):
+        raise EOFError(f"{len(buffer) - filled} bytes are missing")

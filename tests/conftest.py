@@ -1,0 +1,120 @@
+"""What all tests share: where the data is, and a limit on the time that a test may take.
+
+No test may hang: after its limit (60 s, or ``@pytest.mark.limit(seconds)``) a test fails with
+the stacks of all threads; where even that is impossible, because the main thread sits in
+compiled code, the whole run is ended half a minute later.
+"""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 60.0
+GRACE_S = 30.0  # after the limit, until the run is ended the hard way
+ROOT = Path(__file__).resolve().parent.parent
+DATA_MISSING = (
+    "no test data: set SNAILPS_DATA to the folder that holds words/, mnist/, a9a/ and moby_dick/"
+)
+
+_stacks_fd = pytest.StashKey[int]()
+
+
+class TimeLimitReached(BaseException):
+    """A test took too long.  No Exception: neither the test nor Hypothesis may swallow it."""
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", f"limit(seconds): the test fails after so many seconds (default {LIMIT_S:.0f})"
+    )
+    # Captured output is not yet redirected here: this is the terminal's standard error.
+    config.stash[_stacks_fd] = os.dup(sys.__stderr__.fileno())
+
+
+def pytest_unconfigure(config):
+    faulthandler.cancel_dump_traceback_later()
+    with contextlib.suppress(KeyError, OSError):
+        os.close(config.stash[_stacks_fd])
+
+
+def limit_of(item):
+    """The seconds that a test may take."""
+    marker = item.get_closest_marker("limit")
+    return LIMIT_S if marker is None else float(marker.args[0])
+
+
+@contextlib.contextmanager
+def time_limit(item, stage):
+    """Run one stage of a test (setup, call, teardown) under the test's limit."""
+    in_debugger = item.config.getoption("usepdb", default=False)
+    if in_debugger or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    limit_s = limit_of(item)
+    stacks_fd = item.config.stash[_stacks_fd]
+
+    def stop(signum, frame):
+        faulthandler.dump_traceback(stacks_fd, all_threads=True)
+        raise TimeLimitReached(
+            f"{item.nodeid}: {stage} took more than {limit_s:g} s; the stacks of all threads are"
+            " on standard error; a longer limit is set by @pytest.mark.limit(seconds)"
+        )
+
+    before = signal.signal(signal.SIGALRM, stop)
+    faulthandler.dump_traceback_later(limit_s + GRACE_S, exit=True, file=stacks_fd)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    with time_limit(item, "setup"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with time_limit(item, "the test"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    with time_limit(item, "teardown"):
+        return (yield)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say loudly that tests were skipped for want of data: such a run proves less."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(DATA_MISSING in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.section("tests without data", yellow=True, bold=True)
+        terminalreporter.line(f"{count} tests were SKIPPED: {DATA_MISSING}")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of the shared data: SNAILPS_DATA, else ../shared/data beside the repository."""
+    named = os.environ.get("SNAILPS_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not (folder / "words").is_dir():
+        pytest.skip(f"{DATA_MISSING} (looked in {folder})")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    """Folder of the repository."""
+    return ROOT

@@ -1,0 +1,261 @@
+"""data.blocks: what the user names -> sources -> blocks -> bytes, every unit exactly once."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from snailps.data._text import WordCounter
+from snailps.data.blocks import STEP_BYTES, Block, Source, cut, expand, read_block
+from snailps.data.scratch import Scratch
+from snailps.errors import DataError
+
+PIECES = st.sampled_from(
+    [b"a", b"bb", b"word", b" ", b"\n", b"\r\n", b"\t", b"\0", b"\v", b"\xff", b"</s>", b"\n\n"]
+)
+TEXTS = st.lists(PIECES, min_size=1, max_size=30).map(b"".join)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("blocks")
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    scratch = Scratch(str(tmp_path_factory.mktemp("scratch")), 1 << 30)
+    yield scratch
+    scratch.close()
+
+
+def write(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    return str(path)
+
+
+def read_all(path, size, block_bytes, unit, scratch) -> list[bytes]:
+    blocks = cut([Source(path, size)], block_bytes)
+    return [read_block(b.path, b.start, b.stop, unit=unit, scratch=scratch) for b in blocks]
+
+
+def counts_of(texts) -> dict:
+    counter = WordCounter()
+    for text in texts:
+        counter.count(text)
+    return dict(zip(counter.words(), counter.counts().tolist(), strict=True))
+
+
+# ---- read_block ----
+
+
+@given(TEXTS, st.integers(1, 40), st.sampled_from(["word", "line"]))
+@example(b"one\ntwo\r\nthree", 1, "word")
+@example(b"\n\n\n", 2, "line")
+@settings(max_examples=300, deadline=None)
+def test_read_block_any_cut_gives_each_token_once(folder, scratch, text, block_bytes, unit):
+    path = write(folder / "any.txt", text)
+    parts = read_all(path, len(text), block_bytes, unit, scratch)
+    assert b"".join(parts) == text
+    # Counted block by block: no word is torn, and `</s>` is there once a newline.
+    assert counts_of(parts) == counts_of([text])
+
+
+@pytest.mark.parametrize("unit", ["word", "line"])
+def test_read_block_every_two_cuts_of_a_text(folder, scratch, unit):
+    text = b"ab\n\ncde f\r\n  gh\n"
+    path = write(folder / "two.txt", text)
+    whole = counts_of([text])
+    for i in range(len(text) + 1):
+        for j in range(i, len(text) + 1):
+            parts = [
+                read_block(path, start, stop, unit=unit, scratch=scratch)
+                for start, stop in [(0, i), (i, j), (j, len(text))]
+            ]
+            assert b"".join(parts) == text
+            assert counts_of(parts) == whole
+
+
+def test_read_block_word_keeps_the_newline_behind_it(folder, scratch):
+    path = write(folder / "newline.txt", b"one two\nthree")
+    assert read_block(path, 0, 6, unit="word", scratch=scratch) == b"one two\n"
+    assert read_block(path, 6, 13, unit="word", scratch=scratch) == b"three"
+
+
+def test_read_block_line_reads_to_the_end_of_its_last_line(folder, scratch):
+    path = write(folder / "lines.txt", b"first line\nsecond line\nthird")
+    assert read_block(path, 0, 3, unit="line", scratch=scratch) == b"first line\n"
+    assert read_block(path, 3, 11, unit="line", scratch=scratch) == b""
+    assert read_block(path, 3, 12, unit="line", scratch=scratch) == b"second line\n"
+    assert read_block(path, 11, 28, unit="line", scratch=scratch) == b"second line\nthird"
+
+
+def test_read_block_unit_longer_than_many_steps_and_blocks(folder, scratch):
+    word = b"x" * (3 * STEP_BYTES + 17)
+    text = b"a " + word + b" b\n" + word
+    path = write(folder / "long.txt", text)
+    parts = read_all(path, len(text), STEP_BYTES // 2, "word", scratch)
+    assert b"".join(parts) == text
+    assert parts[0] == b"a " + word + b" "
+    assert [part for part in parts[1:] if part] == [b"b\n" + word]
+    assert counts_of(parts) == {b"a": 1, word: 2, b"b": 1, b"</s>": 1}
+
+
+def test_read_block_one_huge_line_is_read_in_even_words(folder, scratch):
+    text = b"some words " * 500_000
+    path = write(folder / "huge.txt", text)
+    parts = read_all(path, len(text), 1 << 20, "word", scratch)
+    assert b"".join(parts) == text
+    assert max(map(len, parts)) <= (1 << 20) + len(b"words ")
+
+
+def test_read_block_packed_file_is_named_by_its_own_path(folder, scratch):
+    text = b"packed words\nand more\n" * 100
+    path = write(folder / "packed.gz", gzip.compress(text))
+    [source] = expand([path], scratch)
+    assert source == Source(path, len(text))
+    assert b"".join(read_all(path, source.bytes, 100, "line", scratch)) == text
+
+
+def test_read_block_vanished_file_is_data_error(folder, scratch):
+    with pytest.raises(DataError, match=r"gone\.txt .*No such file.*until the job ends"):
+        read_block(str(folder / "gone.txt"), 0, 10, unit="word", scratch=scratch)
+
+
+def test_read_block_shortened_file_is_data_error(folder, scratch):
+    path = write(folder / "short.txt", b"few bytes")
+    with pytest.raises(DataError, match="became shorter: expected at least 20 bytes, got 9"):
+        read_block(path, 10, 20, unit="word", scratch=scratch)
+
+
+def test_read_block_unit_beyond_limit_is_data_error(folder, scratch, monkeypatch):
+    monkeypatch.setattr("snailps.data.blocks.UNIT_BYTES_MAX", STEP_BYTES)
+    path = write(folder / "binary.txt", b"x" * (3 * STEP_BYTES))
+    with pytest.raises(DataError, match=r"no separator in 131,072 bytes.*is it text"):
+        read_block(path, 0, 1, unit="word", scratch=scratch)
+
+
+def test_read_block_empty_or_reversed_range(folder, scratch):
+    assert read_block("/nowhere", 3, 3, unit="word", scratch=scratch) == b""
+    with pytest.raises(ValueError, match="start <= stop"):
+        read_block("/nowhere", 4, 3, unit="word", scratch=scratch)
+
+
+# ---- cut ----
+
+
+def test_cut_makes_even_pieces_and_numbers_them():
+    blocks = cut([Source("/a", 10), Source("/b", 3)], 4)
+    assert blocks == [
+        Block(0, "/a", 0, 3),
+        Block(1, "/a", 3, 6),
+        Block(2, "/a", 6, 10),
+        Block(3, "/b", 0, 3),
+    ]
+
+
+@given(st.integers(1, 10**12), st.integers(1, 10**9))
+def test_cut_any_size_covers_without_empty_pieces(size, block_bytes):
+    block_bytes = max(block_bytes, size // 1000 + 1)
+    blocks = cut([Source("/a", size)], block_bytes)
+    assert [b.start for b in blocks] == [0, *(b.stop for b in blocks[:-1])]
+    assert blocks[-1].stop == size
+    assert all(0 < b.stop - b.start <= block_bytes for b in blocks)
+
+
+def test_cut_without_size_is_value_error():
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        cut([Source("/a", 1)], 0)
+
+
+# ---- expand ----
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    for name in ["b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", ".hidden", ".git/e.txt"]:
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path / "in"
+
+
+def names(sources, tree) -> list[str]:
+    return [str(Path(source.path).relative_to(tree)) for source in sources]
+
+
+def test_expand_folder_is_recursive_sorted_without_hidden(tree, scratch):
+    sources = expand([str(tree)], scratch)
+    assert names(sources, tree) == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]
+    assert sources[0].bytes == 5
+
+
+def test_expand_patterns_and_repeats_keep_first_place(tree, scratch):
+    inputs = [str(tree / "sub/c.txt"), str(tree / "*.txt"), str(tree / "**/*.txt")]
+    found = names(expand(inputs, scratch), tree)
+    assert found == ["sub/c.txt", "a.txt", "b.txt", "sub/deep/d.txt"]
+
+
+def test_expand_relative_name_becomes_absolute(tree, scratch, monkeypatch):
+    monkeypatch.chdir(tree)
+    assert expand(["a.txt", "sub"], scratch)[0].path == str(tree / "a.txt")
+    assert names(expand(["*.txt"], scratch), tree) == ["a.txt", "b.txt"]
+
+
+def test_expand_existing_name_with_brackets_is_no_pattern(tree, scratch):
+    path = write(tree / "x[1].txt", b"content")
+    assert expand([path], scratch) == [Source(path, 7)]
+
+
+def test_expand_packed_file_has_its_unpacked_size(tree, scratch):
+    path = write(tree / "p.txt.gz", gzip.compress(b"z" * 5000))
+    assert expand([path], scratch) == [Source(path, 5000)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "at least one input"),
+        (["missing.txt"], r"not found: .*missing\.txt does not exist"),
+        (["*.csv"], r"pattern .*\*\.csv matches no file"),
+        (["nothing"], "files in the folder .*nothing, found none"),
+        (["empty.txt"], r"input is empty: .*empty\.txt"),
+        (["a.txt", "empty.txt"], r"an input file is empty: .*empty\.txt\. Remove"),
+        (["empty.gz"], r"input is empty: .*empty\.gz"),
+        (["damaged.gz"], r"cannot unpack .*damaged\.gz"),
+        (["pipe"], "regular file.*pipe"),
+        (["dangling"], "cannot read .*dangling"),
+    ],
+)
+def test_expand_bad_input_is_data_error_naming_it(tree, scratch, inputs, message):
+    (tree / "nothing").mkdir()
+    (tree / "nothing" / ".hidden").write_bytes(b"x")
+    (tree / "empty.txt").touch()
+    (tree / "empty.gz").write_bytes(gzip.compress(b""))
+    (tree / "damaged.gz").write_bytes(gzip.compress(b"some text")[:-9])
+    os.mkfifo(tree / "pipe")
+    (tree / "dangling").symlink_to("nowhere")
+    with pytest.raises(DataError, match=message):
+        expand([str(tree / name) for name in inputs], scratch)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["a.txt", "sub"])
+def test_expand_unreadable_is_data_error_naming_it(tree, scratch, name):
+    (tree / name).chmod(0)
+    try:
+        with pytest.raises(DataError, match=f"{name}.*Permission denied"):
+            expand([str(tree / name)], scratch)
+    finally:
+        (tree / name).chmod(0o700)
+
+
+def test_expand_unreadable_by_any_cause_is_data_error(tree, scratch, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"cannot read .*a\.txt: Permission denied"):
+        expand([str(tree / "a.txt")], scratch)

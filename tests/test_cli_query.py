@@ -1,0 +1,175 @@
+"""The query commands: what they print in a pipe and on a terminal, and how they fail."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from snailps.cli import analogy, eval, nn, similarity, vector
+from snailps.cli.printing import print_rows
+from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.files import write_npz, write_vec
+
+WORDS = ["king", "queen", "man", "woman", "été"]
+ROWS = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [-1, 0, 0]], dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def app():
+    app = typer.Typer()
+    for name, module in [("nn", nn), ("similarity", similarity), ("analogy", analogy),
+                         ("vector", vector), ("eval", eval)]:  # fmt: skip
+        app.command(name)(module.command)
+    return app
+
+
+@pytest.fixture
+def run(app):
+    def call(*arguments, **options):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
+
+    return call
+
+
+@pytest.fixture(params=["bin", "vec", "npz"])
+def model(request, tmp_path):
+    path = tmp_path / f"model.{request.param}"
+    words = [word.encode() for word in WORDS]
+    if request.param == "bin":
+        write_bin(path, BinHeader(dim=3), words, [1] * 5, [ROWS], [ROWS])
+    else:
+        {"vec": write_vec, "npz": write_npz}[request.param](path, words, [ROWS], 3)
+    return path
+
+
+def test_nn_with_words_prints_tab_separated_lines(run, model):
+    result = run("nn", model, "king", "woman", "-k", 2)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "king\tqueen\t0.707107\nking\tman\t0.000000\n"
+        "woman\tman\t0.707107\nwoman\tqueen\t0.500000\n"
+    )  # fmt: skip
+
+
+def test_nn_with_unknown_word_raises_what_main_prints(run, model):
+    result = run("nn", model, "kong")
+    assert isinstance(result.exception, DataError)
+    assert "did you mean king" in str(result.exception)
+
+
+def test_nn_without_words_reads_standard_input_and_goes_on_after_an_unknown(run, model):
+    result = run("nn", model, "-k", 1, input="king\n\nkong\n  été  \n")
+    assert result.exit_code == 1
+    assert result.stdout == "king\tqueen\t0.707107\nété\tman\t0.000000\n"
+    assert "kong" in result.stderr
+    assert "word (end" not in result.output  # no prompt in a pipe
+    assert run("nn", model, input="king\n").exit_code == 0
+
+
+def test_nn_of_subword_model_answers_for_words_never_seen(run, tmp_path):
+    path = tmp_path / "m.bin"
+    rows = np.random.default_rng(0).normal(size=(5 + 20, 3)).astype(np.float32)
+    header = BinHeader(dim=3, bucket=20, minn=3, maxn=6)
+    write_bin(path, header, [w.encode() for w in WORDS], [1] * 5, [rows], [rows[:5]])
+    assert len(run("nn", path, "kings", "-k", 4).stdout.splitlines()) == 4
+    assert run("vector", path, "kings").stdout.startswith("kings\t")
+
+
+def test_similarity_prints_the_cosine(run, model):
+    assert run("similarity", model, "king", "queen").stdout == "king\tqueen\t0.707107\n"
+
+
+def test_analogy_prints_the_words_nearest_to_a_minus_b_plus_c(run, model):
+    first = run("analogy", model, "king", "man", "woman", "-k", 1).stdout
+    assert first == "queen\t0.958569\n"
+
+
+def test_vector_prints_a_line_a_word(run, model):
+    assert run("vector", model, "queen", "été").stdout == "queen\t1\t1\t0\nété\t-1\t0\t0\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "sim.txt").write_text("king\tqueen\t9\nking\tman\t3\nking\tété\t1\nking\tx\t1\n")
+    (tmp_path / "ana.txt").write_text(": royal\nman woman king queen\n: none\nx y z w\n")
+    return tmp_path / "sim.txt", tmp_path / "ana.txt"
+
+
+def test_eval_prints_a_line_a_test_and_section(run, model, files):
+    result = run("eval", model, "--similarity", files[0], "--analogies", files[1])
+    assert result.stdout == (
+        "sim.txt\t1.000000\t3\t1\n"
+        "ana.txt\t1.000000\t1\t1\n"
+        "ana.txt: royal\t1.000000\t1\t0\n"
+        "ana.txt: none\t-\t0\t1\n"
+    )
+
+
+def test_eval_json_ends_with_one_object_of_all_figures(run, model, files):
+    arguments = ["--similarity", files[0], "--similarity", files[0], "--analogies", files[1]]
+    result = run("eval", model, *arguments, "--json", "--restrict", 4)
+    figures = json.loads(result.stdout.splitlines()[-1])
+    one = {"file": str(files[0]), "spearman": pytest.approx(1.0), "pairs": 3, "oov": 1}
+    assert figures == {
+        "model": str(model), "words": 5, "dim": 3, "oov": "skip", "similarity": [one, one],
+        "analogies": {
+            "file": str(files[1]), "restrict": 4, "accuracy": 1.0, "correct": 1, "asked": 1,
+            "oov": 1, "sections": [
+                {"name": "royal", "accuracy": 1.0, "correct": 1, "asked": 1, "oov": 0},
+                {"name": "none", "accuracy": None, "correct": 0, "asked": 0, "oov": 1},
+            ],
+        },
+    }  # fmt: skip
+
+
+def test_eval_oov_subword_scores_words_never_seen(run, tmp_path, files):
+    path = tmp_path / "m.bin"
+    rows = np.random.default_rng(0).normal(size=(5 + 20, 3)).astype(np.float32)
+    header = BinHeader(dim=3, bucket=20, minn=3, maxn=6)
+    write_bin(path, header, [w.encode() for w in WORDS], [1] * 5, [rows], [rows[:5]])
+    result = run("eval", path, "--similarity", files[0], "--oov", "subword", "--json")
+    assert json.loads(result.stdout)["similarity"][0]["pairs"] == 4
+
+
+def test_eval_without_files_says_what_to_give(run, model):
+    result = run("eval", model)
+    assert isinstance(result.exception, ConfigError)
+    assert "--similarity FILE" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nn", "MODEL", "a"), ("similarity", "MODEL", "a", "b"), ("vector", "MODEL", "a"),
+     ("analogy", "MODEL", "a", "b", "c"), ("eval", "MODEL", "--analogies", "x")],
+)  # fmt: skip
+def test_commands_with_wrong_path_or_file_raise_a_model_file_error(run, tmp_path, arguments):
+    (tmp_path / "text").write_text("just some text\n")
+    for name in ["missing", "text", "."]:
+        path = tmp_path / name
+        result = run(*(path if argument == "MODEL" else argument for argument in arguments))
+        assert isinstance(result.exception, ModelFileError)
+        assert str(path) in str(result.exception)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_print_rows_on_a_terminal_draws_a_table(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    print_rows(("word", "cosine"), [("[bold]", 0.123456), ("\udcff", None)], title="a - b + c")
+    text = sys.stdout.getvalue()
+    assert all(part in text for part in ["a - b + c", "word", "[bold]", "0.1235", "│", "�"])
+    assert "\t" not in text
+
+
+def test_print_rows_in_a_pipe_keeps_bytes_that_are_no_utf8(capfdbinary):
+    print_rows(("word",), [("caf\udce9", 1, 0.5, None)])
+    sys.stdout.flush()
+    assert capfdbinary.readouterr().out == b"caf\xe9\t1\t0.500000\t-\n"

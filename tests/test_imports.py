@@ -1,0 +1,238 @@
+"""The import rules of ARCHITECTURE.md's code map, checked on the source of every module.
+
+Python, stubs, .pyx and .pxd are read as text; nothing is imported.  An import counts wherever it
+stands: inside a function or under TYPE_CHECKING it is still knowledge of another module.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "snailps"
+SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
+
+# What a part of the package may import from the rest of it; itself always.  A part is the first
+# name below `snailps`: a package, or a module.  The leaves know nothing.
+LEAVES = {"errors", "_version", "_hash", "_ops"}
+NUMERIC = {"_kernels", "_kernels_base", "_kernels_avx2", "_kernels_avx512"}
+BESIDE = {*LEAVES, *NUMERIC, "kernels", "data", "vectors"}
+ALLOWED = {
+    **{leaf: set() for leaf in LEAVES},
+    **{build: {*LEAVES} for build in NUMERIC},
+    "kernels": {*LEAVES, *NUMERIC},
+    "config": {*LEAVES},
+    "data": {*LEAVES, "config", "kernels", *NUMERIC},
+    "vectors": {*LEAVES, "config", "kernels", *NUMERIC, "data"},
+    "transport": {*LEAVES, "config"},
+    "store": {*LEAVES, "config"},
+    "roles": {*BESIDE, "config", "transport", "store"},
+    "models": {*BESIDE, "config", "roles"},
+    "cli": {*BESIDE, "config", "transport", "store", "roles", "models", "__init__"},
+    "__main__": {"cli"},
+    # What users write `snailps.` before.
+    "__init__": {*BESIDE, "config", "store", "roles", "models"},
+}
+
+# Modules of the standard library and C headers that mean: this code knows sockets, or time.
+SOCKETS = {
+    "socket", "ssl", "select", "selectors", "socketserver", "asyncio", "http", "urllib.request",
+    "sys/socket.h", "netinet/in.h", "netinet/tcp.h", "sys/epoll.h", "arpa/inet.h", "netdb.h",
+    "posix.select",
+}  # fmt: skip
+TIME = {"time", "datetime", "sched", "posix.time", "time.h", "libc.time"}
+THREADS = {"threading", "multiprocessing", "concurrent.futures", "subprocess"}
+DENIED = {
+    "errors": SOCKETS | TIME | THREADS,
+    "config": SOCKETS | THREADS,
+    "_kernels": SOCKETS | TIME | THREADS,
+    "kernels": SOCKETS | TIME | THREADS,
+    "store": SOCKETS,
+    "data": SOCKETS,
+    "vectors": SOCKETS,
+    "models": SOCKETS,
+    "roles._shard": SOCKETS,
+    # Sans-IO: bytes in, events out, time as an argument.
+    "transport.frame": SOCKETS | TIME | THREADS,
+    "transport._frame": SOCKETS | TIME | THREADS,
+    "transport.messages": SOCKETS | TIME | THREADS,
+    "transport.session": SOCKETS | TIME | THREADS,
+    "store.route": SOCKETS | TIME | THREADS,
+    "cli.progress": SOCKETS | THREADS,
+}
+# Inside one part, the pure modules do not reach for those that do input and output.
+INNER = {
+    "transport.frame": set(),
+    "transport._frame": set(),
+    "transport.messages": {"transport.frame"},
+    "transport.session": {"transport.frame", "transport.messages"},
+    "store.route": set(),
+}
+
+
+def module_name(path: Path) -> str:
+    """``transport.frame`` for snailps/transport/frame.py; ``__init__`` for the package's own."""
+    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts.pop()
+    return ".".join(parts)
+
+
+def is_generated(path: Path) -> bool:
+    """The copies that setup.py makes of _kernels.pyx."""
+    return path.stem in NUMERIC - {"_kernels"}
+
+
+def sources() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*") if p.suffix in SUFFIXES and not is_generated(p))
+
+
+def python_imports(text: str) -> list[tuple[int, str, list[str]]]:
+    """(level, module, names) of every import statement of a Python source."""
+    found: list[tuple[int, str, list[str]]] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [(0, alias.name, []) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append((node.level, node.module or "", [alias.name for alias in node.names]))
+    return found
+
+
+STRINGS = re.compile(r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'')
+COMMENTS = re.compile(r"#[^\n\"']*$", re.MULTILINE)
+FROM = re.compile(
+    r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+c?import[ \t]*(\([^)]*\)|[^\n;]*)", re.MULTILINE
+)
+PLAIN = re.compile(r"^[ \t]*c?import[ \t]+([^\n;]+)", re.MULTILINE)
+EXTERN = re.compile(
+    r"^[ \t]*cdef[ \t]+extern[ \t]+from[ \t]+[\"']<?([^\"'>]+)>?[\"']", re.MULTILINE
+)
+
+
+def cython_imports(text: str) -> list[tuple[int, str, list[str]]]:
+    """The same of a Cython source; a C header counts as a module of its own name."""
+    text = COMMENTS.sub("", STRINGS.sub('""', text)).replace("\\\n", " ")
+    found: list[tuple[int, str, list[str]]] = []
+    for dots, module, names in FROM.findall(text):
+        listed = [name.split()[0] for name in names.strip("() \n").split(",") if name.split()]
+        found.append((len(dots), module, listed))
+    for names in PLAIN.findall(text):
+        found += [(0, name.split()[0], []) for name in names.split(",") if name.split()]
+    return found + [(0, header, []) for header in EXTERN.findall(text)]
+
+
+def absolute(path: Path, level: int, module: str, names: list[str]) -> list[str]:
+    """Full names of what one import statement reaches."""
+    if level:
+        folder = path.parent
+        for _ in range(level - 1):
+            folder = folder.parent
+        base = ".".join(("snailps", *folder.relative_to(PACKAGE).parts))
+        module = f"{base}.{module}" if module else base
+    # `from snailps import x` and `from snailps.store import route` name modules, or may.
+    inside = module == "snailps" or (PACKAGE / module.removeprefix("snailps.").replace(".", "/"))
+    is_package = inside is True or (module.startswith("snailps.") and Path(inside).is_dir())
+    return [f"{module}.{name}" for name in names] if is_package and names else [module]
+
+
+def imports_of(path: Path) -> set[str]:
+    """Full names of everything that a source imports."""
+    text = path.read_text(encoding="utf-8")
+    read = cython_imports if path.suffix in {".pyx", ".pxd"} else python_imports
+    return {name for found in read(text) for name in absolute(path, *found)}
+
+
+def own(names: set[str]) -> set[str]:
+    """Those of `names` that are ours, without the leading ``snailps.``."""
+    ours = {name for name in names if name == "snailps" or name.startswith("snailps.")}
+    return {name.removeprefix("snailps").lstrip(".") or "__init__" for name in ours}
+
+
+def part_of(name: str) -> str:
+    """``transport`` of ``transport.frame``; a public name of snailps itself is __init__'s."""
+    first = name.partition(".")[0]
+    exists = any((PACKAGE / f"{first}{suffix}").exists() for suffix in ("", *SUFFIXES))
+    return first if exists or first in ALLOWED else "__init__"
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", sources(), ids=ids)
+def test_module_imports_only_what_its_place_allows(path):
+    part = part_of(module_name(path))
+    assert part in ALLOWED, f"snailps/{part} has no row in ALLOWED here, nor in ARCHITECTURE.md"
+    reached = {part_of(name): name for name in own(imports_of(path))}
+    wrong = {name for target, name in reached.items() if target not in ALLOWED[part] | {part}}
+    assert not wrong, f"{ids(path)} may not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=ids)
+def test_module_knows_no_sockets_or_clocks_that_its_place_denies(path):
+    name = module_name(path)
+    names = imports_of(path)
+    for place, denied in DENIED.items():
+        if name == place or name.startswith(place + "."):
+            wrong = {n for n in names if any(n == d or n.startswith(d + ".") for d in denied)}
+            assert not wrong, f"{ids(path)} may not know {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("place", sorted(INNER))
+def test_pure_module_imports_no_neighbour_that_does_io(place):
+    part = place.partition(".")[0]
+    for path in sources():
+        if module_name(path) == place:
+            for name in own(imports_of(path)):
+                if name.startswith(part + "."):
+                    near = ".".join(name.split(".")[:2])
+                    assert near in INNER[place] | {place}, f"{place} may not import {name}"
+
+
+def test_allowed_rows_point_one_way():
+    """The rules themselves have no cycle: what may import X is never importable by X."""
+    order = ["config", "transport", "store", "roles", "models", "cli"]
+    for early, low in enumerate(order):
+        for high in order[early + 1 :]:
+            assert high not in ALLOWED[low]
+    assert "store" not in ALLOWED["transport"]
+    assert "transport" not in ALLOWED["store"]
+    for place in ("kernels", "data", "vectors"):
+        assert not ALLOWED[place] & {"transport", "store", "roles", "models", "cli"}
+
+
+def test_sources_cover_the_code_map():
+    """Every place that ARCHITECTURE.md's code map names by its package is really looked at."""
+    parts = {part_of(module_name(path)) for path in sources()}
+    assert {"errors", "transport", "store", "data", "vectors", "roles", "models", "cli"} <= parts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import os, socket as s\n", {"os", "socket"}),
+        ("from libc.stdint cimport uint32_t\n", {"libc.stdint"}),
+        ("from snailps cimport _hash\n", {"snailps._hash"}),
+        ("from snailps._ops cimport (\n    A, B,\n    C,\n)\n", {"snailps._ops"}),
+        ("from .. import errors\n", {"snailps.errors"}),
+        ("from . cimport _frame\n", {"snailps.transport._frame"}),
+        ("from ..store._store cimport *\n", {"snailps.store._store"}),
+        ("cimport snailps.store._store as s\n", {"snailps.store._store"}),
+        ('cdef extern from "<sys/socket.h>" nogil:\n', {"sys/socket.h"}),
+        ('"""\nimport socket\n"""\n# import select\nx = 1  # from time import sleep\n', set()),
+        ("def f():\n    from snailps.store import route, _store\n",
+         {"snailps.store.route", "snailps.store._store"}),
+    ],
+)  # fmt: skip
+def test_cython_imports_known_lines(text, expected):
+    path = PACKAGE / "transport" / "_probe.pyx"
+    found = {n for found in cython_imports(text) for n in absolute(path, *found)}
+    assert found == expected
+
+
+def test_python_imports_known_lines():
+    text = "from snailps import errors\nif True:\n    def f():\n        from ..data import text\n"
+    path = PACKAGE / "cli" / "probe.py"
+    found = {n for found in python_imports(text) for n in absolute(path, *found)}
+    assert found == {"snailps.errors", "snailps.data.text"}

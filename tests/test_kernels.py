@@ -1,0 +1,432 @@
+"""The kernels against their NumPy twins, against each other's builds and against calculus."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snailps import kernels
+from snailps.errors import ConfigError
+
+from twins import kernels as twin
+
+BUILDS = kernels.builds_available()
+builds = pytest.mark.parametrize("build", BUILDS)
+SETTINGS = {"model": 0, "window": 5, "negatives": 5, "lr_start": 0.05, "lr_stop": 0.01, "seed": 7}
+
+
+class Toy:
+    """Small random arrays for one training call."""
+
+    def __init__(self, words=40, tokens=300, dim=20, subwords=0, extra=6, seed=3, nce=False):
+        rng = np.random.default_rng(seed)
+        self.dim, self.words = dim, words
+        self.inputs = kernels.padded(words + 50, dim)
+        self.inputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + 50, dim))
+        self.outputs = kernels.padded(words + extra, dim)
+        self.outputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + extra, dim))
+        self.tokens = rng.integers(0, words, tokens).astype(np.int32)
+        self.tokens[rng.random(tokens) < 0.06] = -1
+        sizes = rng.integers(0, subwords + 1, words) if subwords else np.zeros(words, int)
+        self.bag_ptr = np.concatenate([[0], np.cumsum(sizes + 1)]).astype(np.int64)
+        self.bag_rows = np.concatenate(
+            [[w, *rng.integers(words, words + 50, n)] for w, n in enumerate(sizes)]
+        ).astype(np.int32)
+        self.noise = rng.integers(0, words + extra, 500).astype(np.int32)
+        self.logit = np.zeros(words + extra, np.float32)
+        if nce:
+            self.logit[:] = rng.uniform(-3, 0, words + extra)
+
+    def arguments(self):
+        return (self.inputs.copy(), self.outputs.copy(), self.dim, self.tokens, self.bag_ptr,
+                self.bag_rows, self.noise, self.logit)  # fmt: skip
+
+    def train(self, build=kernels.BUILD, **changed):
+        """(inputs, outputs, loss, examples) after one call on copies."""
+        inputs, outputs = (kernels.padded(len(x), self.dim) for x in (self.inputs, self.outputs))
+        inputs[:], outputs[:] = self.inputs, self.outputs
+        rest = self.arguments()[2:]
+        loss, count = kernels.load(build).train_words(inputs, outputs, *rest, **SETTINGS | changed)
+        return inputs, outputs, loss, count
+
+    def twin(self, **changed):
+        return twin.train_words(*self.arguments(), **SETTINGS | changed)
+
+
+def assert_close(got, want, dim):
+    np.testing.assert_allclose(got[0][:, :dim], want[0], atol=2e-5)
+    np.testing.assert_allclose(got[1][:, :dim], want[1], atol=2e-5)
+    assert got[2] == pytest.approx(want[2], rel=1e-5)
+    assert got[3] == want[3]
+
+
+# ---- stored rows ---------------------------------------------------------------------------------
+
+
+@builds
+@given(
+    scale=st.floats(2**-10, 8, width=32),
+    seed=st.integers(0, 2**64 - 1),
+    key=st.integers(0, 2**64 - 1),
+    dim=st.integers(1, 200),
+)
+def test_init_uniform_any_row_equals_twin_bit_for_bit(build, scale, seed, key, dim):
+    got = kernels.load(build).init_row(1, scale, seed, key, dim)
+    np.testing.assert_array_equal(got, twin.init_row(1, scale, seed, key, dim))
+
+
+@builds
+def test_init_uniform_widest_row_fills_its_range(build):
+    row = kernels.load(build).init_row(1, 0.25, 1, 2, 65536)
+    np.testing.assert_array_equal(row, twin.init_row(1, 0.25, 1, 2, 65536))
+    assert row.min() >= -0.25
+    assert row.max() < 0.25
+    assert abs(row.mean()) < 0.002
+    assert row.std() == pytest.approx(0.25 / 3**0.5, rel=0.01)
+
+
+@builds
+def test_init_normal_widest_row_has_moments_of_normal(build):
+    row = kernels.load(build).init_row(2, 3.0, 5, 6, 65536)
+    np.testing.assert_allclose(row, twin.init_row(2, 3.0, 5, 6, 65536), atol=2e-5)
+    z = row / 3
+    assert abs(z.mean()) < 0.02
+    assert z.std() == pytest.approx(1, abs=0.02)
+    assert (z**3).mean() == pytest.approx(0, abs=0.06)
+    assert (z**4).mean() == pytest.approx(3, abs=0.15)
+
+
+def test_init_rows_other_seed_or_key_differ():
+    rows = [kernels.init_row(1, 1, s, k, 32) for s, k in [(0, 0), (0, 1), (1, 0), (1, 1)]]
+    assert len({r.tobytes() for r in rows}) == 4
+    assert not kernels.init_row(0, 1, 3, 4, 32).any()
+
+
+@builds
+@pytest.mark.parametrize("access", [0, 1, 2])
+def test_apply_row_equals_twin(build, access):
+    rng = np.random.default_rng(access)
+    dim = 37
+    row = rng.uniform(0, 1, 2 * dim if access == 2 else dim).astype(np.float32)
+    value = rng.normal(size=dim).astype(np.float32)
+    hyper = np.array([0.1, 1e-6, 0, 0], np.float32)
+    want = twin.apply_row(access, hyper, row, value)
+    kernels.load(build).apply_row(access, hyper, row, value)
+    np.testing.assert_allclose(row, want, rtol=1e-6, atol=1e-6)
+
+
+@builds
+def test_apply_adagrad_zero_gradient_changes_nothing(build):
+    row, zeros = np.zeros(20, np.float32), np.zeros(10, np.float32)
+    kernels.load(build).apply_row(2, np.array([0.1, 1e-8, 0, 0], np.float32), row, zeros)
+    assert not row.any()
+
+
+@pytest.mark.parametrize(
+    ("access", "row", "hyper"), [(3, 4, 4), (2, 4, 4), (0, 5, 4), (1, 4, 3), (-1, 4, 4)]
+)
+def test_apply_row_wrong_sizes_are_refused(access, row, hyper):
+    with pytest.raises(ValueError, match="must"):
+        kernels.apply_row(access, np.zeros(hyper, np.float32), np.zeros(row, np.float32),
+                          np.zeros(4, np.float32))  # fmt: skip
+
+
+# ---- word vectors --------------------------------------------------------------------------------
+
+
+@builds
+@pytest.mark.parametrize("model", [0, 1])
+@pytest.mark.parametrize("subwords", [0, 6])
+@pytest.mark.parametrize("nce", [False, True])
+def test_train_words_one_thread_equals_twin(build, model, subwords, nce):
+    toy = Toy(subwords=subwords, nce=nce)
+    assert_close(toy.train(build, model=model), toy.twin(model=model), toy.dim)
+
+
+@builds
+@settings(max_examples=30, deadline=None)
+@given(
+    words=st.integers(1, 30),
+    tokens=st.integers(0, 120),
+    dim=st.integers(1, 70),
+    window=st.integers(1, 20),
+    negatives=st.integers(1, 20),
+    model=st.integers(0, 1),
+    subwords=st.integers(0, 4),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_train_words_any_shape_equals_twin(
+    build, words, tokens, dim, window, negatives, model, subwords, seed
+):
+    toy = Toy(words, tokens, dim, subwords, seed=seed % 1000)
+    changed = dict(window=window, negatives=negatives, model=model, seed=seed)
+    assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
+
+
+@pytest.mark.parametrize("model", [0, 1])
+def test_train_words_one_group_follows_numeric_gradient(model):
+    toy = Toy(words=12, tokens=14, dim=6, subwords=3, nce=True)
+    rate = 1e-3
+    inputs, outputs, loss, _ = toy.train(model=model, lr_start=rate, lr_stop=rate)
+    first = next(twin.groups(toy.tokens, 5, toy.noise, 7))
+
+    def bag(word):
+        return toy.bag_rows[toy.bag_ptr[word] : toy.bag_ptr[word + 1]]
+
+    def stated(a, b):
+        return twin.group_loss(a, b, *first[1:], bag, toy.logit, model, 5)
+
+    a = toy.inputs[:, :6].astype(float)
+    b = toy.outputs[:, :6].astype(float)
+    assert loss == pytest.approx(stated(a, b), rel=1e-5)
+    for row, column in [(first[1][0][1][0], 2), (first[2][0], 0), (first[2][5], 5)]:
+        up, down = b.copy(), b.copy()
+        up[row, column] += 1e-5
+        down[row, column] -= 1e-5
+        slope = (stated(a, up) - stated(a, down)) / 2e-5
+        assert outputs[row, column] - b[row, column] == pytest.approx(-rate * slope, abs=1e-6)
+    # Inputs get the whole gradient of the hidden vector, not its share of the mean: with bags of
+    # one row and one input word the two are the same.
+    alone = Toy(words=12, tokens=14, dim=6, nce=True)
+    alone.tokens[:] = -1
+    alone.tokens[:2] = 3, 4
+    got = alone.train(model=model, lr_start=rate, lr_stop=rate)[0]
+    first = next(twin.groups(alone.tokens, 5, alone.noise, 7))
+
+    def lone_loss(x):
+        return twin.group_loss(x, b, *first[1:], lambda w: [w], alone.logit, model, 5)
+
+    a, b = alone.inputs[:, :6].astype(float), alone.outputs[:, :6].astype(float)
+    for row, column in [(3, 0), (4, 5)]:
+        up, down = a.copy(), a.copy()
+        up[row, column] += 1e-5
+        down[row, column] -= 1e-5
+        slope = (lone_loss(up) - lone_loss(down)) / 2e-5
+        assert got[row, column] - a[row, column] == pytest.approx(-rate * slope, abs=1e-6)
+
+
+@pytest.mark.parametrize("model", [0, 1])
+def test_train_words_all_builds_agree_to_rounding(model):
+    toy = Toy(words=60, tokens=2000, dim=100, subwords=5)
+    first, *others = [toy.train(build, model=model) for build in BUILDS]
+    for other in others:
+        np.testing.assert_allclose(other[0], first[0], atol=2e-5)
+        np.testing.assert_allclose(other[1], first[1], atol=2e-5)
+        assert other[2] == pytest.approx(first[2], rel=1e-5)
+        assert other[3] == first[3]
+
+
+def test_train_words_same_seed_repeats_other_seed_differs():
+    toy = Toy()
+    one, same, other = toy.train(), toy.train(), toy.train(seed=8)
+    np.testing.assert_array_equal(one[0], same[0])
+    np.testing.assert_array_equal(one[1], same[1])
+    assert not np.array_equal(one[0], other[0])
+
+
+def test_train_words_nce_and_negative_sampling_differ_only_by_correction():
+    plain, zero, nce = Toy(), Toy(), Toy(nce=True)
+    zero.logit = np.zeros_like(nce.logit)
+    np.testing.assert_array_equal(plain.train()[0], zero.train()[0])
+    assert not np.allclose(plain.train()[0], nce.train()[0], atol=1e-4)
+
+
+@builds
+@pytest.mark.parametrize("model", [0, 1])
+def test_train_words_padding_stays_zero(build, model):
+    toy = Toy(dim=19, subwords=3)
+    inputs, outputs, _, _ = toy.train(build, model=model)
+    assert inputs.shape[1] == 32
+    assert not inputs[:, 19:].any()
+    assert not outputs[:, 19:].any()
+
+
+@pytest.mark.parametrize("model", [0, 1])
+def test_train_words_sentence_ends_keep_words_apart(model):
+    toy = Toy(words=30, tokens=90)
+    toy.tokens = np.repeat(np.arange(30), 3).astype(np.int32)
+    toy.tokens[1::3] = -1
+    toy.tokens[2::3] = -1
+    inputs, outputs, loss, count = toy.train(model=model)
+    assert (loss, count) == (0, 0)
+    np.testing.assert_array_equal(inputs, toy.inputs)
+    np.testing.assert_array_equal(outputs, toy.outputs)
+
+
+@pytest.mark.parametrize("model", [0, 1])
+@pytest.mark.parametrize("tokens", [[], [0], [-1], [-1, -1, 2, -1], [-1] * 40])
+def test_train_words_no_context_changes_nothing(model, tokens):
+    toy = Toy()
+    toy.tokens = np.array(tokens, np.int32)
+    inputs, outputs, loss, count = toy.train(model=model)
+    assert (loss, count) == (0, 0)
+    np.testing.assert_array_equal(inputs, toy.inputs)
+    np.testing.assert_array_equal(outputs, toy.outputs)
+
+
+@pytest.mark.parametrize("model", [0, 1])
+def test_train_words_noise_only_the_target_has_no_negative(model):
+    toy = Toy(words=1, tokens=50, extra=0)
+    toy.tokens[:] = 0
+    toy.noise = np.zeros(1, np.int32)
+    got = toy.train(model=model)
+    assert_close(got, toy.twin(model=model), toy.dim)
+    score = toy.inputs[0] @ toy.outputs[0]
+    assert got[1][0] @ got[0][0] > score
+
+
+def test_train_words_noise_only_rows_are_pushed_away():
+    toy = Toy(words=5, extra=3)
+    toy.noise = np.array([5, 6, 7], np.int32)
+    toy.inputs[:, : toy.dim] = 0.3
+    _, outputs, _, _ = toy.train()
+    assert (outputs[5:] @ toy.inputs[0] < toy.outputs[5:] @ toy.inputs[0]).all()
+
+
+def test_train_words_two_threads_on_one_table_learn():
+    toy = Toy(words=200, tokens=40_000, dim=32)
+    toy.tokens = (np.arange(40_000) // 4 * 7 % 200).astype(np.int32)
+    toy.outputs[:] = 0
+    before = toy.train(lr_start=0, lr_stop=0)
+    inputs, outputs = toy.inputs, toy.outputs
+    rest = toy.arguments()[2:]
+
+    def run(seed):
+        kernels.train_words(inputs, outputs, *rest, **SETTINGS | {"seed": seed})
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = toy.train(lr_start=0, lr_stop=0)
+    assert np.isfinite(inputs).all()
+    assert after[3] == before[3]
+    assert after[2] < 0.6 * before[2]
+
+
+WRONG = {
+    "tokens": lambda a: a.__setitem__(3, np.array([0, 40], np.int32)),
+    "noise": lambda a: a.__setitem__(6, np.array([99], np.int32)),
+    "empty": lambda a: a.__setitem__(6, np.zeros(0, np.int32)),
+    "bag_rows": lambda a: a.__setitem__(5, np.full(40, 1000, np.int32)),
+    "bag_ptr": lambda a: a.__setitem__(4, np.zeros(41, np.int64)),
+    "noise_logit": lambda a: a.__setitem__(7, np.zeros(3, np.float32)),
+    "dim": lambda a: a.__setitem__(2, 33),
+    "stride": lambda a: a.__setitem__(0, np.zeros((90, 20), np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_train_words_array_that_does_not_fit_is_refused(name):
+    toy = Toy()
+    arguments = [toy.inputs, toy.outputs, *toy.arguments()[2:]]
+    WRONG[name](arguments)
+    with pytest.raises(ValueError, match="must"):
+        kernels.train_words(*arguments, **SETTINGS)
+
+
+@pytest.mark.parametrize("changed", [{"model": 2}, {"window": 0}, {"window": 257}, {"negatives": 0}])
+def test_train_words_setting_out_of_range_is_refused(changed):
+    with pytest.raises(ValueError, match=r"must|negatives"):
+        Toy().train(**changed)
+
+
+@builds
+def test_score_probe_error_is_within_what_is_stated(build):
+    x = np.linspace(-40, 40, 200_001).astype(np.float32)
+    sigmoid, loss = kernels.load(build).score_probe(x)
+    bounded = np.clip(x.astype(float), -30, 30)
+    np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-bounded)), atol=3e-7)
+    np.testing.assert_allclose(loss, np.logaddexp(0, -bounded), atol=1e-6, rtol=3e-6)
+
+
+# ---- row arithmetic ------------------------------------------------------------------------------
+
+
+@builds
+def test_row_helpers_equal_numpy(build):
+    rng = np.random.default_rng(0)
+    k = kernels.load(build)
+    dim, new, base = 21, kernels.padded(9, 21), kernels.padded(9, 21)
+    new[:, :dim], base[:, :dim] = rng.normal(size=(2, 9, dim))
+    out = np.empty((9, dim), np.float32)
+    k.subtract_rows(new, base, out)
+    np.testing.assert_array_equal(out, new[:, :dim] - base[:, :dim])
+
+    index = np.array([3, 0, 3, 8], np.int32)
+    want = new[:, :dim].copy()
+    np.add.at(want, index, out[:4])
+    k.add_rows_at(new, index, out[:4])
+    np.testing.assert_allclose(new[:, :dim], want, rtol=1e-6, atol=1e-6)
+    assert not new[:, dim:].any()
+
+    copy = kernels.padded(9, dim)
+    copy[:] = 5
+    k.copy_rows(out, copy)
+    np.testing.assert_array_equal(copy[:, :dim], out)
+    assert not copy[:, dim:].any()
+
+    pointers, rows = np.array([0, 1, 4, 4]), np.array([2, 5, 5, 8], np.int32)
+    means = np.empty((3, dim), np.float32)
+    k.bag_means(new, pointers, rows, means)
+    np.testing.assert_allclose(means[0], new[2, :dim])
+    np.testing.assert_allclose(means[1], new[[5, 5, 8], :dim].mean(0), rtol=1e-5, atol=1e-6)
+    assert not means[2].any()
+
+
+def test_row_helpers_misfits_are_refused():
+    rows, narrow = kernels.padded(4, 8), np.zeros((3, 8), np.float32)
+    with pytest.raises(ValueError, match="as many rows"):
+        kernels.subtract_rows(rows, rows, narrow)
+    with pytest.raises(ValueError, match=r"0\.\.3"):
+        kernels.add_rows_at(rows, np.array([0, 1, 4], np.int32), narrow)
+    with pytest.raises(ValueError, match=r"0\.\.3"):
+        kernels.bag_means(rows, np.array([0, 1]), np.array([4], np.int32), narrow[:1])
+    with pytest.raises(ValueError, match="as many rows"):
+        kernels.copy_rows(narrow, rows)
+
+
+@pytest.mark.parametrize(("n", "dim"), [(0, 3), (1, 1), (5, 16), (7, 100), (20_000, 100)])
+def test_padded_is_aligned_zero_and_writable(n, dim):
+    rows = kernels.padded(n, dim)
+    assert rows.shape == (n, -(-dim // 16) * 16)
+    assert n == 0 or rows.ctypes.data % 64 == 0
+    assert not rows.any()
+    rows[:] = 1
+
+
+# ---- choice of the build -------------------------------------------------------------------------
+
+
+def test_builds_available_starts_with_the_chosen_and_ends_with_base():
+    assert BUILDS[-1] == "base"
+    assert kernels.BUILD in BUILDS
+    assert "snailps.row_ops" in repr(kernels.row_ops())
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_environment_forces_build(build):
+    command = [sys.executable, "-c", "from snailps import kernels; print(kernels.BUILD)"]
+    done = subprocess.run(
+        command, env=os.environ | {"SNAILPS_KERNELS": build}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == build
+
+
+def test_load_build_that_cannot_run_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(kernels, "cpu_flags", lambda: frozenset({"sse2", "avx2", "fma"}))
+    with pytest.raises(ConfigError, match="avx512f"):
+        kernels.load("avx512")
+    with pytest.raises(ConfigError, match="f16c"):
+        kernels.load("avx2")
+    with pytest.raises(ConfigError, match="expected one of"):
+        kernels.load("sse5")

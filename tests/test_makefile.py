@@ -1,0 +1,167 @@
+"""The README and the Makefile keep their word: every command, option, target and link exists."""
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = ("help", "demo", "test", "lint", "bench", "clean")
+DOCUMENTS = ("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "bench/README.md", "tools/README.md",
+             "docs/benchmarks.md")  # fmt: skip
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def run(*command, **environment):
+    """Run a command at the root of the repository, without a terminal."""
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, **environment),
+        check=False,
+    )
+
+
+def shell_lines(text):
+    """Commands of a document's sh blocks, continued lines joined, comments removed."""
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+def table_commands(text):
+    """Commands of the README's table: those in backquotes in a row's first column."""
+    for command in re.findall(r"^\| `(snailps [^`]*)`", text, re.MULTILINE):
+        yield command.split()
+
+
+SNAILPS_LINES = [
+    words for words in (*shell_lines(README), *table_commands(README)) if words[0] == "snailps"
+]
+
+
+@functools.cache
+def help_of(*names):
+    """The help of one command; wide and plain, so that no option is cut."""
+    plain = {"COLUMNS": "240", "NO_COLOR": "1", "TERM": "dumb"}
+    shown = run(sys.executable, "-m", "snailps", *names, "--help", **plain)
+    assert shown.returncode == 0, f"snailps {' '.join(names)} --help: {shown.stderr}"
+    return shown.stdout
+
+
+@pytest.mark.parametrize("words", SNAILPS_LINES, ids=" ".join)
+def test_readme_snailps_command_and_its_options_exist(words):
+    names = words[1:3] if words[1] == "train" else words[1:2]
+    shown = help_of(*names)
+    for option in (word for word in words if word.startswith("-")):
+        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", shown), option
+
+
+@pytest.mark.parametrize(
+    "words", [w for w in SNAILPS_LINES if "-c" in w and w[-1] != "FILE"], ids=" ".join
+)
+def test_readme_conf_file_exists(words):
+    assert (ROOT / words[words.index("-c") + 1]).is_file()
+
+
+def test_readme_table_names_every_command():
+    """The other way round: what `snailps --help` offers is in the README."""
+    offered = {words[1] for words in SNAILPS_LINES}
+    for command in re.findall(r"^\W*\b([a-z][a-z0-9-]*)\s{2,}\S", help_of(), re.MULTILINE):
+        assert command in offered, f"snailps {command} is not in the README"
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\bmake (demo|\w+)`", README))))
+def test_readme_make_target_exists(target):
+    assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
+
+
+def test_readme_session_is_a_real_one():
+    assert "<!-- SESSION" not in README, "paste the real output of `make demo` into the README"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_document_links_lead_somewhere(document):
+    path = ROOT / document
+    for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        if not link.startswith(("http:", "https:", "#")):
+            assert (path.parent / link.partition("#")[0]).exists(), f"{document}: {link}"
+
+
+@needs_make
+def test_make_without_target_lists_all_targets():
+    shown = run("make", "--no-print-directory")
+    assert shown.returncode == 0, shown.stderr
+    for target in TARGETS:
+        assert re.search(rf"^ +{target} ", shown.stdout, re.MULTILINE), target
+
+
+@needs_make
+@pytest.mark.parametrize("target", TARGETS)
+def test_make_target_can_be_planned(target):
+    planned = run("make", "--dry-run", target, "CORPUS=README.md")
+    assert planned.returncode == 0, planned.stderr
+
+
+@needs_make
+def test_make_unusable_python_says_what_to_install(tmp_path):
+    """A Python without the venv module: one clear message, no environment made."""
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho 'has no module ensurepip'\nexit 1\n")
+    python.chmod(0o755)
+    made = run("make", f"{tmp_path}/env/.made", f"VENV={tmp_path}/env", f"PYTHON={python}")
+    assert made.returncode != 0
+    assert "has no module ensurepip" in made.stderr
+    assert "apt-get install python3-venv python3-dev gcc g++" in made.stderr
+    assert not (tmp_path / "env").exists()
+
+
+@needs_make
+def test_make_no_python_of_that_name_says_so(tmp_path):
+    made = run("make", f"{tmp_path}/env/.made", f"VENV={tmp_path}/env", "PYTHON=no-such-python")
+    assert made.returncode != 0
+    assert "No usable Python 3.10 to 3.13 among: no-such-python" in made.stderr
+
+
+def test_ci_script_runs_lint_and_tests():
+    script = ROOT / ".ci" / "run"
+    text = script.read_text(encoding="utf-8")
+    assert os.access(script, os.X_OK)
+    assert "make lint" in text
+    assert "make test" in text
+    assert run("bash", "-n", str(script)).returncode == 0
+
+
+def test_bench_readme_options_exist():
+    shown = run(sys.executable, "bench/words.py", "--help").stdout
+    lines = list(shell_lines((ROOT / "bench" / "README.md").read_text(encoding="utf-8")))
+    assert lines
+    for words in lines:
+        for option in (word for word in words if word.startswith("--")):
+            assert option in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--corpus", "no-such-file"], "no such file: no-such-file"),
+        (["--corpus", "README.md", "--peers", "glove"], "unknown peer 'glove'"),
+        (["--corpus", "README.md", "--peers", "", "--no-snailps"], "nothing to run"),
+    ],
+)
+def test_bench_wrong_arguments_end_with_one_sentence(arguments, expected):
+    done = run(sys.executable, "bench/words.py", *arguments)
+    assert done.returncode != 0
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,238 @@
+"""data.scratch: one unpacked copy a host, bounded, locked, removed only when unused."""
+
+import fcntl
+import gzip
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from snailps.data import scratch as module
+from snailps.data.scratch import Scratch, default_folder
+from snailps.errors import DataError, WaitTimeout
+
+TEXT = b"some words to pack\n" * 1000
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes scratches on one folder; closes them all."""
+    made = []
+
+    def make(bytes_max=1 << 20, **options) -> Scratch:
+        made.append(Scratch(str(tmp_path / "scratch"), bytes_max, **options))
+        return made[-1]
+
+    yield make
+    for scratch in made:
+        scratch.close()
+
+
+@pytest.fixture
+def packed(tmp_path) -> str:
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(TEXT))
+    return str(path)
+
+
+def copies(scratch) -> list[str]:
+    return sorted(path.name for path in scratch.folder.iterdir() if path.name != "lock")
+
+
+def test_local_plain_file_is_itself_and_makes_no_folder(make, tmp_path):
+    scratch = make()
+    assert scratch.local("/data/plain.txt") == Path("/data/plain.txt")
+    assert not scratch.folder.exists()
+    assert scratch.clean() == 0
+
+
+def test_local_packed_file_is_unpacked_once(make, packed, monkeypatch):
+    first = make().local(packed)
+    assert first.read_bytes() == TEXT
+    monkeypatch.setattr(module, "_unpacked", lambda path: pytest.fail("unpacked twice"))
+    again = make()
+    assert again.local(packed) == again.local(packed) == first
+    assert first.stat().st_mode & 0o077 == 0
+    assert first.parent.stat().st_mode & 0o077 == 0
+
+
+def test_local_several_gzip_members_are_one_text(make, tmp_path):
+    path = tmp_path / "members.GZ"
+    path.write_bytes(gzip.compress(b"one ") + gzip.compress(b"two"))
+    assert make().local(str(path)).read_bytes() == b"one two"
+
+
+def test_local_changed_origin_is_unpacked_anew_but_not_under_a_user(make, packed):
+    old = make()
+    before = old.local(packed)
+    Path(packed).write_bytes(gzip.compress(b"changed"))
+    assert make().local(packed).read_bytes() == b"changed"
+    assert old.local(packed) == before
+    assert before.read_bytes() == TEXT
+
+
+def test_local_link_and_target_share_one_copy(make, packed, tmp_path):
+    link = tmp_path / "link.gz"
+    link.symlink_to(packed)
+    scratch = make()
+    assert scratch.local(str(link)) == scratch.local(packed)
+
+
+def _unpack_in_child(folder, path, barrier, results):
+    unpack = module._unpacked
+    steps = []
+
+    def noted(path):
+        steps.append(path)
+        return unpack(path)
+
+    module._unpacked = noted
+    scratch = Scratch(folder, 1 << 20)
+    barrier.wait(30)
+    content = scratch.local(path).read_bytes()
+    results.put((len(steps), content == TEXT))
+    barrier.wait(30)
+
+
+def test_local_many_processes_unpack_once(packed, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(4), context.Queue()
+    arguments = (str(tmp_path / "scratch"), packed, barrier, results)
+    children = [context.Process(target=_unpack_in_child, args=arguments) for _ in range(4)]
+    for child in children:
+        child.start()
+    found = [results.get(timeout=50) for _ in children]
+    for child in children:
+        child.join(20)
+    assert sum(steps for steps, _ in found) == 1
+    assert all(right for _, right in found)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "checksum", "no gzip", "missing"])
+def test_local_damaged_file_is_data_error_and_leaves_nothing(make, packed, damage):
+    good = Path(packed).read_bytes()
+    bad = {
+        "truncated": good[:-20],
+        "checksum": good[:-8] + bytes(8),
+        "no gzip": b"plain text",
+        "missing": None,
+    }[damage]
+    if bad is None:
+        Path(packed).unlink()
+    else:
+        Path(packed).write_bytes(bad)
+    scratch = make()
+    with pytest.raises(DataError, match=r"cannot (unpack|open) .*text\.gz"):
+        scratch.local(packed)
+    assert not scratch.folder.exists() or copies(scratch) == []
+
+
+def test_local_beyond_limit_is_data_error_with_both_numbers(make, packed):
+    scratch = make(1000)
+    with pytest.raises(DataError, match="more than 19,000 bytes, 1,000 of the 1,000 bytes"):
+        scratch.local(packed)
+    assert copies(scratch) == []
+
+
+def test_local_without_room_removes_what_nobody_uses(make, packed, tmp_path):
+    other = tmp_path / "other.gz"
+    other.write_bytes(gzip.compress(TEXT[::-1]))
+    limit = len(TEXT) + 100
+    first = make(limit)
+    unused = first.local(packed)
+    with pytest.raises(DataError, match="100 of the 19,100 bytes"):
+        make(limit).local(str(other))  # the first copy is still in use
+    first.close()
+    assert make(limit).local(str(other)).read_bytes() == TEXT[::-1]
+    assert not unused.exists()
+
+
+def test_local_full_disk_is_data_error_naming_the_folder(make, packed, monkeypatch):
+    class Full:
+        def __init__(self, descriptor, mode):
+            self.descriptor = descriptor
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            os.close(self.descriptor)
+
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+    scratch = make()
+    monkeypatch.setattr(module.os, "fdopen", Full)
+    with pytest.raises(DataError, match=r"cannot unpack .*scratch .*No space left"):
+        scratch.local(packed)
+    assert copies(scratch) == []
+
+
+def test_clean_removes_unused_copies_and_parts_only(make, packed):
+    user, other = make(), make()
+    used = user.local(packed)
+    part = used.with_name("0" * 32 + ".part")
+    part.write_bytes(b"left by a process that died")
+    foreign = used.with_name("thesis.txt")
+    foreign.write_bytes(b"not ours")
+    assert other.clean() == 27
+    assert (used.exists(), part.exists(), foreign.exists()) == (True, False, True)
+    user.close()
+    assert other.clean() == len(TEXT)
+    assert (used.exists(), foreign.exists()) == (False, True)
+
+
+def test_clean_after_killed_process_removes_its_copy(make, packed, tmp_path):
+    """The kernel drops the lock of a process however it ends."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    child = context.Process(
+        target=_hold_for_ever, args=(str(tmp_path / "scratch"), packed, ready), daemon=True
+    )
+    child.start()
+    assert ready.wait(30)
+    scratch = make()
+    assert scratch.clean() == 0
+    child.kill()
+    child.join(20)
+    assert scratch.clean() == len(TEXT)
+
+
+def _hold_for_ever(folder, path, ready):
+    Scratch(folder, 1 << 20).local(path)
+    ready.set()
+    multiprocessing.get_context("spawn").Event().wait(60)
+
+
+def test_local_while_other_unpacks_too_long_says_who(make, packed):
+    scratch = make(wait_s=0.0)
+    scratch.folder.mkdir()
+    with (scratch.folder / "lock").open("w") as holder:
+        holder.write("process 42, unpacking big.gz")
+        holder.flush()
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(WaitTimeout, match=r"held by process 42, unpacking big\.gz"):
+            scratch.local(packed)
+    assert scratch.local(packed).read_bytes() == TEXT
+
+
+def test_local_folder_of_another_is_refused(make, packed, monkeypatch):
+    scratch = make()
+    scratch.folder.mkdir()
+    monkeypatch.setattr(module.os, "getuid", lambda: 4242)
+    with pytest.raises(DataError, match=r"folder of this user \(uid 4242\)"):
+        scratch.local(packed)
+
+
+def test_local_folder_that_is_a_link_is_refused(make, packed, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    scratch = make()
+    scratch.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="folder of this user"):
+        scratch.local(packed)
+
+
+def test_default_folder_names_the_user():
+    assert default_folder().name == f"snailps-{os.getuid()}"
+    assert Scratch("", 1).folder == default_folder()

@@ -1,0 +1,501 @@
+"""store._store: the rows of one shard, against a plain Python model and known answers."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from twins import store as twin
+
+from snailps import kernels
+from snailps.errors import ConfigError, SnailError
+from snailps.store._store import ShardStore
+from snailps.store.route import fragment_of
+
+ZEROS, UNIFORM, NORMAL = 0, 1, 2
+TOP = 2**64 - 1
+
+
+def make_store(frag_num=1, dim=4, access=twin.ADD, init=ZEROS, scale=0.5, seed=7, hyper=None):
+    """A store that owns every fragment and has table 0."""
+    store = ShardStore(frag_num, kernels.row_ops())
+    store.own(range(frag_num))
+    store.add_table(0, dim, access, init, scale, seed, hyper or (0.5, 1e-6, 0, 0))
+    return store
+
+
+def keys_of(*keys):
+    return np.array(keys, np.uint64)
+
+
+def some_keys(count, seed=1):
+    """Different keys, 0 and 2^64 - 1 among them."""
+    drawn = np.random.default_rng(seed).integers(1, TOP, 2 * count, dtype=np.uint64)
+    return np.concatenate([keys_of(0, TOP), np.unique(drawn)])[:count]
+
+
+def scan_all(store, table_id, fragment, max_rows):
+    cursor, keys, rows = 0, [], []
+    while True:
+        cursor, more_keys, more_rows = store.scan(table_id, fragment, cursor, max_rows)
+        if not len(more_keys):
+            return keys, rows
+        keys += more_keys.tolist()
+        rows += list(more_rows)
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+FRAG_NUM = 4
+POOL = [0, 1, 2, TOP, TOP - 1, 2**63, 2**32, 2**32 - 1, *range(1000, 1030)]
+KEYS = st.lists(st.sampled_from(POOL) | st.integers(0, TOP), max_size=40)
+FRAGMENTS = st.integers(0, FRAG_NUM - 1)
+INCARNATIONS = st.sampled_from([0, 1, 2, 77, TOP])
+TABLES = st.integers(0, 3)
+# Table id -> the settings it is declared with: one of every access method and initialiser.
+SHAPES = {
+    0: (1, twin.ADD, ZEROS, 0.0, 1, (0.0, 0.0, 0.0, 0.0)),
+    1: (5, twin.SGD, UNIFORM, 0.25, 2, (0.5, 0.0, 0.0, 0.0)),
+    2: (3, twin.ADAGRAD, NORMAL, 1.0, TOP, (0.125, 1e-6, 0.0, 0.0)),
+    3: (100, twin.ADD, UNIFORM, 0.5, 3, (0.0, 0.0, 0.0, 0.0)),
+}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Whatever is done to a ShardStore and to the model, both answer the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.store = ShardStore(FRAG_NUM, kernels.row_ops())
+        self.model = twin.StoreModel(FRAG_NUM, kernels.init_row)
+
+    @rule(table=TABLES)
+    def declare(self, table):
+        self.store.add_table(table, *SHAPES[table])
+        self.model.add_table(table, *SHAPES[table])
+
+    @rule(fragments=st.lists(FRAGMENTS))
+    def own(self, fragments):
+        self.store.own(fragments)
+        self.model.own(fragments)
+
+    @rule()
+    def own_all(self):
+        self.own(range(FRAG_NUM))
+
+    @rule(fragment=FRAGMENTS)
+    def disown(self, fragment):
+        if fragment in self.model.rows:
+            self.store.disown(fragment)
+            self.model.disown(fragment)
+        else:
+            with pytest.raises(SnailError, match="not owned"):
+                self.store.disown(fragment)
+
+    def push_both(self, table, incarnation, seq, keys):
+        # Small multiples of 1/8: sums and products stay exact in float32.
+        values = (np.arange(len(keys) * SHAPES[table][0]) % 17 - 8).astype(np.float32) / 8
+        values = values.reshape(len(keys), SHAPES[table][0])
+        try:
+            expected = self.model.push(table, incarnation, seq, keys, values)
+        except twin.NotOwned:
+            with pytest.raises(SnailError, match="not owned"):
+                self.store.push(table, incarnation, seq, keys_of(*keys), values)
+        else:
+            assert self.store.push(table, incarnation, seq, keys_of(*keys), values) == expected
+
+    @rule(table=TABLES, incarnation=INCARNATIONS, seq=st.integers(1, 30), keys=KEYS)
+    def push(self, table, incarnation, seq, keys):
+        if table in self.model.tables:
+            self.push_both(table, incarnation, seq, keys)
+
+    @rule(
+        table=TABLES, seq=st.integers(1, 60), start=st.integers(0, 2000), count=st.integers(1, 300)
+    )
+    def push_many(self, table, seq, start, count):
+        """Enough keys for indices and slabs to grow, each twice."""
+        if table in self.model.tables and len(self.model.rows) == FRAG_NUM:
+            self.push_both(table, 5, seq, [*range(start, start + count)] * 2)
+
+    @rule(table=TABLES, keys=KEYS)
+    def pull(self, table, keys):
+        if table not in self.model.tables:
+            with pytest.raises(SnailError, match="no table"):
+                self.store.pull(table, keys_of(*keys))
+            return
+        try:
+            expected = self.model.pull(table, keys)
+        except twin.NotOwned:
+            with pytest.raises(SnailError, match="not owned"):
+                self.store.pull(table, keys_of(*keys))
+            return
+        self.store.fetch(table, keys_of(*keys))
+        np.testing.assert_allclose(self.store.pull(table, keys_of(*keys)), expected, rtol=1e-5)
+        for fragment in self.model.rows:
+            own = [k for k in keys if twin.fragment_of(k, FRAG_NUM) == fragment]
+            found = self.store.pull_fragment(table, fragment, keys_of(*own))
+            np.testing.assert_array_equal(found, self.store.pull(table, keys_of(*own)))
+
+    @rule(fragment=FRAGMENTS, incarnation=INCARNATIONS, seq=st.integers(0, 40))
+    def set_mark(self, fragment, incarnation, seq):
+        if fragment in self.model.marks:
+            self.store.set_mark(fragment, incarnation, seq)
+            present = self.model.marks[fragment].get(incarnation, 0)
+            if seq > present:
+                self.model.marks[fragment][incarnation] = seq
+
+    @precondition(lambda self: self.model.tables and self.model.rows)
+    @rule(max_rows=st.integers(1, 50))
+    def scan(self, max_rows):
+        for table in self.model.tables:
+            for fragment in self.model.rows:
+                keys, rows = scan_all(self.store, table, fragment, max_rows)
+                assert keys == self.model.keys_of(table, fragment)
+                if keys:
+                    np.testing.assert_array_equal(self.store.pull(table, keys_of(*keys)), rows)
+                    np.testing.assert_allclose(rows, self.model.pull(table, keys), rtol=1e-5)
+
+    @invariant()
+    def sums_agree(self):
+        assert self.store.fragments().tolist() == sorted(self.model.rows)
+        for fragment, marks in self.model.marks.items():
+            assert self.store.marks(fragment) == marks
+            for incarnation in (0, 1, TOP):
+                assert self.store.mark(fragment, incarnation) == marks.get(incarnation, 0)
+        stats = self.store.stats()
+        assert set(stats["tables"]) == set(self.model.tables)
+        for table in self.model.tables:
+            keys = [k for f in sorted(self.model.rows) for k in self.model.keys_of(table, f)]
+            assert self.store.keys(table).tolist() == keys
+            assert self.store.rows(table) == stats["tables"][table]["rows"] == len(keys)
+
+
+TestStoreAgainstModel = StoreMachine.TestCase
+TestStoreAgainstModel.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+)
+
+
+# --- first values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", [ZEROS, UNIFORM, NORMAL])
+def test_store_first_values_do_not_depend_on_order_or_batch(init):
+    keys = some_keys(500)
+    left, right = (make_store(8, 10, init=init) for _ in range(2))
+    expected = np.stack([kernels.init_row(init, 0.5, 7, int(key), 10) for key in keys])
+    zeros = np.zeros((len(keys), 10), np.float32)
+    left.push(0, 1, 1, keys, zeros)
+    for seq, start in enumerate(range(499, -1, -7), start=1):
+        some = keys[max(start - 6, 0) : start + 1][::-1]
+        right.push(0, 1, seq, some, zeros[: len(some)])
+    assert left.rows(0) == right.rows(0) == 500
+    for store in (left, right, make_store(8, 10, init=init)):
+        np.testing.assert_array_equal(store.pull(0, keys), expected)
+
+
+def test_store_pull_of_missing_keys_creates_nothing():
+    store = make_store(4, 8, init=NORMAL)
+    before = store.bytes
+    keys = some_keys(1000)
+    np.testing.assert_array_equal(store.pull(0, keys), store.pull(0, keys))
+    assert (store.rows(0), store.bytes) == (0, before)
+
+
+# --- access methods ------------------------------------------------------------------------------
+
+
+def test_store_push_add_known_answer_with_duplicates():
+    store = make_store(dim=2)
+    keys = keys_of(0, TOP, 0, 0)
+    values = [[1, 2], [10, 20], [0.5, 0.25], [0.5, 0.25]]
+    assert store.push(0, 1, 1, keys, values) == 4
+    assert store.pull(0, keys).tolist() == [[2, 2.5], [10, 20], [2, 2.5], [2, 2.5]]
+    assert store.rows(0) == 2
+
+
+def test_store_push_sgd_known_answer():
+    store = make_store(dim=2, access=twin.SGD, hyper=(0.5, 0, 0, 0))
+    store.push(0, 1, 1, keys_of(3), [[4, -2]])
+    store.push(0, 1, 2, keys_of(3), [[1, 1]])
+    assert store.pull(0, keys_of(3)).tolist() == [[-2.5, 0.5]]
+
+
+def test_store_push_adagrad_known_answer():
+    """Gradients 3, then 4: w = -lr (3 / 3 + 4 / 5); sums of squares live beside the weights."""
+    store = make_store(dim=1, access=twin.ADAGRAD, hyper=(0.5, 0, 0, 0))
+    store.push(0, 1, 1, keys_of(3), [[3]])
+    assert store.pull(0, keys_of(3)).tolist() == [[-0.5]]
+    store.push(0, 1, 2, keys_of(3), [[4]])
+    np.testing.assert_allclose(store.pull(0, keys_of(3)), [[-0.9]], rtol=1e-6)
+
+
+def test_store_state_of_row_in_reused_memory_starts_at_zero():
+    store = make_store(dim=3, access=twin.ADAGRAD, hyper=(0.5, 0, 0, 0))
+    keys = some_keys(2000)
+    ones = np.ones((2000, 3), np.float32)
+    store.push(0, 1, 1, keys, ones)
+    store.disown(0)
+    store.own([0])
+    assert store.push(0, 1, 1, keys[::-1], ones) == 2000
+    np.testing.assert_array_equal(store.pull(0, keys), -0.5 * ones)
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+
+def test_store_push_repeated_seq_has_no_effect():
+    store = make_store(8, 1)
+    keys = some_keys(100)
+    ones = np.ones((100, 1), np.float32)
+    assert store.push(0, 9, 5, keys, ones) == 100
+    assert store.push(0, 9, 5, keys, ones) == 0
+    assert store.push(0, 9, 4, keys, ones) == 0
+    assert store.push(0, 8, 1, keys, ones) == 100
+    np.testing.assert_array_equal(store.pull(0, keys), 2 * ones)
+
+
+def test_store_push_skips_only_fragments_that_have_it():
+    store = make_store(8, 1)
+    keys = np.arange(100, dtype=np.uint64)
+    fragments = fragment_of(keys, 8)
+    store.set_mark(3, 9, 5)
+    assert store.push(0, 9, 5, keys, np.ones((100, 1))) == (fragments != 3).sum()
+    np.testing.assert_array_equal(store.pull(0, keys)[:, 0], fragments != 3)
+
+
+def test_store_marks_of_thousands_of_incarnations_are_kept():
+    store = make_store(2)
+    who = np.random.default_rng(2).permutation(5000) * 2**40
+    for number, incarnation in enumerate(who.tolist(), start=1):
+        store.set_mark(1, incarnation, number)
+    assert store.marks(1) == {w: i for i, w in enumerate(who.tolist(), start=1)}
+    assert store.mark(1, 3) == 0
+    assert store.marks(0) == {}
+    store.disown(1)
+    store.own([1])
+    assert store.marks(1) == {}
+
+
+# --- growth, memory, scans -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "access"), [(1, twin.ADD), (7, twin.ADAGRAD), (100, twin.ADD)])
+def test_store_one_fragment_with_many_rows_keeps_each(dim, access):
+    store = make_store(1, dim, access, hyper=(1.0, 0, 0, 0))
+    keys = some_keys(150_000)
+    numbers = np.arange(1, len(keys) + 1, dtype=np.float32)
+    for seq, start in enumerate(range(0, len(keys), 10_000), start=1):
+        part = slice(start, start + 10_000)
+        store.push(0, 1, seq, keys[part], np.repeat(numbers[part, None], dim, axis=1))
+    order = np.random.default_rng(3).permutation(len(keys))
+    # AdaGrad's first step is lr x sign.
+    expected = numbers[order] if access == twin.ADD else np.full(len(keys), -1, np.float32)
+    for column in (0, dim - 1):
+        np.testing.assert_array_equal(store.pull(0, keys[order])[:, column], expected)
+    np.testing.assert_array_equal(store.keys(0), keys)
+    missing = some_keys(1000, seed=99)[2:]
+    assert not store.pull(0, missing).any()
+
+
+def test_store_rows_longer_than_a_chunk_are_kept():
+    store = make_store(1, 70_001)
+    values = np.arange(4, dtype=np.float32)[:, None] + np.arange(70_001, dtype=np.float32)
+    store.push(0, 1, 1, keys_of(0, 1, 2, TOP), values)
+    np.testing.assert_array_equal(store.pull(0, keys_of(TOP, 2, 1, 0)), values[::-1])
+    assert store.bytes < 1.1 * values.nbytes
+
+
+# Rows a fragment: what 10 million rows give 1,024 fragments, and the worst moments of growth,
+# just after an index doubled.
+@pytest.mark.parametrize("rows_per_fragment", [3400, 6700, 9766, 13400])
+@pytest.mark.parametrize(("dim", "access"), [(100, twin.ADD), (50, twin.ADAGRAD)])
+def test_store_bytes_of_large_table_stay_within_bound(rows_per_fragment, dim, access):
+    frag_num = 8
+    store = make_store(frag_num, dim, access)
+    keys = some_keys(rows_per_fragment * frag_num)
+    for seq, start in enumerate(range(0, len(keys), 5000), start=1):
+        some = keys[start : start + 5000]
+        store.push(0, 1, seq, some, np.zeros((len(some), dim)))
+    row_bytes = store.stats()["tables"][0]["row_bytes"]
+    assert row_bytes == len(keys) * 400
+    assert store.bytes <= 1.15 * row_bytes
+
+
+def test_store_bytes_of_small_table_in_many_fragments_stay_small():
+    store = make_store(1024, 8)
+    keys = some_keys(2000)
+    assert store.bytes < 100_000
+    store.push(0, 1, 1, keys, np.zeros((2000, 8)))
+    assert store.bytes < 700_000
+
+
+def test_store_bytes_of_dropped_fragments_serve_new_ones():
+    store = make_store(16, 20)
+    keys = some_keys(30_000)
+    values = np.ones((len(keys), 20), np.float32)
+    store.push(0, 1, 1, keys, values)
+    full = store.bytes
+    for _ in range(5):
+        for fragment in range(16):
+            store.disown(fragment)
+        assert store.rows(0) == 0
+        store.own(range(16))
+        store.push(0, 1, 1, keys, values)
+        np.testing.assert_array_equal(store.pull(0, keys), values)
+    assert store.bytes < 1.15 * full
+
+
+def test_store_scan_sees_each_row_once_while_rows_are_added():
+    store = make_store(2, 3)
+    keys = some_keys(6000)
+    values = np.repeat(np.arange(6000, dtype=np.float32)[:, None], 3, axis=1)
+    mine = fragment_of(keys, 2) == 1
+    cursor, seen, rows = 0, [], []
+    for seq, start in enumerate(range(0, 6000, 50), start=1):
+        part = slice(start, start + 50)
+        store.push(0, 1, seq, keys[part], values[part])
+        cursor, some, some_rows = store.scan(0, 1, cursor, 20)
+        seen += some.tolist()
+        rows += some_rows.tolist()
+    while len(some):
+        cursor, some, some_rows = store.scan(0, 1, cursor, 999)
+        seen += some.tolist()
+        rows += some_rows.tolist()
+    assert seen == keys[mine].tolist()
+    assert rows == values[mine].tolist()
+
+
+def test_store_without_memory_reports_it_and_keeps_its_rows():
+    """In a process of its own, under a limit on address space."""
+    script = """
+        import resource
+        import numpy as np
+        from snailps import kernels
+        from snailps.store._store import ShardStore
+
+        store = ShardStore(4, kernels.row_ops())
+        store.own(range(4))
+        store.add_table(0, 100, 0, 1, 0.5, 7, (0, 0, 0, 0))
+        keys = np.arange(1000, dtype=np.uint64)
+        ones = np.ones((1000, 100), np.float32)
+        step = np.uint64(1000)
+        store.push(0, 1, 1, keys, ones)
+        first = store.pull(0, keys)
+        pages = int(open("/proc/self/statm").read().split()[0])
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (48 << 20), limits[1]))
+        seq = 1
+        try:
+            while True:
+                seq += 1
+                store.push(0, 1, seq, keys + np.uint64(seq - 1) * step, ones)
+        except MemoryError as error:
+            text = str(error)
+        rows = store.rows(0)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        assert "no memory for a row of table 0" in text, text
+        assert 50_000 < rows < 200_000, rows
+        assert np.array_equal(store.pull(0, keys), first)
+        found = store.keys(0)
+        assert len(np.unique(found)) == len(found) == rows
+        fresh = ShardStore(4, kernels.row_ops())
+        fresh.own(range(4))
+        fresh.add_table(0, 100, 0, 1, 0.5, 7, (0, 0, 0, 0))
+        assert np.array_equal(store.pull(0, found), fresh.pull(0, found) + 1)
+        assert store.push(0, 1, seq + 1, keys, ones) == 1000
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_store_add_table_again_is_fine_if_equal_and_an_error_if_not():
+    store = make_store(dim=4)
+    store.add_table(0, 4, twin.ADD, ZEROS, 0.5, 7, (0.5, 1e-6, 0, 0))
+    with pytest.raises(ConfigError, match="declared again with"):
+        store.add_table(0, 5, twin.ADD, ZEROS, 0.5, 7, (0.5, 1e-6, 0, 0))
+    assert store.pull(0, keys_of(1)).shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "complaint"),
+    [
+        (0, -1, "table id"),
+        (0, 65536, "table id"),
+        (1, 0, "dim"),
+        (1, 2**25, "dim"),
+        (2, 3, "access method"),
+        (3, 3, "initialiser"),
+        (4, float("nan"), "finite"),
+        (5, -1, "seed"),
+        (5, 2**64, "seed"),
+        (6, (1, 2, 3), "4 hyper-parameters"),
+        (6, (1, 2, 3, float("inf")), "finite"),
+    ],
+)
+def test_store_add_table_out_of_range_is_a_config_error(place, value, complaint):
+    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0)]
+    arguments[place] = value
+    store = make_store()
+    with pytest.raises(ConfigError, match=complaint):
+        store.add_table(*arguments)
+    assert list(store.stats()["tables"]) == [0]
+
+
+def test_store_frag_num_out_of_range_is_a_config_error():
+    for frag_num in (0, 2**20 + 1):
+        with pytest.raises(ConfigError, match="frag_num"):
+            ShardStore(frag_num, kernels.row_ops())
+
+
+def test_store_foreign_capsule_is_refused():
+    with pytest.raises(ValueError, match="PyCapsule"):
+        ShardStore(1, object())
+
+
+def test_store_wrong_requests_are_errors_and_change_nothing():
+    store = make_store(4, 2)
+    with pytest.raises(SnailError, match="no table 70000"):
+        store.pull(70_000, keys_of(1))
+    with pytest.raises(SnailError, match=r"expected values of shape \(1, 2\)"):
+        store.push(0, 1, 1, keys_of(1), [[1, 2, 3]])
+    with pytest.raises(ConfigError, match="seq"):
+        store.push(0, 1, 0, keys_of(1), [[1, 2]])
+    with pytest.raises(SnailError, match="cannot be owned"):
+        store.own([1, 4])
+    with pytest.raises(SnailError, match="not owned"):
+        store.scan(0, 4)
+    stray = int(fragment_of(keys_of(1), 4)[0] + 1) % 4
+    with pytest.raises(SnailError, match="does not belong"):
+        store.pull_fragment(0, stray, keys_of(1))
+    store.disown(stray)
+    everything = np.arange(100, dtype=np.uint64)
+    with pytest.raises(SnailError, match=f"fragment {stray} is not owned"):
+        store.push(0, 1, 1, everything, np.ones((100, 2)))
+    with pytest.raises(SnailError, match=f"fragment {stray} is not owned"):
+        store.pull(0, everything)
+    assert store.rows(0) == 0
+    assert store.stats()["marks"] == 0
+
+
+def test_store_empty_requests_are_answered():
+    store = make_store(4, 3)
+    assert store.pull(0, keys_of()).shape == (0, 3)
+    assert store.pull_fragment(0, 0, keys_of()).shape == (0, 3)
+    assert store.push(0, 1, 1, keys_of(), np.empty((0, 3))) == 0
+    assert store.stats() == {
+        "rows": 0,
+        "bytes": store.bytes,
+        "fragments": 4,
+        "marks": 0,
+        "tables": {0: {"dim": 3, "rows": 0, "row_bytes": 0}},
+    }

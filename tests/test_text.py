@@ -1,0 +1,291 @@
+"""data._text: tokens, counts and ids, against plain Python twins and the official fastText."""
+
+import threading
+
+import fasttext
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from twins import text as twin
+
+from snailps.data._text import Lexicon, WordCounter
+from snailps.errors import DataError
+
+# Few letters, all separators, control characters that are none, UTF-8 and bytes that never are.
+PIECES = st.sampled_from(
+    [b"a", b"b", b"ab", b" ", b"  ", b"\n", b"\r\n", b"\t", b"\v", b"\f", b"\0", b"\x01", b"\x1f",
+     b"\x7f", b"\x80", b"\xff\xfe", "é".encode(), b"</s>", b"eightchr", b"ninechars", b"!", b"0",
+     b"sixteencharacter", b"sixteencharacterandmore"]
+)  # fmt: skip
+TEXTS = st.lists(PIECES, max_size=60).map(b"".join)
+CORPUS = (
+    b"the cat sat\r\non the\tmat\n\n\n"
+    b"na\xc3\xafve caf\xc3\xa9 \xe4\xb8\xad\xe6\x96\x87 the\0the\n"
+    b"bad \xff\xfebytes \x80start end\xc3\n"
+    b"\v\fcontrol \x01 x\x1fy \n"
+    b"  leading and trailing  \n"
+    b"a literal </s> inside\n"
+    b"a-rather-long-word-of-more-than-sixteen-bytes a-rather-long-word-of-more-than-sixteen\n"
+    b"__label__kind the last line without a newline"
+)
+
+
+def counted(*texts: bytes) -> WordCounter:
+    counter = WordCounter()
+    for text in texts:
+        counter.count(text)
+    return counter
+
+
+def as_dict(counter: WordCounter) -> dict:
+    return dict(zip(counter.words(), counter.counts().tolist(), strict=True))
+
+
+@given(TEXTS)
+@example(b"")
+@example(b"\n")
+@example(b"eightchreightchr eightchr\n")
+@settings(max_examples=300, deadline=None)
+def test_counter_any_bytes_agrees_with_twin(text):
+    counter = WordCounter()
+    expected = twin.count(text)
+    assert counter.count(text) == expected.total() == counter.tokens
+    assert as_dict(counter) == dict(expected)
+    assert len(counter) == len(expected)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_counter_random_bytes_agrees_with_twin(text):
+    assert as_dict(counted(text)) == dict(twin.count(text))
+
+
+def test_counter_every_control_byte_splits_as_in_fasttext():
+    for byte in range(256):
+        text = b"x" * 3 + bytes([byte]) + b"y" * 11
+        assert as_dict(counted(text)) == dict(twin.count(text)), byte
+
+
+def test_counter_many_words_grows_and_keeps_counts():
+    words = [b"w%d" % (i * i) for i in range(30_000)] + [
+        b"prefix-of-eight%d" % i for i in range(99)
+    ]
+    counter = counted(b" ".join(words), b" ".join(words[:5000]))
+    assert counter.words() == words
+    assert counter.counts().tolist() == [2] * 5000 + [1] * 25_099
+    assert counter.words([7, 3]) == [words[7], words[3]]
+
+
+def test_counter_word_of_megabytes_is_one_word():
+    word = b"x" * 3_000_001
+    counter = counted(b"a " + word + b" " + word[:-1] + b" " + word + b"\n")
+    assert as_dict(counter) == {b"a": 1, word: 2, word[:-1]: 1, b"</s>": 1}
+
+
+def test_counter_takes_slices_without_copy():
+    text = memoryview(b"one two three")
+    assert as_dict(counted(text[4:7])) == {b"two": 1}
+
+
+def test_counter_from_threads_loses_nothing():
+    text = b"some words and some more\n" * 2000
+    counter = WordCounter()
+    threads = [threading.Thread(target=counter.count, args=(text,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert as_dict(counter) == dict(twin.count(text * 4))
+
+
+def test_counter_unknown_id_is_index_error():
+    with pytest.raises(IndexError, match="below 1, got 1"):
+        counted(b"a").words([1])
+
+
+@given(st.lists(TEXTS, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_counter_merged_dumps_equal_one_counter(texts):
+    merged = WordCounter()
+    for text in texts:
+        merged.merge(counted(text).dump())
+    whole = twin.count(b" ".join(texts))
+    assert as_dict(merged) == dict(whole)
+    assert merged.tokens == whole.total()
+
+
+def test_counter_dump_golden_bytes():
+    assert counted(b"ab c\nab").dump() == (
+        b"SNWC\x01\0\0\0"
+        + b"\x03\0\0\0\0\0\0\0" + b"\x04\0\0\0\0\0\0\0" + b"\x07\0\0\0\0\0\0\0"
+        + b"\x02\0\0\0\0\0\0\0" + b"\x01\0\0\0\0\0\0\0" + b"\x01\0\0\0\0\0\0\0"
+        + b"\x02\0\0\0\0\0\0\0" + b"\x03\0\0\0\0\0\0\0" + b"\x07\0\0\0\0\0\0\0"
+        + b"abc</s>"
+    )  # fmt: skip
+
+
+def test_merge_every_truncation_is_data_error_and_changes_nothing():
+    dump = counted(b"ab c\nab").dump()
+    counter = counted(b"ab")
+    for size in range(len(dump)):
+        with pytest.raises(DataError, match="cannot read word counts"):
+            counter.merge(dump[:size])
+    assert as_dict(counter) == {b"ab": 1}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, b"SNVO", "begin with"),
+        (4, b"\x02", "begin with"),
+        (8, b"\xff" * 8, "need"),
+        (8, b"\x02", "need"),
+        (16, b"\x05", "add up to 4, the tokens are 5"),
+        (24, b"\x08", "need"),
+        (32, b"\0", "between 1 and"),
+        (39, b"\x80", "between 1 and"),
+        (32, b"\xff" * 7 + b"\x7f", "between 1 and"),
+        (56, b"\0", "fill their bytes"),
+        (56, b"\x03", "fill their bytes"),
+        (63, b"\xff", "fill their bytes"),
+        (72, b"\x06", "fill their bytes"),
+        (81, b" ", "separator"),
+    ],
+)
+def test_merge_corrupt_field_is_data_error(place, value, message):
+    dump = bytearray(counted(b"ab c\nab").dump())
+    dump[place : place + len(value)] = value
+    counter = WordCounter()
+    with pytest.raises(DataError, match=message):
+        counter.merge(bytes(dump))
+    assert len(counter) == counter.tokens == 0
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory):
+    """The corpus and what fastText's own dictionary makes of it."""
+    path = tmp_path_factory.mktemp("fasttext") / "corpus.txt"
+    text = CORPUS + b"\n" + b" ".join(b"w%d" % (i % 37) for i in range(3000)) + b"\n"
+    path.write_bytes(text)
+    model = fasttext.train_unsupervised(
+        str(path), dim=2, epoch=1, thread=1, minCount=1, bucket=1000, verbose=0
+    )
+    return text, model
+
+
+def test_counter_same_file_has_fasttext_counts(official):
+    text, model = official
+    words, counts = model.get_words(include_freq=True, on_unicode_error="replace")
+    ours = {
+        word.decode(errors="replace"): n
+        for word, n in as_dict(counted(text)).items()
+        if not word.startswith(b"__label__")
+    }
+    assert ours == dict(zip(words, counts.tolist(), strict=True))
+    assert ours["</s>"] == text.count(b"\n") + 1
+
+
+# ---- Lexicon ----
+
+WORDS = [b"</s>", b"a", b"ab", b"eightchr", b"sixteencharacter", "é".encode(), b"\xff\xfe"]
+
+
+@given(TEXTS, st.booleans(), st.integers(0, 2**64 - 1))
+@settings(max_examples=300, deadline=None)
+def test_encode_any_bytes_agrees_with_twin(text, with_end, seed):
+    words = WORDS if with_end else WORDS[1:]
+    keep = np.linspace(0.2, 1.2, len(words), dtype=np.float32)
+    ids, tokens = Lexicon(words).encode(text, keep, seed)
+    assert (ids.tolist(), tokens) == twin.encode(text, words, keep, seed)
+    assert ids.dtype == np.int32
+
+
+def test_encode_without_keep_keeps_every_known_word():
+    ids, tokens = Lexicon([b"</s>", b"a", b"b"]).encode(b"a x b\n\nb a")
+    assert ids.tolist() == [1, 2, 0, -1, 0, -1, 2, 1, -1]
+    assert tokens == 7
+
+
+def test_encode_end_mark_not_in_vocabulary_does_not_end_sentences():
+    """fastText looks a token up before it asks whether it ends the sentence."""
+    ids, tokens = Lexicon([b"a", b"b"]).encode(b"a\nb\na\n")
+    assert ids.tolist() == [0, 1, 0, -1]
+    assert tokens == 6
+
+
+def test_encode_long_line_breaks_behind_1025_known_tokens():
+    ids, tokens = Lexicon([b"a"]).encode(b"a x " * 1500)
+    assert ids.tolist() == [0] * 1025 + [-1] + [0] * 475 + [-1]
+    assert tokens == 3000
+
+
+def test_encode_dense_text_outgrows_first_estimate():
+    text = b"\n" * 100_000
+    ids, tokens = Lexicon([b"</s>"]).encode(text)
+    assert ids.tolist() == [0, -1] * 100_000
+    assert tokens == 100_000
+
+
+def test_encode_everything_dropped_leaves_no_marks():
+    ids, tokens = Lexicon([b"</s>", b"a"]).encode(b"a a\na\n", np.zeros(2, np.float32))
+    assert ids.tolist() == []
+    assert tokens == 5
+
+
+def test_encode_keep_has_its_frequency_and_seed_decides():
+    lexicon = Lexicon([b"a", b"b"])
+    text = b"a b " * 100_000
+    keep = np.array([0.25, 1.0], dtype=np.float32)
+    first, _ = lexicon.encode(text, keep, 1)
+    again, _ = lexicon.encode(text, keep, 1)
+    other, _ = lexicon.encode(text, keep, 2)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert np.count_nonzero(first == 1) == 100_000
+    # 100,000 draws: a standard deviation of 137; the seed is fixed.
+    assert abs(np.count_nonzero(first == 0) - 25_000) < 600
+
+
+def test_encode_from_threads_is_the_same():
+    lexicon = Lexicon(WORDS)
+    text = b"a ab eightchr\nx sixteencharacter " * 5000
+    expected = lexicon.encode(text)[0]
+    results = [None] * 4
+
+    def run(i):
+        results[i] = lexicon.encode(text)[0]
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(result, expected) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([b"a", b""], "word 1"),
+        ([b"a b"], "without separators"),
+        ([b"a\0"], "without separators"),
+        ([b"a", b"b", b"a"], "comes twice"),
+    ],
+)
+def test_lexicon_impossible_words_are_value_errors(words, message):
+    with pytest.raises(ValueError, match=message):
+        Lexicon(words)
+
+
+def test_encode_wrong_number_of_probabilities_is_value_error():
+    with pytest.raises(ValueError, match="expected 2 probabilities, got 3"):
+        Lexicon([b"a", b"b"]).encode(b"a", np.ones(3, np.float32))
+
+
+def test_lexicon_without_words_encodes_to_nothing():
+    lexicon = Lexicon([])
+    assert len(lexicon) == 0
+    ids, tokens = lexicon.encode(b"a b\n", np.ones(0, np.float32))
+    assert ids.tolist() == []
+    assert tokens == 3

@@ -1,0 +1,147 @@
+"""NumPy twins of snailps/_kernels.pyx: the same numbers by the plainest route.
+
+Word vectors are trained pair by pair in float64, from dictionaries of gradients, so that nothing
+of the compiled kernel's tiles, lanes and slots is repeated here.  The random draws are repeated,
+because a twin is only comparable when it makes the same choices.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+GOLDEN = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+GROUP, SHARED = 16, 32
+
+
+def mix64(x):
+    """SplitMix64's finaliser of an int or of uint64[n]."""
+    if isinstance(x, int):
+        x ^= x >> 30
+        x = x * 0xBF58476D1CE4E5B9 & MASK
+        x ^= x >> 27
+        x = x * 0x94D049BB133111EB & MASK
+        return x ^ x >> 31
+    x = x ^ (x >> np.uint64(30))
+    x = x * np.uint64(0xBF58476D1CE4E5B9)
+    x = x ^ (x >> np.uint64(27))
+    x = x * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hash_key(key: int) -> int:
+    return mix64((key + GOLDEN) & MASK)
+
+
+def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> np.ndarray:
+    """First weights; uniform agrees with the kernel to the bit, normal to rounding."""
+    start = np.uint64(mix64(hash_key(key) ^ hash_key(~seed & MASK)))
+    draws = mix64(start + np.uint64(GOLDEN) * np.arange(1, dim + 1, dtype=np.uint64))
+    if kind == 1:
+        grid = (draws >> np.uint64(40)).astype(np.int64) - (1 << 23)
+        return grid.astype(np.float32) * (np.float32(scale) * np.float32(2.0**-23))
+    if kind == 2:
+        u = ((draws >> np.uint64(40)).astype(np.float64) + 1) / 2**24
+        v = (draws & np.uint64(0xFFFFFF)).astype(np.float64) / 2**24
+        # cos(2 pi v) mirrored at one half: the kernel's own choice of phase
+        normal = np.sqrt(-2 * np.log(u)) * -np.cos(2 * np.pi * (v - 0.5))
+        return (scale * normal).astype(np.float32)
+    return np.zeros(dim, np.float32)
+
+
+def apply_row(access: int, hyper: np.ndarray, row: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The row after a push, in float64."""
+    row, value, dim = row.astype(np.float64), value.astype(np.float64), len(value)
+    if access == 0:
+        row[:dim] += value
+    elif access == 1:
+        row[:dim] -= float(hyper[0]) * value
+    else:
+        row[dim:] += value**2
+        row[:dim] -= float(hyper[0]) * value / (np.sqrt(row[dim:]) + float(hyper[1]))
+    return row
+
+
+def draw(seed: int, k: int, bound: int) -> int:
+    """Draw k of a call, scaled to 0..bound-1."""
+    return (mix64((hash_key(seed) + GOLDEN * (k + 1)) & MASK) >> 32) * bound >> 32
+
+
+def groups(tokens, window: int, noise, seed: int):
+    """Yields (first token, [(centre, its context words)], noise words) a group."""
+    words = [i for i, t in enumerate(tokens) if t >= 0]
+    for number, begin in enumerate(range(0, len(words), GROUP)):
+        k = number * (GROUP + SHARED)
+        lanes = []
+        for lane, at in enumerate(words[begin : begin + GROUP]):
+            reach = 1 + draw(seed, k + lane, window)
+            around = []
+            for step in (-1, 1):
+                for near in range(1, reach + 1):
+                    other = at + step * near
+                    if not 0 <= other < len(tokens) or tokens[other] < 0:
+                        break
+                    around.append(int(tokens[other]))
+            lanes.append((int(tokens[at]), around))
+        shared = [int(noise[draw(seed, k + GROUP + t, len(noise))]) for t in range(SHARED)]
+        yield words[begin], lanes, shared
+
+
+def examples(lanes, model: int):
+    """(input words, positive words) a lane."""
+    for centre, around in lanes:
+        if around:
+            yield ([centre], around) if model == 0 else (around, [centre])
+
+
+def group_loss(inputs, outputs, lanes, shared, bag, logit, model: int, negatives: int) -> float:
+    """The stated loss of one group: what the kernel descends on."""
+    total = 0.0
+    for words, positives in examples(lanes, model):
+        rows = [r for w in words for r in bag(w)]
+        hidden = inputs[rows].mean(0)
+        for positive in positives:
+            total += np.logaddexp(0, -(outputs[positive] @ hidden - logit[positive]))
+            for noise in shared:
+                if noise != positive:
+                    score = outputs[noise] @ hidden - logit[noise]
+                    total += negatives / SHARED * np.logaddexp(0, score)
+    return float(total)
+
+
+def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *, model,
+                window, negatives, lr_start, lr_stop, seed):  # fmt: skip
+    """float64 copies of (inputs, outputs), trained, then loss_sum and the number of examples."""
+    inputs = inputs[:, :dim].astype(np.float64)
+    outputs = outputs[:, :dim].astype(np.float64)
+    loss, count = 0.0, 0
+
+    def bag(word):
+        return bag_rows[bag_ptr[word] : bag_ptr[word + 1]]
+
+    for first, lanes, shared in groups(tokens, window, noise, seed):
+        rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
+        change_in, change_out = defaultdict(float), defaultdict(float)
+        loss += group_loss(inputs, outputs, lanes, shared, bag, noise_logit, model, negatives)
+        for words, positives in examples(lanes, model):
+            rows = [r for w in words for r in bag(w)]
+            hidden = inputs[rows].mean(0)
+            gradient = np.zeros(dim)
+            for positive in positives:
+                count += 1
+                pairs = [(positive, 1.0, 1.0)]
+                pairs += [(n, 0.0, negatives / SHARED) for n in shared if n != positive]
+                for row, label, weight in pairs:
+                    score = outputs[row] @ hidden - noise_logit[row]
+                    g = rate * weight * (label - 1 / (1 + np.exp(-score)))
+                    gradient += g * outputs[row]
+                    change_out[row] = change_out[row] + g * hidden
+            for row in rows:
+                change_in[row] = change_in[row] + gradient
+        for row, change in change_in.items():
+            inputs[row] += change
+        for row, change in change_out.items():
+            outputs[row] += change
+    return inputs, outputs, loss, count
