@@ -45,6 +45,8 @@ cdef extern from "_tiles.h" nogil:
     void snail_sum_rows(int row_num, const int32_t *rows, const float *table, int64_t stride,
                         float scale, float *out)
     void snail_transpose(const float *along, int stride, float *across)
+    void snail_judge(float *coef, float noise_logit, float sign, float rate, const float *weight,
+                     float *loss)
     float snail_sigmoid(float x)
     float snail_log(float x)
     float snail_grid(uint64_t draw)
@@ -374,20 +376,6 @@ cdef void spread_cbow(const Job *job, const Group *g, Scratch *s) noexcept nogil
         add_to_bag(job, g.slot[j], s.bag_row[j])
 
 
-cdef inline void judge_row(float *coef, float noise_logit, float sign, float rate,
-                           const float *weight, float *loss) noexcept nogil:
-    """Scores of one row -> its coefficients, in place; adds to each lane's loss.
-
-    sign is +1 for a positive word, -1 for noise; q is the probability given to the truth.
-    """
-    cdef int i
-    cdef float q
-    for i in range(C_GROUP):
-        q = snail_sigmoid(sign * (coef[i] - noise_logit))
-        loss[i] -= weight[i] * snail_log(q)
-        coef[i] = sign * rate * weight[i] * (1 - q)
-
-
 cdef double train_group(const Job *job, const Group *g, Scratch *s, float rate) noexcept nogil:
     """Trains one group; returns its loss.  All rows are read before the first one changes."""
     cdef int stride = <int>job.stride
@@ -446,11 +434,11 @@ cdef double train_group(const Job *job, const Group *g, Scratch *s, float rate) 
                     for i in range(C_GROUP):
                         if begin[i] <= j and j < end[i] and own[i] != j:
                             weight[i] = max(weight[i] - share, <float>0)
-        judge_row(s.coef + t * C_GROUP, job.noise_logit[g.shared[t]], -1, rate, weight, loss)
+        snail_judge(s.coef + t * C_GROUP, job.noise_logit[g.shared[t]], -1, rate, weight, loss)
     for j in range(positives):
         for i in range(C_GROUP):
             weight[i] = (begin[i] <= j) & (j < end[i]) & (own[i] != j)
-        judge_row(s.coef + (C_SHARED + j) * C_GROUP, job.noise_logit[word[j]], 1, rate, weight,
+        snail_judge(s.coef + (C_SHARED + j) * C_GROUP, job.noise_logit[word[j]], 1, rate, weight,
                   loss)
     memset(s.coef + (C_SHARED + positives) * C_GROUP, 0,
            (rows - C_SHARED - positives) * C_GROUP * sizeof(float))

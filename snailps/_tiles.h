@@ -225,7 +225,7 @@ SNAIL_INLINE int32_t snail_as_int(float x) {
  * Taylor polynomial of degree 6 on |f| <= ln 2 / 2: relative error below 3e-7. */
 SNAIL_INLINE float snail_exp(float x) {
     float scaled = x * 1.44269504f;
-    int32_t n = (int32_t)(scaled + (scaled < 0 ? -0.5f : 0.5f));
+    int32_t n = (int32_t)(scaled + 128.5f) - 128; /* positive before it is cut: rounds, no branch */
     float f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.0f / 720;
     p = p * f + 1.0f / 120;
@@ -258,6 +258,17 @@ SNAIL_INLINE float snail_log(float x) {
     p = p * tt + 2.0f / 3;
     p = p * tt + 2.0f;
     return p * t + n * 0.69314718f;
+}
+
+/* Scores of one row -> its coefficients, in place, and each lane's loss.  sign is +1 for a positive
+ * word, -1 for noise; q is the probability that the truth gets. */
+static void snail_judge(float *restrict coef, float noise_logit, float sign, float rate,
+                        const float *restrict weight, float *restrict loss) {
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        float q = snail_sigmoid(sign * (coef[i] - noise_logit));
+        loss[i] -= weight[i] * snail_log(q);
+        coef[i] = sign * rate * weight[i] * (1.0f - q);
+    }
 }
 
 /* sin(2 pi u) for |u| <= 1/4: Taylor up to the 11th power, absolute error below 2e-7. */

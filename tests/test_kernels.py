@@ -151,10 +151,10 @@ def test_train_words_one_thread_equals_twin(build, model, subwords, nce):
 
 
 @builds
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     words=st.integers(1, 30),
-    tokens=st.integers(0, 120),
+    tokens=st.integers(0, 80),
     dim=st.integers(1, 70),
     window=st.integers(1, 20),
     negatives=st.integers(1, 20),
@@ -166,7 +166,10 @@ def test_train_words_any_shape_equals_twin(
     build, words, tokens, dim, window, negatives, model, subwords, seed
 ):
     toy = Toy(words, tokens, dim, subwords, seed=seed % 1000)
-    changed = dict(window=window, negatives=negatives, model=model, seed=seed)
+    # A low rate: one word in every place of a wide window would make the vectors explode, and
+    # rounding with them.
+    changed = dict(window=window, negatives=negatives, model=model, seed=seed,
+                   lr_start=2e-3, lr_stop=1e-3)  # fmt: skip
     assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
 
 
@@ -412,7 +415,12 @@ def test_builds_available_starts_with_the_chosen_and_ends_with_base():
     assert "snailps.row_ops" in repr(kernels.row_ops())
 
 
-@pytest.mark.parametrize("build", BUILDS)
+def test_import_leaves_subnormal_numbers_alone():
+    # -ffast-math at link time would make the whole process flush them to zero.
+    assert np.float32(1e-40) * np.float32(0.5) > 0
+
+
+@builds
 def test_environment_forces_build(build):
     command = [sys.executable, "-c", "from snailps import kernels; print(kernels.BUILD)"]
     done = subprocess.run(

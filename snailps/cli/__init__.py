@@ -1,1 +1,1 @@
-"""To be written."""
+"""The command ``snailps``: one file a command; parses and prints, the work is done elsewhere."""

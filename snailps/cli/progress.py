@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, TextIO, TypedDict
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,56 +20,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-Phase = Literal["forming", "survey", "training", "exporting", "stopping", "done", "failed"]
+from snailps.roles.status import Status
 
 REDRAW_S = 0.2  # a terminal: five pictures a second look alive and cost nothing
 ETA_WINDOW_S = 30.0
 ETA_STEPS_MIN = 3
 BAR_COLUMNS = 30
-
-
-class BlockCounts(TypedDict):
-    """Blocks of the present pass, by what became of them."""
-
-    left: int
-    leased: int
-    done: int
-
-
-class NodeStatus(TypedDict):
-    """One process of the cluster.  `waits` is empty when it waits for nothing."""
-
-    role: str
-    id: int
-    host: str
-    pid: int
-    state: str
-    waits: str
-    rate: float | None
-
-
-class Status(TypedDict):
-    """What the master tells about a run.  `progress` is the share of all work, 0 to 1.
-
-    `units` counts words or examples since the start of the pass, `units_per_s` is the master's
-    present rate, `eta_s` its own estimate of the seconds left (None: let the display work it
-    out), `elapsed_s` the seconds since the run began.
-    """
-
-    phase: Phase
-    waiting_for: str
-    progress: float
-    pass_: str
-    unit: Literal["words", "examples"]
-    units: int
-    units_per_s: float
-    loss: float | None
-    lr: float | None
-    eta_s: float | None
-    elapsed_s: float
-    blocks: BlockCounts
-    nodes: list[NodeStatus]
-    message: str
 
 
 class Eta:
@@ -165,11 +121,20 @@ class Progress:
         self._eta.note(now, status["phase"], status["progress"])
         self._guarded(lambda: self._draw(status, now, force=False))
 
-    def close(self, status: Status) -> None:
-        """Show the last status and leave the terminal as it was; more calls do nothing."""
-        now = self._clock()
-        self._eta.note(now, status["phase"], status["progress"])
-        self._guarded(lambda: self._draw(status, now, force=True))
+    def say(self, line: str) -> None:
+        """Write a line of text (somebody's log, say) above the display."""
+        if self._live is not None and self._live.is_started:
+            console = self._live.console
+            self._guarded(lambda: console.print(Text(line), highlight=False, soft_wrap=True))
+        else:
+            self._guarded(lambda: print(line, file=self._stream, flush=True))
+
+    def close(self, status: Status | None = None) -> None:
+        """Show the last status, if given, and leave the terminal as it was; the end of use."""
+        if status is not None:
+            last, now = status, self._clock()
+            self._eta.note(now, last["phase"], last["progress"])
+            self._guarded(lambda: self._draw(last, now, force=True))
         if self._live is not None:
             self._guarded(self._live.stop)
         self._silent = True

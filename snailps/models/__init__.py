@@ -1,1 +1,16 @@
-"""To be written."""
+"""The models that come with snailps: one file a model, a `Worker` subclass and its settings."""
+
+from snailps.config import JobSettings
+from snailps.models.word_vectors import WordVectorSettings
+
+SETTINGS: dict[str, type[JobSettings]] = {
+    "fasttext": WordVectorSettings,
+    "word2vec": WordVectorSettings,
+}
+"""Settings class of each model, by the name that the command line knows it by."""
+
+CLASSES: dict[str, str] = {
+    "fasttext": "snailps.models.word_vectors:WordVectors",
+    "word2vec": "snailps.models.word_vectors:WordVectors",
+}
+"""`worker_class` of each."""

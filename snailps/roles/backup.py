@@ -32,9 +32,7 @@ def write_tables(path: Path, results: Results) -> None:
         for name, table in results.tables.items():
             pieces = list(results.scan(name))
             keys = np.concatenate([k for k, _ in pieces] or [np.empty(0, np.uint64)])
-            rows = np.concatenate(
-                [r for _, r in pieces] or [np.empty((0, table.dim), np.float32)]
-            )
+            rows = np.concatenate([r for _, r in pieces] or [np.empty((0, table.dim), np.float32)])
             order = np.argsort(keys)
             _add(archive, f"{name}.keys", keys[order])
             _add(archive, f"{name}.rows", rows[order])

@@ -157,7 +157,11 @@ class Job:
         DataError
             The master cannot read it either.
         """
-        if self.ledger is None or unit not in ("line", "word") or not 0 <= number < self.ledger.size:
+        if (
+            self.ledger is None
+            or unit not in ("line", "word")
+            or not 0 <= number < self.ledger.size
+        ):
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
         block = self.ledger.entry(number).block
         return read_block(
@@ -219,7 +223,7 @@ class Job:
         Parameters
         ----------
         nodes : mapping
-            Sums over nodes: ``peak_rss_mb``, ``bytes_in``, ``bytes_out`` of the workers' data plane.
+            Sums over nodes: ``peak_rss_mb``, and ``bytes_in``, ``bytes_out`` of their clients.
         """
         assert self.ledger is not None
         kind = self.cls.counts

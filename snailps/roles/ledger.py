@@ -16,7 +16,7 @@ from snailps.data.blocks import Block
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing to do: a block in one epoch; `before` is the share of all bytes handed out first."""
+    """A block in one epoch; `before` and `after` are the shares of all bytes up to it."""
 
     number: int
     block: Block

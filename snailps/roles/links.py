@@ -39,9 +39,7 @@ def connect_shards(
     SnailError
         A shard cannot be reached; names it.
     """
-    names = [
-        f"server {shard.server} at {show((shard.host, shard.port))}" for shard in route.shards
-    ]
+    names = [f"server {shard.server} at {show((shard.host, shard.port))}" for shard in route.shards]
 
     def connect(index: int) -> int:
         shard = route.shards[index]

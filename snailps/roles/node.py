@@ -58,7 +58,7 @@ def cores() -> int:
 
 
 def open_listener(settings: ClusterSettings) -> socket.socket:
-    """Listening socket as the settings say: given address, or the interface that routes to the master.
+    """Listening socket: at the given address, or on the interface that routes to the master.
 
     Raises
     ------

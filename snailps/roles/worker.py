@@ -1,6 +1,6 @@
 """The base class that users subclass, and how a process finds that subclass.
 
-    class MyModel(snailps.Worker): Settings, tables(), train(block)    ->   worker_class: mine:MyModel
+    class MyModel(snailps.Worker): Settings, tables(), train(block)   ->  worker_class: a:MyModel
 
 A model sees settings, blocks, and pull / push on NumPy arrays.  It never sees a socket, a lease or
 another worker; `roles/worker_process.py` drives it, `roles/job.py` asks its class methods at the
@@ -204,7 +204,7 @@ class Worker:
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """Size of a block in bytes: a twentieth of an epoch shared by the workers, 1 MiB at most."""
+        """Size of a block: all workers together hold a twentieth of an epoch; 1 MiB at most."""
         return max(1024, min(1 << 20, total_bytes // (20 * workers)))
 
     @classmethod

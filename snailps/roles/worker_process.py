@@ -230,9 +230,7 @@ class WorkerProcess(Node):
         assert isinstance(answer, messages.Leased)
         return None if answer.number < 0 else answer
 
-    def _block(
-        self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch
-    ) -> Block:
+    def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
         def read() -> bytes:
             try:
                 return read_block(

@@ -1,13 +1,11 @@
 """NumPy twins of snailps/_kernels.pyx: the same numbers by the plainest route.
 
-Word vectors are trained pair by pair in float64, from dictionaries of gradients, so that nothing
-of the compiled kernel's tiles, lanes and slots is repeated here.  The random draws are repeated,
+Word vectors are trained centre by centre in float64, so that nothing of the compiled kernel's
+tiles, lanes and slots is repeated here.  The random draws are repeated,
 because a twin is only comparable when it makes the same choices.
 """
 
 from __future__ import annotations
-
-from collections import defaultdict
 
 import numpy as np
 
@@ -96,19 +94,25 @@ def examples(lanes, model: int):
             yield ([centre], around) if model == 0 else (around, [centre])
 
 
+def lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives: int):
+    """(rows of the bags, hidden, rows met, +-1, weights, probabilities of the truth) of a lane."""
+    rows = np.concatenate([bag(w) for w in words])
+    hidden = inputs[rows].mean(0)
+    met = np.array(positives + shared)
+    sign = np.array([1.0] * len(positives) + [-1.0] * len(shared))
+    noise_weight = (np.array(shared)[:, None] != np.array(positives)).sum(1) * negatives / SHARED
+    weight = np.concatenate([np.ones(len(positives)), noise_weight])
+    truth = 1 / (1 + np.exp(-sign * (outputs[met] @ hidden - logit[met])))
+    return rows, hidden, met, sign, weight, truth
+
+
 def group_loss(inputs, outputs, lanes, shared, bag, logit, model: int, negatives: int) -> float:
     """The stated loss of one group: what the kernel descends on."""
     total = 0.0
     for words, positives in examples(lanes, model):
-        rows = [r for w in words for r in bag(w)]
-        hidden = inputs[rows].mean(0)
-        for positive in positives:
-            total += np.logaddexp(0, -(outputs[positive] @ hidden - logit[positive]))
-            for noise in shared:
-                if noise != positive:
-                    score = outputs[noise] @ hidden - logit[noise]
-                    total += negatives / SHARED * np.logaddexp(0, score)
-    return float(total)
+        terms = lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives)
+        total -= float(terms[4] @ np.log(terms[5]))
+    return total
 
 
 def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *, model,
@@ -123,25 +127,14 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
 
     for first, lanes, shared in groups(tokens, window, noise, seed):
         rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
-        change_in, change_out = defaultdict(float), defaultdict(float)
-        loss += group_loss(inputs, outputs, lanes, shared, bag, noise_logit, model, negatives)
+        old_in, old_out = inputs.copy(), outputs.copy()
         for words, positives in examples(lanes, model):
-            rows = [r for w in words for r in bag(w)]
-            hidden = inputs[rows].mean(0)
-            gradient = np.zeros(dim)
-            for positive in positives:
-                count += 1
-                pairs = [(positive, 1.0, 1.0)]
-                pairs += [(n, 0.0, negatives / SHARED) for n in shared if n != positive]
-                for row, label, weight in pairs:
-                    score = outputs[row] @ hidden - noise_logit[row]
-                    g = rate * weight * (label - 1 / (1 + np.exp(-score)))
-                    gradient += g * outputs[row]
-                    change_out[row] = change_out[row] + g * hidden
-            for row in rows:
-                change_in[row] = change_in[row] + gradient
-        for row, change in change_in.items():
-            inputs[row] += change
-        for row, change in change_out.items():
-            outputs[row] += change
+            rows, hidden, met, sign, weight, truth = lane_terms(
+                old_in, old_out, words, positives, shared, bag, noise_logit, negatives
+            )
+            loss -= weight @ np.log(truth)
+            count += len(positives)
+            step = rate * weight * sign * (1 - truth)
+            np.add.at(outputs, met, np.outer(step, hidden))
+            np.add.at(inputs, rows, step @ old_out[met])
     return inputs, outputs, loss, count

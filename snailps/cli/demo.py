@@ -1,0 +1,67 @@
+"""``snailps demo``: word vectors of the prose in Python's own library, on a cluster of five."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snailps.cli.nn import print_neighbours
+from snailps.cli.train import train
+from snailps.data.stdlib_prose import write_prose
+from snailps.errors import SnailError
+from snailps.vectors.files import load
+
+WORDS = ("socket", "thread", "exception", "integer", "directory")
+
+
+def command(
+    output: Annotated[
+        Path | None, typer.Option(help="Prefix of the vectors; default: nothing is kept.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="More is better and slower.")] = 40,
+) -> None:
+    """Trains fastText vectors on 1 master, 2 servers and 2 workers, and shows neighbours.
+
+    The text is every docstring and comment of the running Python's standard library, so it needs
+    nothing but this machine. About a minute on two cores.
+    """
+    with tempfile.TemporaryDirectory(prefix="snailps-demo-") as folder:
+        text = Path(folder) / "prose.txt"
+        words = write_prose(text)
+        typer.echo(f"{words:,} words of prose from Python's standard library", err=True)
+        prefix = output or Path(folder) / "demo"
+        figures: list[dict[str, Any]] = []
+        code = train(
+            "fasttext",
+            {
+                "servers": 2,
+                "workers": 2,
+                "as_json": False,
+                "json_log": None,
+                "input": [str(text)],
+                "output": str(prefix),
+                "epochs": str(epochs),
+                "bucket": "200000",
+                "min_count": "5",
+                "formats": "bin",
+            },
+            figures,
+        )
+        if code:
+            raise typer.Exit(code)
+        run = figures[0]
+        typer.echo(
+            f"trained {run['words']:,} words in {run['train_s']:.1f} s, "
+            f"{run['words_per_s']:,.0f} words/s, {run['blocks']} blocks, "
+            f"{run['bytes_per_word']:.0f} bytes a word over TCP",
+            err=True,
+        )
+        vectors = load(f"{prefix}.bin")
+        for word in (*WORDS, "unpicklable"):
+            try:
+                print_neighbours(vectors, word, 5)
+            except SnailError as error:
+                typer.echo(str(error), err=True)

@@ -1,0 +1,69 @@
+"""``snailps master``: forms the cluster, hands out the work, writes the result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config, role_settings
+from snailps.cli.progress import Progress
+from snailps.config import MasterSettings
+from snailps.roles.master import Master
+from snailps.roles.status import Status
+from snailps.transport.control import show
+
+log = logging.getLogger("snailps")
+
+
+def command(
+    config: ConfigOption = None,
+    sets: SetOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the run's figures as one JSON object at the end.")
+    ] = False,
+    ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
+    session: Annotated[bool, typer.Option("--session", hidden=True)] = False,
+) -> None:
+    """Forms the cluster, hands out the work, watches over everyone, writes the result.
+
+    The file names the job: worker_class, input, output, and the model's settings. Ctrl-C once
+    ends the training and saves what was learnt; twice ends at once.
+    """
+    raw = read_config(config, sets)
+    settings = role_settings(raw, MasterSettings, name="master")
+    terminal = sys.stderr.isatty()
+    progress = None if ready_fd >= 0 else Progress(sys.stderr, terminal=terminal)
+
+    def listening(host: str, port: int) -> None:
+        if ready_fd >= 0:
+            with os.fdopen(ready_fd, "w") as ready:
+                ready.write(show((host, port)) + "\n")
+
+    def draw(status: Status) -> None:
+        if progress is not None and status["phase"] in ("survey", "training", "exporting"):
+            progress.update(status)
+
+    master = Master(
+        settings,
+        raw,
+        known_classes(raw),
+        session=session,
+        on_listening=listening,
+        on_status=draw,
+    )
+    master.catch_signals()
+    try:
+        code = master.run()
+    finally:
+        if progress is not None:
+            progress.close()
+    if master.verdict:
+        log.warning("%s", master.verdict)
+    if as_json:
+        typer.echo(json.dumps(master.figures))
+    raise typer.Exit(code)

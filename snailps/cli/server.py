@@ -1,0 +1,17 @@
+"""``snailps server``: keeps rows and answers pulls and pushes."""
+
+from __future__ import annotations
+
+from snailps.cli.common import ConfigOption, SetOption, read_config, role_settings, run_node
+from snailps.config import ServerSettings
+from snailps.roles.server import Server
+
+
+def command(config: ConfigOption = None, sets: SetOption = None) -> None:
+    """Keeps rows in memory and answers pulls and pushes, a thread and a port a shard.
+
+    Joins the master at master_addr and stays until the job ends.
+    """
+    raw = read_config(config, sets)
+    server = Server(role_settings(raw, ServerSettings, name="server"))
+    run_node(server, server.run)

@@ -1,0 +1,108 @@
+"""``snailps train MODEL``: trains a model on a cluster on this machine, without writing a file.
+
+Every setting of the model is an option of its command; both come from the settings class.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snailps import models
+from snailps.cli.common import known_classes
+from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
+from snailps.config import JobSettings, RawConfig, WorkerSettings
+from snailps.config.fields import settings_of
+from snailps.errors import ConfigError
+from snailps.roles.worker import load_class
+
+_NOT_OPTIONS = ("worker_class",)
+_FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
+"""Settings that make the model what its name says."""
+
+app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
+
+
+def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
+    """The command of a model: a function with one option a setting."""
+    fixed = _FIXED.get(name, {})
+    parameters = [
+        _parameter("servers", ServersOption, 1),
+        _parameter("workers", WorkersOption, 1),
+    ]
+    settings = {**settings_of(cls), "threads": settings_of(WorkerSettings)["threads"]}
+    for key, setting in settings.items():
+        if key in _NOT_OPTIONS or key in fixed:
+            continue
+        flag = f"--{key.replace('_', '-')}"
+        shown = setting.format(setting.default)
+        text = setting.help + (f" [default: {shown}]" if shown else "")
+        kind: Any = list[str] | None if key == "input" else str | None
+        metavar = "PATH..." if key == "input" else (setting.unit or "VALUE").upper()
+        option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
+        parameters.append(_parameter(key, Annotated[kind, option], None))
+    log_option = typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
+    parameters.append(_parameter("json_log", Annotated[Path | None, log_option], None))
+    parameters.append(_parameter("as_json", JsonOption, False))
+
+    def command(**given: Any) -> None:
+        code = train(name, given)
+        raise typer.Exit(code)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = {
+        "fasttext": "Word vectors with subwords: unknown words get vectors too.",
+        "word2vec": "Word vectors without subwords.",
+    }.get(name, f"Train {name}.")
+    return command
+
+
+def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | None = None) -> int:
+    """Checks the options and runs the cluster; returns the exit code."""
+    servers, workers = given.pop("servers"), given.pop("workers")
+    as_json, json_log = given.pop("as_json"), given.pop("json_log")
+    values = {key: value for key, value in given.items() if value is not None}
+    if "input" in values:
+        values["input"] = tuple(values["input"])
+    raw = RawConfig.from_mapping(
+        {
+            key: value if isinstance(value, str) else value
+            for key, value in {**values, **_FIXED.get(name, {})}.items()
+        },
+        "--{key}",
+    )
+    for needed in ("input", "output"):
+        if not values.get(needed):
+            raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")
+    raw = raw.merged(RawConfig.from_mapping({"worker_class": models.CLASSES[name]}, "train"))
+    if json_log is not None:
+        raw = raw.merged(RawConfig.from_mapping({"json_log": str(json_log)}, "--json-log"))
+    cls = load_class(models.CLASSES[name], "train")
+    settings = raw.build(cls.Settings, also_known=known_classes(raw))
+    raw.build(WorkerSettings, also_known=known_classes(raw))
+    cls.check(settings)
+    overrides = [f"{entry.key}={entry.value}" for entry in raw.entries]
+    return run_local(
+        raw,
+        None,
+        overrides,
+        servers=servers,
+        workers=workers,
+        as_json=as_json,
+        figures_to=figures_to,
+    )
+
+
+for _name, _cls in models.SETTINGS.items():
+    app.command(_name)(_command_of(_name, _cls))

@@ -1,0 +1,18 @@
+"""``snailps worker``: trains on the blocks that the master leases to it."""
+
+from __future__ import annotations
+
+from snailps.cli.common import ConfigOption, SetOption, read_config, role_settings, run_node
+from snailps.config import WorkerSettings
+from snailps.roles.worker_process import WorkerProcess
+
+
+def command(config: ConfigOption = None, sets: SetOption = None) -> None:
+    """Trains: leases blocks of input, pulls their rows, pushes what it learnt.
+
+    Joins the master at master_addr, which also sends it the job. SIGTERM: finishes its block and
+    leaves, the others go on.
+    """
+    raw = read_config(config, sets)
+    worker = WorkerProcess(role_settings(raw, WorkerSettings, name="worker"), raw)
+    run_node(worker, worker.run)

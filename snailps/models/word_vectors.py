@@ -1,0 +1,487 @@
+"""fastText and word2vec: word vectors, with or without subwords, from plain text.
+
+    survey: words -> counts -> Vocabulary            (once, merged at the master)
+    prepare: bytes -> word ids -> keys -> PULL       (next block, beside the training)
+    train: local rows -> kernel threads -> one delta a row -> PUSH
+    export: tables -> .bin, .vec, .npz
+
+One model: skip-gram or CBOW, negative sampling or NCE, with subwords (`maxn` > 0: fastText) or
+without (word2vec).  The arithmetic is `kernels.train_words`; here is which rows a block needs and
+how they come and go.
+
+Keys: word i of the vocabulary is key i of the tables "input" and "output"; subword bucket b is key
+``BUCKET_KEY + b`` of "input", so that a vocabulary may grow without moving a bucket.
+
+References
+----------
+T. Mikolov et al., "Distributed representations of words and phrases and their compositionality",
+NIPS 2013.  P. Bojanowski et al., "Enriching word vectors with subword information", TACL 2017.
+A. Mnih, Y. W. Teh, "A fast and simple algorithm for training neural probabilistic language models",
+ICML 2012.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.config import JobSettings, setting
+from snailps.data._subwords import subwords_csr
+from snailps.data._text import Lexicon, WordCounter
+from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError
+from snailps.roles.tables import Table
+from snailps.roles.worker import Block, Results, Surveyor, Worker
+from snailps.transport._client import Pending
+from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
+
+BUCKET_KEY = 1 << 40
+NOISE_POWER = 0.5
+"""fastText draws negatives by the square root of their count (word2vec: 0.75)."""
+NOISE_POOL = 20_000
+"""Noise words drawn for a block; the kernel picks among them.  Enough that the pool's own sampling
+error is small against that of the picks, few enough that a block pulls few rows for noise alone."""
+EXPORT_ROWS = 50_000
+BLOCK_BYTES_MAX = 6 << 20
+"""A million words of English: larger blocks pull fewer rows a word, but take memory twice over."""
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class WordVectorSettings(JobSettings):
+    """Settings of fastText and word2vec; the defaults are fastText's."""
+
+    dim: int = setting(
+        100,
+        help="Length of a word's vector.",
+        when="200 to 300 for corpora of a thousand million words.",
+        low=1,
+        high=4096,
+        aliases=["len_vec"],
+    )
+    model: Literal["skipgram", "cbow"] = setting(
+        "skipgram",
+        help="Predict the context from a word, or a word from its context.",
+        when="`cbow` is faster and a little worse on rare words.",
+    )
+    loss: Literal["ns", "nce"] = setting(
+        "ns",
+        help="Negative sampling, or noise-contrastive estimation (scores minus log of k q(w)).",
+        when="`nce` where the scores themselves should estimate probabilities.",
+    )
+    window: int = setting(
+        5,
+        help="Farthest context word; each centre draws its own reach from 1 to this.",
+        when="Smaller for syntax, larger for topics.",
+        unit="words",
+        low=1,
+        high=256,
+    )
+    negatives: int = setting(
+        5,
+        help="Noise words for each true one.",
+        when="10 to 20 for small corpora.",
+        unit="words",
+        low=1,
+        high=1000,
+        aliases=["negative"],
+    )
+    lr: float = setting(
+        0.05,
+        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
+        when="Lower when the loss jumps.",
+        low=1e-6,
+        high=10.0,
+        aliases=["learning_rate"],
+    )
+    sample: float = setting(
+        1e-4,
+        help="Words more frequent than this are thinned out (fastText's `-t`). 0: keep all.",
+        when="1e-5 for very large corpora.",
+        low=0.0,
+        high=1.0,
+    )
+    min_count: int = setting(
+        5,
+        help="Words that occur less often are left out.",
+        when="1 for tiny texts.",
+        unit="occurrences",
+        low=1,
+        high=1 << 40,
+    )
+    max_vocab: int = setting(
+        0,
+        help="Most words to keep, the most frequent ones. 0: no limit.",
+        when="Memory is short.",
+        unit="words",
+        low=0,
+        high=1 << 31,
+    )
+    minn: int = setting(
+        3,
+        help="Shortest subword.",
+        when="With `maxn`.",
+        unit="characters",
+        low=0,
+        high=32,
+    )
+    maxn: int = setting(
+        6,
+        help="Longest subword. 0: no subwords (word2vec).",
+        when="0 for word2vec, or for languages whose words have no parts.",
+        unit="characters",
+        low=0,
+        high=32,
+    )
+    bucket: int = setting(
+        2_000_000,
+        help="Rows that subwords are hashed to.",
+        when="Smaller for small vocabularies and small files.",
+        unit="rows",
+        low=1,
+        high=1 << 31,
+    )
+    formats: tuple[str, ...] = setting(
+        ("bin", "vec"),
+        help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
+        when="`bin` takes dim x bucket x 4 bytes; leave it out if nobody needs unknown words.",
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse subword lengths that cannot be, and formats that do not exist."""
+        JobSettings.validate(self, where)
+        if self.maxn and not 1 <= self.minn <= self.maxn:
+            raise ConfigError(
+                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
+                f"got {self.minn}; for no subwords at all set maxn: 0"
+            )
+        for name in self.formats:
+            if name not in ("bin", "vec", "npz"):
+                raise ConfigError(
+                    f"{where('formats')}: formats: expected bin, vec or npz, got {name!r}"
+                )
+
+
+class _Counting:
+    """Merges the workers' word counts into the vocabulary."""
+
+    def __init__(self, settings: WordVectorSettings) -> None:
+        self._settings = settings
+        self._counter = WordCounter()
+
+    def add(self, part: bytes) -> None:
+        self._counter.merge(part)
+
+    def result(self) -> bytes:
+        vocabulary = Vocabulary.from_counter(
+            self._counter, self._settings.min_count, self._settings.max_vocab
+        )
+        return vocabulary.to_bytes()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A block made ready: local numbering of its words and rows, and its pulls under way."""
+
+    tokens: Ints
+    raw_words: int
+    bag_ptr: NDArray[np.int64]
+    bag_rows: Ints
+    noise: Ints
+    noise_logit: Floats
+    input_keys: Keys
+    output_keys: Keys
+    pulls: tuple[Pending, Pending] | None
+
+
+class WordVectors(Worker):
+    """fastText / word2vec as a parameter-server model; see the module's docstring."""
+
+    Settings = WordVectorSettings
+    settings: WordVectorSettings
+    unit: ClassVar[Literal["line", "word"]] = "word"
+    counts: ClassVar[Literal["examples", "words"]] = "words"
+
+    def tables(self) -> Sequence[Table]:
+        """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
+        s = self.settings
+        return (
+            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed),
+            Table("output", s.dim),
+        )
+
+    @classmethod
+    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+        """Counts words."""
+        assert isinstance(settings, WordVectorSettings)
+        return _Counting(settings)
+
+    def survey(self, block: Block) -> bytes:
+        """Word counts of a block."""
+        counter = WordCounter()
+        counter.count(block.data)
+        return counter.dump()
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Deltas of local SGD are added up: no other access method fits."""
+        if settings.optimizer not in ("auto", "add"):
+            raise ConfigError(
+                f"optimizer: {settings.optimizer} does not fit word vectors, whose workers push "
+                "differences: leave it at auto"
+            )
+
+    @classmethod
+    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+        """One worker: a tenth of an epoch; several: together a twentieth.  At most 6 MiB."""
+        share = total_bytes // 10 if workers == 1 else total_bytes // (20 * workers)
+        return max(512, min(BLOCK_BYTES_MAX, share))
+
+    # --- at a worker -------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Unpacks the vocabulary and what follows from it."""
+        s = self.settings
+        self.vocabulary = Vocabulary.from_bytes(self.summary)
+        self._lexicon = Lexicon(self.vocabulary.words)
+        self._keep = self.vocabulary.keep_probability(s.sample)
+        noise = self.vocabulary.noise(NOISE_POWER)
+        self._noise_sum = np.cumsum(noise)
+        self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
+        self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
+        self._spare: list[Floats] = []
+        self._pushes: tuple[Pending, Pending] | None = None
+
+    def prepare(self, block: Block) -> _Batch:
+        """Numbers the block's words and rows locally and starts to pull the rows."""
+        tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
+        words = len(self.vocabulary)
+        rng = np.random.default_rng(block.seed)
+        seen = np.zeros(words, np.bool_)
+        seen[tokens[tokens >= 0]] = True
+        present = np.flatnonzero(seen)
+        if len(present) == 0:
+            none = np.zeros(0, np.int32)
+            zero = np.zeros(1, np.int64)
+            no_keys = np.zeros(0, np.uint64)
+            return _Batch(
+                none, raw_words, zero, none, none, np.zeros(0, np.float32), no_keys, no_keys, None
+            )
+        drawn = np.searchsorted(self._noise_sum, rng.random(NOISE_POOL) * self._noise_sum[-1])
+        seen[drawn] = True
+        seen[present] = False
+        output_words = np.concatenate((present, np.flatnonzero(seen)))
+        place = np.full(words + 1, -1, np.int32)  # the last one maps token -1 to itself
+        place[output_words] = np.arange(len(output_words), dtype=np.int32)
+        bag_ptr, bag_rows, input_keys = self._bags(present)
+        output_keys = output_words.astype(np.uint64)
+        logit = np.zeros(len(output_words), np.float32)
+        if self._noise_log is not None:
+            logit[:] = self._noise_log[output_words]
+        pulls = (
+            self.pull_async("input", input_keys, self._rows(len(input_keys))),
+            self.pull_async("output", output_keys, self._rows(len(output_keys))),
+        )
+        return _Batch(
+            place[tokens],
+            raw_words,
+            bag_ptr,
+            bag_rows,
+            place[drawn],
+            logit,
+            input_keys,
+            output_keys,
+            pulls,
+        )
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Trains on local copies of the rows and pushes what changed."""
+        s = self.settings
+        batch: _Batch = block.prepared
+        lr_start, lr_stop = (s.lr * (1.0 - share) for share in block.progress)
+        figures = {"units": float(batch.raw_words), "lr": lr_stop}
+        if batch.pulls is None:
+            return figures
+        bases: list[Floats] = []
+        for at, pull in enumerate(batch.pulls):
+            bases.append(pull.wait())
+            if self._pushes is not None:
+                self.correct(pull, self._pushes[at])
+        self._settle()
+        local = [self._padded(base) for base in bases]
+        parts = np.array_split(batch.tokens, self.threads)
+        done = [
+            self._pool.submit(
+                kernels.train_words,
+                local[0],
+                local[1],
+                s.dim,
+                np.ascontiguousarray(part),
+                batch.bag_ptr,
+                batch.bag_rows,
+                batch.noise,
+                batch.noise_logit,
+                model=0 if s.model == "skipgram" else 1,
+                window=s.window,
+                negatives=s.negatives,
+                lr_start=lr_start,
+                lr_stop=lr_stop,
+                seed=(block.seed + number) & ((1 << 64) - 1),
+            )
+            for number, part in enumerate(parts)
+        ]
+        results = [task.result() for task in done]
+        for new, base in zip(local, bases, strict=True):
+            self._in_threads(_subtract, new[:, : s.dim], base)
+        self._pushes = (
+            self.push_async("input", batch.input_keys, bases[0]),
+            self.push_async("output", batch.output_keys, bases[1]),
+        )
+        figures["loss"] = sum(loss for loss, _ in results)
+        figures["examples"] = float(sum(count for _, count in results))
+        return figures
+
+    def finish(self) -> None:
+        """Waits for the last pushes."""
+        self._settle()
+        self._pool.shutdown()
+
+    def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
+        """Local bags of the present words: which of the pulled input rows make up each."""
+        s = self.settings
+        if s.maxn == 0:
+            n = len(present)
+            rows = np.arange(n, dtype=np.int32)
+            return np.arange(n + 1, dtype=np.int64), rows, present.astype(np.uint64)
+        words = [self.vocabulary.words[i] for i in present.tolist()]
+        bag_ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
+        ids = ids.astype(np.int64)
+        seen = np.zeros(len(words) + s.bucket, np.bool_)
+        seen[ids] = True
+        used = np.flatnonzero(seen)
+        place = np.empty(len(seen), np.int32)
+        place[used] = np.arange(len(used), dtype=np.int32)
+        keys = np.where(
+            used < len(words),
+            present[np.minimum(used, len(words) - 1)],
+            used - len(words) + BUCKET_KEY,
+        ).astype(np.uint64)
+        return bag_ptr, place[ids], keys
+
+    def _settle(self) -> None:
+        """Waits for the last pushes and takes their arrays back."""
+        if self._pushes is not None:
+            for push in self._pushes:
+                self._spare.append(push.wait())
+            self._pushes = None
+
+    def _rows(self, n: int) -> Floats:
+        return np.empty((n, self.settings.dim), np.float32)
+
+    def _padded(self, base: Floats) -> Floats:
+        rows = kernels.padded(len(base), self.settings.dim)
+        self._in_threads(kernels.copy_rows, base, rows)
+        return rows
+
+    def _in_threads(self, function: Callable[..., None], *arrays: Floats) -> None:
+        """Calls a row-wise kernel on row ranges, a thread each."""
+        edges = np.linspace(0, len(arrays[0]), self.threads + 1).astype(int).tolist()
+        tasks = [
+            self._pool.submit(function, *(array[a:b] for array in arrays))
+            for a, b in itertools.pairwise(edges)
+        ]
+        for task in tasks:
+            task.result()
+
+    # --- at the master -----------------------------------------------------------------------
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes the model in the formats asked for; rows travel in pieces."""
+        s = results.settings
+        assert isinstance(s, WordVectorSettings)
+        vocabulary = Vocabulary.from_bytes(results.summary)
+        words = vocabulary.words
+        files = []
+        for name in s.formats:
+            path = f"{s.output}.{name}"
+            if name == "vec":
+                write_vec(path, words, _vectors(results, s, words), s.dim)
+            elif name == "npz":
+                chunks = _vectors(results, s, words)
+                write_npz(path, words, chunks, s.dim, counts=vocabulary.counts)
+            else:
+                _write_bin(path, results, s, vocabulary)
+            files.append(path)
+        return {"files": files, "vocabulary": len(words)}
+
+
+def _subtract(new: Floats, base: Floats) -> None:
+    """``base = new - base``: what training changed."""
+    np.subtract(new, base, out=base)
+
+
+def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: Vocabulary) -> None:
+    buckets = s.bucket if s.maxn else 0
+    header = BinHeader(
+        dim=s.dim,
+        bucket=buckets,
+        minn=s.minn if s.maxn else 0,
+        maxn=s.maxn,
+        window=s.window,
+        epochs=s.epochs,
+        min_count=s.min_count,
+        negatives=s.negatives,
+        loss="ns",
+        model=s.model,
+        sample=s.sample,
+        tokens=vocabulary.tokens,
+    )
+    words = len(vocabulary)
+    write_bin(
+        path,
+        header,
+        vocabulary.words,
+        vocabulary.counts,
+        _ranges(results, "input", (0, words), (BUCKET_KEY, buckets)),
+        _ranges(results, "output", (0, words)),
+    )
+
+
+def _ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:
+    """Rows of key ranges (first, count), in pieces."""
+    for first, count in ranges:
+        for at in range(0, count, EXPORT_ROWS):
+            size = min(EXPORT_ROWS, count - at)
+            yield results.pull(table, np.arange(size, dtype=np.uint64) + np.uint64(first + at))
+
+
+def _vectors(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
+    """Vectors of all words, in pieces: the mean of a word's row and its subwords' rows."""
+    step = 5_000 if s.maxn else EXPORT_ROWS
+    for at in range(0, len(words), step):
+        piece = words[at : at + step]
+        first = np.uint64(at)
+        if s.maxn == 0:
+            yield results.pull("input", np.arange(len(piece), dtype=np.uint64) + first)
+            continue
+        bag_ptr, ids = subwords_csr(piece, s.minn, s.maxn, s.bucket)
+        used, rows = np.unique(ids, return_inverse=True)
+        used = used.astype(np.uint64)
+        n = np.uint64(len(piece))
+        keys = np.where(used < n, used + first, used - n + np.uint64(BUCKET_KEY))
+        out = np.empty((len(piece), s.dim), np.float32)
+        pulled = kernels.padded(len(keys), s.dim)
+        kernels.copy_rows(results.pull("input", keys), pulled)
+        kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), out)
+        yield out
