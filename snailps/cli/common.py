@@ -25,7 +25,7 @@ from snailps.config import (
     ServerSettings,
     WorkerSettings,
 )
-from snailps.config.fields import Settings
+from snailps.config.fields import Settings, settings_of
 from snailps.errors import ConfigError
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Node
 from snailps.roles.worker import load_class
@@ -66,7 +66,7 @@ def role_settings(raw: RawConfig, cls: type[S], *, name: str) -> S:
         if cls is not ServerSettings:
             raise
         known = (MasterSettings, WorkerSettings, JobSettings, *models.SETTINGS.values())
-        names = {key for one in (*known, cls) for key in one.__dataclass_fields__}
+        names = {key for one in (*known, cls) for key in settings_of(one)}
         raw = RawConfig(entry for entry in raw.entries if entry.key in names)
     settings = raw.build(cls, also_known=known)
     set_up_logging(settings.log_level, name)

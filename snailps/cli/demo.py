@@ -30,7 +30,7 @@ def command(
     """
     with tempfile.TemporaryDirectory(prefix="snailps-demo-") as folder:
         text = Path(folder) / "prose.txt"
-        words = write_prose(text)
+        words = write_prose(str(text))
         typer.echo(f"{words:,} words of prose from Python's standard library", err=True)
         prefix = output or Path(folder) / "demo"
         figures: list[dict[str, Any]] = []

@@ -75,13 +75,7 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
     values = {key: value for key, value in given.items() if value is not None}
     if "input" in values:
         values["input"] = tuple(values["input"])
-    raw = RawConfig.from_mapping(
-        {
-            key: value if isinstance(value, str) else value
-            for key, value in {**values, **_FIXED.get(name, {})}.items()
-        },
-        "--{key}",
-    )
+    raw = RawConfig.from_mapping({**values, **_FIXED.get(name, {})}, "--{key}")
     for needed in ("input", "output"):
         if not values.get(needed):
             raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")

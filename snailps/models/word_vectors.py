@@ -45,7 +45,7 @@ from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 BUCKET_KEY = 1 << 40
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
-NOISE_POOL = 20_000
+NOISE_POOL = 1_000_000
 """Noise words drawn for a block; the kernel picks among them.  Enough that the pool's own sampling
 error is small against that of the picks, few enough that a block pulls few rows for noise alone."""
 EXPORT_ROWS = 50_000
@@ -259,7 +259,6 @@ class WordVectors(Worker):
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
-        self._spare: list[Floats] = []
         self._pushes: tuple[Pending, Pending] | None = None
 
     def prepare(self, block: Block) -> _Batch:
@@ -379,10 +378,10 @@ class WordVectors(Worker):
         return bag_ptr, place[ids], keys
 
     def _settle(self) -> None:
-        """Waits for the last pushes and takes their arrays back."""
+        """Waits for the last pushes."""
         if self._pushes is not None:
             for push in self._pushes:
-                self._spare.append(push.wait())
+                push.wait()
             self._pushes = None
 
     def _rows(self, n: int) -> Floats:

@@ -1,4 +1,3 @@
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from snailps.transport.session import ServerSession
 class ShardThread:
     def __init__(
         self,
-        listener: socket.socket,
+        listener: Any,
         make_session: Callable[[], ServerSession],
         row_ops: object,
         frag_num: int,

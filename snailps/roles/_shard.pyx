@@ -11,17 +11,23 @@ every key with the fragment that it claims.
 
 import threading
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps.store._store cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply, ShardLoop
 
+from snailps.errors import MisuseError
 from snailps.store._store import ShardStore as PyShardStore
+
+cdef enum:
+    FETCH_KEYS = 32                 # of a push of small groups: fetched at a time,
+    FETCH_AHEAD = 64                # ... until this many are ahead; more would not stay in cache
+
+ROW_FLOATS_MAX = SUBFRAME_BYTES // 4
 
 
 cdef struct Context:
@@ -89,6 +95,9 @@ cdef Outcome _groups_are_good(Context *me, const FrameHeader *head, const char *
     keys = <const uint64_t *>(groups + top.groups)
     for g in range(top.groups):
         fragment = groups[g].fragment
+        if g and fragment <= groups[g - 1].fragment:    # twice in one push: it would be dropped
+            return _error(out, reply, b"order", b"fragment %llu stands behind fragment %llu",
+                          fragment, groups[g - 1].fragment)
         if fragment >= me.frag_num or not store_owns(me.shard, fragment):
             return _error(out, reply, b"stale-route",
                           b"fragment %llu is not here (route epoch %llu): fetch the new route",
@@ -152,7 +161,7 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head, const cha
     cdef const uint64_t *keys
     cdef uint64_t dim = store_dim(table)
     cdef const float *values
-    cdef uint32_t g, at = 0
+    cdef uint32_t g, fetched, at = 0
     cdef bint good
     cdef Outcome outcome = _groups_are_good(me, head, body, dim * 4, out, reply, &good)
     if not good:
@@ -161,7 +170,12 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head, const cha
         return _error(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
     keys = <const uint64_t *>(groups + top.groups)
     values = <const float *>(keys + top.keys)
+    fetched = 0 if top.keys < 8 * <uint64_t>top.groups else top.keys
     for g in range(top.groups):
+        while fetched < top.keys and fetched < at + groups[g].keys + FETCH_AHEAD:
+            store_fetch(me.shard, table, keys + fetched,
+                        min(<uint32_t>FETCH_KEYS, top.keys - fetched))
+            fetched += min(<uint32_t>FETCH_KEYS, top.keys - fetched)
         if store_mark(me.shard, groups[g].fragment, head.incarnation) >= top.seq:
             me.repeated += 1
         else:
@@ -187,7 +201,7 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     cdef uint64_t dim = store_dim(table)
     cdef uint64_t cursor
     cdef uint32_t room = <uint32_t>((DATA_BODY_MAX - 24) // (8 + dim * 4))
-    cdef uint32_t n, i
+    cdef uint32_t n
     cdef uint64_t *keys = <uint64_t *>(out + sizeof(ScannedHead))
     cdef float *rows
     cdef float *packed
@@ -207,8 +221,7 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     n = store_scan(me.shard, table, ask.fragment, &cursor, keys, rows, room)
     packed = <float *>(keys + n)            # fewer keys came than there was room for: close the gap
     if n < room:
-        for i in range(<uint32_t>(n * dim)):
-            packed[i] = rows[i]
+        memmove(packed, rows, n * dim * 4)
     if (n * dim) & 1:
         packed[n * dim] = 0
     top.cursor = cursor if n else 0
@@ -252,7 +265,7 @@ cdef class ShardThread:
         self.context.frag_num = frag_num
         self.handler.context = &self.context
         self.handler.handle = _handle
-        self.loop.set_handler(&self.handler, self.store)
+        self.loop.set_handler(&self.handler, self)     # both must outlive the loop
         self.thread = threading.Thread(target=self.loop.run, name=name, daemon=True)
 
     def start(self):
@@ -262,6 +275,9 @@ cdef class ShardThread:
     def stop(self, timeout_s=5.0):
         """Stops serving and closes every connection; True once the thread has ended."""
         self.loop.stop()
+        if self.thread.ident is None:       # never started: closes the listener
+            self.loop.run()
+            return True
         self.thread.join(timeout_s)
         return not self.thread.is_alive()
 
@@ -274,7 +290,15 @@ cdef class ShardThread:
         self.loop.submit(take)
 
     def add_table(self, number, dim, access, init, scale, seed, hyper):
-        """Makes a table known to this shard.  Waits for the shard's thread."""
+        """Makes a table known to this shard.  Waits for the shard's thread.
+
+        Raises
+        ------
+        MisuseError
+            Rows wider than one part of a pull or push can carry.
+        """
+        if not 1 <= dim <= ROW_FLOATS_MAX:
+            raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
         self.loop.submit(
             lambda: self.store.add_table(number, dim, access, init, scale, seed, hyper))
 

@@ -103,6 +103,10 @@ class Job:
         tenth = max(1, -(-self.total_bytes // 10))
         self._blocks = cut(sources, max(1, min(size, tenth)))
 
+    def describe(self) -> tuple[str, int, float]:
+        """Class, number of files, megabytes: for a log line."""
+        return self.worker_class, len(self.files), self.total_bytes / 1e6
+
     def start_message(self, workers: int) -> messages.Start:
         """What workers are told."""
         return messages.Start(
@@ -122,6 +126,7 @@ class Job:
         self.units = 0
         self._pass_begun = self._clock()
         self._rates.clear()
+        self._block_units = 0
         self._losses = [[0.0, 0.0] for _ in range(self.settings.epochs)]
 
     def end_pass(self) -> None:

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from snailps.config import ClusterSettings, parse_addr, parse_port_range
@@ -111,6 +112,7 @@ class Node:
         self.role = role
         self.settings = settings
         self.ended = threading.Event()
+        self._welcomed = threading.Event()
         self.welcome: messages.Welcome | None = None
         self._end: End | None = None
         self._end_lock = threading.Lock()
@@ -152,7 +154,7 @@ class Node:
             on_wait=log.info,
         )
         self._control = ControlClient(
-            sock, self.on_message, self._master_lost, whom=f"the master at {show(address)}"
+            sock, self._receive, self._master_lost, whom=f"the master at {show(address)}"
         )
         self._control.start()
         welcome = self.control.call(
@@ -167,6 +169,7 @@ class Node:
         )
         assert isinstance(welcome, messages.Welcome)
         self.welcome = welcome
+        self._welcomed.set()
         pulse_sock = dial(
             address,
             Channel.PULSE,
@@ -201,7 +204,7 @@ class Node:
         assert self._end is not None
         return self._end
 
-    def leave(self, figures: dict[str, object]) -> None:
+    def leave(self, figures: Mapping[str, object]) -> None:
         """Says goodbye to the master and closes the connections."""
         if self._control is not None:
             self._control.note(messages.Bye({"peak_rss_mb": peak_rss_mb(), **figures}))
@@ -213,6 +216,18 @@ class Node:
         """SIGINT asks the master to end the job; SIGTERM says that this node leaves."""
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _receive(self, message: messages.Message) -> messages.Message | None:
+        """Hands a message on; the master's first orders may overtake our taking of its Welcome."""
+        if not self._welcomed.wait(self.settings.init_timeout):
+            raise ClusterError(f"{type(message).__name__} before Welcome")
+        try:
+            return self.on_message(message)
+        except SnailError:
+            raise
+        except Exception as error:
+            log.exception("%s: %s failed", self.name, type(message).__name__)
+            raise ClusterError(f"{type(message).__name__} failed: {explain(error)}") from error
 
     def on_message(self, message: messages.Message) -> messages.Message | None:
         """Handles a call or a note of the master, in the reader thread."""

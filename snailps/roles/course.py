@@ -1,0 +1,340 @@
+"""The course of a job at the master: start, leases, survey, training, backups, export.
+
+    begin(job) -> Start to every worker -> Lease / Done ... -> summary -> ... -> export -> on_end
+
+It owns what is under way: calls of workers that wait for an answer, and work beside the master's
+loop (merging, exporting, backing up), each in a thread of its own.  It knows no connection: answers
+go through the `Reply` that came with a call.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from snailps.errors import ClusterError, ProtocolError, SnailError
+from snailps.roles.backup import write_tables
+from snailps.roles.job import Job
+from snailps.roles.links import connect_shards
+from snailps.roles.members import Member, Members, Reply
+from snailps.roles.node import explain, peak_rss_mb
+from snailps.roles.status import Phase
+from snailps.roles.worker import Results
+from snailps.transport import messages
+from snailps.transport.session import Role
+
+log = logging.getLogger(__name__)
+
+BACKUPS_KEPT = 2
+
+
+class Course:
+    """The job that a formed cluster is at, if any.
+
+    Parameters
+    ----------
+    members : Members
+    timeout_s : float
+        Limit of one request of the master's own pulls, seconds.
+    tell : callable
+        ``tell(member, message)``: sends a note.
+    fail : callable
+        Ends the cluster, with a sentence.
+    on_end : callable
+        Told when the result is written.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        timeout_s: float,
+        *,
+        tell: Callable[[Member, messages.Message], None],
+        fail: Callable[[str], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.job: Job | None = None
+        self.phase: Phase = "idle"
+        self.figures: dict[str, Any] = {}
+        self.interrupted = False
+        self._members, self._timeout_s = members, timeout_s
+        self._tell, self._fail, self._on_end = tell, fail, on_end
+        self._leases: list[tuple[Member, str, Reply]] = []
+        self._summaries: list[Reply] = []
+        self._side: Future[Any] | None = None
+        self._then: Callable[[Any], None] = lambda result: None
+        self._side_pool = ThreadPoolExecutor(1, "snailps-side")
+        self._backup: Future[None] | None = None
+        self._backup_pool = ThreadPoolExecutor(1, "snailps-backup")
+        self._pushes_saved = 0
+
+    # --- beginning and going on --------------------------------------------------------------
+
+    def begin(self, job: Job) -> None:
+        """Starts a prepared job on all workers."""
+        self.job, self.figures = job, {}
+        if not self._members.nodes("worker"):
+            self._fail(
+                "a job needs a worker, and none is here: raise expected_node_num or start workers"
+            )
+            return
+        if job.surveyor is not None:
+            self.phase = "survey"
+            job.begin_pass("survey")
+        else:
+            self.phase = "training"
+            job.begin_pass("train")
+        for member in self._members.nodes("worker"):
+            self.start(member)
+
+    def start(self, member: Member) -> None:
+        """Gives a worker the job, at its beginning or in the middle."""
+        if self.job is None or self.phase not in ("survey", "training"):
+            return
+        member.state, member.finished = "starting", False
+        self._tell(member, self.job.start_message(len(self._members.nodes("worker"))))
+
+    def step(self) -> None:
+        """Looks whether a pass or work beside the loop has ended, and goes on from there."""
+        self._check_side()
+        if self.phase not in ("survey", "training") or self._side is not None:
+            return
+        job = self.job
+        assert job is not None
+        assert job.ledger is not None
+        workers = self._members.nodes("worker")
+        if not workers:
+            self._fail("every worker has left, and there is work to do: start a worker")
+        elif job.pass_ == "survey" and job.ledger.over:
+            job.end_pass()
+            self._beside(job.end_survey, lambda _: self._summarised())
+        elif job.pass_ == "train" and job.ledger.over:
+            self.answer()
+            if all(member.finished for member in workers):
+                job.end_pass()
+                self._begin_export()
+
+    def interrupt(self) -> None:
+        """Ends the training early: blocks at work are finished, what was learnt is saved."""
+        if self.job is not None and self.job.ledger is not None and not self.interrupted:
+            self.interrupted = True
+            log.warning("interrupted: finishing the blocks at work, then saving")
+            self.job.ledger.close()
+            self.answer()
+
+    def close(self) -> None:
+        """Refuses whatever still waits and lets go of threads and unpacked input."""
+        for _, _, reply in self._leases:
+            reply(ClusterError("the job is over"))
+        self._leases.clear()
+        self._side_pool.shutdown(wait=False, cancel_futures=True)
+        self._backup_pool.shutdown(wait=False, cancel_futures=True)
+        if self.job is not None:
+            self.job.close()
+
+    # --- what workers ask --------------------------------------------------------------------
+
+    def lease(self, member: Member, pass_: str, reply: Reply) -> None:
+        """A worker wants a block; answered now or when it is known that there is none."""
+        self._running()
+        self._leases.append((member, pass_, reply))
+        self.answer()
+
+    def done(self, member: Member, message: messages.Done, reply: Reply) -> None:
+        """A worker finished a block."""
+        if not self._running().done(message, member.number):
+            raise ClusterError(f"block {message.number} is not leased to {member.name}")
+        if message.seconds > 0 and message.pass_ == "train":
+            member.rate = message.units / message.seconds
+        reply(messages.Ok())
+        self.answer()
+
+    def summarise(self, member: Member, reply: Reply) -> None:
+        """A worker waits for the merged survey."""
+        job = self._running()
+        if job.summary is not None:
+            reply(messages.Summary(job.summary))
+        else:
+            member.waits = "the survey to be merged"
+            self._summaries.append(reply)
+
+    def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
+        """A worker cannot open its block's path and wants the bytes."""
+        member.state = "reading through the master"
+        reply(messages.Content(self._running().content(message.number, message.unit)))
+
+    def released(self, member: Member) -> int:
+        """A worker left: its blocks go to others; returns how many."""
+        if self.job is None or self.job.ledger is None:
+            return 0
+        numbers = self.job.ledger.release(member.number)
+        self.answer()
+        return len(numbers)
+
+    def answer(self) -> None:
+        """Answers what can be answered; the rest waits for blocks that may come back."""
+        job = self.job
+        if job is None or job.ledger is None:
+            return
+        waiting, self._leases = self._leases, []
+        for member, pass_, reply in waiting:
+            if member.number not in self._members.all:
+                continue
+            current = pass_ == job.pass_
+            lease = job.lease(member.number) if current and not member.leaving else None
+            if lease is not None:
+                member.waits = ""
+                member.state = "counting" if pass_ == "survey" else "training"
+                reply(lease)
+            elif not current or member.leaving or job.ledger.over:
+                member.waits = ""
+                reply(messages.Leased(-1))
+            else:
+                others = [n for n in job.ledger.holders() if n != member.number]
+                names = ", ".join(f"worker {n}" for n in others) or "its own last block"
+                member.waits = f"{names} to finish"
+                self._leases.append((member, pass_, reply))
+
+    def _running(self) -> Job:
+        if self.job is None or self.job.ledger is None:
+            raise ProtocolError("there is no job")
+        return self.job
+
+    def _summarised(self) -> None:
+        job = self._running()
+        assert job.summary is not None
+        log.info("survey done, summary of %.1f MB", len(job.summary) / 1e6)
+        job.begin_pass("train")
+        self.phase = "training"
+        self.answer()
+        for reply in self._summaries:
+            reply(messages.Summary(job.summary))
+        self._summaries.clear()
+        for member in self._members.nodes("worker"):
+            member.waits = ""
+
+    # --- beside the loop -----------------------------------------------------------------------
+
+    def _beside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._side, self._then = self._side_pool.submit(work), then
+
+    def _check_side(self) -> None:
+        if self._side is None or not self._side.done():
+            return
+        side, self._side = self._side, None
+        try:
+            result = side.result()
+        except SnailError as error:
+            self._fail(str(error))
+            return
+        except Exception as error:
+            log.exception("%s failed", self.phase)
+            self._fail(f"{self.phase} failed at the master: {explain(error)}")
+            return
+        self._then(result)
+
+    def _begin_export(self) -> None:
+        self.phase = "exporting"
+        for member in self._members.nodes():
+            member.state = "waiting for the export"
+        self._members.ask_stats()
+        log.info("training done, exporting")
+        self._beside(self._export, self._exported)
+
+    def _export(self) -> dict[str, Any]:
+        job = self._running()
+        if not job.settings.output:
+            return {}
+        begin = time.monotonic()
+        results, close = self._results(job)
+        try:
+            figures = dict(job.cls.export(results))
+        finally:
+            close()
+        return {**figures, "export_s": round(time.monotonic() - begin, 3)}
+
+    def _exported(self, figures: dict[str, Any]) -> None:
+        self.figures = figures
+        for path in figures.get("files", []):
+            log.info("wrote %s", path)
+        self._on_end()
+
+    def collect_figures(self) -> None:
+        """Adds up what the members told to the figures of the run."""
+        job = self._running()
+        told = [member.figures for member in self._members.all.values()]
+        sums = {
+            key: float(sum(figures.get(key, 0) for figures in told))
+            for key in ("bytes_in", "bytes_out", "peak_rss_mb")
+        }
+        sums["peak_rss_mb"] += peak_rss_mb()
+        self.figures = {
+            **job.figures(sums),
+            **self.figures,
+            "rows": self._members.shard_sum("rows"),
+            "servers": len(self._members.nodes("server")),
+            "workers": len(self._members.nodes("worker")),
+        }
+
+    def end(self) -> None:
+        """Goes back to waiting for a job."""
+        if self.job is not None:
+            self.job.close()
+        self.job, self.phase = None, "idle"
+        for member in self._members.nodes():
+            member.state = "ready"
+
+    def check_backup(self) -> None:
+        """Saves all tables once `param_backup_period` pushes came in since the last time."""
+        if self.phase != "training" or self.job is None:
+            return
+        if self._backup is not None and self._backup.done():
+            error = self._backup.exception()
+            if error is not None:
+                log.error("backup failed, training goes on: %s", explain(error))
+            self._backup = None
+        period = self.job.settings.param_backup_period
+        pushes = self._members.shard_sum("pushes")
+        if period and self._backup is None and pushes - self._pushes_saved >= period:
+            self._pushes_saved = pushes
+            self._backup = self._backup_pool.submit(self._save, self.job, pushes)
+
+    def _save(self, job: Job, pushes: int) -> None:
+        folder = Path(job.settings.param_backup_root)
+        folder.mkdir(parents=True, exist_ok=True)
+        results, close = self._results(job)
+        try:
+            write_tables(folder / f"backup-{pushes:012d}.npz", results)
+        finally:
+            close()
+        log.info("saved all tables after %s pushes to %s", f"{pushes:,}", folder)
+        for old in sorted(folder.glob("backup-*.npz"))[:-BACKUPS_KEPT]:
+            old.unlink()
+
+    def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
+        """The tables through a client of the master's own, and how to close it."""
+        route = self._members.route
+        assert route is not None
+        client = connect_shards(
+            route,
+            Role.MASTER,
+            node=0,
+            incarnation=self._members.new_number(),
+            job=self._members.life,
+            timeout_s=self._timeout_s,
+        )
+        tables = dict(self._members.tables)
+        results = Results(
+            job.settings,
+            job.summary or b"",
+            dict(self.figures),
+            client,
+            {name: number for name, (number, _) in tables.items()},
+            {name: table for name, (_, table) in tables.items()},
+            [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
+        )
+        return results, client.close

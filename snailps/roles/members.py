@@ -1,0 +1,319 @@
+"""Who belongs to the cluster, which fragments they own, which tables they keep.
+
+    Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
+    Declare -> numbers -> MakeTables on every server -> Declared
+
+It owns the list of members, the route and the tables, and says in words who is still missing.  It
+knows no job: what the members are to do is `course.py`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.config import MasterSettings
+from snailps.errors import ClusterError, ConfigError, ProtocolError, SnailError
+from snailps.roles.status import NodeStatus
+from snailps.roles.tables import Table
+from snailps.store.route import Route, ShardAddress
+from snailps.transport import messages
+from snailps.transport.control import ControlServer, Peer, show
+
+log = logging.getLogger(__name__)
+
+NOTICE_S = 5.0
+TABLES_MAX = 4096
+
+Answer = messages.Message | SnailError
+Reply = Callable[[Answer], None]
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A registered process.
+
+    Attributes
+    ----------
+    state, waits : str
+        What it does and for whom it waits, in words for people.
+    acknowledged : bool
+        It has the route.
+    finished : bool
+        A worker: no block left, all pushes acknowledged.
+    leaving : bool
+        It was told to leave (SIGTERM).
+    rate : float or None
+        Units per second on its last block.
+    figures, stats : dict
+        Its last `Finished` or `Bye`; a server's last `Report`.
+    """
+
+    number: int
+    role: str
+    host: str
+    pid: int
+    peer: Peer
+    endpoints: list[tuple[str, int]]
+    state: str = "registered"
+    waits: str = ""
+    acknowledged: bool = False
+    finished: bool = False
+    leaving: bool = False
+    rate: float | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"{self.role} {self.number} ({self.host}, process {self.pid})"
+
+    def status(self) -> NodeStatus:
+        """It as a picture."""
+        return {
+            "role": self.role,
+            "id": self.number,
+            "host": self.host,
+            "pid": self.pid,
+            "state": self.state,
+            "waits": self.waits,
+            "rate": self.rate,
+        }
+
+
+class Members:
+    """All members of one life of a cluster.
+
+    Parameters
+    ----------
+    settings : MasterSettings
+    life : int
+        Number of this life of the cluster; nobody of another one is let in.
+    server : ControlServer
+    fail : callable
+        Ends the cluster, with a sentence.
+    on_ready : callable
+        Told of a member that took the route.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        life: int,
+        server: ControlServer,
+        fail: Callable[[str], None],
+        on_ready: Callable[[Member], None],
+    ) -> None:
+        self.life = life
+        self.route: Route | None = None
+        self.all: dict[int, Member] = {}
+        self.tables: dict[str, tuple[int, Table]] = {}
+        self._settings = settings
+        self._server, self._fail, self._on_ready = server, fail, on_ready
+        self._next_number = 1
+        self._since = time.monotonic()
+        self._notice_at = self._since + NOTICE_S
+        self._formed = False
+
+    def nodes(self, role: str = "") -> list[Member]:
+        """Members of a role; without one, servers and workers."""
+        return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
+
+    def restart_clock(self) -> None:
+        """Counts the time limits of forming from now."""
+        self._since = time.monotonic()
+
+    def new_number(self) -> int:
+        """A number for a node, and its incarnation: never given twice in this life."""
+        self._next_number += 1
+        return self._next_number - 1
+
+    # --- joining ---------------------------------------------------------------------------
+
+    def register(self, peer: Peer, message: messages.Register, reply: Reply) -> None:
+        """Takes a new member in, before the start or, except for servers, after it.
+
+        Raises
+        ------
+        SnailError
+            It cannot be taken in; the text is for its own log.
+        """
+        role = message.role
+        try:
+            endpoints = [(str(host), int(port)) for host, port in message.endpoints]
+        except (TypeError, ValueError):
+            raise ProtocolError("Register: endpoints must be [host, port] pairs") from None
+        if role not in ("server", "worker", "driver") or (role == "server") != bool(endpoints):
+            raise ProtocolError(f"Register: role {role!r} with {len(endpoints)} endpoints")
+        if peer.tag is not None:
+            raise ProtocolError("Register: this connection is registered already")
+        if role == "server" and self.route is not None:
+            raise ClusterError(
+                "the cluster is complete and running: a server that joins a running job is not "
+                "supported yet. Raise expected_node_num and start again"
+            )
+        number = self.new_number()
+        member = Member(number, role, message.host, message.pid, peer, endpoints)
+        self.all[number] = member
+        peer.tag = member
+        log.info("%s registered from %s", member.name, show(peer.address))
+        reply(
+            messages.Welcome(
+                number,
+                number,
+                self.life,
+                self._settings.frag_num,
+                self._settings.heartbeat_interval,
+                self._settings.heartbeat_timeout,
+            )
+        )
+        if self.route is not None:
+            self._send_route(member)
+
+    def remove(self, member: Member) -> None:
+        """Forgets a member that left."""
+        self.all.pop(member.number, None)
+
+    # --- forming ---------------------------------------------------------------------------
+
+    def missing(self) -> str:
+        """Who is not there yet, in words; empty once the cluster is formed."""
+        if self._formed:
+            return ""
+        if self.route is not None:
+            slow = ", ".join(m.name for m in self.nodes() if not m.acknowledged)
+            return f"{slow} to connect to every server"
+        servers, have = len(self.nodes("server")), len(self.nodes())
+        want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
+        parts = []
+        if have < want:
+            parts.append(f"{want - have} of {want} nodes")
+        if servers < wanted_servers:
+            parts.append(f"at least {wanted_servers - servers} more server(s)")
+        there = ", ".join(m.name for m in self.nodes()) or "nobody"
+        return f"{' and '.join(parts)} (here: {there})"
+
+    def check_formed(self, now: float) -> bool:
+        """Takes the next step of forming if it is time; True once, when all have the route."""
+        if self.route is not None:
+            if all(member.acknowledged for member in self.nodes()):
+                self._formed = True
+                log.info("cluster complete: %s", ", ".join(m.name for m in self.nodes()))
+                return True
+            if now - self._since > self._settings.init_timeout:
+                shards = ", ".join(show((s.host, s.port)) for s in self.route.shards)
+                self._fail(
+                    f"waited {self._settings.init_timeout:.0f} s (init_timeout) for "
+                    f"{self.missing()}: {shards}. Is a firewall in the way?"
+                )
+            return False
+        servers, have = len(self.nodes("server")), len(self.nodes())
+        if have >= self._settings.expected_node_num:
+            if servers >= self._wanted_servers:
+                self._make_route()
+            else:
+                self._fail(
+                    f"all {have} expected nodes are here, but only {servers} of them are servers: "
+                    f"missing {self.missing()}. Start more servers or correct expected_node_num"
+                )
+        elif now - self._since > self._settings.master_time_out:
+            self._fail(
+                f"waited {self._settings.master_time_out:.0f} s (master_time_out), still missing "
+                f"{self.missing()}. Were they started, with this master_addr?"
+            )
+        elif now >= self._notice_at:
+            self._notice_at = now + NOTICE_S
+            left_s = self._settings.master_time_out - (now - self._since)
+            log.info("waiting for %s, %.0f s left", self.missing(), left_s)
+        return False
+
+    @property
+    def _wanted_servers(self) -> int:
+        return max(1, self._settings.expected_servers)
+
+    def _make_route(self) -> None:
+        shards = [
+            ShardAddress(member.number, host, port)
+            for member in self.nodes("server")
+            for host, port in member.endpoints
+        ]
+        self.route = Route.build(1, shards, self._settings.frag_num)
+        self._since = time.monotonic()
+        log.info("route epoch 1: %d shards, %d fragments", len(shards), self.route.frag_num)
+        for member in list(self.all.values()):
+            self._send_route(member)
+
+    def _send_route(self, member: Member) -> None:
+        assert self.route is not None
+        member.state = "connecting"
+
+        def acknowledged(answer: Answer) -> None:
+            if isinstance(answer, SnailError):
+                if member.number in self.all and member.role != "driver":
+                    self._fail(f"{member.name} cannot use the route: {answer}")
+                return
+            member.acknowledged = True
+            member.state = "ready"
+            self._on_ready(member)
+
+        self._server.call(member.peer, messages.TakeRoute(self.route.to_dict()), acknowledged)
+
+    # --- tables and statistics ---------------------------------------------------------------
+
+    def declare(self, message: messages.Declare, reply: Reply) -> None:
+        """Numbers the tables and has every server make them, then answers.
+
+        Raises
+        ------
+        ConfigError
+            A table is declared in two ways, or there are too many.
+        """
+        numbered: list[tuple[int, Table]] = []
+        for item in message.tables:
+            table = Table.from_dict(item)
+            number, known = self.tables.get(table.name, (len(self.tables) + 1, table))
+            if known != table:
+                raise ConfigError(
+                    f"table {table.name!r} is declared in two ways: {known} and {table}"
+                )
+            if number > TABLES_MAX:
+                raise ConfigError(f"more than {TABLES_MAX:,} tables")
+            self.tables[table.name] = (number, table)
+            numbered.append((number, table))
+        order = messages.MakeTables([[number, table.to_dict()] for number, table in numbered])
+        left = {member.number for member in self.nodes("server")}
+
+        def made(member: Member) -> Callable[[Answer], None]:
+            def note(answer: Answer) -> None:
+                if isinstance(answer, SnailError):
+                    reply(ClusterError(f"{member.name} cannot make the tables: {answer}"))
+                    return
+                left.discard(member.number)
+                if not left:
+                    reply(messages.Declared([number for number, _ in numbered]))
+
+            return note
+
+        for member in self.nodes("server"):
+            self._server.call(member.peer, order, made(member))
+
+    def ask_stats(self) -> None:
+        """Asks every server for its counters; `Member.stats` gets them."""
+        for member in self.nodes("server"):
+            self._server.call(member.peer, messages.Ask("stats"), self._note_stats(member))
+
+    def shard_sum(self, counter: str) -> int:
+        """Sum of a counter over all shards, as last told."""
+        shards = [s for m in self.nodes("server") for s in m.stats.get("shards", [])]
+        return int(sum(shard.get(counter, 0) for shard in shards))
+
+    def _note_stats(self, member: Member) -> Callable[[Answer], None]:
+        def note(answer: Answer) -> None:
+            if isinstance(answer, messages.Report):
+                member.stats = answer.data
+
+        return note
