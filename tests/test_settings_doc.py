@@ -9,7 +9,7 @@ from pathlib import Path
 
 import snailps.models
 from snailps.config import ROLE_CLASSES, JobSettings, describe, setting, settings_of
-from snailps.config.document import documented_classes
+from snailps.cli.settings import documented_classes
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "settings.md"
@@ -25,13 +25,13 @@ class ModelSettings(JobSettings):
 
 def test_settings_page_is_current():
     assert PAGE.read_text(encoding="utf-8") == describe(documented_classes()), (
-        "docs/settings.md is out of date; run: python -m snailps.config > docs/settings.md"
+        "docs/settings.md is out of date; run: python -m snailps.cli.settings > docs/settings.md"
     )
 
 
-def test_config_module_prints_the_page():
+def test_settings_module_prints_the_page():
     done = subprocess.run(
-        [sys.executable, "-m", "snailps.config"],
+        [sys.executable, "-m", "snailps.cli.settings"],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout == describe(documented_classes())

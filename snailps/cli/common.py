@@ -59,6 +59,7 @@ def known_classes(raw: RawConfig) -> tuple[type[Settings], ...]:
 
 def role_settings(raw: RawConfig, cls: type[S], *, name: str) -> S:
     """A role's settings, with logging set up and notices given."""
+    known: tuple[type[Settings], ...]
     try:
         known = known_classes(raw)
     except ConfigError:
@@ -66,7 +67,7 @@ def role_settings(raw: RawConfig, cls: type[S], *, name: str) -> S:
         if cls is not ServerSettings:
             raise
         known = (MasterSettings, WorkerSettings, JobSettings, *models.SETTINGS.values())
-        names = {key for one in (*known, cls) for key in settings_of(one)}
+        names = {key for one in [*known, ServerSettings] for key in settings_of(one)}
         raw = RawConfig(entry for entry in raw.entries if entry.key in names)
     settings = raw.build(cls, also_known=known)
     set_up_logging(settings.log_level, name)

@@ -30,21 +30,23 @@ app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this
 def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     """The command of a model: a function with one option a setting."""
     fixed = _FIXED.get(name, {})
-    parameters = [
-        _parameter("servers", ServersOption, 1),
-        _parameter("workers", WorkersOption, 1),
-    ]
-    settings = {**settings_of(cls), "threads": settings_of(WorkerSettings)["threads"]}
+    job = settings_of(JobSettings)
+    own = {key: value for key, value in settings_of(cls).items() if key not in job}
+    first = {key: job[key] for key in ("input", "output")}
+    settings = {**first, **own, **job, "threads": settings_of(WorkerSettings)["threads"]}
+    parameters = []
     for key, setting in settings.items():
         if key in _NOT_OPTIONS or key in fixed:
             continue
         flag = f"--{key.replace('_', '-')}"
         shown = setting.format(setting.default)
-        text = setting.help + (f" [default: {shown}]" if shown else "")
+        text = setting.help + (f" Default: {shown}." if shown else "")
         kind: Any = list[str] | None if key == "input" else str | None
         metavar = "PATH..." if key == "input" else (setting.unit or "VALUE").upper()
         option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
         parameters.append(_parameter(key, Annotated[kind, option], None))
+    parameters.append(_parameter("servers", ServersOption, 1))
+    parameters.append(_parameter("workers", WorkersOption, 1))
     log_option = typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
     parameters.append(_parameter("json_log", Annotated[Path | None, log_option], None))
     parameters.append(_parameter("as_json", JsonOption, False))

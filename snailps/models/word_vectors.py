@@ -38,14 +38,13 @@ from snailps.data._text import Lexicon, WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.roles.tables import Table
-from snailps.roles.worker import Block, Results, Surveyor, Worker
-from snailps.transport._client import Pending
+from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 
 BUCKET_KEY = 1 << 40
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
-NOISE_POOL = 1_000_000
+NOISE_POOL = 300_000
 """Noise words drawn for a block; the kernel picks among them.  Enough that the pool's own sampling
 error is small against that of the picks, few enough that a block pulls few rows for noise alone."""
 EXPORT_ROWS = 50_000

@@ -24,6 +24,8 @@ from snailps.errors import ConfigError, MisuseError
 from snailps.roles.tables import Table
 from snailps.transport._client import Client, Pending
 
+__all__ = ["Block", "Pending", "Results", "Surveyor", "Worker", "load_class"]
+
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 

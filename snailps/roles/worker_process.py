@@ -8,10 +8,12 @@ and prepared, in a thread of its own, while the current one trains.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -77,9 +79,7 @@ class WorkerProcess(Node):
         except _Ended:
             pass
         except Exception as error:
-            self._report(error)
-            self.ended.wait(self.settings.request_timeout)
-            self.end(EXIT_FAILED, explain(error))
+            self._give_up(error)
         finally:
             figures = self._client.counters() if self._client is not None else {}
             if self._client is not None:
@@ -143,13 +143,17 @@ class WorkerProcess(Node):
             self._declare(model)
             if start.survey:
                 self._survey(model, scratch)
+                if self._leaving:  # nobody may be left to finish the survey
+                    return
                 summary = self._ask(messages.Summarise(), None)
                 assert isinstance(summary, messages.Summary)
                 model.summary = summary.blob
-            model.setup()
+            with _named(model, "setup"):
+                model.setup()
             if not self._leaving:
                 self._train(model, scratch)
-            model.finish()
+            with _named(model, "finish"):
+                model.finish()
             assert self._client is not None
             self._client.flush(self.settings.request_timeout)
             self.control.note(messages.Finished({**self._client.counters()}))
@@ -176,7 +180,8 @@ class WorkerProcess(Node):
         while (lease := self._leased("survey")) is not None:
             begin = time.monotonic()
             block = self._block(lease, "survey", model, scratch)
-            part = model.survey(block)
+            with _named(model, "survey", block):
+                part = model.survey(block)
             done = messages.Done(
                 "survey", block.number, len(block.data), time.monotonic() - begin, {}, part
             )
@@ -184,43 +189,43 @@ class WorkerProcess(Node):
 
     def _train(self, model: Worker, scratch: Scratch) -> None:
         with ThreadPoolExecutor(1, "snailps-prepare") as helper:
-            coming = helper.submit(self._next_block, model, scratch)
-            block = self._await(coming)
-            while block is not None:
-                coming = helper.submit(self._next_block, model, scratch)
-                begin = time.monotonic()
-                metrics = {key: float(value) for key, value in self._guard(model, block).items()}
-                self._ask(
-                    messages.Done(
-                        "train",
-                        block.number,
-                        int(metrics.pop("units", metrics.get("examples", 0))),
-                        time.monotonic() - begin,
-                        metrics,
-                    ),
-                    self.settings.request_timeout,
-                )
-                block = self._await(coming)
-                if self._leaving:
-                    return
+            try:
+                self._train_blocks(model, scratch, helper)
+            except Exception as error:
+                # Said here, not further out: the helper may wait for a lease that the master
+                # keeps back until our own block is finished, and leaving `with` waits for it.
+                self._give_up(error)
+                raise
 
-    def _guard(self, model: Worker, block: Block) -> dict[str, float]:
-        try:
-            return dict(model.train(block))
-        except SnailError:
-            raise
-        except Exception as error:
-            raise ClusterError(
-                f"{type(model).__name__}.train failed on block {block.number} ({block.path}, bytes "
-                f"{block.start:,} to {block.stop:,}): {type(error).__name__}: {error}"
-            ) from error
+    def _train_blocks(self, model: Worker, scratch: Scratch, helper: ThreadPoolExecutor) -> None:
+        coming = helper.submit(self._next_block, model, scratch)
+        block = self._await(coming)
+        while block is not None:
+            coming = helper.submit(self._next_block, model, scratch)
+            begin = time.monotonic()
+            with _named(model, "train", block):
+                metrics = {key: float(value) for key, value in model.train(block).items()}
+            self._ask(
+                messages.Done(
+                    "train",
+                    block.number,
+                    int(metrics.pop("units", metrics.get("examples", 0))),
+                    time.monotonic() - begin,
+                    metrics,
+                ),
+                self.settings.request_timeout,
+            )
+            block = self._await(coming)
+            if self._leaving:
+                return
 
     def _next_block(self, model: Worker, scratch: Scratch) -> Block | None:
         lease = self._leased("train")
         if lease is None:
             return None
         block = self._block(lease, "train", model, scratch)
-        block.prepared = model.prepare(block)
+        with _named(model, "prepare", block):
+            block.prepared = model.prepare(block)
         return block
 
     def _leased(self, pass_: str) -> messages.Leased | None:
@@ -277,13 +282,32 @@ class WorkerProcess(Node):
         """The result of the helper's thread."""
         return future.result()
 
-    def _report(self, error: Exception) -> None:
-        """Tells the master, once, why this worker cannot go on."""
+    def _give_up(self, error: Exception) -> None:
+        """Tells the master, once, why this worker cannot go on, and ends it."""
         if self.ended.is_set():
             return
         cause = error.__cause__ or error
         trace = ""
         if not isinstance(cause, SnailError):
             trace = "".join(traceback.format_exception(cause))
-        log.error("%s%s", explain(error), f"\n{trace}" if trace else "")
+            log.error("%s\n%s", explain(error), trace)
         self.control.note(messages.Failed(explain(error), trace))
+        self.end(EXIT_FAILED, explain(error))
+
+
+@contextlib.contextmanager
+def _named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
+    """Whatever the user's code raises gets the name of its method and of its block."""
+    try:
+        yield
+    except (SnailError, _Ended):
+        raise
+    except Exception as error:
+        where = (
+            f" on block {block.number} ({block.path}, bytes {block.start:,} to {block.stop:,})"
+            if block is not None
+            else ""
+        )
+        raise ClusterError(
+            f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,26 @@
+"""``python -m snailps.cli.settings > docs/settings.md``: the page of all settings, models included.
+
+roles, a job, each model -> documented_classes -> config.describe -> standard output
+"""
+
+from __future__ import annotations
+
+import sys
+
+from snailps import models
+from snailps.config import ROLE_CLASSES, JobSettings, describe
+from snailps.config.fields import Settings
+
+
+def documented_classes() -> list[tuple[str, type[Settings]]]:
+    """Title and class of every section of docs/settings.md: the roles, a job, each model."""
+    names: dict[type[JobSettings], list[str]] = {}
+    for name, cls in models.SETTINGS.items():
+        names.setdefault(cls, []).append(name)
+    sections: list[tuple[str, type[Settings]]] = list(ROLE_CLASSES)
+    sections += [(f"Model: {', '.join(which)}", cls) for cls, which in names.items()]
+    return sections
+
+
+if __name__ == "__main__":
+    sys.stdout.write(describe(documented_classes()))
