@@ -33,9 +33,8 @@ def read_corpus(path: Path, min_count: int, cache: Path | None) -> tuple[list[st
     if cache and (cache / "words.txt").exists():
         words = (cache / "words.txt").read_text().split("\n")
         return words, np.load(cache / "ids.npy")
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as file:
-        tokens = file.read().split()
+    raw = path.read_bytes()
+    tokens = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().split()
     words = [w for w, n in Counter(tokens).most_common() if n >= min_count]
     number = {w: i for i, w in enumerate(words)}
     ids = np.fromiter((number.get(t, -1) for t in tokens), np.int32, len(tokens))

@@ -1,7 +1,5 @@
 """Types of the compiled kernels; `snailps.kernels` re-exports the build chosen for this CPU."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,7 @@ Longs = NDArray[np.int64]
 LANES: int
 """float32 lanes of this build's vectors: 4 (base), 8 (avx2), 16 (avx512)."""
 GROUP: int
-"""Consecutive centre words that are trained together: 16."""
+"""Consecutive centre words that are trained together: at most 16."""
 SHARED: int
 """Negatives that a group shares: 32."""
 PAD: int
@@ -109,18 +107,21 @@ def train_words(
     Raises
     ------
     ValueError
-        Shapes, strides or alignment that do not fit, a number out of range: the message says which.
+        Shapes, strides or alignment that do not fit, a number out of range.
 
     Notes
     -----
     16 consecutive centres share 32 noise words, each weighted ``contexts * negatives / 32`` (CBOW:
     ``negatives / 32``); a noise word that is the positive word of a pair does not count for
-    that pair.  A group reads every row before it changes any, so it is one small batch.  As in
-    fastText, a bag's vector is the mean of its rows, and each of the rows gets the whole gradient.
+    that pair.  A group reads every row before it changes any, so it is one small batch; it ends
+    early where a centre would come a second time, because one word taking several steps at once
+    overshoots.  As in fastText, a bag's vector is the mean of its rows, and each of the rows gets
+    the whole gradient.
 
     Releases the GIL.  Several threads may train on the same `inputs` and `outputs` at once:
     the writers race (Hogwild), an update may now and then be lost, nothing else happens.
-    Scratch is taken once a call, about 50 kB.  Validation reads `tokens`, `noise` and `bag_rows` once.
+    Scratch is taken once a call, about 50 kB; `tokens`, `noise` and `bag_rows` are read once
+    more, to check them.
 
     References
     ----------
@@ -128,7 +129,8 @@ def train_words(
     compositionality", NIPS 2013 (negative sampling).  A. Mnih, Y. W. Teh, "A fast and simple
     algorithm for training neural probabilistic language models", ICML 2012 (NCE).
     P. Bojanowski et al., "Enriching word vectors with subword information", TACL 2017.
-    S. Ji et al., "Parallelizing word2vec in shared and distributed memory", 2016 (shared negatives).
+    S. Ji et al., "Parallelizing word2vec in shared and distributed memory", 2016 (shared
+    negatives).
     B. Recht et al., "Hogwild!", NIPS 2011.
     """
 
@@ -156,5 +158,3 @@ def bag_means(inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats
 
 def score_probe(x: Floats) -> tuple[Floats, Floats]:
     """The kernel's sigmoid and -log(sigmoid) of float32[n], for tests of their stated error."""
-
-__test__: dict[str, Any]

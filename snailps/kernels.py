@@ -12,6 +12,7 @@ import importlib
 import mmap
 import os
 import platform
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -178,10 +179,8 @@ def padded(n: int, dim: int) -> NDArray[np.float32]:
         memory = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # Purely advice: a kernel without transparent huge pages refuses it.
-            try:
+            with suppress(OSError):
                 memory.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass
         return np.frombuffer(memory, np.float32).reshape(n, stride)
     room = np.zeros(n * stride + PAD, np.float32)
     skip = -room.ctypes.data % (4 * PAD) // 4

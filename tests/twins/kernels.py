@@ -70,10 +70,16 @@ def draw(seed: int, k: int, bound: int) -> int:
 def groups(tokens, window: int, noise, seed: int):
     """Yields (first token, [(centre, its context words)], noise words) a group."""
     words = [i for i, t in enumerate(tokens) if t >= 0]
-    for number, begin in enumerate(range(0, len(words), GROUP)):
+    begin = number = 0
+    while begin < len(words):
         k = number * (GROUP + SHARED)
+        end = begin
+        while end < min(begin + GROUP, len(words)):
+            if tokens[words[end]] in [tokens[i] for i in words[begin:end]]:
+                break
+            end += 1
         lanes = []
-        for lane, at in enumerate(words[begin : begin + GROUP]):
+        for lane, at in enumerate(words[begin:end]):
             reach = 1 + draw(seed, k + lane, window)
             around = []
             for step in (-1, 1):
@@ -85,6 +91,7 @@ def groups(tokens, window: int, noise, seed: int):
             lanes.append((int(tokens[at]), around))
         shared = [int(noise[draw(seed, k + GROUP + t, len(noise))]) for t in range(SHARED)]
         yield words[begin], lanes, shared
+        begin, number = end, number + 1
 
 
 def examples(lanes, model: int):
