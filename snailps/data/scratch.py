@@ -53,7 +53,8 @@ class Scratch:
         Where the copies live; made if need be (mode 0700).  It must belong to this user.
         Empty: `default_folder()`.
     bytes_max : int
-        Limit on all copies in the folder, other jobs' included, in bytes.
+        Limit on all copies in the folder, other jobs' included, in bytes.  0: half of the space
+        that the disk would have without them.
     wait_s : float
         How long to wait for another process that is unpacking, in seconds.
 
@@ -132,7 +133,8 @@ class Scratch:
 
     def _unpack(self, path: str, copy: Path) -> None:
         """Writes the copy beside its place, then renames it.  The folder's lock is held."""
-        allowed = self.bytes_max - self._used()
+        limit = self._limit()
+        allowed = limit - self._used()
         part = copy.with_suffix(".part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -148,9 +150,9 @@ class Scratch:
                     written += len(chunk)
                     if written > allowed:
                         self._remove_unused(but=part)
-                        allowed = self.bytes_max - self._used(but=part)
+                        allowed = limit - self._used(but=part)
                     if written > allowed:
-                        raise self._too_large(path, written, allowed)
+                        raise self._too_large(path, written, allowed, limit)
                     try:
                         target.write(chunk)
                         target.flush()
@@ -165,10 +167,13 @@ class Scratch:
             part.unlink(missing_ok=True)
             raise
 
-    def _too_large(self, path: str, needed: int, allowed: int) -> DataError:
+    def _limit(self) -> int:
+        return self.bytes_max or (shutil.disk_usage(self.folder).free + self._used()) // 2
+
+    def _too_large(self, path: str, needed: int, allowed: int, limit: int) -> DataError:
         return DataError(
             f"cannot unpack {path} into {self.folder}: it needs more than {needed:,} bytes, "
-            f"{max(allowed, 0):,} of the {self.bytes_max:,} bytes of scratch are left beside what "
+            f"{max(allowed, 0):,} of the {limit:,} bytes of scratch are left beside what "
             "is in use. Allow more scratch, or unpack the file yourself and name the result"
         )
 

@@ -75,7 +75,7 @@ cdef uint64_t _padded(uint64_t n) noexcept nogil:
 
 
 cdef Outcome _groups_are_good(Context *me, const FrameHeader *head, const char *body,
-                              uint64_t row_bytes, char *out, Reply *reply,
+                              uint64_t dim, uint64_t row_bytes, char *out, Reply *reply,
                               bint *good) noexcept nogil:
     """Checks counts, lengths, ownership and the fragment of every key of a PULL or PUSH."""
     cdef const GroupHead *top = <const GroupHead *>body
@@ -87,6 +87,9 @@ cdef Outcome _groups_are_good(Context *me, const FrameHeader *head, const char *
     if head.body_bytes < sizeof(GroupHead):
         return _error(out, reply, b"length", b"body of %llu bytes, at least %llu expected",
                       head.body_bytes, sizeof(GroupHead))
+    if top.dim != dim:
+        return _error(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",
+                      dim, top.dim)
     expected = _padded(sizeof(GroupHead) + <uint64_t>top.groups * sizeof(Group)
                        + <uint64_t>top.keys * (8 + row_bytes))
     if head.body_bytes != expected:
@@ -127,7 +130,7 @@ cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head, const cha
     cdef uint64_t reply_bytes
     cdef uint32_t g, at = 0
     cdef bint good
-    cdef Outcome outcome = _groups_are_good(me, head, body, 0, out, reply, &good)
+    cdef Outcome outcome = _groups_are_good(me, head, body, dim, 0, out, reply, &good)
     if not good:
         return outcome
     reply_bytes = _padded(<uint64_t>top.groups * 8 + top.keys * dim * 4)
@@ -163,7 +166,8 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head, const cha
     cdef const float *values
     cdef uint32_t g, fetched, at = 0
     cdef bint good
-    cdef Outcome outcome = _groups_are_good(me, head, body, dim * 4, out, reply, &good)
+    cdef Outcome outcome = _groups_are_good(me, head, body, dim, dim * 4, out,
+                                            reply, &good)
     if not good:
         return outcome
     if top.seq == 0 or head.incarnation == 0:
@@ -226,6 +230,7 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
         packed[n * dim] = 0
     top.cursor = cursor if n else 0
     top.keys = n
+    top.dim = <uint32_t>dim
     me.rows_scanned += n
     reply.kind = KIND_SCANNED
     reply.body_bytes = _padded(sizeof(ScannedHead) + n * (8 + dim * 4))

@@ -225,9 +225,9 @@ class Master:
     def _fail(self, text: str, code: int = EXIT_FAILED) -> None:
         if self._stop_at is None:
             self._failed = code == EXIT_FAILED
-            self._stop(code, text)
+            self._stop(code, text, broken=True)
 
-    def _stop(self, code: int, text: str) -> None:
+    def _stop(self, code: int, text: str, *, broken: bool = False) -> None:
         if self._stop_at is not None:
             return
         self._code, self.verdict = code, text
@@ -236,7 +236,7 @@ class Master:
         for member in list(self._members.all.values()):
             if member.state != "gone":
                 member.state = "stopping"
-            self._server.note(member.peer, messages.Stop(self._failed, text))
+            self._server.note(member.peer, messages.Stop(broken, text))
 
     def _check_stopped(self, now: float) -> None:
         assert self._stop_at is not None

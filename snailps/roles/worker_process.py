@@ -291,8 +291,8 @@ class WorkerProcess(Node):
         if not isinstance(cause, SnailError):
             trace = "".join(traceback.format_exception(cause))
             log.error("%s\n%s", explain(error), trace)
+        self.end(EXIT_FAILED, explain(error))  # first: the master's Stop may be very quick
         self.control.note(messages.Failed(explain(error), trace))
-        self.end(EXIT_FAILED, explain(error))
 
 
 @contextlib.contextmanager

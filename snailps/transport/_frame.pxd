@@ -45,7 +45,9 @@ cdef packed struct FrameHeader:
 cdef packed struct GroupHead:
     uint64_t seq                    # PUSH: number of this push; PULL: 0
     uint32_t keys                   # in all groups
-    uint32_t groups
+    uint32_t groups                 # in ascending order of fragment, none twice
+    uint32_t dim                    # floats a row, as the sender knows the table
+    uint32_t zero
 
 cdef packed struct Group:           # the next `keys` keys belong to `fragment`
     uint32_t fragment
@@ -58,4 +60,5 @@ cdef packed struct ScanHead:
 
 cdef packed struct ScannedHead:
     uint64_t cursor                 # where to go on, 0 = this was the end
-    uint64_t keys
+    uint32_t keys
+    uint32_t dim

@@ -15,7 +15,7 @@ ctypedef struct Reply:
 
 ctypedef struct Handler:
     void *context
-    # `body` is head.body_bytes long and may be unaligned; `out` has room for DATA_BODY_MAX bytes.
+    # `body` is head.body_bytes long and 8-byte aligned; `out` has room for DATA_BODY_MAX bytes.
     # Runs in the loop's thread without the GIL, must not block and must not keep pointers.
     Outcome (*handle)(void *context, const FrameHeader *head, const char *body,
                       char *out, Reply *reply) noexcept nogil
@@ -31,5 +31,6 @@ cdef class ShardLoop:
     cdef dict sessions
     cdef list commands
     cdef object commands_lock
+    cdef bint ended
     cdef object owner
     cdef void set_handler(self, Handler *handler, object owner)

@@ -11,45 +11,18 @@ number for each) nor what a missed beat means.
 import threading
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
+from snailps.errors import MisuseError
+
 from snailps.transport._frame cimport *
-
-cdef extern from "<poll.h>" nogil:
-    enum: POLLIN, POLLERR, POLLHUP
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long n, int timeout)
-
-cdef extern from "<sys/socket.h>" nogil:
-    enum: MSG_NOSIGNAL, MSG_DONTWAIT
-    ssize_t c_recv "recv"(int fd, void *buf, size_t n, int flags)
-    ssize_t c_send "send"(int fd, const void *buf, size_t n, int flags)
-
-cdef extern from "<unistd.h>" nogil:
-    int c_close "close"(int fd)
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t *m, void *attr)
-    int pthread_mutex_lock(pthread_mutex_t *m)
-    int pthread_mutex_unlock(pthread_mutex_t *m)
-    int pthread_mutex_destroy(pthread_mutex_t *m)
-
-cdef extern from "<time.h>" nogil:
-    enum: CLOCK_MONOTONIC
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *t)
+from snailps.transport._posix cimport *
 
 cdef enum:
     TURN_MS = 50                # how soon a new peer gets its first beat
+    READS_MAX = 4               # of one peer a turn: one that floods us must not silence the others
 
 
 cdef struct Peer:
@@ -60,53 +33,55 @@ cdef struct Peer:
 
 
 cdef struct Heart:
-    pthread_mutex_t lock        # guards the two arrays
+    pthread_mutex_t lock        # guards the two arrays; taken without the GIL, see Pulse._lock
     pollfd *fds
     Peer *peers
     uint32_t count
     uint32_t cap
     double interval_s
-    bint stop
+    int stop
 
 
-cdef double _now() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return t.tv_sec + t.tv_nsec * 1e-9
+cdef void _listen_to(Heart *heart, uint32_t i, double now) noexcept nogil:
+    """Takes what a peer has sent, whatever it is: every byte is a sign of life."""
+    cdef char sink[4096]
+    cdef ssize_t got
+    cdef int reads = 0
+    while reads < READS_MAX:
+        got = c_recv(heart.fds[i].fd, sink, sizeof(sink), MSG_DONTWAIT)
+        if got <= 0:
+            if got == 0 or (errno != EAGAIN and errno != EINTR):
+                heart.peers[i].closed = True
+                heart.fds[i].fd = -1 - heart.fds[i].fd      # poll ignores negative ones
+            return
+        heart.peers[i].heard = now
+        reads += 1
+
+
+cdef void _turn(Heart *heart, const FrameHeader *beat) noexcept nogil:
+    cdef uint32_t i
+    cdef double now = now_s()
+    poll(heart.fds, heart.count, 0)
+    for i in range(heart.count):
+        if not heart.peers[i].closed and heart.fds[i].revents & (POLLIN | POLLERR | POLLHUP):
+            _listen_to(heart, i, now)
+        if not heart.peers[i].closed and now - heart.peers[i].beaten >= heart.interval_s:
+            heart.peers[i].beaten = now
+            # A full socket buffer means that the peer is not reading: it will be missed soon.
+            c_send(heart.fds[i].fd, beat, FRAME_HEADER_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT)
 
 
 cdef void _run(Heart *heart) noexcept nogil:
-    cdef uint32_t i
-    cdef double now
-    cdef ssize_t got
-    cdef char sink[4096]
     cdef FrameHeader beat
     memset(&beat, 0, sizeof(beat))
     beat.magic = FRAME_MAGIC
     beat.version = FRAME_VERSION
     beat.kind = KIND_HEARTBEAT
-    while not heart.stop:
-        poll(NULL, 0, TURN_MS)          # sleeps without the lock, so that peers can be added
+    while not load_flag(&heart.stop):
         pthread_mutex_lock(&heart.lock)
-        poll(heart.fds, heart.count, 0)
-        now = _now()
-        for i in range(heart.count):
-            if heart.peers[i].closed:
-                continue
-            while heart.fds[i].revents & (POLLIN | POLLERR | POLLHUP):
-                got = c_recv(heart.fds[i].fd, sink, sizeof(sink), MSG_DONTWAIT)
-                if got > 0:
-                    heart.peers[i].heard = now
-                    continue
-                if got == 0 or (errno != EAGAIN and errno != EINTR):
-                    heart.peers[i].closed = True
-                    heart.fds[i].fd = -1 - heart.fds[i].fd      # poll ignores negative ones
-                break
-            if not heart.peers[i].closed and now - heart.peers[i].beaten >= heart.interval_s:
-                heart.peers[i].beaten = now
-                # A full socket buffer means that the peer is not reading: it will be missed soon.
-                c_send(heart.fds[i].fd, &beat, FRAME_HEADER_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT)
+        _turn(heart, &beat)
         pthread_mutex_unlock(&heart.lock)
+        poll(NULL, 0, TURN_MS)      # sleeps without the lock, so that peers can be added
 
 
 cdef class Pulse:
@@ -119,6 +94,7 @@ cdef class Pulse:
 
     cdef Heart *heart
     cdef object thread
+    cdef bint stopped
 
     def __cinit__(self, double interval_s):
         self.heart = <Heart *>calloc(1, sizeof(Heart))
@@ -133,47 +109,41 @@ cdef class Pulse:
         self.thread.start()
 
     def stop(self):
-        """Ends the thread and closes every socket."""
-        self.heart.stop = True
+        """Ends the thread and closes every socket.  Twice is harmless."""
+        store_flag(&self.heart.stop, 1)
         if self.thread.ident is not None:
             self.thread.join()
-        for i in range(self.heart.count):
-            self._close(i)
-        self.heart.count = 0
+        self._lock()
+        self.stopped = True
+        self._close_all()
+        pthread_mutex_unlock(&self.heart.lock)
 
     def add(self, sock, uint64_t number):
-        """Takes over an authenticated socket; counts as heard now."""
-        cdef uint32_t cap
-        cdef void *grown
+        """Takes over an authenticated socket; counts as heard now.
+
+        Raises
+        ------
+        MisuseError
+            After `stop`; the socket is still the caller's.
+        """
+        cdef int fd = sock.fileno()
+        cdef bint added = False
         sock.setblocking(False)
-        pthread_mutex_lock(&self.heart.lock)
-        try:
-            if self.heart.count == self.heart.cap:
-                cap = max(16, self.heart.cap * 2)
-                grown = realloc(self.heart.fds, cap * sizeof(pollfd))
-                if grown == NULL:
-                    raise MemoryError
-                self.heart.fds = <pollfd *>grown
-                grown = realloc(self.heart.peers, cap * sizeof(Peer))
-                if grown == NULL:
-                    raise MemoryError
-                self.heart.peers = <Peer *>grown
-                self.heart.cap = cap
-            i = self.heart.count
-            memset(&self.heart.fds[i], 0, sizeof(pollfd))
-            memset(&self.heart.peers[i], 0, sizeof(Peer))
-            self.heart.fds[i].fd = sock.detach()
-            self.heart.fds[i].events = POLLIN
-            self.heart.peers[i].number = number
-            self.heart.peers[i].heard = _now()
-            self.heart.count += 1
-        finally:
-            pthread_mutex_unlock(&self.heart.lock)
+        self._lock()
+        if not self.stopped:
+            added = self._add(fd, number)
+        pthread_mutex_unlock(&self.heart.lock)
+        if added:
+            sock.detach()
+        elif self.stopped:
+            raise MisuseError("this pulse has stopped")
+        else:
+            raise MemoryError
 
     def remove(self, uint64_t number):
         """Closes the sockets of a peer, if there are any."""
         cdef uint32_t i = 0
-        pthread_mutex_lock(&self.heart.lock)
+        self._lock()
         while i < self.heart.count:
             if self.heart.peers[i].number == number:
                 self._close(i)
@@ -185,19 +155,62 @@ cdef class Pulse:
         pthread_mutex_unlock(&self.heart.lock)
 
     def silences(self):
-        """Seconds since each peer was last heard, as {number: seconds}; infinite once it closed."""
+        """Seconds since each peer was last heard, as {number: seconds}; infinite once it closed.
+
+        Of several sockets of one peer the liveliest counts.
+        """
+        cdef uint32_t i
+        cdef double now = now_s()
+        cdef double silence
         result = {}
-        pthread_mutex_lock(&self.heart.lock)
-        now = _now()
+        self._lock()
         for i in range(self.heart.count):
-            silence = float("inf") if self.heart.peers[i].closed else now - self.heart.peers[i].heard
-            result[self.heart.peers[i].number] = silence
+            silence = float("inf") if self.heart.peers[i].closed \
+                else max(0.0, now - self.heart.peers[i].heard)
+            number = self.heart.peers[i].number
+            result[number] = min(silence, result.get(number, silence))
         pthread_mutex_unlock(&self.heart.lock)
         return result
 
-    cdef void _close(self, uint32_t i):
+    cdef void _lock(self) noexcept:
+        # Whoever holds the lock may want the GIL (a dict grows, a collection starts), so nobody
+        # may wait for the lock while holding the GIL.
+        with nogil:
+            pthread_mutex_lock(&self.heart.lock)
+
+    cdef bint _add(self, int fd, uint64_t number) noexcept:
+        """Under the lock; False = no memory."""
+        cdef uint32_t cap = max(<uint32_t>16, self.heart.cap * 2)
+        cdef uint32_t i = self.heart.count
+        cdef void *grown
+        if i == self.heart.cap:
+            grown = realloc(self.heart.fds, cap * sizeof(pollfd))
+            if grown == NULL:
+                return False
+            self.heart.fds = <pollfd *>grown
+            grown = realloc(self.heart.peers, cap * sizeof(Peer))
+            if grown == NULL:
+                return False
+            self.heart.peers = <Peer *>grown
+            self.heart.cap = cap
+        memset(&self.heart.fds[i], 0, sizeof(pollfd))
+        memset(&self.heart.peers[i], 0, sizeof(Peer))
+        self.heart.fds[i].fd = fd
+        self.heart.fds[i].events = POLLIN
+        self.heart.peers[i].number = number
+        self.heart.peers[i].heard = now_s()
+        self.heart.count += 1
+        return True
+
+    cdef void _close(self, uint32_t i) noexcept:
         cdef int fd = self.heart.fds[i].fd
         c_close(fd if fd >= 0 else -1 - fd)
+
+    cdef void _close_all(self) noexcept:
+        cdef uint32_t i
+        for i in range(self.heart.count):
+            self._close(i)
+        self.heart.count = 0
 
     def _loop(self):
         with nogil:
@@ -205,6 +218,7 @@ cdef class Pulse:
 
     def __dealloc__(self):
         if self.heart != NULL:
+            self._close_all()
             pthread_mutex_destroy(&self.heart.lock)
             free(self.heart.fds)
             free(self.heart.peers)

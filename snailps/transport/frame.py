@@ -29,7 +29,7 @@ CONTROL_BODY_MAX = 256 << 20
 """Largest body of a control frame, bytes, packed or unpacked: a merged vocabulary fits."""
 
 DATA_BODY_MAX = 1 << 20
-"""Largest body of a data frame, bytes.  Senders aim at `SUBFRAME_BYTES`; one wide row may need more."""
+"""Largest body of a data frame, bytes.  Senders aim at `SUBFRAME_BYTES`; a wide row needs more."""
 
 HANDSHAKE_BODY_MAX = 4096
 """Largest body before a peer has proved who it is, bytes."""
@@ -40,7 +40,7 @@ in cache when it is scattered, and small requests of others slip in between."""
 
 
 class Kind(enum.IntEnum):
-    """What a frame carries.  Below 16: any connection; 16..31: data plane; from 32: control plane."""
+    """What a frame carries.  Below 16: any connection; 16 to 31: data plane; from 32: control."""
 
     HELLO = 1
     PROOF = 2
@@ -186,6 +186,11 @@ class FrameDecoder:
         """Bytes taken in that do not yet make a frame."""
         return len(self._buffer)
 
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes to read, at most, so as not to read past the end of the current frame."""
+        return max(self._need - len(self._buffer), 0)
+
     def _next(self) -> Frame | None:
         magic, version, kind, flags, table, epoch, job, incarnation, request, body_bytes = (
             HEADER.unpack_from(self._buffer)
@@ -234,6 +239,20 @@ def check_header(
         )
 
 
+def check_control_kind(frame: Frame) -> None:
+    """Refuses what neither asks nor tells: on a control connection only CALL and NOTE do.
+
+    Raises
+    ------
+    ProtocolError
+        Another kind, or a call without a number to answer it by.
+    """
+    if frame.kind not in (Kind.CALL, Kind.NOTE):
+        raise ProtocolError(f"{frame.kind.name} on a control connection", "kind")
+    if frame.kind == Kind.CALL and frame.request == 0:
+        raise ProtocolError("CALL without a number", "request")
+
+
 def unpack(packed: bytes, limit: int) -> bytes:
     """Unpacks an lz4 body whose stated length is within `limit` bytes.
 
@@ -248,8 +267,8 @@ def unpack(packed: bytes, limit: int) -> bytes:
     if stated > limit:
         raise ProtocolError(f"packed body unpacks to {stated:,} bytes, limit {limit:,}", "too-long")
     try:
-        body = lz4.block.decompress(packed)
-    except lz4.block.LZ4BlockError as error:
+        body: bytes = lz4.block.decompress(packed)
+    except (lz4.block.LZ4BlockError, ValueError) as error:
         raise ProtocolError(f"damaged packed body: {error}", "packed") from None
     if len(body) != stated:
         raise ProtocolError(f"packed body unpacks to {len(body):,}, states {stated:,}", "packed")

@@ -39,12 +39,12 @@ class Message:
 
 
 def _message(cls: M) -> M:
-    frozen = dataclass(frozen=True, slots=True)(cls)
-    _REGISTRY[cls.__name__] = frozen
-    return frozen  # type: ignore[return-value]
+    _REGISTRY[cls.__name__] = cls
+    return cls
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Register(Message):
     """A node asks to belong to the cluster.
 
@@ -61,6 +61,7 @@ class Register(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Welcome(Message):
     """The node belongs: its number, its incarnation, the number of this life of the cluster."""
 
@@ -73,6 +74,7 @@ class Welcome(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class TakeRoute(Message):
     """The route of an epoch (store.route.Route.to_dict); answered when the node can use it."""
 
@@ -80,6 +82,7 @@ class TakeRoute(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class MakeTables(Message):
     """Table declarations with their numbers, for servers."""
 
@@ -87,6 +90,7 @@ class MakeTables(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Declare(Message):
     """A worker or driver names the tables that it wants; equal names must be declared equally."""
 
@@ -94,6 +98,7 @@ class Declare(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Declared(Message):
     """Numbers of the declared tables, in the order asked."""
 
@@ -101,6 +106,7 @@ class Declared(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Start(Message):
     """Every node has the route: here is the job, in settings that are strings."""
 
@@ -112,13 +118,15 @@ class Start(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Lease(Message):
-    """A worker wants its next block of a pass ("survey" or "train"); parks while others may fail."""
+    """A worker wants its next block of a pass ("survey", "train"); parks while others may fail."""
 
     pass_: str
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Leased(Message):
     """A block, or with `number` -1 the end of the pass.
 
@@ -135,6 +143,7 @@ class Leased(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Fetch(Message):
     """A worker cannot open the path of its block and wants the bytes."""
 
@@ -144,6 +153,7 @@ class Fetch(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Content(Message):
     """Bytes of a block."""
 
@@ -151,6 +161,7 @@ class Content(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Done(Message):
     """A block is finished: what it held, how it went, and a survey's part."""
 
@@ -163,11 +174,13 @@ class Done(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Summarise(Message):
     """A worker waits for the merged survey."""
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Summary(Message):
     """The merged survey (a vocabulary, say)."""
 
@@ -175,6 +188,7 @@ class Summary(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Finished(Message):
     """A worker has no block left and every push acknowledged."""
 
@@ -182,6 +196,7 @@ class Finished(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Failed(Message):
     """A node cannot go on; `trace` is for the log."""
 
@@ -190,6 +205,7 @@ class Failed(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Leaving(Message):
     """A node was asked to leave (SIGTERM)."""
 
@@ -197,6 +213,7 @@ class Leaving(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Stop(Message):
     """The end; `failed` says that it is not the normal one, `text` why."""
 
@@ -205,6 +222,7 @@ class Stop(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Bye(Message):
     """Last word of a node: its figures."""
 
@@ -212,6 +230,7 @@ class Bye(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Ask(Message):
     """What is going on?  `what` is "status" (master) or "stats" (server)."""
 
@@ -219,6 +238,7 @@ class Ask(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Report(Message):
     """Answer to Ask."""
 
@@ -226,6 +246,7 @@ class Report(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Submit(Message):
     """A driver gives a waiting cluster its job, in settings that are strings."""
 
@@ -233,11 +254,13 @@ class Submit(Message):
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Shutdown(Message):
     """A driver ends the cluster."""
 
 
 @_message
+@dataclass(frozen=True, slots=True)
 class Ok(Message):
     """Done as asked."""
 
@@ -251,7 +274,7 @@ def encode(message: Message) -> bytes:
         The JSON part is over the limit.
     """
     fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}  # type: ignore[arg-type]
-    blob = fields.pop("blob", b"")
+    blob: bytes = fields.pop("blob", b"")
     text = json.dumps({"is": type(message).__name__, **fields}, separators=(",", ":")).encode()
     if len(text) > JSON_BYTES_MAX:
         raise MisuseError(
@@ -294,6 +317,8 @@ def _checked(cls: type[Message], fields: dict[str, Any], blob: bytes) -> dict[st
     if types is None:
         types = _FIELD_TYPES[name] = get_type_hints(cls)
     known = dataclasses.fields(cls)  # type: ignore[arg-type]
+    if "blob" in fields:
+        raise ProtocolError(f"{name} has its raw bytes in the JSON", "message")
     if any(f.name == "blob" for f in known):
         fields["blob"] = blob
     elif blob:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from snailps._version import __version__
 from snailps.errors import ProtocolError, RemoteError, SnailError
-from snailps.transport.frame import Frame, Kind
+from snailps.transport.frame import HANDSHAKE_BODY_MAX, Frame, Kind
 
 NONCE_BYTES = 16
 MAC_BYTES = 32
@@ -92,7 +92,7 @@ class Hello:
         Raises
         ------
         ProtocolError
-            Another kind of frame, a wrong length, an unknown channel or role.
+            Another kind of frame, a wrong length, an unknown channel, role or agent.
         """
         if frame.kind != Kind.HELLO:
             raise ProtocolError(f"expected HELLO first, got {frame.kind.name}", "handshake")
@@ -101,7 +101,13 @@ class Hello:
                 f"HELLO of {len(frame.body)} bytes, {_HELLO.size} to {_HELLO.size + 64} expected",
                 "handshake",
             )
-        channel, role, _, node, nonce, mac = _HELLO.unpack_from(frame.body)
+        channel, role, reserved, node, nonce, mac = _HELLO.unpack_from(frame.body)
+        agent = frame.body[_HELLO.size :]
+        if reserved or not agent.isascii():
+            # Both are under the MAC only as we would write them ourselves.
+            raise ProtocolError(
+                "HELLO with reserved bits set or an agent not in ASCII", "handshake"
+            )
         try:
             return cls(
                 Channel(channel),
@@ -111,7 +117,7 @@ class Hello:
                 frame.incarnation,
                 frame.job,
                 mac,
-                frame.body[_HELLO.size :].decode("ascii", "replace"),
+                agent.decode("ascii"),
             )
         except ValueError:
             raise ProtocolError(
@@ -205,8 +211,13 @@ class ServerSession:
         ProtocolError
             The client broke the handshake, does not know the secret, or is not admitted.
         """
+        if self.ready:
+            raise ProtocolError(f"{frame.kind.name} after the handshake", "handshake")
         if self.peer is None:
-            self.peer = Hello.from_frame(frame)
+            peer = Hello.from_frame(frame)
+            if peer.mac != _NO_MAC:
+                raise ProtocolError("a client's HELLO carries no MAC", "handshake")
+            self.peer = peer
             self.hello = replace(self.hello, channel=self.peer.channel)
             self.hello = replace(
                 self.hello, mac=_mac(self._secret, b"server", self.peer, self.hello)
@@ -225,9 +236,20 @@ class ServerSession:
 
 
 def error_frame(error: SnailError, request: int = 0) -> Frame:
-    """The ERROR frame that tells a peer of an error; `request` 0 means the whole connection."""
-    body = json.dumps({"code": getattr(error, "code", "error"), "text": str(error)[:3000]})
-    return Frame(Kind.ERROR, body.encode(), request=request)
+    """The ERROR frame that tells a peer of an error; `request` 0 means the whole connection.
+
+    Notes
+    -----
+    A text that is too long for the frame loses its end.
+    """
+    code, text = getattr(error, "code", "error"), str(error)[:HANDSHAKE_BODY_MAX]
+    while True:
+        # A file name that is no UTF-8 holds lone surrogates; escaped they are still JSON.
+        words = json.dumps({"code": code, "text": text}, ensure_ascii=False)
+        body = words.encode("utf-8", "backslashreplace")
+        if len(body) <= HANDSHAKE_BODY_MAX:
+            return Frame(Kind.ERROR, body, request=request)
+        text = text[: len(text) * 3 // 4]
 
 
 def remote_error(frame: Frame) -> RemoteError:

@@ -1,0 +1,209 @@
+# cython: cdivision=True
+# The client's thread: new requests in, all links served in turns, lost links handed to the mender.
+#
+#   callers -> fresh -> queues of the links <-> shards        links lost -> mender -> links again
+#
+# Never takes the GIL.  `Core` and `Link` are in _link.pxd; threads and arrays are the caller's.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport strlen
+
+from snailps.transport._link cimport *
+from snailps.transport._posix cimport *
+from snailps.transport._request cimport Request, request_wants
+
+cdef enum:
+    EVENTS_MAX = 64
+    # A shard that takes connections and closes them again without an answer: once more at once,
+    # then after 0.05, 0.1, ... 1 s, some 4 s in all.
+    FRUITLESS_MAX = 9
+    PAUSE_MS = 50
+    PAUSE_MAX_MS = 1000
+
+
+cdef inline void link_down(Core *core, Link *link) noexcept nogil:
+    """Closes a lost connection and asks for a new one; its open parts will be sent again."""
+    cdef const char *why = b"a server closes the connection again and again without answering: " \
+        b"see its log"
+    cdef uint32_t pause_ms = 0
+    cdef uint32_t i
+    c_close(link.fd)
+    link.in_start = link.in_end = 0
+    link.out_start = link.out_end = 0
+    link.unwritten = link.oldest
+    link.fruitless += 1
+    for i in range(1, link.fruitless):
+        pause_ms = min(max(pause_ms * 2, <uint32_t>PAUSE_MS), <uint32_t>PAUSE_MAX_MS)
+    if link.fruitless > FRUITLESS_MAX:
+        break_core(core, why, strlen(why), False)
+    pthread_mutex_lock(&core.lock)
+    link.fd = -1
+    link.reconnects += 1
+    link.mend_at = now_s() + pause_ms * 1e-3
+    link.wants_mending = True
+    pthread_cond_broadcast(&core.mend)
+    pthread_mutex_unlock(&core.lock)
+
+
+cdef inline int64_t next_to_mend(Core *core) noexcept nogil:
+    """Waits for a lost link whose time has come and returns its shard; -1 = the client ends."""
+    cdef int64_t found = -1
+    cdef uint32_t s
+    cdef double now, soonest
+    cdef timespec until
+    pthread_mutex_lock(&core.lock)
+    while found < 0 and not core.stop and not core.broken:
+        now = now_s()
+        soonest = now + 3600
+        for s in range(core.order.shards):
+            if core.links[s].wants_mending:
+                soonest = min(soonest, core.links[s].mend_at)
+                if core.links[s].mend_at <= now:
+                    core.links[s].wants_mending = False
+                    found = s
+                    break
+        if found < 0:
+            time_of(soonest, &until)
+            pthread_cond_timedwait(&core.mend, &core.lock, &until)
+    pthread_mutex_unlock(&core.lock)
+    return found
+
+
+cdef inline void queue_request(Core *core, Request *r) noexcept nogil:
+    """Puts a new request into the queues of its shards; it is done at once if it has none."""
+    cdef uint32_t s
+    r.unsent = 1                    # ours, so that it cannot be done before all queues have it
+    for s in range(core.order.shards):
+        if request_wants(r, s):
+            if queue_put(&core.links[s].queue, r):
+                r.unsent += 1
+            else:
+                r.failed = True
+    r.unsent -= 1
+    finish_if_done(core, r)
+
+
+cdef inline void take_fresh(Core *core) noexcept nogil:
+    """Takes over new requests, mended connections and wishes to cut one."""
+    cdef Request *r
+    cdef Request *next_one
+    cdef Link *link
+    cdef uint32_t s
+    cdef epoll_event event
+    pthread_mutex_lock(&core.lock)
+    r = core.fresh
+    core.fresh = core.fresh_tail = NULL
+    for s in range(core.order.shards):
+        link = &core.links[s]
+        if link.new_fd >= 0 and link.fd < 0:
+            link.fd = link.new_fd
+            link.new_fd = -1
+            link.events = 0
+        if link.cut:
+            link.cut = False
+            if link.fd >= 0:
+                shutdown(link.fd, SHUT_RDWR)
+    pthread_mutex_unlock(&core.lock)
+    while r != NULL:
+        next_one = r.next           # before it is done: then it may be freed
+        queue_request(core, r)
+        r = next_one
+    for s in range(core.order.shards):
+        link = &core.links[s]
+        if link.fd >= 0 and link.events == 0:
+            link.events = EPOLLIN
+            event.events = EPOLLIN
+            event.data.u64 = s + 1
+            if epoll_ctl(core.epoll_fd, EPOLL_CTL_ADD, link.fd, &event) < 0:
+                link_down(core, link)
+
+
+cdef inline void fail_all(Core *core) noexcept nogil:
+    """Ends every request with the client's own error."""
+    cdef Link *link
+    cdef uint32_t s
+    cdef Request *r
+    for s in range(core.order.shards):
+        link = &core.links[s]
+        while link.oldest != NO_PART:
+            r = link.parts[link.oldest].request
+            r.failed = True
+            close_part(link, link.oldest)
+            finish_if_done(core, r)
+        while link.queue.count:
+            link.queue.items[link.queue.head].failed = True
+            leave_queue(core, link)
+        link.out_start = link.out_end = 0
+
+
+cdef inline void end_exchange(Core *core) noexcept nogil:
+    """The last word: fails what is left; requests that come later fail in `enqueue`."""
+    pthread_mutex_lock(&core.lock)
+    core.ended = True
+    pthread_mutex_unlock(&core.lock)
+    take_fresh(core)
+    fail_all(core)
+
+
+cdef inline bint enqueue(Core *core, Request *r) noexcept nogil:
+    """Hands a request to the thread; False = it has failed already, because the thread has ended."""
+    cdef uint64_t one = 1
+    cdef bint ended
+    pthread_mutex_lock(&core.lock)
+    ended = core.ended
+    if ended:
+        r.failed = True
+        store_flag(&r.done, 1)
+    else:
+        core.open_requests += 1
+        if core.fresh_tail == NULL:
+            core.fresh = r
+        else:
+            core.fresh_tail.next = r
+        core.fresh_tail = r
+    pthread_mutex_unlock(&core.lock)
+    c_write(core.wake_fd, &one, sizeof(one))
+    return not ended
+
+
+cdef inline void exchange_turn(Core *core, Link *link, uint32_t shard) noexcept nogil:
+    """Sends what it can to one shard; epoll tells when it can take more."""
+    cdef epoll_event event
+    cdef uint32_t wanted
+    cdef int more = send_some(core, link, shard)
+    if more < 0:
+        link_down(core, link)
+        return
+    wanted = EPOLLIN | (EPOLLOUT if more else 0)
+    if wanted != link.events:
+        link.events = wanted
+        event.events = wanted
+        event.data.u64 = shard + 1
+        epoll_ctl(core.epoll_fd, EPOLL_CTL_MOD, link.fd, &event)
+
+
+cdef inline void exchange(Core *core) noexcept nogil:
+    """Serves until `stop`."""
+    cdef epoll_event events[EVENTS_MAX]
+    cdef uint64_t token
+    cdef uint32_t s
+    cdef int n, i
+    cdef Link *link
+    while not load_flag(&core.stop):
+        n = epoll_wait(core.epoll_fd, events, EVENTS_MAX, 1000)
+        for i in range(n):
+            token = events[i].data.u64
+            if token == 0:
+                c_read(core.wake_fd, &token, sizeof(token))
+                continue
+            link = &core.links[token - 1]
+            if link.fd >= 0 and events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP) \
+                    and receive_some(core, link) < 0:
+                link_down(core, link)
+        take_fresh(core)
+        if load_flag(&core.broken):
+            fail_all(core)
+            continue
+        for s in range(core.order.shards):
+            if core.links[s].fd >= 0:
+                exchange_turn(core, &core.links[s], s)
+    end_exchange(core)

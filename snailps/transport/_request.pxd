@@ -1,0 +1,200 @@
+# cython: cdivision=True
+# A request of the fan-out client: its keys in order of shard and fragment, where its rows lie, and
+# how far it is.
+#
+#   keys -> fragment -> counting sort -> groups (one a fragment), those of a shard side by side
+#
+# Knows no connections.  Sorting runs in the caller's thread, before the client's thread sees the
+# request; `done` is the only field that both look at later without the client's lock.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from snailps._hash cimport fragment_of_hash, hash_key
+
+cdef enum:
+    KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN)
+    NO_KEY = 0xFFFFFFFF
+
+
+cdef struct Order:                  # of the fragments: by shard, then by number
+    uint32_t frag_num
+    uint32_t shards
+    uint32_t *rank                  # fragment -> place
+    uint32_t *fragment_at           # place -> fragment
+    uint32_t *shard_start           # shards + 1: first place of each shard
+
+
+cdef struct Request:
+    uint8_t kind                    # KIND_PULL, KIND_PUSH or KIND_RAW
+    uint8_t raw_kind
+    int done                        # set last: who sees it may free the request
+    bint failed
+    uint32_t table
+    uint32_t dim
+    uint32_t n
+    uint32_t groups
+    uint64_t *keys                  # n, in order of shard and fragment
+    uint32_t *order                 # n: place in the caller's arrays
+    uint64_t *stamps                # n: seq of the push, or mark that came with the pulled row
+    uint32_t *group_fragment        # groups
+    uint32_t *group_start           # groups + 1
+    uint32_t *shard_group           # shards + 1: first group of each shard
+    char *rows                      # caller's values or output
+    size_t row_stride               # bytes
+    const char *raw_body
+    uint32_t raw_bytes
+    uint32_t raw_shard
+    char *raw_reply
+    uint64_t raw_reply_bytes
+    uint32_t unsent                 # shards that still have parts to be built
+    uint32_t open                   # parts in flight
+    char *text                      # ERROR body of the first refusal; NULL = the client's own text
+    uint32_t text_bytes
+    Request *next                   # in the list of new requests
+
+
+cdef inline void request_free(Request *r) noexcept nogil:
+    if r == NULL:
+        return
+    free(r.shard_group)
+    free(r.keys)
+    free(r.stamps)
+    free(r.order)
+    free(r.group_fragment)
+    free(r.group_start)
+    free(r.raw_reply)
+    free(r.text)
+    free(r)
+
+
+cdef inline Request *request_new(const Order *order, uint32_t n) noexcept nogil:
+    """An empty request with room for n keys; NULL = no memory."""
+    cdef Request *r = <Request *>calloc(1, sizeof(Request))
+    cdef uint32_t groups = min(n, order.frag_num)
+    if r == NULL:
+        return NULL
+    r.n = n
+    r.shard_group = <uint32_t *>calloc(order.shards + 1, 4)
+    r.keys = <uint64_t *>malloc(<size_t>n * 8 + 8)
+    r.stamps = <uint64_t *>calloc(<size_t>n + 1, 8)
+    r.order = <uint32_t *>malloc(<size_t>n * 4 + 4)
+    r.group_fragment = <uint32_t *>malloc(<size_t>groups * 4 + 4)
+    r.group_start = <uint32_t *>calloc(groups + 1, 4)
+    if r.shard_group == NULL or r.keys == NULL or r.stamps == NULL or r.order == NULL \
+            or r.group_fragment == NULL or r.group_start == NULL:
+        request_free(r)
+        return NULL
+    return r
+
+
+cdef inline bint request_wants(const Request *r, uint32_t shard) noexcept nogil:
+    """Whether this shard has a part of the request."""
+    if r.kind == KIND_RAW:
+        return r.raw_shard == shard
+    return r.shard_group[shard] < r.shard_group[shard + 1]
+
+
+cdef inline void request_refused(Request *r, const char *text, size_t text_bytes) noexcept nogil:
+    """Remembers the first refusal; without memory for its words the request still fails."""
+    if r.failed:
+        return
+    r.failed = True
+    r.text = <char *>malloc(text_bytes + 1)
+    if r.text != NULL:
+        memcpy(r.text, text, text_bytes)
+        r.text_bytes = <uint32_t>text_bytes
+
+
+cdef inline int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcept nogil:
+    """Counting sort of the caller's keys by (shard, fragment), stable; -1 = no memory."""
+    cdef uint32_t frag_num = order.frag_num
+    cdef uint32_t *place = <uint32_t *>malloc(<size_t>r.n * 4 + 4)
+    cdef uint32_t *at = <uint32_t *>calloc(frag_num, 4)     # keys of a place; then where they go
+    cdef uint32_t i, p, s, keys_here
+    cdef uint32_t g = 0
+    cdef uint32_t total = 0
+    if place == NULL or at == NULL:
+        free(place)
+        free(at)
+        return -1
+    for i in range(r.n):
+        p = order.rank[fragment_of_hash(hash_key(keys[i]), frag_num)]
+        place[i] = p
+        at[p] += 1
+    for s in range(order.shards):
+        r.shard_group[s] = g
+        for p in range(order.shard_start[s], order.shard_start[s + 1]):
+            keys_here = at[p]
+            at[p] = total
+            if keys_here:
+                r.group_fragment[g] = order.fragment_at[p]
+                r.group_start[g] = total
+                g += 1
+                total += keys_here
+    r.shard_group[order.shards] = g
+    r.group_start[g] = total
+    r.groups = g
+    for i in range(r.n):
+        p = at[place[i]]
+        at[place[i]] += 1
+        r.keys[p] = keys[i]
+        r.order[p] = i
+    free(place)
+    free(at)
+    return 0
+
+
+cdef inline void add_row(float *row, const float *value, uint32_t dim) noexcept nogil:
+    cdef uint32_t d
+    for d in range(dim):
+        row[d] += value[d]
+
+
+cdef inline int64_t add_newer(const Request *pull, const Request *push, char *second,
+                              size_t second_stride) noexcept nogil:
+    """Adds pushed values to pulled rows that were read before them; rows added, -1 = no memory.
+
+    A hash join: a table of the push's keys, each the head of a chain of its repetitions in order,
+    so that repeated keys cost no more than others and sums have the shard's order.
+    """
+    cdef uint64_t size = 16
+    cdef uint64_t mask, at
+    cdef uint32_t i, j
+    cdef int64_t corrected = 0
+    cdef uint32_t *heads
+    cdef uint32_t *later            # next repetition of the same key
+    cdef const float *value
+    while size < <uint64_t>push.n * 2:
+        size *= 2
+    mask = size - 1
+    heads = <uint32_t *>calloc(size, 4)                 # position in the push + 1, 0 = empty
+    later = <uint32_t *>malloc(<size_t>push.n * 4 + 4)
+    if heads == NULL or later == NULL:
+        free(heads)
+        free(later)
+        return -1
+    for i in range(push.n):
+        j = push.n - 1 - i                              # backwards: the first becomes the head
+        at = hash_key(push.keys[j]) & mask
+        while heads[at] and push.keys[heads[at] - 1] != push.keys[j]:
+            at = (at + 1) & mask
+        later[j] = heads[at]
+        heads[at] = j + 1
+    for i in range(pull.n):
+        at = hash_key(pull.keys[i]) & mask
+        while heads[at] and push.keys[heads[at] - 1] != pull.keys[i]:
+            at = (at + 1) & mask
+        j = heads[at]
+        while j:
+            # A part that is not cut yet (stamp 0) goes out after the pull, so it is newer too.
+            if push.stamps[j - 1] == 0 or push.stamps[j - 1] > pull.stamps[i]:
+                value = <const float *>(push.rows + push.order[j - 1] * push.row_stride)
+                add_row(<float *>(pull.rows + pull.order[i] * pull.row_stride), value, pull.dim)
+                if second != NULL:
+                    add_row(<float *>(second + pull.order[i] * second_stride), value, pull.dim)
+                corrected += 1
+            j = later[j - 1]
+    free(heads)
+    free(later)
+    return corrected

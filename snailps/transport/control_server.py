@@ -1,0 +1,339 @@
+"""The master's end of the control plane: connections in, messages to callbacks, answers out.
+
+    socket -> FrameDecoder -> session or messages.decode -> callback -> reply -> socket
+
+It owns connections, call numbers and time limits.  It does not know what messages do.  A *call*
+is answered, sooner or later and in any order; a *note* is not.  Heartbeat connections are accepted
+here and handed on.  One thread calls `ControlServer.step`; nothing here blocks on a peer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from snailps.errors import ConnectionLost, ProtocolError, SnailError
+from snailps.transport import messages
+from snailps.transport.frame import (
+    CONTROL_BODY_MAX,
+    HANDSHAKE_BODY_MAX,
+    Frame,
+    FrameDecoder,
+    Kind,
+    check_control_kind,
+    encode_frame,
+)
+from snailps.transport.session import (
+    NONCE_BYTES,
+    Channel,
+    Hello,
+    Role,
+    ServerSession,
+    error_frame,
+    remote_error,
+)
+from snailps.transport.sockets import HANDSHAKE_LIMIT_S, Address, set_options, show
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 2.0
+"""How long a peer that we close may take to read our last words.  Closing at once, while bytes of
+its own are unread here, would reset the connection and destroy them."""
+ACCEPT_PAUSE_S = 0.5
+"""Until the next try, when there is no descriptor left for a new connection."""
+RECV_BYTES = 256 << 10
+OUT_BYTES_MAX = 2 * CONTROL_BODY_MAX
+"""A peer that takes none of this much is dropped."""
+
+
+@dataclass(eq=False, slots=True)
+class Peer:
+    """One control connection at the master.
+
+    Attributes
+    ----------
+    hello : Hello or None
+        What the peer said of itself; None until the handshake is done.
+    tag : object
+        For the owner's use.
+    """
+
+    sock: socket.socket
+    address: Address
+    session: ServerSession
+    decoder: FrameDecoder
+    since: float
+    hello: Hello | None = None
+    tag: object = None
+    ended: bool = False
+    out: bytearray = field(default_factory=bytearray)
+    calls: dict[int, Callable[[messages.Message | SnailError], None]] = field(default_factory=dict)
+    next_call: int = 1
+
+
+class ControlServer:
+    """Accepts control and heartbeat connections; one thread calls `step`.
+
+    Parameters
+    ----------
+    listener : socket.socket
+        Owned from now on.
+    role, secret
+        Of this side, for the handshake.
+    on_message : callable
+        ``on_message(peer, message, reply)``; `reply` is None for a note, else a function to be
+        called once, now or later, with the answer or a `SnailError`.
+    on_lost : callable
+        ``on_lost(peer, why)``, once for every peer whose handshake was done.
+    on_pulse : callable
+        ``on_pulse(hello, sock)``: a heartbeat connection, to be owned by the callee.
+    clock : callable
+        Monotonic time, seconds.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        role: Role,
+        secret: bytes,
+        job: int,
+        on_message: Callable[
+            [Peer, messages.Message, Callable[[messages.Message | SnailError], None] | None], None
+        ],
+        on_lost: Callable[[Peer, str], None],
+        on_pulse: Callable[[Hello, socket.socket], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listener = listener
+        self._role, self._secret, self._job = role, secret, job
+        self._on_message, self._on_lost, self._on_pulse = on_message, on_lost, on_pulse
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._peers: set[Peer] = set()
+        self._lingering: dict[Peer, float] = {}
+        self._accept_at: float | None = None
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, None)
+
+    @property
+    def peers(self) -> set[Peer]:
+        """Every open connection that we have not closed, unfinished handshakes included."""
+        return self._peers
+
+    def step(self, timeout_s: float) -> None:
+        """Waits up to `timeout_s` for events and handles them."""
+        for key, events in self._selector.select(timeout_s):
+            if key.data is None:
+                self._accept()
+                continue
+            peer: Peer = key.data
+            if peer in self._lingering:
+                self._drain(peer)
+            if events & selectors.EVENT_WRITE and peer in self._peers:
+                self._flush(peer)
+            if events & selectors.EVENT_READ and peer in self._peers:
+                self._read(peer)
+        now = self._clock()
+        for peer in [p for p in self._peers if p.hello is None]:
+            if now - peer.since > HANDSHAKE_LIMIT_S:
+                self._drop(peer, "handshake took too long")
+        for peer in [p for p, until in self._lingering.items() if now > until]:
+            self._forget(peer)
+        if self._accept_at is not None and now >= self._accept_at:
+            self._accept_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+
+    def note(self, peer: Peer, message: messages.Message) -> None:
+        """Sends a message that needs no answer."""
+        self._send(peer, Frame(Kind.NOTE, messages.encode(message)))
+
+    def call(
+        self,
+        peer: Peer,
+        message: messages.Message,
+        on_answer: Callable[[messages.Message | SnailError], None],
+    ) -> None:
+        """Sends a message; `on_answer` gets the answer, or the error (a lost peer included)."""
+        if peer not in self._peers:
+            on_answer(ConnectionLost("the connection is closed already"))
+            return
+        number = peer.next_call
+        peer.next_call += 1
+        peer.calls[number] = on_answer
+        self._send(peer, Frame(Kind.CALL, messages.encode(message), request=number))
+
+    def close_peer(self, peer: Peer) -> None:
+        """Closes a connection without calling `on_lost`; what waits to be sent is sent first.
+
+        Nothing more is read from it, and its open calls are forgotten.
+        """
+        if peer in self._peers:
+            peer.calls = {}
+            self._linger(peer)
+
+    def close(self) -> None:
+        """Closes everything; `on_lost` is not called.  Twice is harmless."""
+        for peer in [*self._peers, *self._lingering]:
+            self._forget(peer)
+        self._listener.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:
+            log.warning("cannot accept a connection: %s", error.strerror or error)
+            self._selector.unregister(self._listener)
+            self._accept_at = self._clock() + ACCEPT_PAUSE_S
+            return
+        sock.setblocking(False)
+        set_options(sock)
+        hello = Hello(Channel.CONTROL, self._role, os.urandom(NONCE_BYTES), job=self._job)
+        peer = Peer(
+            sock,
+            (address[0], address[1]),
+            ServerSession(hello, self._secret, _refuse_data),
+            FrameDecoder(HANDSHAKE_BODY_MAX),
+            self._clock(),
+        )
+        self._peers.add(peer)
+        self._selector.register(sock, selectors.EVENT_READ, peer)
+
+    def _read(self, peer: Peer) -> None:
+        try:
+            data = peer.sock.recv(RECV_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._drop(peer, error.strerror or str(error))
+            return
+        if not data:
+            self._drop(peer, "connection closed")
+            return
+        try:
+            for frame in peer.decoder.feed(data):
+                self._take(peer, frame)
+                if peer not in self._peers:
+                    return
+        except ProtocolError as error:
+            log.warning("%s: %s", show(peer.address), error)
+            self._send(peer, error_frame(error))
+            self._drop(peer, f"broke the protocol: {error}", linger=True)
+
+    def _take(self, peer: Peer, frame: Frame) -> None:
+        if peer.hello is None:
+            self._send(peer, peer.session.receive(frame))
+            if peer.session.ready and peer in self._peers:
+                self._admit(peer)
+            return
+        if frame.kind in (Kind.ANSWER, Kind.ERROR) and frame.request:
+            # Decoded first: if it cannot be, the call is still open and is told of the loss.
+            answer = (
+                messages.decode(frame.body) if frame.kind == Kind.ANSWER else remote_error(frame)
+            )
+            on_answer = peer.calls.pop(frame.request, None)
+            if on_answer is not None:
+                on_answer(answer)
+            return
+        check_control_kind(frame)
+        message = messages.decode(frame.body)
+        reply = self._replier(peer, frame.request) if frame.kind == Kind.CALL else None
+        self._on_message(peer, message, reply)
+
+    def _admit(self, peer: Peer) -> None:
+        assert peer.session.peer is not None
+        peer.hello = peer.session.peer
+        peer.decoder.body_max = CONTROL_BODY_MAX
+        if peer.hello.channel == Channel.PULSE:
+            self._selector.unregister(peer.sock)
+            self._peers.discard(peer)
+            self._on_pulse(peer.hello, peer.sock)
+
+    def _replier(self, peer: Peer, request: int) -> Callable[[messages.Message | SnailError], None]:
+        def reply(answer: messages.Message | SnailError) -> None:
+            if isinstance(answer, SnailError):
+                self._send(peer, error_frame(answer, request))
+            else:
+                self._send(peer, Frame(Kind.ANSWER, messages.encode(answer), request=request))
+
+        return reply
+
+    def _send(self, peer: Peer, frame: Frame) -> None:
+        data = encode_frame(frame, pack=True)
+        if peer not in self._peers:
+            return
+        peer.out += data
+        if len(peer.out) > OUT_BYTES_MAX:
+            self._drop(peer, "does not read what it is sent")
+            return
+        self._flush(peer)
+
+    def _flush(self, peer: Peer) -> None:
+        try:
+            self._send_some(peer)
+        except OSError as error:
+            self._drop(peer, error.strerror or str(error))
+
+    def _send_some(self, peer: Peer) -> None:
+        while peer.out:
+            try:
+                sent = peer.sock.send(memoryview(peer.out)[:RECV_BYTES])
+            except BlockingIOError:
+                break
+            del peer.out[:sent]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
+        self._selector.modify(peer.sock, events, peer)
+
+    def _linger(self, peer: Peer) -> None:
+        """Says what is left to say, then waits for the peer to close, for `LINGER_S` at most."""
+        self._peers.discard(peer)
+        self._lingering[peer] = self._clock() + LINGER_S
+        self._drain(peer)
+
+    def _drain(self, peer: Peer) -> None:
+        try:
+            self._send_some(peer)
+            if not peer.out and not peer.ended:
+                peer.ended = True
+                peer.sock.shutdown(socket.SHUT_WR)
+            if peer.sock.recv(RECV_BYTES):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._forget(peer)
+
+    def _drop(self, peer: Peer, why: str, *, linger: bool = False) -> None:
+        if peer not in self._peers:
+            return
+        if linger:
+            self._linger(peer)
+        else:
+            self._forget(peer)
+        calls, peer.calls = peer.calls, {}
+        for on_answer in calls.values():
+            on_answer(ConnectionLost(why))
+        if peer.hello is not None:
+            self._on_lost(peer, why)
+
+    def _forget(self, peer: Peer) -> None:
+        self._peers.discard(peer)
+        self._lingering.pop(peer, None)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(peer.sock)
+        peer.sock.close()
+
+
+def _refuse_data(hello: Hello) -> None:
+    if hello.channel == Channel.DATA:
+        raise ProtocolError("this is a master: it has no data channel", "channel")

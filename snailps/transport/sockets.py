@@ -1,0 +1,161 @@
+"""TCP sockets of the transport: listening, dialling with its handshake, names of addresses.
+
+    (host, port) -> listen -> listening socket       (host, port) -> dial -> authenticated socket
+
+It knows connections and time limits, and no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from snailps.errors import ConnectionLost, SnailError, WaitTimeout
+from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder, encode_frame
+from snailps.transport.session import NONCE_BYTES, Channel, ClientSession, Hello, Role
+
+Address = tuple[str, int]
+HANDSHAKE_LIMIT_S = 10.0
+
+
+def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
+    """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once.
+
+    Raises
+    ------
+    ConnectionLost
+        The address cannot be bound; says why and what to change.
+    """
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ConnectionLost(f"cannot listen on {show((host, port))}: {error.strerror}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        raise ConnectionLost(
+            f"cannot listen on {show((host, port))}: {error.strerror}. "
+            "Is another process using it? Choose another address or stop that process"
+        ) from None
+    return sock
+
+
+def show(address: Address) -> str:
+    """host:port, with brackets round an IPv6 host."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def route_host(address: Address) -> str:
+    """The local address of the interface that packets to `address` leave by."""
+    for family, _, _, _, where in socket.getaddrinfo(*address, type=socket.SOCK_DGRAM):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect(where)  # sends nothing: only asks the routing table
+            return str(probe.getsockname()[0])
+    raise ConnectionLost(f"no route to {show(address)}")
+
+
+def dial(
+    address: Address,
+    channel: Channel,
+    role: Role,
+    *,
+    whom: str,
+    limit_s: float,
+    node: int = 0,
+    incarnation: int = 0,
+    job: int = 0,
+    secret: bytes = b"",
+    give_up: Callable[[], bool] = lambda: False,
+    on_wait: Callable[[str], None] = lambda text: None,
+) -> socket.socket:
+    """Connects and shakes hands, trying again until `limit_s` seconds have passed.
+
+    Parameters
+    ----------
+    whom : str
+        What to call the peer in messages.
+    give_up : callable
+        Asked between two attempts.
+    on_wait : callable
+        Told now and then, in words, what is being waited for.
+
+    Raises
+    ------
+    WaitTimeout
+        Nobody answered in time.
+    RemoteError, ProtocolError
+        Somebody did, and the handshake failed: trying again would not help.
+    """
+    begin = time.monotonic()
+    pause_s, said = 0.05, begin
+    while True:
+        left = limit_s - (time.monotonic() - begin)
+        try:
+            sock = socket.create_connection(address, timeout=max(0.1, min(left, 5.0)))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if left <= 0 or give_up():
+                raise WaitTimeout(
+                    f"cannot reach {whom} at {show(address)} within {limit_s:.0f} s: {reason}. "
+                    "Is it running, is the address right, does a firewall stand between?"
+                ) from None
+            if time.monotonic() - said > 5.0:
+                said = time.monotonic()
+                on_wait(f"waiting for {whom} at {show(address)} ({reason}), {left:.0f} s left")
+            threading.Event().wait(pause_s)
+            pause_s = min(pause_s * 1.5, 1.0)
+            continue
+        try:
+            set_options(sock)
+            nonce = os.urandom(NONCE_BYTES)
+            session = ClientSession(Hello(channel, role, nonce, node, incarnation, job), secret)
+            _shake(sock, session, max(0.1, min(left, HANDSHAKE_LIMIT_S)))
+        except OSError as error:
+            sock.close()
+            if left <= 0 or give_up():
+                raise ConnectionLost(
+                    f"{whom} at {show(address)} closed the connection: {error}"
+                ) from None
+            threading.Event().wait(pause_s)
+            pause_s = min(pause_s * 1.5, 1.0)
+            continue
+        except SnailError:
+            sock.close()
+            raise
+        return sock
+
+
+def set_options(sock: socket.socket) -> None:
+    """No delay for small frames; a peer whose machine vanished is noticed after two minutes."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def _shake(sock: socket.socket, session: ClientSession, limit_s: float) -> None:
+    sock.settimeout(limit_s)
+    decoder = FrameDecoder(HANDSHAKE_BODY_MAX)
+    sock.sendall(encode_frame(session.start()))
+    while not session.ready:
+        # Frame by frame: what comes behind READY (a heartbeat) is for whoever owns the socket next.
+        data = sock.recv(decoder.missing_bytes)
+        if not data:
+            raise ConnectionResetError("closed during the handshake")
+        for frame in decoder.feed(data):
+            answer = session.receive(frame)
+            if answer is not None:
+                sock.sendall(encode_frame(answer))
+    sock.settimeout(None)

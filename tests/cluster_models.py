@@ -1,0 +1,122 @@
+"""Models for tests, which worker processes import: they count, wait, fail when told to."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from snailps import Block, JobSettings, Table, Worker, setting
+
+
+@dataclass(frozen=True, slots=True)
+class CountSettings(JobSettings):
+    """Of the models below."""
+
+    gates: str = setting("", help="Folder of named pipes; see processes.Gate.", when="In tests.")
+    fails_on: int = setting(-1, help="Block that train() fails on.", when="In tests.")
+    fails_in: str = setting("train", help="Method that fails.", when="In tests.")
+    dim: int = setting(1, help="Width of the table.", when="In tests.", low=1)
+    lines: int = setting(0, help="Lines that `Surveyed` has to see.", when="In tests.")
+    journal: str = setting("", help="Folder that gets a line a block.", when="In tests.")
+
+
+class Counter(Worker):
+    """Counts lines by their text: a line that is the number k adds 1 to row k of "counts"."""
+
+    Settings = CountSettings
+
+    def tables(self):
+        return [Table("counts", self.settings.dim)]
+
+    def setup(self):
+        self._fail_in("setup")
+
+    def prepare(self, block: Block):
+        self._fail_in("prepare", block)
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        self._wait(block.number)
+        self._fail_in("train", block)
+        lines = block.data.decode().splitlines()
+        keys = np.array([int(line) for line in lines], np.uint64)
+        if len(keys):
+            self.pull("counts", keys)
+            self.push("counts", keys, np.ones((len(keys), self.settings.dim), np.float32))
+        if self.settings.journal:
+            self._note(block)
+        return {"units": len(lines), "examples": len(lines), "loss": float(len(lines))}
+
+    def finish(self):
+        self._fail_in("finish")
+
+    def _note(self, block: Block):
+        with open(Path(self.settings.journal) / str(os.getpid()), "a") as file:
+            file.write(f"{block.number} {block.epoch} {block.seed}\n")
+
+    def _wait(self, number: int, kind: str = "block"):
+        path = Path(self.settings.gates) / f"{kind}-{number}"
+        if self.settings.gates and path.exists():
+            with path.open() as gate:
+                gate.read()
+
+    def _fail_in(self, method: str, block: Block | None = None):
+        if self.settings.fails_in == method and (
+            block is None or block.number == self.settings.fails_on
+        ):
+            raise ValueError("planted failure")
+
+
+class Surveyed(Counter):
+    """Counts its lines in a first pass, with gates of their own."""
+
+    def survey(self, block: Block) -> bytes:
+        self._wait(block.number, "survey")
+        self._fail_in("survey", block)
+        return b"." * len(block.data.splitlines())
+
+    def setup(self):
+        if len(self.summary) != self.settings.lines:
+            raise ValueError(f"surveyed {len(self.summary)} lines")
+
+    @classmethod
+    def surveyor(cls, settings):
+        return Joined()
+
+
+class Joined:
+    """Joins what the surveys return."""
+
+    def __init__(self):
+        self.parts = []
+
+    def add(self, part: bytes):
+        self.parts.append(part)
+
+    def result(self) -> bytes:
+        return b"".join(self.parts)
+
+
+class ByProcess(Counter):
+    """Declares its table differently in every process."""
+
+    def tables(self):
+        return [Table("counts", 1, seed=os.getpid())]
+
+
+class Stubborn(Counter):
+    """Its export fails the way a bug would."""
+
+    @classmethod
+    def export(cls, results):
+        raise KeyError("planted failure in export")
+
+
+def write_numbers(path, lines, rows=50):
+    """A text for `Counter`: `lines` lines with the numbers from 0 to rows - 1 in turns."""
+    path.write_text("".join(f"{at % rows}\n" for at in range(lines)))
+    return path
+
+
+COUNTER = "cluster_models:Counter"

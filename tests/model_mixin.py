@@ -1,0 +1,125 @@
+"""What every model has to pass: `ModelContract`, to be subclassed by one test class a model.
+
+A subclass says how to make the input, what the job's settings are and how to see that the model
+has learnt; the contract runs it on clusters of real processes.
+"""
+
+import signal
+
+import numpy as np
+import pytest
+from processes import Cluster
+from test_cluster import figures_of
+
+COMMON = {"epochs", "blocks", "blocks_per_epoch", "loss_by_epoch", "train_loss", "train_s"}
+COMMON |= {"survey_s", "wall_s", "progress", "peak_rss_mb", "rows", "servers", "workers", "files"}
+
+
+class ModelContract:
+    """Every test that a model must pass."""
+
+    job = {}
+    """Settings of the job, `worker_class` included; the input is ``input`` in the job's folder."""
+
+    kind = "examples"
+    """What the model counts."""
+
+    units = 0
+    """How many of them the input has."""
+
+    results = ()
+    """Names of the result files."""
+
+    optimizers = ()
+    """Values of `optimizer` that the model supports."""
+
+    @staticmethod
+    def write_input(folder):
+        """Writes ``input`` (and whatever else the job reads) into the folder."""
+        raise NotImplementedError
+
+    def check_learnt(self, folder, figures):
+        """Asserts that the results in the folder are those of a model that has learnt."""
+        raise NotImplementedError
+
+    def run(self, folder, servers=1, workers=1, **settings):
+        """Runs the job in a new folder; figures of the run."""
+        folder.mkdir(exist_ok=True)
+        self.write_input(folder)
+        job = {"input": "input", "output": "out", **self.job, **settings}
+        with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
+            codes, master = cluster.run()
+            assert codes == [0] * len(codes), master.stderr
+            assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
+        return figures_of(master)
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    @pytest.mark.parametrize("servers", [1, 3])
+    def test_model_on_cluster_of_any_shape_learns(self, tmp_path, servers, workers):
+        figures = self.run(tmp_path, servers, workers)
+        self.check_learnt(tmp_path, figures)
+        one = self.kind[:-1]
+        own = {self.kind, f"{self.kind}_per_s", f"block_{self.kind}_max", f"bytes_per_{one}"}
+        assert figures.keys() >= COMMON | own
+        epochs = figures["epochs"]
+        assert figures[self.kind] == epochs * self.units
+        assert figures["blocks"] == epochs * figures["blocks_per_epoch"]
+        assert figures["blocks_per_epoch"] >= 10
+        assert figures["progress"] == 1.0
+        assert (figures["servers"], figures["workers"]) == (servers, workers)
+        assert figures[f"bytes_per_{one}"] > 0
+        losses = figures["loss_by_epoch"]
+        assert len(losses) == epochs
+        assert losses[-1] == figures["train_loss"] < losses[0]
+        assert figures["files"] == list(self.results)
+
+    def test_model_with_same_seed_gives_identical_files_and_with_other_seed_others(self, tmp_path):
+        folders = [tmp_path / name for name in ("first", "again", "other")]
+        for folder, seed in zip(folders, (1, 1, 2), strict=True):
+            self.run(folder, seed=seed, epochs=2)
+        for name in self.results:
+            first, again, other = ((folder / name).read_bytes() for folder in folders)
+            assert first == again, f"{name} differs"
+            if self.job.get("model"):  # what draws random numbers
+                assert first != other
+
+    def test_model_with_every_optimizer_it_supports_learns_differently(self, tmp_path):
+        rows = []
+        for name in self.optimizers:
+            self.run(tmp_path / name, optimizer=name, epochs=2)
+            rows.append((tmp_path / name / self.results[0]).read_bytes())
+        assert len(set(rows)) == len(rows)
+
+    def test_model_with_optimizer_it_does_not_support_refuses(self, tmp_path):
+        self.write_input(tmp_path)
+        for name in {"add", "sgd", "adagrad"} - set(self.optimizers):
+            job = {"input": "input", "output": "out", **self.job, "optimizer": name}
+            with Cluster(tmp_path, job=job) as cluster:
+                master = cluster.master()
+                assert master.wait() == 2
+                (error,) = master.errors
+                assert "optimizer" in error
+                assert name in error
+
+    def test_model_with_backup_period_and_interrupt_saves_both(self, tmp_path):
+        self.write_input(tmp_path)
+        job = {"input": "input", "output": "out", **self.job, "epochs": 100_000}
+        job |= {"param_backup_period": 1, "param_backup_root": "backups"}
+        with Cluster(tmp_path, job=job) as cluster:
+            master = cluster.master()
+            cluster.nodes()
+            master.wait_line("saved all tables after")
+            master.send(signal.SIGINT)
+            assert cluster.codes() == [130, 0, 0], master.stderr
+        for path in (tmp_path / "backups").iterdir():
+            with np.load(path) as saved:
+                names = {name.rpartition(".")[0] for name in saved}
+                for table in names:
+                    assert len(saved[f"{table}.keys"]) == len(saved[f"{table}.rows"]) > 0
+                    assert np.isfinite(saved[f"{table}.rows"]).all()
+        assert names == set(self.tables)
+        for name in self.results:
+            assert (tmp_path / name).stat().st_size > 0
+
+    tables = ()
+    """Names of its tables."""

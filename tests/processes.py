@@ -1,0 +1,327 @@
+"""Real processes for tests: a cluster of masters, servers and workers, bounded and cleaned up.
+
+    Cluster(folder, settings) -> .conf files -> start(role) -> Process: lines, wait, kill
+
+Nothing here sleeps: a test waits for a line on standard error, for the end of a process, or at a
+`Gate`, where a worker's `train` meets it.  Whatever a test does, no process outlives it, and
+`Cluster.close` fails where one that should have ended by itself had to be killed.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import snailps
+
+LIMIT_S = 30.0
+SNAILPS = [sys.executable, "-m", "snailps"]
+TESTS = Path(__file__).resolve().parent
+PACKAGE = Path(snailps.__file__).resolve().parent.parent
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def environment(**variables):
+    """The environment of child processes: they find the package and the tests' models."""
+    found = {key: value for key, value in os.environ.items() if not key.startswith("SNAILPS_")}
+    found["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(TESTS)])
+    return {**found, **variables}
+
+
+def free_port(host="127.0.0.1"):
+    """A port that was free a moment ago."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.bind((host, 0))
+        return sock.getsockname()[1]
+
+
+def is_listening(address):
+    """Whether somebody answers at (host, port)."""
+    try:
+        with socket.create_connection(address, timeout=5.0):
+            return True
+    except OSError:
+        return False
+
+
+def _tie_to_parent():
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+
+
+class Process:
+    """A child process, its lines of standard error, and its standard output.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    command : list of str
+    """
+
+    def __init__(self, name, command, *, cwd, env=None, pass_fds=()):
+        self.name = name
+        self.lines = []
+        self._output = []
+        self._news = threading.Condition()
+        self._open = 2
+        self.popen = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env or environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=_tie_to_parent,
+            pass_fds=pass_fds,
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in [(self.popen.stderr, self.lines), (self.popen.stdout, self._output)]
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    @property
+    def stderr(self):
+        return "\n".join(self.lines)
+
+    @property
+    def stdout(self):
+        return "".join(f"{line}\n" for line in self._output)
+
+    @property
+    def errors(self):
+        """The lines in which the command says why it failed."""
+        return [line for line in self.lines if line.startswith("snailps: error: ")]
+
+    def wait(self, limit_s=LIMIT_S):
+        """Exit code, once the process has ended and all it wrote is read."""
+        try:
+            code = self.popen.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.name} has not ended after {limit_s:g} s; it wrote:\n{self.stderr}"
+            ) from None
+        for reader in self._readers:
+            reader.join(5.0)
+        return code
+
+    def wait_line(self, pattern, limit_s=LIMIT_S):
+        """The first line of standard error in which `pattern` is found."""
+        until = time.monotonic() + limit_s
+        seen = 0
+        with self._news:
+            while True:
+                for line in self.lines[seen:]:
+                    seen += 1
+                    if re.search(pattern, line):
+                        return line
+                left = until - time.monotonic()
+                if left <= 0 or self._open == 0:
+                    why = "ended" if self._open == 0 else f"did not in {limit_s:g} s"
+                    raise AssertionError(
+                        f"{self.name} should write {pattern!r} and {why}; it wrote:\n{self.stderr}"
+                    )
+                self._news.wait(left)
+
+    def send(self, number):
+        """Sends a signal."""
+        self.popen.send_signal(number)
+
+    def close(self):
+        """Kills what still runs in the process's session; True if that was needed."""
+        running = self.popen.poll() is None
+        if running:
+            self.popen.kill()
+        self.popen.wait()
+        orphans = session_members(self.pid)
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for reader in self._readers:
+            reader.join(5.0)
+        self.popen.stdout.close()
+        self.popen.stderr.close()
+        return running or bool(orphans)
+
+    def _read(self, stream, lines):
+        for line in stream:
+            with self._news:
+                lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._open -= 1
+            self._news.notify_all()
+
+
+def session_members(session):
+    """Ids of the processes that belong to a session and still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+class Gate:
+    """A place where a worker stops until the test lets it go: a named pipe.
+
+    `cluster_models.Counter` opens the pipe ``block-N`` before it trains on lease N.
+    """
+
+    def __init__(self, folder, number, kind="block"):
+        self.path = Path(folder) / f"{kind}-{number}"
+        self.path.parent.mkdir(exist_ok=True)
+        os.mkfifo(self.path)
+        self._file = None
+
+    def meet(self):
+        """Waits until a worker stands at the gate (the test's own limit bounds that)."""
+        self._file = os.open(self.path, os.O_WRONLY)
+
+    def open(self):
+        """Lets the worker go on; nobody stops here any more."""
+        self.path.unlink(missing_ok=True)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class Cluster:
+    """Processes of one cluster, started one by one.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the .conf files go and the processes run.
+    settings : dict
+        Of all processes: ``common.conf``.
+    job : dict
+        Of the master: ``job.conf``, which ``master.conf`` imports.
+    host : str
+        Where the master listens.
+    """
+
+    def __init__(self, folder, settings=None, job=None, *, host="127.0.0.1", servers=1, workers=1):
+        self.folder = folder
+        self.processes = []
+        self.host, self.port = host, 0
+        self.servers, self.workers = servers, workers
+        common = {"shard_num": 1, "threads": 1, "init_timeout": 30, **(settings or {})}
+        size = {"expected_node_num": servers + workers, "expected_servers": servers}
+        self.write("common.conf", common)
+        self.write("job.conf", job or {}, "common.conf")
+        self.write("master.conf", {**size, "master_time_out": 30}, "job.conf")
+        self.write("server.conf", {}, "common.conf")
+        self.write("worker.conf", {}, "common.conf")
+
+    def write(self, name, settings, imports=None):
+        """Writes a .conf file."""
+        lines = [f"import {imports}"] if imports else []
+        lines += [f"{key}: {value}" for key, value in settings.items()]
+        (self.folder / name).write_text("\n".join(lines) + "\n")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            for process in self.processes:
+                print(f"--- {process.name} ({process.pid}), code {process.popen.poll()}")
+                print(process.stderr)
+        self.close(check=kind is None)
+
+    @property
+    def address(self):
+        """host:port of the master."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def master(self, *sets, port=None, options=("--json",), pass_fds=()):
+        """Starts the master, on a free port unless `port` is given; waits until it listens."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        read, write = os.pipe()
+        try:
+            process = self.start(
+                "master",
+                f"listen_addr={host}:{port or 0}",
+                *sets,
+                options=[*options, "--ready-fd", str(write)],
+                pass_fds=(write, *pass_fds),
+                told=False,
+            )
+        finally:
+            os.close(write)
+        with os.fdopen(read) as ready:
+            told = ready.readline().strip()
+        if told:
+            self.port = int(told.rpartition(":")[2])
+        else:
+            process.wait()
+        return process
+
+    def start(self, role, *sets, cwd=None, options=(), pass_fds=(), told=True, env=None):
+        """Starts a process of a role; servers and workers are told the master's address."""
+        command = [*SNAILPS, role, "-c", str(self.folder / f"{role}.conf")]
+        pairs = [f"master_addr={self.address}", *sets] if told else sets
+        for pair in pairs:
+            command += ["--set", pair]
+        number = sum(process.name.startswith(role) for process in self.processes) + 1
+        process = Process(
+            f"{role} {number}",
+            [*command, *options],
+            cwd=cwd or self.folder,
+            env=env,
+            pass_fds=pass_fds,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, *sets):
+        """Starts everybody and waits for the end; (exit codes, master)."""
+        master = self.master(*sets)
+        self.nodes()
+        return self.codes(), master
+
+    def nodes(self):
+        """Starts all servers and workers; (servers, workers)."""
+        servers = [self.start("server") for _ in range(self.servers)]
+        workers = [self.start("worker") for _ in range(self.workers)]
+        return servers, workers
+
+    def name_of(self, process):
+        """What the master calls a process, such as "worker 3"; waits until it has registered."""
+        line = self.processes[0].wait_line(rf"process {process.pid}\) registered")
+        return re.search(r"(server|worker) \d+", line)[0]
+
+    def codes(self, limit_s=LIMIT_S):
+        """Exit codes of all processes, in order of their start, once all have ended."""
+        until = time.monotonic() + limit_s
+        return [process.wait(max(0.1, until - time.monotonic())) for process in self.processes]
+
+    def close(self, *, check=True):
+        """Ends what is left; fails if that was anything, or if the master's port is taken."""
+        left = [process.name for process in self.processes if process.close()]
+        if check:
+            assert not left, f"still running at the end of the test: {left}"
+            if self.port:
+                assert not is_listening((self.host, self.port)), "the master's port is in use"

@@ -1,0 +1,203 @@
+"""Shards and clients over loopback, for tests: real sockets, real threads, no other process."""
+
+import os
+import socket
+import struct
+import time
+
+import numpy as np
+
+from snailps import kernels
+from snailps.roles._shard import ShardThread
+from snailps.store.route import Route, ShardAddress
+from snailps.transport._client import Client
+from snailps.transport.control import dial
+from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.session import (
+    NONCE_BYTES,
+    Channel,
+    ClientSession,
+    Hello,
+    Role,
+    ServerSession,
+)
+
+LIMIT_S = 20.0
+FRAG_NUM = 64
+JOB = 7
+ADD, SGD, ADAGRAD = 0, 1, 2
+ZEROS, UNIFORM = 0, 1
+
+
+class Shards:
+    """Some shards of one cluster, with a route of epoch 1, and clients of them.
+
+    Parameters
+    ----------
+    count : int
+        Shards.
+    park_limit_s : float
+        How long a request may wait at a shard.
+    """
+
+    def __init__(self, count=1, frag_num=FRAG_NUM, park_limit_s=30.0, secret=b"", routed=True):
+        self.count, self.frag_num, self.secret = count, frag_num, secret
+        self.threads, self.ports, self.clients = [], [], []
+        self.refuse = None  # what a shard's handshake raises
+        self.over = False  # nobody need connect any more
+        for index in range(count):
+            listener = socket.create_server(("127.0.0.1", 0))
+            self.ports.append(listener.getsockname()[1])
+            thread = ShardThread(
+                listener, self._session, kernels.row_ops(), frag_num, park_limit_s, f"shard-{index}"
+            )
+            thread.start()
+            self.threads.append(thread)
+        self.route = Route.build(
+            1, [ShardAddress(0, "127.0.0.1", port) for port in self.ports], frag_num
+        )
+        if routed:
+            self.take_route(1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.over = True
+        for client in self.clients:
+            client.close()
+        assert all(thread.stop() for thread in self.threads)
+
+    def _session(self):
+        def admit(peer):
+            if self.refuse is not None:
+                raise self.refuse
+
+        hello = Hello(Channel.DATA, Role.SERVER, os.urandom(NONCE_BYTES), job=JOB)
+        return ServerSession(hello, self.secret, admit)
+
+    def take_route(self, epoch):
+        for index, thread in enumerate(self.threads):
+            thread.take_route(epoch, self.route.fragments_of(index))
+
+    def add_table(self, number=1, dim=4, access=ADD, init=UNIFORM, scale=0.1, seed=5, lr=0.0):
+        for thread in self.threads:
+            thread.add_table(number, dim, access, init, scale, seed, (lr, 0.0, 0.0, 0.0))
+
+    def stats(self, name):
+        """A counter, summed over the shards."""
+        return sum(thread.stats()[name] for thread in self.threads)
+
+    def until(self, name, condition):
+        """Waits until a counter of the shards fulfils a condition."""
+        end = time.monotonic() + LIMIT_S
+        while not condition(self.stats(name)):  # each look waits for a turn of the shards' loops
+            assert time.monotonic() < end, f"{name} is {self.stats(name)}"
+
+    def connect(self, index, incarnation=1):
+        """Descriptor of a new data connection."""
+        sock = dial(
+            ("127.0.0.1", self.ports[index]),
+            Channel.DATA,
+            Role.WORKER,
+            whom=f"shard {index}",
+            limit_s=LIMIT_S,
+            incarnation=incarnation,
+            job=JOB,
+            secret=self.secret,
+            give_up=lambda: self.over,
+        )
+        sock.setblocking(False)
+        return sock.detach()
+
+    def client(self, incarnation=1, epoch=1, timeout_s=LIMIT_S, start=True):
+        """A started client; closed at the end."""
+        made = Client(
+            lambda index: self.connect(index, incarnation),
+            [f"shard {index}" for index in range(self.count)],
+            self.route.owner.astype(np.uint32),
+            epoch,
+            JOB,
+            incarnation,
+            timeout_s,
+        )
+        self.clients.append(made)
+        if start:
+            made.start()
+        return made
+
+    def raw(self, index=0, shake=True):
+        """A connection that speaks frames as the test likes."""
+        return Raw(self.ports[index], self.secret, shake)
+
+
+class Raw:
+    """A blocking connection to a shard that speaks frames, good or bad."""
+
+    def __init__(self, port, secret=b"", shake=True, incarnation=1):
+        self.sock = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+        self.decoder, self.frames = FrameDecoder(), []
+        if shake:
+            hello = Hello(Channel.DATA, Role.WORKER, b"n" * 16, 1, incarnation, JOB)
+            session = ClientSession(hello, secret)
+            self.send(session.start())
+            while not session.ready:
+                answer = session.receive(self.next())
+                if answer is not None:
+                    self.send(answer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.sock.close()
+
+    def send(self, *frames):
+        self.sock.sendall(b"".join(encode_frame(frame) for frame in frames))
+
+    def next(self):
+        """The next frame; None when the shard has closed."""
+        while not self.frames:
+            try:
+                data = self.sock.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                return None
+            self.frames += self.decoder.feed(data)
+        return self.frames.pop(0)
+
+    def ask(self, frame):
+        self.send(frame)
+        return self.next()
+
+
+def pull_frame(groups, request=1, table=1, epoch=1, dim=4, **changed):
+    """A PULL of {fragment: keys}."""
+    return _grouped(Kind.PULL, groups, 0, None, dim, request, table, epoch, changed)
+
+
+def push_frame(groups, values, seq=1, request=1, table=1, epoch=1, **changed):
+    """A PUSH of {fragment: keys}; `values` float32 (n, dim) in the order of the keys."""
+    values = np.asarray(values, "<f4")
+    dim = values.shape[1]
+    return _grouped(Kind.PUSH, groups, seq, values, dim, request, table, epoch, changed)
+
+
+def _grouped(kind, groups, seq, values, dim, request, table, epoch, changed):
+    keys = [key for of_one in groups.values() for key in of_one]
+    body = struct.pack("<QIIII", seq, len(keys), len(groups), dim, 0)
+    for fragment, of_one in groups.items():
+        body += np.array([fragment, len(of_one)], "<u4").tobytes()
+    body += np.array(keys, "<u8").tobytes()
+    if values is not None:
+        body += values.tobytes()
+    body += bytes(-len(body) % 8)
+    fields = {"table": table, "epoch": epoch, "job": JOB, "incarnation": 1, "request": request}
+    return Frame(kind, **{"body": body, **fields, **changed})
+
+
+def scan_frame(fragment, cursor=0, keys_max=0xFFFFFFFF, request=1, table=1, epoch=1, **changed):
+    body = struct.pack("<QII", cursor, fragment, keys_max)
+    fields = {"table": table, "epoch": epoch, "job": JOB, "incarnation": 1, "request": request}
+    return Frame(Kind.SCAN, **{"body": body, **fields, **changed})

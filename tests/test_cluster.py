@@ -1,0 +1,500 @@
+"""Whole clusters of real processes: every shape, every way to be reached, every kind of input."""
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import official_fasttext
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import SNAILPS, Cluster, Gate, Process, free_port, is_listening
+from texts import ANIMALS, TOOLS, topic_contrast, write_topics
+
+from snailps.config import RawConfig
+from snailps.config.settings import ClusterSettings
+from snailps.roles.local import Driver
+from snailps.transport.control import dial
+from snailps.transport.session import Channel, Role
+from snailps.vectors.files import load
+
+LINES, ROWS = 1000, 50
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of ten blocks; its result is known."""
+    write_numbers(tmp_path / "in.txt", LINES, ROWS)
+    return {"worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 2}
+
+
+def figures_of(master):
+    """The object on the last line of standard output, which is the only line."""
+    (line,) = master.stdout.splitlines()
+    return json.loads(line)
+
+
+def assert_counted(path, times, rows=ROWS, lines=LINES):
+    """Every line was counted exactly `times` times."""
+    with np.load(path) as saved:
+        assert saved["counts.keys"].tolist() == list(range(rows))
+        assert np.unique(saved["counts.rows"]).tolist() == [times * lines / rows]
+
+
+def journal_of(folder):
+    """Lines of `Counter.journal` by process id: lists of (block, epoch, seed)."""
+    return {
+        int(file.name): [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
+        for file in folder.iterdir()
+    }
+
+
+# --- shapes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_cluster_of_any_shape_counts_every_line_once_an_epoch(tmp_path, job, servers, workers):
+    with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * (1 + servers + workers), master.stderr
+    assert_counted(tmp_path / "out.npz", times=2)
+    figures = figures_of(master)
+    assert figures["examples"] == 2 * LINES
+    assert figures["train_loss"] == 1.0
+    assert figures["loss_by_epoch"] == [1.0, 1.0]
+    assert figures["epochs"] == 2
+    assert figures["blocks"] == 2 * figures["blocks_per_epoch"] >= 20
+    assert figures["bytes_per_example"] > 0
+    assert figures["peak_rss_mb"] > 30 * (1 + servers + workers)
+    assert figures["wall_s"] > figures["train_s"] > 0
+    assert figures["examples_per_s"] > 0
+    assert (figures["servers"], figures["workers"]) == (servers, workers)
+    assert figures["rows"] == ROWS
+    assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
+
+
+def test_cluster_with_survey_gives_every_worker_the_summary(tmp_path, job):
+    job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        codes, _ = cluster.run()
+        assert codes == [0, 0, 0, 0]
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+# --- how processes find each other ------------------------------------------------------------
+
+
+def test_cluster_with_worker_started_before_the_master_waits_for_it(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            cluster.port = listener.getsockname()[1]
+            nodes = [cluster.start("worker"), cluster.start("server")]
+            for _ in nodes:  # both have tried, and found no master
+                listener.accept()[0].close()
+        master = cluster.master(port=cluster.port)
+        assert cluster.codes() == [0, 0, 0], master.stderr
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+def test_cluster_started_again_on_the_same_ports_works_at_once(tmp_path, job):
+    ports = [free_port(), free_port()]
+    for _ in range(2):
+        with Cluster(tmp_path, job=job) as cluster:
+            master = cluster.master(port=ports[0])
+            cluster.start("server", f"listen_addr=127.0.0.1:{ports[1]}")
+            cluster.start("worker")
+            assert cluster.codes() == [0, 0, 0], master.stderr
+        assert_counted(tmp_path / "out.npz", times=2)
+
+
+def has_ipv6():
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_cluster_on_ipv6_works(tmp_path, job):
+    with Cluster(tmp_path, job=job, host="::1", workers=2) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0, 0], master.stderr
+        assert "registered from [::1]:" in master.stderr
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+def test_cluster_on_host_name_works(tmp_path, job):
+    with Cluster(tmp_path, job=job, host="localhost") as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0], master.stderr
+
+
+def test_server_with_port_range_listens_within_it(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 0)
+    low = free_port()
+    ports = range(low, min(low + 20, 65535))
+    job["gates"] = tmp_path / "gates"
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.master()
+        before = {port for port in ports if is_listening(("127.0.0.1", port))}
+        cluster.start("server", f"port_range={ports[0]}-{ports[-1]}")
+        cluster.start("worker")
+        gate.meet()
+        now = {port for port in ports if is_listening(("127.0.0.1", port))}
+        assert len(now - before) == 1
+        gate.open()
+        assert cluster.codes() == [0, 0, 0]
+
+
+class Relay:
+    """Forwards connections to a port, as a NAT gateway does."""
+
+    def __init__(self, to):
+        self.connections = 0
+        self._to = to
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._listener.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                inner, _ = self._listener.accept()
+                self.connections += 1
+                outer = socket.create_connection(("127.0.0.1", self._to))
+                for pair in [(inner, outer), (outer, inner)]:
+                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _copy(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def test_server_with_advertise_addr_is_reached_there(tmp_path, job):
+    inside = free_port()
+    with Relay(inside) as relay, Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.start(
+            "server",
+            f"listen_addr=127.0.0.1:{inside}",
+            f"advertise_addr=127.0.0.1:{relay.port}",
+        )
+        cluster.start("worker")
+        assert cluster.codes() == [0, 0, 0], master.stderr
+        assert relay.connections == 2  # the worker's, and the master's for the export
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+def test_server_with_two_shards_and_one_advertised_port_refuses(tmp_path):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores for two shards")
+    with Cluster(tmp_path, {"shard_num": 2}) as cluster:
+        server = cluster.start("server", "master_addr=127.0.0.1:9", "advertise_addr=127.0.0.1:10")
+        assert server.wait() == 1
+        (error,) = server.errors
+        assert "advertise_addr gives 2 shards one port" in error
+
+
+# --- input ------------------------------------------------------------------------------------
+
+
+def write_parts(folder, files, lines):
+    folder.mkdir()
+    for number in range(files):
+        write_numbers(folder / f"part-{number:03d}.txt", lines, ROWS)
+
+
+def test_cluster_with_folder_glob_and_packed_file_reads_all(tmp_path, job):
+    write_parts(tmp_path / "folder", 60, ROWS)
+    write_parts(tmp_path / "globbed", 2, ROWS)
+    (tmp_path / "globbed" / "ignored.csv").write_text("no number\n")
+    with gzip.open(tmp_path / "packed.gz", "wb") as packed:
+        packed.write((tmp_path / "in.txt").read_bytes())
+    job |= {"input": "folder, globbed/*.txt, packed.gz, in.txt", "scratch_dir": "scratch"}
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0, 0], master.stderr
+    assert_counted(tmp_path / "out.npz", times=2, lines=62 * ROWS + 2 * LINES)
+    assert "64 files" in master.stderr
+    assert {path.name for path in (tmp_path / "scratch").iterdir()} == {"lock"}
+
+
+def test_cluster_with_packed_file_and_no_scratch_settings_reads_it(tmp_path, job):
+    with gzip.open(tmp_path / "packed.gz", "wb") as packed:
+        packed.write((tmp_path / "in.txt").read_bytes())
+    with Cluster(tmp_path, job={**job, "input": "packed.gz"}) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0], master.stderr
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+def test_master_with_too_little_scratch_says_so(tmp_path, job):
+    with gzip.open(tmp_path / "packed.gz", "wb") as packed:
+        packed.write((tmp_path / "in.txt").read_bytes())
+    job |= {"input": "packed.gz", "scratch_dir": "scratch", "scratch_bytes": 100}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        assert master.wait() == 1
+        (error,) = master.errors
+        assert "packed.gz" in error
+        assert "100 bytes of scratch" in error
+
+
+def test_worker_that_lacks_the_path_is_sent_the_bytes(tmp_path, job):
+    """The input is a descriptor that the master alone has."""
+    descriptor = os.open(tmp_path / "in.txt", os.O_RDONLY)
+    path = f"/proc/self/fd/{descriptor}"
+    try:
+        with Cluster(tmp_path, job={**job, "input": path}, workers=2) as cluster:
+            master = cluster.master(pass_fds=(descriptor,))
+            _, workers = cluster.nodes()
+            assert cluster.codes() == [0, 0, 0, 0], master.stderr
+            assert any("asking the master for the bytes" in w.stderr for w in workers)
+    finally:
+        os.close(descriptor)
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+def test_job_with_line_longer_than_a_block_keeps_it_whole(tmp_path, job):
+    numbers = write_numbers(tmp_path / "in.txt", LINES, ROWS)
+    numbers.write_text(numbers.read_text().replace("17\n", "17" + " " * 700 + "\n", 3))
+    with Cluster(tmp_path, job={**job, "block_bytes": 256}) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0], master.stderr
+        assert figures_of(master)["blocks_per_epoch"] == -(-numbers.stat().st_size // 256)
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+# --- workers come and go ----------------------------------------------------------------------
+
+
+def test_worker_with_sigterm_leaves_and_the_others_finish(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 0)
+    (tmp_path / "journal").mkdir()
+    job |= {"gates": tmp_path / "gates", "journal": tmp_path / "journal"}
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.master()
+        _, workers = cluster.nodes()
+        gate.meet()
+        # Whichever worker has block 0, the other one may already be through with the rest.
+        for worker in workers:
+            cluster.name_of(worker)
+        stuck = next(w for w in workers if w.pid == holder_of(gate))
+        stuck.send(signal.SIGTERM)
+        master.wait_line("SIGTERM")
+        gate.open()
+        assert cluster.codes() == [0, 0, 0, 0], master.stderr
+        assert f"{cluster.name_of(stuck)} (" in master.wait_line(" left, ")
+    assert_counted(tmp_path / "out.npz", times=2)
+    assert [block for block, *_ in journal_of(tmp_path / "journal")[stuck.pid]] == [0]
+
+
+def holder_of(gate):
+    """Id of the process that has a gate's pipe open for reading."""
+    here = os.getpid()
+    while True:  # it may be about to return from open(); the test's limit bounds this
+        for number in os.listdir("/proc"):
+            if number.isdigit() and int(number) != here:
+                with contextlib.suppress(OSError):
+                    for descriptor in os.scandir(f"/proc/{number}/fd"):
+                        if os.readlink(descriptor.path) == str(gate.path):
+                            return int(number)
+
+
+def test_worker_that_joins_late_takes_blocks(tmp_path, job):
+    first, third = Gate(tmp_path / "gates", 0), Gate(tmp_path / "gates", 3)
+    (tmp_path / "journal").mkdir()
+    job |= {"gates": tmp_path / "gates", "journal": tmp_path / "journal"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        _, (early,) = cluster.nodes()
+        first.meet()  # the early worker holds blocks 0 and 1
+        late = cluster.start("worker")
+        third.meet()  # so somebody else has come to block 3
+        first.open()
+        third.open()
+        assert cluster.codes() == [0, 0, 0, 0], master.stderr
+    assert_counted(tmp_path / "out.npz", times=2)
+    journal = journal_of(tmp_path / "journal")
+    assert {block for block, *_ in journal[late.pid]} >= {2, 3}
+    done = sorted(block for lines in journal.values() for block, *_ in lines)
+    assert done == list(range(20))
+    assert set(journal) == {early.pid, late.pid}
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def test_job_with_other_seed_gives_blocks_other_seeds_and_same_seed_the_same(tmp_path, job):
+    seeds = []
+    for run, seed in enumerate((1, 1, 2)):
+        journal = tmp_path / f"journal-{run}"
+        journal.mkdir()
+        with Cluster(tmp_path, job={**job, "journal": journal, "seed": seed}) as cluster:
+            assert cluster.run()[0] == [0, 0, 0]
+        ((_, lines),) = journal_of(journal).items()
+        assert [(block, epoch) for block, epoch, _ in lines] == [(n, n // 10) for n in range(20)]
+        seeds.append([seed for _, _, seed in lines])
+    assert seeds[0] == seeds[1]
+    assert not set(seeds[0]) & set(seeds[2])
+    assert len(set(seeds[0])) == 20
+
+
+def test_master_with_json_log_writes_records_and_log_level_says_less(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 5)
+    job |= {"gates": tmp_path / "gates"}
+    common = {"log_level": "warning"}
+    with Cluster(tmp_path, common, job) as cluster:
+        log = tmp_path / "log.jsonl"
+        os.mkfifo(log)  # so that the test sees records when they are written
+        pipe = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+        master = cluster.master(f"json_log={log}", "json_log_interval=0.1")
+        os.set_blocking(pipe, True)
+        records = os.fdopen(pipe)
+        cluster.nodes()
+        gate.meet()
+        first = json.loads(records.readline())
+        at_gate = [json.loads(records.readline()) for _ in range(3)]
+        gate.open()
+        rest = [json.loads(line) for line in records]
+        assert cluster.codes() == [0, 0, 0]
+        assert master.stderr == ""
+        assert all(not process.stderr for process in cluster.processes)
+    times = [record["time"] for record in at_gate]
+    assert 0.1 <= times[1] - times[0] < 5
+    assert first["phase"] == "training"
+    assert {"loss", "units_per_s", "progress", "units", "blocks", "elapsed_s"} <= first.keys()
+    assert rest[-1]["figures"]["examples"] == 2 * LINES
+    assert figures_of(master) == rest[-1]["figures"]
+
+
+def test_node_with_heartbeat_interval_is_sent_beats_that_often(tmp_path, job):
+    with Cluster(tmp_path, {"heartbeat_interval": 0.05, "heartbeat_timeout": 10}, job) as cluster:
+        master = cluster.master()
+        settings = RawConfig.from_mapping({"master_addr": cluster.address}, "test")
+        driver = Driver(settings.build(ClusterSettings))
+        welcome = driver.join()
+        assert (welcome.interval_s, welcome.timeout_s) == (0.05, 10.0)
+        address = ("127.0.0.1", cluster.port)
+        with dial(
+            address,
+            Channel.PULSE,
+            Role.DRIVER,
+            whom="the master",
+            limit_s=5,
+            node=welcome.node,
+            incarnation=welcome.incarnation,
+            job=welcome.job,
+        ) as pulse:
+            pulse.settimeout(10)
+            begin = time.monotonic()
+            heard = [pulse.recv(1 << 16) for _ in range(10)]
+            assert all(heard)
+            assert time.monotonic() - begin < 5  # with the default of 1 s it would be 10
+        driver.close()
+        cluster.nodes()
+        assert cluster.codes() == [0, 0, 0], master.stderr
+
+
+def test_cluster_with_shards_and_fragments_as_set_spreads_them(tmp_path, job):
+    cores = len(os.sched_getaffinity(0))
+    with Cluster(tmp_path, {"shard_num": 200, "frag_num": 7}, job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0]
+        assert f"{cores} shards, 7 fragments" in master.stderr
+        assert f"shard_num: 200 is more than this machine's {cores} core(s)" in (
+            cluster.processes[1].stderr
+        )
+    assert_counted(tmp_path / "out.npz", times=2)
+
+
+def test_master_with_backup_period_saves_tables_that_numpy_reads(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 5)
+    job |= {"gates": tmp_path / "gates", "param_backup_period": 3, "param_backup_root": "backups"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        master.wait_line("saved all tables after 5 pushes to backups")
+        gate.open()
+        assert cluster.codes() == [0, 0, 0], master.stderr
+    (path,) = (tmp_path / "backups").iterdir()
+    with np.load(path) as saved:
+        assert saved["counts.keys"].tolist() == list(range(ROWS))
+        assert saved["counts.rows"].sum() == LINES / 2
+
+
+# --- word vectors -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    """fastText vectors of a text of two topics, by 2 servers and 2 workers: (folder, master)."""
+    folder = tmp_path_factory.mktemp("vectors")
+    write_topics(folder / "text.txt")
+    job = {
+        "worker_class": "snailps.models.word_vectors:WordVectors",
+        "input": "text.txt",
+        "output": "out",
+        "formats": "bin, vec, npz",
+        "dim": 20,
+        "epochs": 5,
+        "sample": 0.01,
+        "bucket": 3000,
+    }
+    with Cluster(folder, job=job, servers=2, workers=2) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * 5, master.stderr
+    return folder, master
+
+
+def test_word_vectors_of_two_topics_are_near_within_a_topic(vectors):
+    folder, master = vectors
+    figures = figures_of(master)
+    assert figures["words"] == 5 * (15_000 + 1_500)  # fastText counts the ends of lines too
+    assert figures["words_per_s"] > 0
+    assert figures["bytes_per_word"] > 0
+    assert figures["vocabulary"] == 20 + 1  # fastText's </s>
+    assert figures["loss_by_epoch"][-1] < figures["loss_by_epoch"][0]
+    model = load(folder / "out.bin")
+    for topic in (ANIMALS, TOOLS):
+        for word in topic:
+            nearest = {near.word for near in model.neighbours(word, 9)}
+            assert nearest <= set(topic), word
+
+
+def test_word_vectors_in_the_official_package_are_equal(vectors):
+    folder, _ = vectors
+    official = official_fasttext.module().load_model(str(folder / "out.bin"))
+    ours = {kind: load(folder / f"out.{kind}") for kind in ("bin", "vec", "npz")}
+    assert set(official.words) == {*ANIMALS, *TOOLS, "</s>"}
+    for word in [*ANIMALS, *TOOLS, "houndish", "unspannered", "zz"]:
+        theirs = official.get_word_vector(word)
+        np.testing.assert_allclose(ours["bin"].vector(word), theirs, atol=1e-6)
+        if word in ANIMALS:
+            for kind in ("vec", "npz"):
+                np.testing.assert_allclose(ours[kind].vector(word), theirs, atol=1e-4)
+    for word in ("hound", "chisel", "houndish"):
+        theirs = official.get_nearest_neighbors(word, 5)
+        told = Process("nn", [*SNAILPS, "nn", str(folder / "out.bin"), word, "-k", "5"], cwd=folder)
+        assert told.wait() == 0, told.stderr
+        told.close()
+        rows = [line.split("\t") for line in told.stdout.splitlines()]
+        assert [near for _, near, _ in rows] == [name for _, name in theirs]
+        np.testing.assert_allclose(
+            [float(score) for _, _, score in rows], [score for score, _ in theirs], atol=1e-5
+        )
+    assert topic_contrast({w: ours["bin"].vector(w) for w in [*ANIMALS, *TOOLS]}) > 0.3

@@ -1,0 +1,661 @@
+"""The control plane over loopback: a server in a thread, clients, and peers that misbehave."""
+
+import errno
+import queue
+import socket
+import threading
+import time
+
+import pytest
+
+from snailps.errors import (
+    ClusterError,
+    ConnectionLost,
+    MisuseError,
+    ProtocolError,
+    RemoteError,
+    SnailError,
+    WaitTimeout,
+)
+from snailps.transport import control_server, messages
+from snailps.transport.control import ControlClient, ControlServer, dial, listen, route_host, show
+from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
+
+LIMIT_S = 10.0
+
+
+class Master:
+    """A ControlServer stepped by a thread of its own; `do` runs a function in that thread."""
+
+    def __init__(self, secret=b"", clock=time.monotonic, listener=None):
+        self.listener = listener or listen("127.0.0.1", 0)
+        self.address = self.listener.getsockname()[:2]
+        self.heard, self.lost, self.pulses = queue.Queue(), queue.Queue(), queue.Queue()
+        self.answer = lambda peer, message, reply: reply and reply(messages.Ok())
+        self.errors = []
+        self._todo = queue.Queue()
+        self._stop = threading.Event()
+        self.server = ControlServer(
+            self.listener,
+            role=Role.MASTER,
+            secret=secret,
+            job=7,
+            on_message=self._on_message,
+            on_lost=lambda peer, why: self.lost.put((peer, why)),
+            on_pulse=lambda hello, sock: self.pulses.put((hello, sock)),
+            clock=clock,
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _on_message(self, peer, message, reply):
+        self.heard.put((peer, message))
+        self.answer(peer, message, reply)
+
+    def _run(self):
+        try:
+            while not self._stop.is_set():
+                self.server.step(0.01)
+                while not self._todo.empty():
+                    function, result = self._todo.get()
+                    result.put(function())
+        except BaseException as error:
+            self.errors.append(error)
+
+    def do(self, function):
+        result = queue.Queue()
+        self._todo.put((function, result))
+        return result.get(timeout=LIMIT_S)
+
+    def until(self, condition):
+        """Waits until `condition()` holds in the server's thread."""
+        end = time.monotonic() + LIMIT_S
+        while not self.do(condition):
+            assert time.monotonic() < end, "the condition never came"
+
+    def close(self):
+        self._stop.set()
+        self._thread.join(LIMIT_S)
+        self.server.close()
+        while not self.pulses.empty():
+            self.pulses.get()[1].close()
+        assert not self.errors, self.errors
+
+
+@pytest.fixture
+def master():
+    made = Master()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connect(master):
+    """Makes ControlClients of the master; closes them at the end."""
+    made = []
+
+    def make(on_message=lambda message: None, on_lost=None, role=Role.WORKER):
+        sock = dial(master.address, Channel.CONTROL, role, whom="the master", limit_s=LIMIT_S)
+        client = ControlClient(sock, on_message, on_lost or (lambda why: None))
+        client.start()
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+
+
+class Raw:
+    """A socket that speaks frames, good or bad, as a test likes."""
+
+    def __init__(self, address):
+        self.sock = socket.create_connection(address, LIMIT_S)
+        self.decoder = FrameDecoder()
+        self.frames = []
+
+    def send(self, *frames):
+        self.sock.sendall(b"".join(encode_frame(frame) for frame in frames))
+
+    def next(self):
+        """The next frame, or None when the peer has closed."""
+        while not self.frames:
+            try:
+                data = self.sock.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                return None
+            self.frames += self.decoder.feed(data)
+        return self.frames.pop(0)
+
+    def shake(self, channel=Channel.CONTROL, secret=b""):
+        session = ClientSession(Hello(channel, Role.WORKER, b"n" * 16, 1, 2, 7), secret)
+        self.send(session.start())
+        while not session.ready:
+            answer = session.receive(self.next())
+            if answer is not None:
+                self.send(answer)
+        return self
+
+    def close(self):
+        self.sock.close()
+
+
+@pytest.fixture
+def raw(master):
+    made = []
+
+    def make():
+        made.append(Raw(master.address))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+# --- calls and notes -----------------------------------------------------------------------------
+
+
+def test_call_is_answered_and_note_is_heard(master, connect):
+    master.answer = lambda peer, message, reply: reply and reply(messages.Declared([1, 2]))
+    client = connect()
+    assert client.call(messages.Declare([]), LIMIT_S) == messages.Declared([1, 2])
+    client.note(messages.Leaving("SIGTERM"))
+    assert master.heard.get(timeout=LIMIT_S)[1] == messages.Declare([])
+    peer, message = master.heard.get(timeout=LIMIT_S)
+    assert message == messages.Leaving("SIGTERM")
+    assert peer.hello.role == Role.WORKER
+
+
+def test_calls_answered_out_of_order_find_their_callers(master, connect):
+    waiting = []
+    master.answer = lambda peer, message, reply: waiting.append((message.number, reply))
+    client = connect()
+    futures = [client.call_async(messages.Fetch(i, "train", "lines")) for i in range(20)]
+    master.until(lambda: len(waiting) == 20)
+    master.do(lambda: [reply(messages.Content(bytes([n]))) for n, reply in reversed(waiting)])
+    got = [client.result(future, LIMIT_S, "Fetch") for future in futures]
+    assert got == [messages.Content(bytes([i])) for i in range(20)]
+
+
+def test_call_that_is_refused_raises_the_masters_words(master, connect):
+    master.answer = lambda peer, message, reply: reply(ClusterError("no block left"))
+    with pytest.raises(RemoteError, match="no block left"):
+        connect().call(messages.Lease("train"), LIMIT_S)
+
+
+def test_call_refused_with_a_long_unicode_text_is_still_answered(master, connect):
+    master.answer = lambda peer, message, reply: reply(ClusterError("\u4e2d" * 5000))
+    with pytest.raises(RemoteError, match="\u4e2d" * 1000):
+        connect().call(messages.Lease("train"), LIMIT_S)
+
+
+def test_call_without_an_answer_times_out_and_names_whom_it_waited_for(master, connect):
+    master.answer = lambda peer, message, reply: None
+    with pytest.raises(WaitTimeout, match="the master has not answered Lease"):
+        connect().call(messages.Lease("train"), 0.05)
+
+
+def test_answer_after_the_timeout_does_no_harm(master, connect):
+    waiting = []
+    master.answer = lambda peer, message, reply: waiting.append(reply)
+    client = connect()
+    with pytest.raises(WaitTimeout):
+        client.call(messages.Lease("train"), 0.01)
+    master.until(lambda: len(waiting) == 1)
+    master.answer = lambda peer, message, reply: reply(messages.Ok())
+    master.do(lambda: waiting[0](messages.Leased(-1)))
+    assert client.call(messages.Lease("train"), LIMIT_S) == messages.Ok()
+
+
+def test_server_calls_and_notes_a_client(master, connect):
+    noted = queue.Queue()
+
+    def on_message(message):
+        if isinstance(message, messages.Ask):
+            return messages.Report({"what": message.what})
+        if isinstance(message, messages.TakeRoute):
+            raise ProtocolError("no such route", "route")
+        noted.put(message)
+        return None
+
+    client = connect(on_message)
+    client.call(messages.Ask("x"), LIMIT_S)
+    (peer,) = master.do(lambda: list(master.server.peers))
+    answers = queue.Queue()
+    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    master.do(lambda: master.server.call(peer, messages.TakeRoute({}), answers.put))
+    master.do(lambda: master.server.call(peer, messages.Shutdown(), answers.put))
+    master.do(lambda: master.server.note(peer, messages.Stop(False, "bye")))
+    assert answers.get(timeout=LIMIT_S) == messages.Report({"what": "stats"})
+    refused = answers.get(timeout=LIMIT_S)
+    assert isinstance(refused, RemoteError)
+    assert (str(refused), refused.code) == ("no such route", "route")
+    assert answers.get(timeout=LIMIT_S) == messages.Ok()
+    assert noted.get(timeout=LIMIT_S) == messages.Shutdown()
+    assert noted.get(timeout=LIMIT_S) == messages.Stop(False, "bye")
+
+
+def test_large_bodies_pass_both_ways(master, connect):
+    blob = bytes(range(256)) * (12 << 10)  # 3 MiB: many turns of either side
+    master.answer = lambda peer, message, reply: reply(messages.Summary(message.blob[::-1]))
+    done = messages.Done("survey", 1, 2, 0.5, {}, blob)
+    assert connect().call(done, LIMIT_S).blob == blob[::-1]
+
+
+def test_many_clients_are_served_at_once(master, connect):
+    def echo(peer, message, reply):
+        reply(messages.Leased(int(message.pass_)))
+
+    master.answer = echo
+    clients = [connect() for _ in range(50)]
+    futures = [
+        (i, client, client.call_async(messages.Lease(str(i * 1000 + j))))
+        for j in range(10)
+        for i, client in enumerate(clients)
+    ]
+    for number, (_, client, future) in enumerate(futures):
+        i, j = number % 50, number // 50
+        assert client.result(future, LIMIT_S, "Lease").number == i * 1000 + j
+    assert master.do(lambda: len(master.server.peers)) == 50
+
+
+def test_calls_of_many_threads_share_one_client(master, connect):
+    master.answer = lambda peer, message, reply: reply(messages.Leased(int(message.pass_)))
+    client, wrong = connect(), []
+
+    def run(base):
+        for i in range(50):
+            if client.call(messages.Lease(str(base + i)), LIMIT_S).number != base + i:
+                wrong.append(base + i)
+
+    threads = [threading.Thread(target=run, args=(1000 * t,)) for t in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not wrong
+
+
+def test_call_that_is_too_large_is_our_own_fault_and_leaves_no_trace(master, connect, monkeypatch):
+    client = connect()
+    monkeypatch.setattr(messages, "JSON_BYTES_MAX", 10)
+    with pytest.raises(MisuseError):
+        client.call_async(messages.Lease("train"))
+    monkeypatch.undo()
+    assert client.call(messages.Lease("train"), LIMIT_S) == messages.Ok()
+    assert client._calls == {}
+
+
+# --- lost peers ----------------------------------------------------------------------------------
+
+
+def test_lost_client_is_told_once_and_its_calls_fail(master, connect):
+    over = threading.Event()
+    client = connect(lambda message: over.wait(LIMIT_S) and None)
+    client.call(messages.Ask("x"), LIMIT_S)
+    (peer,) = master.do(lambda: list(master.server.peers))
+    answers = queue.Queue()
+    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    client._sock.shutdown(socket.SHUT_RDWR)
+    assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
+    assert master.lost.get(timeout=LIMIT_S)[0] is peer
+    assert master.do(lambda: len(master.server.peers)) == 0
+    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
+    master.do(lambda: master.server.note(peer, messages.Stop(False, "")))  # silently nothing
+    assert master.lost.empty()
+    over.set()
+
+
+def test_lost_server_fails_open_calls_and_is_told_once(master, connect):
+    lost = queue.Queue()
+    master.answer = lambda peer, message, reply: None
+    client = connect(on_lost=lost.put)
+    future = client.call_async(messages.Lease("train"))
+    master.heard.get(timeout=LIMIT_S)
+    master.close()
+    with pytest.raises(ConnectionLost, match="the master is gone"):
+        client.result(future, LIMIT_S, "Lease")
+    assert lost.get(timeout=LIMIT_S)
+    with pytest.raises(ConnectionLost):
+        client.call(messages.Lease("train"), LIMIT_S)
+    client.note(messages.Leaving("x"))  # silently nothing
+    client.close()
+    assert lost.empty()
+
+
+def test_closed_client_is_not_told_that_it_lost_the_server(master, connect):
+    lost = queue.Queue()
+    master.answer = lambda peer, message, reply: None
+    client = connect(on_lost=lost.put)
+    future = client.call_async(messages.Lease("train"))
+    client.close()
+    client.close()
+    with pytest.raises(ConnectionLost):
+        client.result(future, LIMIT_S, "Lease")
+    assert lost.empty()
+
+
+def test_closed_peer_gets_what_was_sent_before_even_while_it_talks(master, raw):
+    """Last words arrive although bytes of the peer were never read: no reset destroys them."""
+    one = raw().shake()
+    note = Frame(Kind.NOTE, messages.encode(messages.Leaving("x")))
+    one.send(note)
+    peer, _ = master.heard.get(timeout=LIMIT_S)
+
+    def last_words():
+        one.send(*[note] * 2000)  # unread when the peer is closed
+        master.server.note(peer, messages.Stop(True, "the end"))
+        master.server.close_peer(peer)
+
+    master.do(last_words)
+    assert messages.decode(one.next().body) == messages.Stop(True, "the end")
+    assert one.next() is None
+    assert master.lost.empty()
+    assert master.do(lambda: peer in master.server.peers) is False
+
+
+def test_closed_peer_that_never_closes_is_forgotten_in_the_end(monkeypatch, raw, master):
+    monkeypatch.setattr(control_server, "LINGER_S", 0.05)
+    one = raw().shake()
+    (peer,) = master.do(lambda: list(master.server.peers))
+    master.do(lambda: master.server.close_peer(peer))
+    master.until(lambda: peer.sock.fileno() == -1)
+    assert one.next() is None
+
+
+def test_failure_in_a_client_callback_ends_it_loudly(master, connect):
+    lost = queue.Queue()
+
+    def broken(message):
+        raise ZeroDivisionError("a bug")
+
+    client = connect(broken, lost.put)
+    client.call(messages.Ask("x"), LIMIT_S)
+    (peer,) = master.do(lambda: list(master.server.peers))
+    future = client.call_async(messages.Lease("train"))
+    client.result(future, LIMIT_S, "Lease")
+    master.do(lambda: master.server.note(peer, messages.Shutdown()))
+    assert "ZeroDivisionError" in lost.get(timeout=LIMIT_S)
+
+
+# --- peers that misbehave ------------------------------------------------------------------------
+
+
+def refused(one):
+    """The error that a raw peer is told before the server closes."""
+    frame = one.next()
+    assert frame.kind == Kind.ERROR, frame
+    assert one.next() is None
+    return remote_error(frame)
+
+
+def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
+    made = Master(secret=b"right")
+    try:
+        for secret in (b"wrong", b""):
+            with pytest.raises(SnailError, match="secret"):
+                dial(made.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=2, secret=secret)
+        one = Raw(made.address)
+        one.send(Hello(Channel.CONTROL, Role.WORKER, b"n" * 16).to_frame())
+        one.next()
+        one.send(Frame(Kind.PROOF, bytes(32)))
+        assert "wrong secret" in str(refused(one))
+        one.close()
+        dial(
+            made.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=2, secret=b"right"
+        ).close()
+        assert made.heard.empty()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "magic"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "magic"),
+        (HEADER.pack(MAGIC, 9, 1, 0, 0, 0, 0, 0, 0, 0), "version"),
+        (HEADER.pack(MAGIC, 1, 77, 0, 0, 0, 0, 0, 0, 0), "kind"),
+        (HEADER.pack(MAGIC, 1, 1, 4, 0, 0, 0, 0, 0, 0), "flag"),
+        (HEADER.pack(MAGIC, 1, 32, 0, 0, 0, 0, 0, 0, 5000), "too-long"),
+        (HEADER.pack(MAGIC, 1, 32, 0, 0, 0, 0, 0, 1, 0), "handshake"),
+        (HEADER.pack(MAGIC, 1, 1, 0, 0, 0, 0, 0, 0, 0), "handshake"),
+    ],
+)
+def test_garbage_before_the_handshake_is_refused_and_others_are_served(
+    master, raw, connect, data, code
+):
+    client, one = connect(), raw()
+    one.sock.sendall(data)
+    assert refused(one).code == code
+    assert client.call(messages.Lease("train"), LIMIT_S) == messages.Ok()
+    assert master.lost.empty()  # nobody who had been there
+
+
+def broken_json():
+    return Frame(Kind.CALL, b"\x02\x00\x00\x00{]", request=1)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (broken_json(), "message"),
+        (Frame(Kind.NOTE, b"\x00"), "message"),
+        (Frame(Kind.HELLO), "kind"),
+        (Frame(Kind.PULL), "kind"),
+        (Frame(Kind.HEARTBEAT), "kind"),
+        (Frame(Kind.ERROR, b"{}"), "kind"),
+        (Frame(Kind.CALL, messages.encode(messages.Ok())), "request"),
+    ],
+)
+def test_bad_frame_after_the_handshake_loses_that_peer_alone(master, raw, connect, frame, code):
+    client, one = connect(), raw().shake()
+    one.send(frame)
+    assert refused(one).code == code
+    assert master.lost.get(timeout=LIMIT_S)[1].startswith("broke the protocol")
+    assert client.call(messages.Lease("train"), LIMIT_S) == messages.Ok()
+
+
+def test_answer_to_a_call_that_nobody_made_is_ignored(raw, connect, master):
+    one = raw().shake()
+    one.send(Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=99))
+    one.send(Frame(Kind.CALL, messages.encode(messages.Lease("train")), request=1))
+    assert one.next().kind == Kind.ANSWER
+
+
+def test_answer_that_cannot_be_read_fails_its_call(master, raw):
+    one = raw().shake()
+    one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
+    peer, _ = master.heard.get(timeout=LIMIT_S)
+    answers = queue.Queue()
+    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    asked = one.next()
+    one.send(Frame(Kind.ANSWER, b"\x01", request=asked.request))
+    assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
+
+
+def test_oversize_body_is_refused_before_it_is_sent(master, raw):
+    one = raw().shake()
+    one.sock.sendall(HEADER.pack(MAGIC, 1, 32, 0, 0, 0, 0, 0, 1, (256 << 20) + 1))
+    assert refused(one).code == "too-long"
+
+
+def test_half_a_frame_and_then_nothing_blocks_nobody(master, raw, connect):
+    one = raw().shake()
+    one.sock.sendall(encode_frame(Frame(Kind.CALL, bytes(1000), request=1))[:500])
+    assert connect().call(messages.Lease("train"), LIMIT_S) == messages.Ok()
+    one.close()
+    assert master.lost.get(timeout=LIMIT_S)[1]
+
+
+def test_silent_peer_is_dropped_after_the_handshake_limit():
+    now = [0.0]
+    made = Master(clock=lambda: now[0])
+    try:
+        silent, half = Raw(made.address), Raw(made.address)
+        half.send(Hello(Channel.CONTROL, Role.WORKER, b"n" * 16).to_frame())
+        assert half.next().kind == Kind.HELLO
+        made.until(lambda: len(made.server.peers) == 2)
+        now[0] = 9.9
+        made.do(lambda: None)
+        assert made.do(lambda: len(made.server.peers)) == 2
+        now[0] = 10.1
+        assert silent.next() is None
+        assert half.next() is None
+        assert made.lost.empty()
+        silent.close()
+        half.close()
+    finally:
+        made.close()
+
+
+def test_peer_that_reads_nothing_is_dropped_at_the_limit(master, raw, monkeypatch):
+    monkeypatch.setattr(control_server, "OUT_BYTES_MAX", 8 << 20)
+    one = raw().shake()
+    one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
+    peer, _ = master.heard.get(timeout=LIMIT_S)
+    noise = messages.Content(bytes(range(251)) * 4000)
+    monkeypatch.setattr(control_server, "encode_frame", lambda frame, pack: encode_frame(frame))
+
+    def flood():
+        for _ in range(40):
+            master.server.note(peer, noise)
+        return len(peer.out)
+
+    assert master.do(flood) <= 9 << 20
+    assert master.lost.get(timeout=LIMIT_S) == (peer, "does not read what it is sent")
+
+
+def test_server_without_descriptors_waits_and_recovers(master, connect, monkeypatch):
+    class Exhausted:
+        """The listener's socket, whose accept fails a few times."""
+
+        def __init__(self, sock):
+            self.sock, self.failures = sock, 2
+
+        def accept(self):
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.sock.accept()
+
+        def __getattr__(self, name):
+            return getattr(self.sock, name)
+
+    monkeypatch.setattr(control_server, "ACCEPT_PAUSE_S", 0.01)
+    poor = Exhausted(master.listener)
+    master.do(lambda: setattr(master.server, "_listener", poor))
+    assert connect().call(messages.Lease("train"), LIMIT_S) == messages.Ok()
+    assert poor.failures == 0
+
+
+# --- channels ------------------------------------------------------------------------------------
+
+
+def test_heartbeat_connection_is_handed_on(master, raw):
+    one = raw().shake(Channel.PULSE)
+    hello, sock = master.pulses.get(timeout=LIMIT_S)
+    assert (hello.channel, hello.node, hello.incarnation) == (Channel.PULSE, 1, 2)
+    one.send(Frame(Kind.HEARTBEAT))
+    sock.setblocking(True)
+    assert sock.recv(100)[:5] == b"SNPS\x01"
+    sock.close()
+    assert master.do(lambda: len(master.server.peers)) == 0
+    assert master.lost.empty()
+
+
+def test_data_connection_is_refused_before_it_is_ready(master):
+    with pytest.raises(RemoteError, match="no data channel"):
+        dial(master.address, Channel.DATA, Role.WORKER, whom="m", limit_s=2)
+    assert master.lost.empty()
+
+
+def test_dial_leaves_what_follows_ready_in_the_socket(master):
+    """A heartbeat right behind READY belongs to whoever reads the socket next."""
+    beat = encode_frame(Frame(Kind.HEARTBEAT))
+    send = master.server._send
+
+    def send_with_beat(peer, frame):
+        if frame.kind == Kind.READY:
+            peer.out += encode_frame(frame) + beat
+            master.server._flush(peer)
+        else:
+            send(peer, frame)
+
+    master.do(lambda: setattr(master.server, "_send", send_with_beat))
+    sock = dial(master.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=2)
+    got = b""
+    while len(got) < len(beat):
+        got += sock.recv(100)
+    assert got == beat
+    sock.close()
+
+
+# --- sockets -------------------------------------------------------------------------------------
+
+
+def test_dial_of_nobody_says_whom_it_cannot_reach():
+    with listen("127.0.0.1", 0) as free:
+        address = free.getsockname()
+    with pytest.raises(WaitTimeout, match=r"cannot reach the master at 127\.0\.0\.1:\d+ within"):
+        dial(address, Channel.CONTROL, Role.WORKER, whom="the master", limit_s=0.1)
+
+
+def test_dial_gives_up_when_it_is_told_to():
+    with listen("127.0.0.1", 0) as free:
+        address = free.getsockname()
+    with pytest.raises(WaitTimeout):
+        dial(address, Channel.DATA, Role.WORKER, whom="m", limit_s=600, give_up=lambda: True)
+
+
+def test_dial_waits_for_a_server_that_comes_late():
+    with listen("127.0.0.1", 0) as free:
+        address = free.getsockname()
+    asked, made = [], []
+
+    def give_up():  # asked after each attempt: the server starts after the second
+        asked.append(None)
+        if len(asked) == 2:
+            made.append(Master(listener=listen(*address)))
+        return False
+
+    dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S, give_up=give_up).close()
+    assert len(asked) == 2
+    made[0].close()
+
+
+def test_dial_of_a_server_that_says_nothing_ends_at_the_limit():
+    with (
+        listen("127.0.0.1", 0) as silent,
+        pytest.raises(ConnectionLost, match=r"m at 127.* closed the connection: timed out"),
+    ):
+        dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, whom="m", limit_s=0.15)
+
+
+def test_listen_on_a_port_in_use_says_so():
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConnectionLost, match=rf"cannot listen on 127\.0\.0\.1:{port}.*in use"):
+            listen("127.0.0.1", port)
+
+
+def test_listen_again_on_the_port_of_a_server_that_ended():
+    made = Master()
+    client = dial(made.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=2)
+    made.close()
+    client.close()
+    listen(*made.address).close()
+
+
+def test_show_puts_brackets_round_ipv6():
+    assert show(("::1", 5)) == "[::1]:5"
+    assert show(("host", 5)) == "host:5"
+
+
+def test_route_host_of_loopback_is_loopback():
+    assert route_host(("127.0.0.1", 9)) == "127.0.0.1"

@@ -1,0 +1,517 @@
+"""Everything that can go wrong in a cluster: one clear sentence, an exit code, nothing left.
+
+Each test ends with `Cluster.close`, which fails where a process had to be killed.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+
+import numpy as np
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import PACKAGE, Cluster, Gate, environment, free_port
+
+FAILED, WRONG, STOPPED, INTERRUPTED = 1, 2, 3, 130
+SOON_S = 12.0  # a failure has to be over by then; usually it takes less than two seconds
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of ten blocks; its result is known."""
+    write_numbers(tmp_path / "in.txt", 1000)
+    return {"worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1}
+
+
+@pytest.fixture
+def gated(tmp_path, job):
+    """The same, with a gate before block 2."""
+    job["gates"] = str(tmp_path / "gates")
+    return Gate(tmp_path / "gates", 2)
+
+
+def assert_one_sentence(process, *parts, code=FAILED):
+    """The process failed with one line that has all the parts, and without a traceback."""
+    assert process.wait() == code, process.stderr
+    assert "Traceback" not in process.stderr
+    assert len(process.errors) == 1, process.stderr
+    for part in parts:
+        assert part in process.errors[0]
+
+
+# --- a process is lost ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["server", "worker"])
+def test_cluster_with_killed_node_ends_and_names_it(tmp_path, job, gated, role):
+    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        victim = next(p for p in cluster.processes if p.name.startswith(role))
+        name = cluster.name_of(victim)
+        victim.send(signal.SIGKILL)
+        gated.open()
+        codes = cluster.codes(SOON_S)
+        assert_one_sentence(
+            master, f"{name} (", f"process {victim.pid}", "is lost", "on_node_loss"
+        )
+        assert victim.wait() == -signal.SIGKILL
+        others = [
+            code
+            for code, process in zip(codes, cluster.processes, strict=True)
+            if process not in (master, victim)
+        ]
+        assert others == [STOPPED] * 3
+        assert not (tmp_path / "out.npz").exists()
+
+
+def test_cluster_with_killed_master_ends_and_each_node_says_so(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        master.send(signal.SIGKILL)
+        gated.open()
+        cluster.codes(SOON_S)
+        for process in cluster.processes[1:]:
+            assert_one_sentence(process, "the master at", "is gone", cluster.address)
+
+
+def test_cluster_with_node_stuck_in_user_code_ends_it_by_force(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), (worker,) = cluster.nodes()
+        gated.meet()
+        server.send(signal.SIGKILL)
+        assert_one_sentence(master, cluster.name_of(server), "is lost")
+        assert worker.wait(20) != 0
+        assert "still busy" in worker.stderr
+
+
+@pytest.mark.parametrize("role", ["server", "worker"])
+def test_cluster_with_silent_node_notices_by_heartbeat(tmp_path, job, gated, role):
+    beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 1}
+    with Cluster(tmp_path, beat, job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        victim = next(p for p in cluster.processes if p.name.startswith(role))
+        victim.send(signal.SIGSTOP)
+        gated.open()
+        assert_one_sentence(master, role, f"process {victim.pid}", "silent for", "heartbeat")
+        victim.send(signal.SIGCONT)
+        assert victim.wait(SOON_S) in (FAILED, STOPPED)
+        cluster.codes(SOON_S)
+
+
+def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
+    beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 1}
+    with Cluster(tmp_path, beat, job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        master.send(signal.SIGSTOP)
+        gated.open()
+        for process in cluster.processes[1:]:
+            assert_one_sentence(process, "the master at", "has been silent for")
+        master.send(signal.SIGCONT)
+        assert master.wait(SOON_S) == FAILED
+
+
+def test_server_with_sigterm_ends_the_job_for_its_rows_would_go(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        gated.meet()
+        server.send(signal.SIGTERM)
+        gated.open()
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, cluster.name_of(server), "SIGTERM", "rows")
+
+
+def test_worker_with_sigterm_as_the_last_one_ends_the_job(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        _, (worker,) = cluster.nodes()
+        gated.meet()
+        worker.send(signal.SIGTERM)
+        master.wait_line("SIGTERM")
+        gated.open()
+        codes = cluster.codes(SOON_S)
+        assert_one_sentence(master, "every worker has left")
+        assert codes[1:] == [STOPPED, 0]
+
+
+def test_worker_with_sigterm_in_the_survey_as_the_last_one_ends_the_job(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 2, "survey")
+    job |= {"worker_class": "cluster_models:Surveyed", "gates": tmp_path / "gates"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        _, (worker,) = cluster.nodes()
+        gate.meet()
+        worker.send(signal.SIGTERM)
+        master.wait_line("SIGTERM")
+        gate.open()
+        codes = cluster.codes(SOON_S)
+        assert_one_sentence(master, "every worker has left")
+        assert codes[1:] == [STOPPED, 0]
+
+
+def test_shard_with_no_answer_fails_the_request_in_time(tmp_path, job, gated):
+    with Cluster(tmp_path, {"request_timeout": 1}, job) as cluster:
+        master = cluster.master()
+        (server,), (worker,) = cluster.nodes()
+        gated.meet()
+        server.send(signal.SIGSTOP)
+        gated.open()
+        worker.wait_line("snailps: error")
+        server.send(signal.SIGCONT)
+        assert cluster.codes(SOON_S) == [FAILED, STOPPED, FAILED]
+        assert_one_sentence(master, cluster.name_of(worker), cluster.name_of(server), "1 s")
+
+
+# --- interrupts -------------------------------------------------------------------------------
+
+
+def test_master_with_one_sigint_saves_what_was_learnt(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        master.send(signal.SIGINT)
+        master.wait_line("interrupted: finishing")
+        gated.open()
+        codes = cluster.codes(SOON_S)
+        assert codes == [INTERRUPTED, 0, 0]
+        assert "Traceback" not in master.stderr
+        assert "interrupted after" in master.stderr
+    with np.load(tmp_path / "out.npz") as saved:
+        assert 200 <= saved["counts.rows"].sum() < 1000
+
+
+def test_worker_with_sigint_ends_the_whole_job_in_order(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        _, (worker,) = cluster.nodes()
+        gated.meet()
+        worker.send(signal.SIGINT)
+        master.wait_line("interrupted: finishing")
+        gated.open()
+        assert cluster.codes(SOON_S) == [INTERRUPTED, 0, 0]
+    assert (tmp_path / "out.npz").exists()
+
+
+def test_master_with_two_sigints_ends_at_once(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        gated.meet()
+        master.send(signal.SIGINT)
+        master.wait_line("interrupted: finishing")
+        master.send(signal.SIGINT)
+        server.wait_line("stopped by the master")  # while the worker is still at its block
+        gated.open()
+        codes = cluster.codes(SOON_S)
+        assert codes == [INTERRUPTED, STOPPED, STOPPED]
+        assert "interrupted while training; nothing was saved" in master.stderr
+        assert "Traceback" not in master.stderr
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_master_with_sigint_while_forming_ends_at_once(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        server = cluster.start("server")
+        master.wait_line("server 1 .*registered")
+        master.send(signal.SIGINT)
+        assert cluster.codes(SOON_S) == [INTERRUPTED, STOPPED]
+        assert "interrupted while forming; nothing was saved" in master.stderr
+        assert "Traceback" not in master.stderr
+        assert not server.errors
+
+
+def test_worker_with_sigint_before_the_master_is_there_ends(tmp_path):
+    port = free_port()
+    with Cluster(tmp_path) as cluster, socket.create_server(("127.0.0.1", port)) as listener:
+        worker = cluster.start("worker", f"master_addr=127.0.0.1:{port}")
+        listener.accept()[0].close()
+        worker.send(signal.SIGINT)
+        assert worker.wait(SOON_S) == INTERRUPTED
+        assert "Traceback" not in worker.stderr
+
+
+# --- the cluster cannot form ------------------------------------------------------------------
+
+
+def test_master_with_missing_node_names_it_after_master_time_out(tmp_path, job):
+    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master = cluster.master("master_time_out=2.5")
+        cluster.start("server")
+        cluster.start("worker")
+        codes = cluster.codes(SOON_S)
+        assert_one_sentence(
+            master, "2 of 4 nodes", "1 more server", "server", "worker", "master_time_out"
+        )
+        assert codes[1:] == [STOPPED, STOPPED]
+
+
+def test_master_with_too_many_workers_says_that_servers_lack(tmp_path, job):
+    with Cluster(tmp_path, job=job, workers=1) as cluster:
+        master = cluster.master()
+        cluster.start("worker")
+        cluster.start("worker")
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, "all 2 expected nodes", "1 more server")
+
+
+def test_master_with_only_servers_says_that_a_job_needs_a_worker(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master("expected_servers=0")
+        cluster.start("server")
+        cluster.start("server")
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, "needs a worker")
+
+
+def test_master_with_server_too_late_refuses_it(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        late = cluster.start("server")
+        assert_one_sentence(late, "a server that joins a running job")
+        gated.open()
+        assert cluster.codes() == [0, 0, 0, FAILED]
+        assert not master.errors
+
+
+@pytest.mark.parametrize("role", ["server", "worker"])
+def test_node_without_master_gives_up_after_init_timeout(tmp_path, role):
+    port = free_port()
+    with Cluster(tmp_path) as cluster:
+        node = cluster.start(role, f"master_addr=127.0.0.1:{port}", "init_timeout=1")
+        assert_one_sentence(
+            node, f"cannot reach the master at 127.0.0.1:{port}", "within 1 s", "refused"
+        )
+
+
+def test_master_with_port_in_use_says_so(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        master = cluster.master(port=port)
+        assert_one_sentence(master, f"cannot listen on 127.0.0.1:{port}", "in use")
+
+
+def test_server_with_port_in_use_says_so(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cluster.port = 1
+        server = cluster.start("server", f"listen_addr=127.0.0.1:{port}")
+        assert_one_sentence(server, f"cannot listen on 127.0.0.1:{port}", "in use")
+        cluster.port = 0
+
+
+def test_server_with_port_range_all_taken_says_so(tmp_path):
+    with Cluster(tmp_path) as cluster, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = cluster.start(
+            "server", "master_addr=127.0.0.1:9", f"port_range={port}-{port}", "init_timeout=1"
+        )
+        assert_one_sentence(server, f"no port of {port} to {port} is free", "port_range")
+
+
+def test_worker_that_cannot_reach_a_shard_is_named(tmp_path, job):
+    port = free_port()
+    with Cluster(tmp_path, {"request_timeout": 1}, job) as cluster:
+        master = cluster.master()
+        cluster.start("server", f"advertise_addr=127.0.0.1:{port}")
+        cluster.start("worker")
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, "worker", "cannot use the route", f"127.0.0.1:{port}")
+
+
+# --- the input and the output -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("nowhere.txt", ["nowhere.txt", "does not exist"]),
+        ("*.nothing", ["*.nothing", "matches no file"]),
+        ("empty.txt", ["empty.txt", "is empty"]),
+        ("hollow", ["hollow", "expected files"]),
+        ("broken.gz", ["broken.gz", "damaged"]),
+        ("", ["input is not set"]),
+    ],
+)
+def test_master_with_wrong_input_says_so_before_anybody_waits(tmp_path, job, path, parts):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "broken.gz").write_bytes(b"this is no gzip file")
+    with Cluster(tmp_path, job={**job, "input": path}) as cluster:
+        master = cluster.master()
+        assert_one_sentence(master, *parts, code=FAILED if path else WRONG)
+
+
+def test_job_with_file_that_vanishes_names_file_and_block(tmp_path, job, gated):
+    with Cluster(tmp_path, job={**job, "worker_class": "cluster_models:Counter"}) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        (tmp_path / "in.txt").unlink()
+        gated.open()
+        cluster.codes(SOON_S)
+        name = cluster.name_of(cluster.processes[-1])
+        assert_one_sentence(master, name, "cannot read", "in.txt", "bytes", "No such file")
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_job_with_file_that_shrinks_says_so(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        os.truncate(tmp_path / "in.txt", 10)
+        gated.open()
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, "in.txt", "became shorter")
+
+
+def test_job_with_output_folder_missing_says_so(tmp_path, job):
+    with Cluster(tmp_path, job={**job, "output": "no/such/folder/out"}) as cluster:
+        codes, master = cluster.run()
+        assert_one_sentence(master, "no/such/folder")
+        assert codes[1:] == [STOPPED, STOPPED]
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A folder on a file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    ) if os.geteuid() == 0 else None  # fmt: skip
+    if made is None or made.returncode:
+        pytest.skip("a full disk needs the right to mount one (root)")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_job_with_full_disk_at_export_says_so_and_leaves_no_half_file(tmp_path, job, full_disk):
+    job = {**job, "output": str(full_disk / "out"), "dim": 1000}
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert_one_sentence(master, str(full_disk), "is full")
+        assert codes[1:] == [STOPPED, STOPPED]
+    assert list(full_disk.iterdir()) == []
+
+
+def test_backup_with_full_disk_is_told_and_training_goes_on(tmp_path, job, gated, full_disk):
+    job |= {"param_backup_period": 1, "param_backup_root": str(full_disk), "dim": 1000}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        line = master.wait_line("backup failed, training goes on")
+        assert "is full" in line
+        gated.open()
+        assert cluster.codes() == [0, 0, 0]
+    assert list(full_disk.iterdir()) == []
+
+
+# --- settings and models ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["master", "server", "worker"])
+def test_process_with_unknown_setting_suggests_the_nearest(tmp_path, job, role):
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.write(f"{role}.conf", {"heartbeat_timout": 3}, "job.conf")
+        process = cluster.start(role)
+        assert_one_sentence(
+            process,
+            f"{role}.conf:2",
+            "unknown setting 'heartbeat_timout'",
+            "did you mean 'heartbeat_timeout'?",
+            code=WRONG,
+        )
+
+
+def test_process_with_missing_file_says_so(tmp_path):
+    with Cluster(tmp_path) as cluster:
+        (tmp_path / "worker.conf").unlink()
+        assert_one_sentence(cluster.start("worker"), "worker.conf", code=WRONG)
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("no_such_module:Model", ["No module named 'no_such_module'", "PYTHONPATH"]),
+        ("cluster_models:Countr", ["no snailps.Worker of that name", "Counter"]),
+        ("__main__:Model", ["script or a notebook cell", "mymodel.py"]),
+        ("cluster_models", ["package.module:Class"]),
+    ],
+)
+def test_master_with_wrong_class_says_how_to_name_it(tmp_path, job, path, parts):
+    with Cluster(tmp_path, job={**job, "worker_class": path}) as cluster:
+        assert_one_sentence(cluster.master(), "worker_class", *parts, code=WRONG)
+
+
+def test_worker_that_cannot_import_the_class_is_named(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.start("server")
+        there = tmp_path / "elsewhere"
+        there.mkdir()
+        worker = cluster.start("worker", cwd=there, env=environment(PYTHONPATH=str(PACKAGE)))
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, "worker", "No module named 'cluster_models'", "PYTHONPATH")
+        assert worker.wait() == FAILED
+
+
+@pytest.mark.parametrize(
+    ("method", "block"),
+    [("survey", 2), ("setup", 0), ("prepare", 9), ("train", 2), ("train", 9), ("finish", 0)],
+)  # block 9 is the last one
+def test_job_with_failing_model_names_block_and_cause(tmp_path, job, method, block):
+    job |= {"fails_in": method, "fails_on": block}
+    if method == "survey":
+        job |= {"worker_class": "cluster_models:Surveyed"}
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        worker = cluster.processes[-1]
+        parts = [f".{method} failed", "ValueError: planted failure", cluster.name_of(worker)]
+        if method not in ("setup", "finish"):
+            parts += [f"block {block} ", "in.txt", "bytes"]
+        assert_one_sentence(master, *parts)
+        assert "Traceback" in worker.stderr
+        assert 'raise ValueError("planted failure")' in worker.stderr
+        assert codes == [FAILED, STOPPED, FAILED]
+
+
+def test_job_with_failing_export_says_so(tmp_path, job):
+    with Cluster(tmp_path, job={**job, "worker_class": "cluster_models:Stubborn"}) as cluster:
+        codes, master = cluster.run()
+        assert codes == [FAILED, STOPPED, STOPPED]
+        assert len(master.errors) == 1
+        assert "planted failure in export" in master.errors[0]
+
+
+def test_worker_with_file_that_contradicts_the_job_refuses(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.write("worker.conf", {"epochs": 7}, "common.conf")
+        codes, master = cluster.run()
+        assert_one_sentence(master, "worker.conf:2", "epochs is '7' here, but '1' in the job")
+        assert codes[1:] == [STOPPED, FAILED]
+
+
+def test_workers_that_declare_a_table_in_two_ways_are_refused(tmp_path, job):
+    job |= {"worker_class": "cluster_models:ByProcess"}
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        _, master = cluster.run()
+        assert_one_sentence(master, "table 'counts' is declared in two ways", "seed=")

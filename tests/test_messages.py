@@ -1,0 +1,216 @@
+"""Control messages: one table of (message, bytes) drives both directions, then wrong fields."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snailps.errors import MisuseError, ProtocolError
+from snailps.transport import messages as m
+
+KNOWN = [
+    (
+        m.Register("worker", "h", 7, 2, [["h", 1]], {"dim": ["3", "w.conf:1"]}),
+        b'{"is":"Register","role":"worker","host":"h","pid":7,"cores":2,"endpoints":[["h",1]],'
+        b'"explicit":{"dim":["3","w.conf:1"]}}',
+    ),
+    (
+        m.Welcome(3, 4, 5, 1024, 0.5, 2.0),
+        b'{"is":"Welcome","node":3,"incarnation":4,"job":5,"frag_num":1024,"interval_s":0.5,'
+        b'"timeout_s":2.0}',
+    ),
+    (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
+    (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
+    (m.Declare([{"name": "in"}]), b'{"is":"Declare","tables":[{"name":"in"}]}'),
+    (m.Declared([1, 2]), b'{"is":"Declared","numbers":[1,2]}'),
+    (
+        m.Start(1, "a.b:C", {"lr": "0.05"}, 2, True),
+        b'{"is":"Start","number":1,"worker_class":"a.b:C","settings":{"lr":"0.05"},"workers":2,'
+        b'"survey":true}',
+    ),
+    (m.Lease("train"), b'{"is":"Lease","pass_":"train"}'),
+    (
+        m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5]),
+        b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
+        b'"progress":[0.0,0.5]}',
+    ),
+    (
+        m.Fetch(1, "survey", "lines"),
+        b'{"is":"Fetch","number":1,"pass_":"survey","unit":"lines"}',
+    ),
+    (m.Content(b"\x00\xffraw"), b'{"is":"Content"}' + b"\x00\xffraw"),
+    (m.Content(b""), b'{"is":"Content"}'),
+    (
+        m.Done("train", 1, 2, 0.25, {"loss": 3.5}, b"part"),
+        b'{"is":"Done","pass_":"train","number":1,"units":2,"seconds":0.25,'
+        b'"metrics":{"loss":3.5}}part',
+    ),
+    (m.Summarise(), b'{"is":"Summarise"}'),
+    (m.Summary(b"voc"), b'{"is":"Summary"}voc'),
+    (m.Finished({"rows": 1}), b'{"is":"Finished","figures":{"rows":1}}'),
+    (m.Failed("why", "trace"), b'{"is":"Failed","text":"why","trace":"trace"}'),
+    (m.Leaving("SIGTERM"), b'{"is":"Leaving","why":"SIGTERM"}'),
+    (m.Stop(False, "bye"), b'{"is":"Stop","failed":false,"text":"bye"}'),
+    (m.Bye({}), b'{"is":"Bye","figures":{}}'),
+    (m.Ask("status"), b'{"is":"Ask","what":"status"}'),
+    (m.Report({"a": [1]}), b'{"is":"Report","data":{"a":[1]}}'),
+    (m.Submit({"model": "x"}), b'{"is":"Submit","settings":{"model":"x"}}'),
+    (m.Shutdown(), b'{"is":"Shutdown"}'),
+    (m.Ok(), b'{"is":"Ok"}'),
+]
+
+
+def body(fields, blob=b""):
+    """A body that says these fields, however wrong they are."""
+    text = json.dumps(fields).encode()
+    return len(text).to_bytes(4, "little") + text + blob
+
+
+def ids(value):
+    return type(value).__name__ if isinstance(value, m.Message) else ""
+
+
+def json_bytes(written):
+    """Length of the JSON object that `written` begins with."""
+    _, stop = json.JSONDecoder().raw_decode(written.decode("latin-1"))
+    return stop
+
+
+@pytest.mark.parametrize(("message", "written"), KNOWN, ids=ids)
+def test_message_encodes_to_known_bytes_and_back(message, written):
+    data = json_bytes(written).to_bytes(4, "little") + written
+    assert m.encode(message) == data
+    assert m.decode(data) == message
+
+
+def test_known_messages_are_all_there_are():
+    assert {type(message).__name__ for message, _ in KNOWN} == set(m._REGISTRY)
+
+
+@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+def test_message_is_frozen(message):
+    for field in dataclasses.fields(message):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(message, field.name, None)
+
+
+@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+def test_message_with_each_field_of_a_wrong_type_is_refused(message):
+    good = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    blob = good.pop("blob", b"")
+    for name, value in good.items():
+        for wrong in (None, [], {}, "x", 1, 1.5, True):
+            fits = type(wrong) is type(value) or (type(value) is float and type(wrong) is int)
+            if fits:
+                continue
+            with pytest.raises(ProtocolError, match=rf"{type(message).__name__}\.{name}: expected"):
+                m.decode(body({"is": type(message).__name__, **good, name: wrong}, blob))
+
+
+@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+def test_message_that_lacks_a_required_field_is_refused(message):
+    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    blob = fields.pop("blob", b"")
+    for field in dataclasses.fields(message):
+        if field.name == "blob":
+            continue
+        rest = {name: value for name, value in fields.items() if name != field.name}
+        data = body({"is": type(message).__name__, **rest}, blob)
+        optional = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
+        if optional:
+            m.decode(data)
+        else:
+            with pytest.raises(ProtocolError, match=f"lacks its field '{field.name}'"):
+                m.decode(data)
+
+
+@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+def test_message_with_an_unknown_field_is_refused(message):
+    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    blob = fields.pop("blob", b"")
+    with pytest.raises(ProtocolError, match=r"unknown fields \['colour'\]"):
+        m.decode(body({"is": type(message).__name__, **fields, "colour": 1}, blob))
+
+
+def test_whole_number_for_a_float_is_taken():
+    fields = {"node": 1, "incarnation": 2, "job": 3, "frag_num": 4, "timeout_s": 2}
+    got = m.decode(body({"is": "Welcome", "interval_s": 1, **fields}))
+    assert got == m.Welcome(1, 2, 3, 4, 1.0, 2.0)
+    assert type(got.interval_s) is float
+
+
+def test_optional_fields_that_are_absent_get_their_defaults():
+    assert m.decode(body({"is": "Leased", "number": -1})) == m.Leased(-1)
+    got = m.decode(body({"is": "Register", "role": "r", "host": "h", "pid": 1, "cores": 1}))
+    assert got == m.Register("r", "h", 1, 1, [], {})
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "0 bytes, at least 4"),
+        (b"\x02\x00\x00", "3 bytes, at least 4"),
+        (b"\x03\x00\x00\x00{}", "states 3 bytes of JSON"),
+        (b"\xff\xff\xff\xff{}", "states 4,294,967,295"),
+        (b"\x02\x00\x00\x00{]", "no JSON"),
+        (b"\x02\x00\x00\x00\xff\xfe", "no JSON"),
+        (b"\x00\x00\x00\x00", "no JSON"),
+        (body([1, 2]), "no JSON object"),
+        (body("Ok"), "no JSON object"),
+        (body(None), "no JSON object"),
+        (body({}), "unknown control message None"),
+        (body({"is": "Explode"}), "unknown control message 'Explode'"),
+        (body({"is": "Message"}), "unknown control message 'Message'"),
+        (body({"is": ["Ok"]}), "unknown control message"),
+        (body({"is": {"Ok": 1}}), "unknown control message"),
+        (body({"is": "Ok"}, b"raw"), "Ok carries 3 raw bytes, none expected"),
+        (body({"is": "Content", "blob": "text"}, b"raw"), "raw bytes in the JSON"),
+    ],
+)
+def test_decode_of_a_bad_body_says_what_is_wrong(data, words):
+    with pytest.raises(ProtocolError) as caught:
+        m.decode(data)
+    assert words in str(caught.value)
+    assert caught.value.code == "message"
+
+
+def test_decode_of_deeply_nested_json_is_refused():
+    text = b"[" * 100_000
+    with pytest.raises(ProtocolError):
+        m.decode(len(text).to_bytes(4, "little") + text)
+
+
+def test_decode_of_a_huge_number_is_refused_or_kept_exact():
+    text = b'{"is":"Lease","pass_":' + b"9" * 5000 + b"}"
+    with pytest.raises(ProtocolError):
+        m.decode(len(text).to_bytes(4, "little") + text)
+
+
+def test_encode_of_oversize_json_is_our_own_fault():
+    with pytest.raises(MisuseError, match="limit 16,777,216"):
+        m.encode(m.Failed("x" * (m.JSON_BYTES_MAX + 1)))
+
+
+def test_blob_over_the_json_limit_is_fine():
+    blob = bytes(m.JSON_BYTES_MAX + 1)
+    assert m.decode(m.encode(m.Content(blob))) == m.Content(blob)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(KNOWN), st.data())
+def test_decode_of_a_mutated_body_gives_a_message_or_a_protocol_error(known, data):
+    whole = bytearray(m.encode(known[0]))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    try:
+        got = m.decode(bytes(whole))
+    except ProtocolError:
+        return
+    assert isinstance(got, m.Message)
+
+
+def test_unicode_travels():
+    message = m.Failed("Datei \u201e\u4e2d\u6587.txt\u201c fehlt", "\U0001f40c")
+    assert m.decode(m.encode(message)) == message

@@ -1,0 +1,98 @@
+"""Every model passes the contract of model_mixin, in every mode it has."""
+
+import numpy as np
+from model_mixin import ModelContract
+from texts import ANIMALS, TOOLS, topic_contrast, write_planted, write_topics
+
+from snailps.vectors.files import load
+
+LINES = 1200
+
+
+class WordContract(ModelContract):
+    """Word vectors: words of one topic are nearer to each other than to the other topic's."""
+
+    job = {
+        "worker_class": "snailps.models.word_vectors:WordVectors",
+        "formats": "vec, bin",
+        "dim": 16,
+        "epochs": 5,
+        "sample": 0.01,
+        "bucket": 2000,
+        "model": "skipgram",
+    }
+    kind = "words"
+    units = 11 * LINES
+    results = ("out.vec", "out.bin")
+    optimizers = ("auto",)
+    tables = ("input", "output")
+    contrast = 0.3
+
+    @staticmethod
+    def write_input(folder):
+        write_topics(folder / "input", LINES)
+
+    def check_learnt(self, folder, figures):
+        assert figures["vocabulary"] == len(ANIMALS) + len(TOOLS) + 1
+        for name in self.results:
+            vectors = load(folder / name)
+            found = {word: vectors.vector(word) for word in [*ANIMALS, *TOOLS]}
+            assert topic_contrast(found) > self.contrast
+
+
+class TestFastText(WordContract):
+    """Skip-gram with subwords."""
+
+
+class TestFastTextCbow(WordContract):
+    """CBOW with subwords."""
+
+    job = {**WordContract.job, "model": "cbow"}
+
+
+class TestWord2vecSkipgram(WordContract):
+    """Skip-gram without subwords."""
+
+    job = {**WordContract.job, "minn": 0, "maxn": 0, "lr": 0.1}
+
+
+class TestWord2vecCbow(WordContract):
+    """CBOW without subwords."""
+
+    job = {**WordContract.job, "minn": 0, "maxn": 0, "model": "cbow", "lr": 0.2}
+
+
+class TestNce(WordContract):
+    """Noise-contrastive estimation in the place of negative sampling."""
+
+    job = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.1}
+
+
+class TestLogistic(ModelContract):
+    """The example: it comes near the planted model."""
+
+    job = {
+        "worker_class": "examples.logistic:Logistic",
+        "test": "test.svm",
+        "epochs": 3,
+        "lr": 0.3,
+        "batch": 50,
+    }
+    units = 4000
+    results = ("out.npz",)
+    optimizers = ("sgd", "adagrad")
+    tables = ("weights",)
+
+    @staticmethod
+    def write_input(folder):
+        write_planted(folder / "input", 4000, seed=5)
+        write_planted(folder / "test.svm", 2000, seed=6)
+
+    def check_learnt(self, folder, figures):
+        weights, floor = write_planted(folder / "again.svm", 2000, seed=6)
+        assert figures["test_log_loss"] < floor + 0.02
+        assert figures["test_accuracy"] > 0.8
+        with np.load(folder / "out.npz") as saved:
+            keys, rows = saved["weights.keys"], saved["weights.rows"]
+        assert keys[:-1].tolist() == list(range(1, len(weights) + 1))
+        assert np.corrcoef(rows[:-1, 0], weights)[0, 1] > 0.97

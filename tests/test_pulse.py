@@ -1,0 +1,240 @@
+"""Heartbeats over socket pairs: what is sent, what counts as heard, and what happens at the end."""
+
+import select
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from snailps.errors import MisuseError
+from snailps.transport._pulse import Pulse
+from snailps.transport.frame import Frame, Kind, encode_frame
+
+LIMIT_S = 10.0
+BEAT = encode_frame(Frame(Kind.HEARTBEAT))
+
+
+@pytest.fixture
+def pulse():
+    made = Pulse(0.01)
+    yield made
+    made.stop()
+
+
+def open_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def receive(sock, n):
+    """Exactly n bytes."""
+    sock.settimeout(LIMIT_S)
+    data = b""
+    while len(data) < n:
+        data += sock.recv(n - len(data))
+    return data
+
+
+def until(condition):
+    """Waits for a condition, a limited time, on the heart's own turns."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, "the condition never came"
+        select.select([], [], [], 0.005)
+
+
+def test_beats_are_frames_and_come_again_and_again(pulse):
+    ours, theirs = socket.socketpair()
+    pulse.add(ours, 5)
+    pulse.start()
+    assert receive(theirs, 3 * len(BEAT)) == 3 * BEAT
+    theirs.close()
+
+
+def test_any_byte_of_a_peer_counts_as_a_sign_of_life(pulse):
+    ours, theirs = socket.socketpair()
+    pulse.add(ours, 5)
+    until(lambda: pulse.silences()[5] > 0.02)
+    pulse.start()
+    theirs.sendall(b"x")
+    until(lambda: pulse.silences()[5] < 0.02)
+    theirs.close()
+
+
+def test_silence_grows_while_a_peer_says_nothing(pulse):
+    ours, theirs = socket.socketpair()
+    pulse.add(ours, 5)
+    pulse.start()
+    until(lambda: pulse.silences()[5] > 0.1)
+    assert pulse.silences()[5] < LIMIT_S
+    theirs.close()
+
+
+def test_closed_peer_is_silent_for_ever(pulse):
+    ours, theirs = socket.socketpair()
+    pulse.add(ours, 5)
+    pulse.start()
+    theirs.close()
+    until(lambda: pulse.silences()[5] == float("inf"))
+
+
+def test_peer_that_comes_while_others_beat_is_beaten_too(pulse):
+    first, first_end = socket.socketpair()
+    pulse.add(first, 1)
+    pulse.start()
+    receive(first_end, len(BEAT))
+    second, second_end = socket.socketpair()
+    pulse.add(second, 2)
+    assert receive(second_end, len(BEAT)) == BEAT
+    assert set(pulse.silences()) == {1, 2}
+    first_end.close()
+    second_end.close()
+
+
+def test_removed_peer_is_closed_and_forgotten(pulse):
+    ends = []
+    for number in range(40):  # more than the first room for peers
+        ours, theirs = socket.socketpair()
+        pulse.add(ours, number)
+        ends.append(theirs)
+    pulse.start()
+    for number in range(0, 40, 2):
+        pulse.remove(number)
+    assert set(pulse.silences()) == set(range(1, 40, 2))
+    for number, end in enumerate(ends):
+        end.settimeout(LIMIT_S)
+        if number % 2 == 0:
+            while end.recv(4096):
+                pass  # beats sent before it was removed, then the end
+        else:
+            receive(end, len(BEAT))
+        end.close()
+
+
+def test_of_two_sockets_of_one_peer_the_liveliest_counts(pulse):
+    old, old_end = socket.socketpair()
+    new, new_end = socket.socketpair()
+    pulse.add(new, 5)
+    pulse.add(old, 5)
+    pulse.start()
+    old_end.close()
+    until(lambda: select.select([new_end], [], [], 0)[0])  # a turn has passed
+    new_end.sendall(b"x")
+    until(lambda: pulse.silences()[5] < 1.0)
+    pulse.remove(5)
+    assert pulse.silences() == {}
+    new_end.close()
+
+
+def test_peer_that_floods_does_not_silence_the_others(pulse):
+    flooded, flood_end = socket.socketpair()
+    quiet, quiet_end = socket.socketpair()
+    pulse.add(flooded, 1)
+    pulse.add(quiet, 2)
+    pulse.start()
+    flood_end.setblocking(False)
+    for _ in range(5):
+        try:
+            while True:
+                flood_end.send(bytes(1 << 16))
+        except BlockingIOError:
+            pass
+        assert receive(quiet_end, len(BEAT)) == BEAT
+    flood_end.close()
+    quiet_end.close()
+
+
+def test_peer_that_reads_nothing_does_not_block_the_others(pulse):
+    stalled, stalled_end = socket.socketpair()
+    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    stalled.setblocking(False)
+    try:
+        while True:
+            stalled.send(bytes(4096))
+    except BlockingIOError:
+        pass
+    good, good_end = socket.socketpair()
+    pulse.add(stalled, 1)
+    pulse.add(good, 2)
+    pulse.start()
+    assert receive(good_end, 5 * len(BEAT)) == 5 * BEAT
+    stalled_end.close()
+    good_end.close()
+
+
+def test_beats_go_on_while_python_holds_the_gil(pulse):
+    """One long call into C that never gives up the GIL: the beats of that time are there."""
+    ours, theirs = socket.socketpair()
+    pulse.add(ours, 5)
+    pulse.start()
+    receive(theirs, len(BEAT))
+    begin = time.monotonic()
+    sum(range(30_000_000))
+    held_s = time.monotonic() - begin
+    assert len(theirs.recv(1 << 20)) >= len(BEAT) * int(held_s / 0.05 / 4)
+    theirs.close()
+
+
+def test_silences_and_changes_from_many_threads_do_not_lock_up(pulse):
+    pulse.start()
+    wrong = []
+
+    def run(base):
+        for i in range(100):
+            ours, theirs = socket.socketpair()
+            pulse.add(ours, base + i)
+            if base + i not in pulse.silences():
+                wrong.append(base + i)
+            pulse.remove(base + i)
+            theirs.close()
+
+    threads = [threading.Thread(target=run, args=(1000 * t,)) for t in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    assert not wrong
+    assert pulse.silences() == {}
+
+
+def test_stop_closes_every_socket_and_twice_is_harmless(pulse):
+    before = open_descriptors()
+    ends = []
+    for number in range(3):
+        ours, theirs = socket.socketpair()
+        pulse.add(ours, number)
+        ends.append(theirs)
+    pulse.start()
+    ends[0].close()
+    until(lambda: pulse.silences()[0] == float("inf"))
+    pulse.stop()
+    pulse.stop()
+    for end in ends[1:]:
+        end.settimeout(LIMIT_S)
+        while end.recv(4096):
+            pass
+        end.close()
+    assert open_descriptors() == before
+    assert pulse.silences() == {}
+
+
+def test_add_after_stop_leaves_the_socket_to_the_caller(pulse):
+    pulse.stop()
+    ours, theirs = socket.socketpair()
+    with pytest.raises(MisuseError, match="stopped"):
+        pulse.add(ours, 1)
+    ours.close()
+    theirs.close()
+
+
+def test_pulse_that_never_started_closes_what_it_was_given():
+    before = open_descriptors()
+    made = Pulse(1.0)
+    ours, theirs = socket.socketpair()
+    made.add(ours, 1)
+    made.stop()
+    assert theirs.recv(1) == b""
+    theirs.close()
+    assert open_descriptors() == before
