@@ -24,7 +24,7 @@ class WordContract(ModelContract):
     kind = "words"
     units = 11 * LINES
     results = ("out.vec", "out.bin")
-    optimizers = ("auto",)
+    optimizers = ("add",)
     tables = ("input", "output")
     contrast = 0.3
 

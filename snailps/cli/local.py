@@ -15,7 +15,14 @@ import typer
 
 from snailps.cli.common import known_classes, read_config
 from snailps.cli.progress import Progress
-from snailps.config import JobSettings, MasterSettings, RawConfig, parse_addr
+from snailps.config import (
+    JobSettings,
+    MasterSettings,
+    RawConfig,
+    ServerSettings,
+    WorkerSettings,
+    parse_addr,
+)
 from snailps.errors import ConfigError, SnailError
 from snailps.roles.local import Launcher, MasterEnded
 from snailps.roles.node import cores, peak_rss_mb
@@ -80,7 +87,8 @@ def run_local(
     figures_to : list, optional
         Gets the figures of the run.
     """
-    raw.build(MasterSettings, also_known=known_classes(raw))
+    for cls in (MasterSettings, ServerSettings, WorkerSettings):
+        raw.build(cls, also_known=known_classes(raw))
     given = {entry.key for entry in raw.entries}
     local = ["master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0"]
     if "log_level" not in given:
@@ -162,6 +170,8 @@ def _watch(
                 return
             assert isinstance(answer, messages.Report)
             status: Status = answer.data  # type: ignore[assignment]
+            if status["phase"] == "forming":
+                launcher.check()
             if status["phase"] not in ("stopping", "done", "failed"):
                 progress.update(status)
             launcher.wait(LOOK_S)

@@ -10,9 +10,11 @@ leases and tells it what came back.
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from snailps.config import JobSettings, RawConfig, to_mapping
@@ -91,9 +93,12 @@ class Job:
         ------
         DataError
             A path is missing, empty or unreadable.
+        ConfigError
+            No input is named, or nothing can be written where the output is to go.
         """
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
+        self._check_output()
         sources = expand(self.settings.input, self._scratch)
         self.files = [source.path for source in sources]
         self.total_bytes = sum(source.bytes for source in sources)
@@ -102,6 +107,21 @@ class Job:
         )
         tenth = max(1, -(-self.total_bytes // 10))
         self._blocks = cut(sources, max(1, min(size, tenth)))
+
+    def _check_output(self) -> None:
+        """Makes the folder of the result, now: hours later would be too late to find it missing."""
+        if not self.settings.output:
+            return
+        folder = Path(self.settings.output).absolute().parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"output: {self.settings.output}: cannot write in {folder}: {error.strerror}; "
+                "choose another output"
+            ) from None
 
     def describe(self) -> tuple[str, int, float]:
         """Class, number of files, megabytes: for a log line."""

@@ -136,6 +136,22 @@ class Launcher:
         """Exit code of the master, None while it runs."""
         return self.children[0].process.poll()
 
+    def check(self) -> None:
+        """Looks whether a server or worker could not even start.
+
+        Raises
+        ------
+        ClusterError
+            One has failed, which the master cannot know if it never came to register.
+        """
+        for child in self.children[1:]:
+            code = child.process.poll()
+            if code:
+                raise ClusterError(
+                    f"{child.name} ended before the start, with exit code {code}; "
+                    "what it said stands above"
+                )
+
     def wait(self, limit_s: float) -> None:
         """Waits until the master ends, up to `limit_s` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -334,6 +350,23 @@ class LocalCluster:
         self._launcher, self._driver = launcher, driver
         self.address = launcher.address
 
+    def wait_for_start(self, limit_s: float = START_LIMIT_S) -> None:
+        """Waits until every process is there and can reach every server.
+
+        Raises
+        ------
+        ClusterError
+            A process could not start, or `limit_s` seconds have passed.
+        """
+        until = time.monotonic() + limit_s
+        while not self._driver.ended.wait(0.05):
+            if self._driver.routed.is_set() and self.status()["phase"] != "forming":
+                return
+            self._launcher.check()
+            if time.monotonic() > until:
+                raise ClusterError(f"the cluster is not complete after {limit_s:.0f} s")
+        raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+
     def table(self, name: str, dim: int = 1, **options: Any) -> LocalTable:
         """Declares a table; `options` as in `snailps.Table` (access, init, scale, lr, seed)."""
         table = Table(name, dim, **options)
@@ -454,11 +487,8 @@ def local_cluster(
             )
         )
         driver.join()
-        if not driver.routed.wait(START_LIMIT_S):
-            raise ClusterError(f"the cluster is not complete after {START_LIMIT_S:.0f} s")
-        if driver.ended.is_set():
-            raise ClusterError(driver.verdict.text)
         cluster = LocalCluster(launcher, driver)
+        cluster.wait_for_start()
         yield cluster
     finally:
         if cluster is not None:

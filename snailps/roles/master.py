@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 STEP_S = 0.05
 STATUS_S = 0.2
-STATS_S = 2.0
+STATS_S = 1.0
 GOODBYE_S = 10.0
 """How long members may take to end after Stop, seconds."""
 

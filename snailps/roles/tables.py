@@ -58,9 +58,9 @@ class Table:
             raise refuse("name", "1 to 64 letters, digits, '_', '-' or '.'", self.name)
         if type(self.dim) is not int or not 1 <= self.dim <= DIM_MAX:
             raise refuse("dim", f"1 to {DIM_MAX}", self.dim)
-        if self.access not in _ACCESS:
+        if not isinstance(self.access, str) or self.access not in _ACCESS:
             raise refuse("access", " or ".join(_ACCESS), self.access)
-        if self.init not in _INIT:
+        if not isinstance(self.init, str) or self.init not in _INIT:
             raise refuse("init", " or ".join(_INIT), self.init)
         for field in ("scale", "lr", "eps"):
             value = getattr(self, field)

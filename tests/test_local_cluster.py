@@ -1,0 +1,155 @@
+"""`local_cluster`: a cluster for a Python session, with tables and training."""
+
+import io
+import os
+import select
+import signal
+
+import numpy as np
+import pytest
+from cluster_models import Counter, Stubborn, write_numbers
+from processes import PACKAGE, SNAILPS, TESTS, Process, environment, is_listening, session_members
+
+from snailps import SnailError, Worker, local_cluster
+from snailps.errors import ClusterError, ConfigError, MisuseError
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(TESTS)]))
+
+
+def test_local_cluster_table_keeps_what_was_pushed():
+    log = io.StringIO()
+    with local_cluster(servers=2, workers=0, log=log) as cluster:
+        table = cluster.table("w", dim=2)
+        table.push([7, 9], [[1, 2], [3, 4]])
+        table.push([7], [[10, 20]])
+        assert table.pull([7, 8, 9]).tolist() == [[11, 22], [0, 0], [3, 4]]
+        steps = cluster.table("steps", access="sgd", lr=0.5)
+        steps.push([2**64 - 1], [1.0])  # one value a row
+        assert steps.pull([2**64 - 1]).tolist() == [[-0.5]]
+        random = cluster.table("random", dim=4, init="uniform", scale=0.1, seed=3)
+        first = random.pull(np.arange(1000))
+        assert (first == random.pull(np.arange(1000))).all()
+        assert -0.1 <= first.min() < -0.09 < 0.09 < first.max() < 0.1
+        assert cluster.table("w", dim=2).pull([9]).tolist() == [[3, 4]]
+        with pytest.raises(SnailError, match="declared in two ways"):
+            cluster.table("w", dim=3)
+        with pytest.raises(MisuseError, match=r"rows of 2 values, got shape \(1, 3\)"):
+            table.push([1], [[1, 2, 3]])
+    assert "Traceback" not in log.getvalue()
+
+
+def test_local_cluster_trains_a_class_and_then_another(tmp_path):
+    text = write_numbers(tmp_path / "in.txt", 500)
+    with local_cluster(servers=1, workers=2, threads=1) as cluster:
+        figures = cluster.train(Counter, input=str(text), epochs=1, timeout_s=30)
+        assert figures["examples"] == 500
+        figures = cluster.train("cluster_models:Counter", input=str(text), epochs=3)
+        assert figures["examples"] == 1500
+        counts = cluster.table("counts", dim=1).pull(np.arange(50))
+        assert counts.tolist() == [[40.0]] * 50  # both jobs pushed to the same rows
+        status = cluster.status()
+        assert status["phase"] == "idle"
+        assert [node["role"] for node in status["nodes"]].count("worker") == 2
+
+
+def test_local_cluster_with_wrong_jobs_refuses_and_goes_on(tmp_path):
+    class Notebook(Worker):
+        pass
+
+    Notebook.__module__ = "__main__"
+    text = write_numbers(tmp_path / "in.txt", 500)
+    with local_cluster() as cluster:
+        with pytest.raises(ConfigError, match=r"__main__:.*put the class into a file"):
+            cluster.train(Notebook, input=str(text))
+        with pytest.raises(SnailError, match="did you mean 'epochs'"):
+            cluster.train(Counter, input=str(text), epoch=3)
+        with pytest.raises(SnailError, match="does not exist"):
+            cluster.train(Counter, input=str(tmp_path / "nowhere"))
+        assert cluster.train(Counter, input=str(text), epochs=1)["examples"] == 500
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "parts"),
+    [
+        (Counter, {"fails_on": 3}, ["Counter.train failed on block 3", "planted failure"]),
+        (Stubborn, {"output": "out"}, ["planted failure in export"]),
+    ],
+)
+def test_local_cluster_with_failing_model_says_why(tmp_path, monkeypatch, model, settings, parts):
+    monkeypatch.chdir(tmp_path)
+    text = write_numbers(tmp_path / "in.txt", 500)
+    with local_cluster(log=io.StringIO()) as cluster:
+        with pytest.raises(ClusterError) as caught:
+            cluster.train(model, input=str(text), epochs=1, timeout_s=30, **settings)
+        for part in parts:
+            assert part in str(caught.value)
+
+
+def test_local_cluster_after_the_block_leaves_nothing():
+    with pytest.raises(ZeroDivisionError), local_cluster() as cluster:
+        pids = [node["pid"] for node in cluster.status()["nodes"]]
+        raise ZeroDivisionError
+    assert not [pid for pid in pids if pid != os.getpid() and session_members(pid)]
+    host, _, port = cluster.address.rpartition(":")
+    assert not is_listening((host, int(port)))
+
+
+def test_local_cluster_without_workers_cannot_train(tmp_path):
+    text = write_numbers(tmp_path / "in.txt", 500)
+    with (
+        local_cluster(workers=0, log=io.StringIO()) as cluster,
+        pytest.raises(ClusterError, match="a job needs a worker"),
+    ):
+        cluster.train(Counter, input=str(text))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ({"servers": 0}, "needs a server"),
+        ({"master_time_out": "soon"}, "master_time_out"),
+        ({"shard_num": "many"}, "shard_num"),
+    ],
+)
+def test_local_cluster_with_wrong_arguments_refuses(arguments, part):
+    log = io.StringIO()
+    with pytest.raises(SnailError) as caught, local_cluster(log=log, **arguments):
+        pass
+    assert part in str(caught.value) + log.getvalue()
+
+
+def test_local_cluster_with_killed_session_leaves_no_process(tmp_path):
+    script = tmp_path / "session.py"
+    script.write_text(
+        "import sys\n"
+        "from snailps import local_cluster\n"
+        "with local_cluster() as cluster:\n"
+        "    pids = [node['pid'] for node in cluster.status()['nodes']]\n"
+        "    print(*pids, file=sys.stderr, flush=True)\n"
+        "    sys.stdin = open(sys.argv[1])\n"
+        "    sys.stdin.read()\n"
+    )
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    session = Process("session", [SNAILPS[0], str(script), str(pipe)], cwd=tmp_path)
+    try:
+        pids = [int(word) for word in session.wait_line(r"^\d+ \d+").split()]
+        watched = [os.pidfd_open(pid) for pid in pids if pid != session.pid]
+        session.send(signal.SIGKILL)
+        for descriptor in watched:  # readable once the process has ended
+            assert wait_readable(descriptor, 20)
+            os.close(descriptor)
+    finally:
+        session.close()
+
+
+def wait_readable(descriptor, limit_s):
+    return select.select([descriptor], [], [], limit_s)[0]
+
+
+def test_environment_of_children_has_no_settings_of_ours(monkeypatch):
+    monkeypatch.setenv("SNAILPS_EPOCHS", "3")
+    assert not [name for name in environment() if name.startswith("SNAILPS_")]

@@ -1,0 +1,139 @@
+"""docs/wire_format.md says what the code does: its tables, its limits, its bytes."""
+
+import re
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shards import ADD, JOB, LIMIT_S, ZEROS, Raw, Shards, push_frame
+
+from snailps.transport import messages
+from snailps.transport._client import Client
+from snailps.transport.frame import (
+    CONTROL_BODY_MAX,
+    DATA_BODY_MAX,
+    HANDSHAKE_BODY_MAX,
+    HEADER_BYTES,
+    SUBFRAME_BYTES,
+    VERSION,
+    Frame,
+    FrameDecoder,
+    Kind,
+    encode_frame,
+)
+from snailps.transport.session import Channel, Hello, Role
+
+DOC = (Path(__file__).resolve().parent.parent / "docs" / "wire_format.md").read_text()
+
+
+def block(name):
+    """The bytes of a hex listing, its remarks left out."""
+    listing = re.search(rf"```{name}\n(.*?)```", DOC, re.S).group(1)
+    lines = re.findall(r"^([0-9a-f]{4})  ((?:[0-9a-f]{2} ?)+?)(?:  .*)?$", listing, re.M)
+    data = b""
+    for offset, digits in lines:
+        assert int(offset, 16) == len(data)
+        data += bytes.fromhex(digits)
+    return data
+
+
+def table(first):
+    """Rows of the table whose head begins with these cells."""
+    rows = DOC.partition(f"| {' | '.join(first)} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_title_names_the_version():
+    assert DOC.startswith(f"# Wire format, version {VERSION}\n")
+
+
+def test_kinds_are_those_of_the_code():
+    rows = table(["kind", "name", "plane", "body"])
+    assert {name: int(number) for number, name, _, _ in rows} == {k.name: int(k) for k in Kind}
+    for number, _, plane, _ in rows:
+        kind = int(number)
+        assert plane == ("any" if kind < 16 else "data" if kind < 32 else "control")
+
+
+def test_header_fields_lie_where_the_table_says():
+    data = encode_frame(Frame(Kind.NOTE, b"x" * 9, 1, 2, 3, 4, 5))
+    values = {
+        "magic": int.from_bytes(b"SNPS", "little"), "version": VERSION, "kind": 34, "flags": 0,
+        "table": 1, "epoch": 2, "job": 3, "incarnation": 4, "request": 5, "body_bytes": 9,
+    }  # fmt: skip
+    end = 0
+    for offset, size, name, _ in table(["offset", "bytes", "field", "meaning"]):
+        assert int(offset) == end
+        end += int(size)
+        assert int.from_bytes(data[int(offset) : end], "little") == values.pop(name)
+    assert not values
+    assert end == HEADER_BYTES
+
+
+def test_hello_fields_lie_where_the_table_says():
+    hello = Hello(Channel.PULSE, Role.DRIVER, b"n" * 16, node=5, mac=b"m" * 32, agent="a")
+    body = hello.to_frame().body
+    values = {
+        "channel": b"\x02", "role": b"\x04", "reserved": b"\0\0", "node": b"\5\0\0\0",
+        "nonce": b"n" * 16, "mac": b"m" * 32, "agent": b"a",
+    }  # fmt: skip
+    for offset, size, name, _ in table(["offset", "bytes", "field of HELLO", "meaning"]):
+        stop = int(offset) + int(size) if size.isdigit() else None
+        assert body[int(offset) : stop] == values.pop(name)
+    assert not values
+
+
+def test_limits_are_those_of_the_code():
+    limits = [int(number.replace(",", "")) for _, number in table(["limit", "bytes"])]
+    assert limits == [
+        HANDSHAKE_BODY_MAX, DATA_BODY_MAX, CONTROL_BODY_MAX, messages.JSON_BYTES_MAX,
+    ]  # fmt: skip
+    assert f"about {SUBFRAME_BYTES:,} bytes" in DOC
+    assert f"at most {SUBFRAME_BYTES // 4:,} floats" in DOC
+
+
+@pytest.mark.parametrize("place", ["roles/_shard.pyx", "transport/_loop.pyx"])
+def test_codes_of_the_compiled_side_are_listed(place):
+    source = (Path(__file__).resolve().parent.parent / "snailps" / place).read_text()
+    codes = set(re.findall(r'reply, b"([a-z-]+)",', source))
+    codes |= set(re.findall(r'head.request, b"([a-z-]+)",', source))
+    codes |= set(re.findall(r'ProtocolError\([^()]*"([a-z-]+)"\)', source)) - {"handshake"}
+    assert codes
+    assert not {code for code in codes if f"`{code}`" not in DOC}
+
+
+def test_worked_hello_is_what_the_code_sends():
+    hello = Hello(Channel.DATA, Role.WORKER, bytes(range(16)), 3, 9, 7, agent="0.1.0")
+    assert encode_frame(hello.to_frame()) == block("hello")
+
+
+def test_worked_pull_is_what_the_client_sends_and_the_shard_answers():
+    pull, pulled = block("pull"), block("pulled")
+    rows = np.full((2, 2), np.nan, np.float32)
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(LIMIT_S)
+    client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
+    client.start()
+    try:
+        pending = client.pull_async(1, np.array([5, 11], np.uint64), rows)
+        sent = b""
+        while len(sent) < len(pull):
+            sent += theirs.recv(4096)
+        assert sent == pull
+        with Shards(1, frag_num=64) as shard:
+            shard.add_table(1, 2, ADD, ZEROS)
+            with Raw(shard.ports[0], incarnation=9) as one:
+                one.ask(push_frame({20: [11]}, [[1.0, -2.0]], seq=5, incarnation=9))
+                one.sock.sendall(sent)
+                assert encode_frame(one.next()) == pulled
+        theirs.sendall(pulled)
+        assert pending.wait().tolist() == [[0.0, 0.0], [1.0, -2.0]]
+    finally:
+        client.close()
+        theirs.close()
+
+
+def test_worked_frames_are_whole_frames():
+    stream = block("hello") + block("pull") + block("pulled")
+    assert [f.kind for f in FrameDecoder().feed(stream)] == [Kind.HELLO, Kind.PULL, Kind.PULLED]

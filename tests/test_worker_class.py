@@ -1,0 +1,129 @@
+"""The base class that users subclass, and how a process finds a subclass by its name."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from snailps import Block, JobSettings, Table, Worker
+from snailps.errors import ConfigError, MisuseError
+from snailps.roles.worker import load_class
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module into the current folder; its name is new for every test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"model_{tmp_path.name}"
+
+    def write(text):
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+def test_load_class_from_the_current_folder_finds_it(module):
+    name = module("import snailps\nclass Mine(snailps.Worker):\n    pass\n")
+    assert issubclass(load_class(f"{name}:Mine", "test"), Worker)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "parts"),
+    [
+        ("{name}", "", ["expected package.module:Class"]),
+        ("{name}:", "", ["expected package.module:Class"]),
+        ("__main__:Mine", "", ["notebook cell", "mymodel:Mine"]),
+        ("no_such_module_here:Mine", "", ["No module named", "PYTHONPATH", "pip install"]),
+        ("{name}:Mine", "import no_such_dependency", ["no_such_dependency"]),
+        ("{name}:Mine", "1 / 0", ["importing", "ZeroDivisionError"]),
+        ("{name}:Mine", "def broken(:", ["importing", "SyntaxError"]),
+        ("{name}:Mine", "Mine = 5", ["no snailps.Worker of that name", "it has: none"]),
+        (
+            "{name}:Mine",
+            "from snailps import Worker\nclass B(Worker): pass\nclass A(Worker): pass",
+            ["it has: A, B"],
+        ),
+    ],
+)
+def test_load_class_with_what_is_no_model_says_why(module, path, text, parts):
+    name = module(text)
+    with pytest.raises(ConfigError) as caught:
+        load_class(path.format(name=name), "job.conf:3")
+    message = str(caught.value)
+    assert message.startswith("job.conf:3: worker_class: ")
+    for part in parts:
+        assert part in message
+
+
+class Client:
+    """Stands in for the fan-out client."""
+
+    def __init__(self):
+        self.asked = []
+
+    def pull_async(self, number, keys, out):
+        self.asked.append(("pull", number, out.shape))
+        return self
+
+    def push_async(self, number, keys, values):
+        self.asked.append(("push", number, values.shape))
+        return self
+
+    def wait(self):
+        return "rows"
+
+
+@pytest.fixture
+def worker():
+    worker = Worker(JobSettings())
+    worker.client = Client()
+    worker._connect(worker.client, {"w": (4, Table("w", 3))})
+    return worker
+
+
+def test_worker_with_declared_table_asks_for_its_number(worker):
+    keys = np.arange(5, dtype=np.uint64)
+    assert worker.pull("w", keys) == "rows"
+    worker.push("w", keys, np.zeros((5, 3), np.float32))
+    assert worker.client.asked == [("pull", 4, (5, 3)), ("push", 4, (5, 3))]
+
+
+def test_worker_with_unknown_table_or_wrong_width_refuses(worker):
+    keys = np.arange(5, dtype=np.uint64)
+    with pytest.raises(MisuseError, match="no table 'v' was declared; declared: w"):
+        worker.pull("v", keys)
+    with pytest.raises(MisuseError, match=r"rows of 3 values, got shape \(5, 2\)"):
+        worker.push("w", keys, np.zeros((5, 2), np.float32))
+    with pytest.raises(MisuseError, match=r"got shape \(15,\)"):
+        worker.pull("w", keys, np.zeros(15, np.float32))
+    assert not worker.client.asked
+
+
+def test_worker_without_train_says_so(worker):
+    with pytest.raises(NotImplementedError, match=r"Worker has no train\(\)"):
+        worker.train(None)
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "expected"),
+    [(100, 1, 1024), (1 << 20, 1, (1 << 20) // 20), (1 << 20, 4, (1 << 20) // 80),
+     (1 << 40, 1, 1 << 20)],
+)  # fmt: skip
+def test_worker_block_bytes_is_a_twentieth_of_an_epoch_for_all(total, workers, expected):
+    assert Worker.block_bytes(JobSettings(), total, workers) == expected
+
+
+def test_block_data_is_read_once_and_when_asked():
+    reads = []
+
+    def read():
+        reads.append(1)
+        return b"bytes"
+
+    block = Block(0, "path", 0, 5, 0, 1, (0.0, 1.0), read)
+    assert not reads
+    assert block.data == block.data == b"bytes"
+    assert len(reads) == 1
