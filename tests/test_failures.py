@@ -54,9 +54,7 @@ def test_cluster_with_killed_node_ends_and_names_it(tmp_path, job, gated, role):
         victim.send(signal.SIGKILL)
         gated.open()
         codes = cluster.codes(SOON_S)
-        assert_one_sentence(
-            master, f"{name} (", f"process {victim.pid}", "is lost", "on_node_loss"
-        )
+        assert_one_sentence(master, f"{name} (", f"process {victim.pid}", "is lost", "on_node_loss")
         assert victim.wait() == -signal.SIGKILL
         others = [
             code
@@ -379,11 +377,20 @@ def test_job_with_file_that_shrinks_says_so(tmp_path, job, gated):
         assert_one_sentence(master, "in.txt", "became shorter")
 
 
-def test_job_with_output_folder_missing_says_so(tmp_path, job):
-    with Cluster(tmp_path, job={**job, "output": "no/such/folder/out"}) as cluster:
-        codes, master = cluster.run()
-        assert_one_sentence(master, "no/such/folder")
-        assert codes[1:] == [STOPPED, STOPPED]
+def test_job_with_output_that_cannot_be_written_says_so_before_anybody_waits(tmp_path, job):
+    with Cluster(tmp_path, job={**job, "output": "in.txt/out"}) as cluster:
+        assert_one_sentence(cluster.master(), "output: in.txt/out", "cannot write", code=WRONG)
+
+
+def test_job_with_output_in_a_folder_that_goes_says_so(tmp_path, job, gated):
+    with Cluster(tmp_path, job={**job, "output": "new/folder/out"}) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        (tmp_path / "new" / "folder").rmdir()  # it was made when the master started
+        gated.open()
+        assert cluster.codes() == [FAILED, STOPPED, STOPPED]
+        assert_one_sentence(master, "new/folder/out.npz")
 
 
 @pytest.fixture

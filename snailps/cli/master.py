@@ -63,7 +63,7 @@ def command(
         if progress is not None:
             progress.close()
     if master.verdict:
-        log.warning("%s", master.verdict)
+        log.log(logging.WARNING if code else logging.INFO, "%s", master.verdict)
     if as_json:
         typer.echo(json.dumps(master.figures))
     raise typer.Exit(code)

@@ -23,6 +23,7 @@ ICML 2012.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -191,6 +192,35 @@ class _Counting:
         return vocabulary.to_bytes()
 
 
+class _Shelf:
+    """Row arrays kept for the next block: a fresh one costs a page fault every 4 KiB."""
+
+    def __init__(self, make: Callable[[int], Floats]) -> None:
+        self._make = make
+        self._free: list[Floats] = []
+        self._lent: dict[int, Floats] = {}
+        self._lock = threading.Lock()
+
+    def take(self, n: int) -> Floats:
+        """An array of `n` rows; what is in it is left from before."""
+        with self._lock:
+            fitting = [array for array in self._free if len(array) >= n]
+            if fitting:
+                whole = min(fitting, key=len)
+                self._free = [array for array in self._free if array is not whole]
+            else:
+                self._free = self._free[1:]  # too small for today's blocks
+                whole = self._make(n + n // 8)
+            view = whole[:n]
+            self._lent[id(view)] = whole
+            return view
+
+    def give(self, view: Floats) -> None:
+        """Takes an array back."""
+        with self._lock:
+            self._free.append(self._lent.pop(id(view)))
+
+
 @dataclass(slots=True)
 class _Batch:
     """A block made ready: local numbering of its words and rows, and its pulls under way."""
@@ -261,6 +291,8 @@ class WordVectors(Worker):
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
+        self._bases = _Shelf(lambda n: np.empty((n, s.dim), np.float32))
+        self._locals = _Shelf(lambda n: kernels.padded(n, s.dim))
         self._pushes: tuple[Pending, Pending] | None = None
 
     def prepare(self, block: Block) -> _Batch:
@@ -292,8 +324,8 @@ class WordVectors(Worker):
         if self._noise_log is not None:
             logit[:] = self._noise_log[output_words]
         pulls = (
-            self.pull_async("input", input_keys, self._rows(len(input_keys))),
-            self.pull_async("output", output_keys, self._rows(len(output_keys))),
+            self.pull_async("input", input_keys, self._bases.take(len(input_keys))),
+            self.pull_async("output", output_keys, self._bases.take(len(output_keys))),
         )
         return _Batch(
             place[tokens],
@@ -346,6 +378,7 @@ class WordVectors(Worker):
         results = [task.result() for task in done]
         for new, base in zip(local, bases, strict=True):
             self._in_threads(_subtract, new[:, : s.dim], base)
+            self._locals.give(new)
         self._pushes = (
             self.push_async("input", batch.input_keys, bases[0]),
             self.push_async("output", batch.output_keys, bases[1]),
@@ -355,7 +388,7 @@ class WordVectors(Worker):
         return figures
 
     def finish(self) -> None:
-        """Waits for the last pushes."""
+        """Waits for the last pushes and takes their arrays back."""
         self._settle()
         self._pool.shutdown()
 
@@ -382,17 +415,14 @@ class WordVectors(Worker):
         return bag_ptr, place[ids], keys
 
     def _settle(self) -> None:
-        """Waits for the last pushes."""
+        """Waits for the last pushes and takes their arrays back."""
         if self._pushes is not None:
             for push in self._pushes:
-                push.wait()
+                self._bases.give(push.wait())
             self._pushes = None
 
-    def _rows(self, n: int) -> Floats:
-        return np.empty((n, self.settings.dim), np.float32)
-
     def _padded(self, base: Floats) -> Floats:
-        rows = kernels.padded(len(base), self.settings.dim)
+        rows = self._locals.take(len(base))
         self._in_threads(kernels.copy_rows, base, rows)
         return rows
 

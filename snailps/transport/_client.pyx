@@ -30,7 +30,7 @@ import numpy as np
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, malloc
 
 from snailps.errors import (
     ConnectionLost, MisuseError, ProtocolError, SnailError, WaitTimeout,
@@ -40,7 +40,7 @@ from snailps.transport.session import remote_error
 
 from snailps.transport._exchange cimport *
 from snailps.transport._frame cimport *
-from snailps.transport._link cimport Core, IN_BYTES, Link, WINDOW, break_core, no_parts
+from snailps.transport._link cimport Core, IN_BYTES, Link, WINDOW, break_core
 from snailps.transport._posix cimport *
 from snailps.transport._request cimport (
     KIND_RAW, Order, Request, add_newer, request_free, request_new, sort_keys,
@@ -182,7 +182,7 @@ cdef class Client:
         self.live = {}
         self.live_lock = threading.Lock()
         self.threads = []
-        self.core = _core_new(len(names))
+        self.core = core_new(len(names))
         if self.core == NULL:
             raise MemoryError
         _take_memory(self.core, owners)
@@ -212,7 +212,7 @@ cdef class Client:
             for shard in range(self.core.order.shards):
                 self.core.links[shard].new_fd = self.connect(shard)
         except BaseException:
-            _close_links(self.core)
+            close_links(self.core)
             raise
         for target, name in ((self._loop, "snailps-client"), (self._mend, "snailps-mender")):
             thread = threading.Thread(target=target, name=name, daemon=True)
@@ -398,7 +398,7 @@ cdef class Client:
         else:
             with nogil:
                 end_exchange(self.core)
-        _close_links(self.core)
+        close_links(self.core)
 
     def cut(self, uint32_t shard):
         """Breaks the connection to a shard, as a network would.  For tests of recovery."""
@@ -538,51 +538,8 @@ cdef class Client:
         return ", ".join(slow) or "requests before it"
 
     def __dealloc__(self):
-        cdef uint32_t i
-        if self.core == NULL:
-            return
-        _close_links(self.core)
-        for i in range(self.core.order.shards):
-            free(self.core.links[i].inp)
-            free(self.core.links[i].out)
-            free(self.core.links[i].queue.items)
-        if self.core.epoll_fd >= 0:
-            c_close(self.core.epoll_fd)
-        if self.core.wake_fd >= 0:
-            c_close(self.core.wake_fd)
-        pthread_mutex_destroy(&self.core.lock)
-        pthread_cond_destroy(&self.core.changed)
-        pthread_cond_destroy(&self.core.mend)
-        free(self.core.links)
-        free(self.core.order.rank)
-        free(self.core.order.fragment_at)
-        free(self.core.order.shard_start)
-        free(self.core)
-
-
-cdef Core *_core_new(uint32_t shards) noexcept:
-    """A core with its links, not connected; NULL = no memory."""
-    cdef pthread_condattr_t attr
-    cdef Core *core = <Core *>calloc(1, sizeof(Core))
-    cdef uint32_t i
-    if core == NULL:
-        return NULL
-    core.links = <Link *>calloc(shards, sizeof(Link))
-    if core.links == NULL:
-        free(core)
-        return NULL
-    pthread_mutex_init(&core.lock, NULL)
-    pthread_condattr_init(&attr)
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC)
-    pthread_cond_init(&core.changed, &attr)
-    pthread_cond_init(&core.mend, &attr)
-    pthread_condattr_destroy(&attr)
-    core.epoll_fd = core.wake_fd = -1
-    core.order.shards = shards
-    for i in range(shards):
-        core.links[i].fd = core.links[i].new_fd = -1
-        no_parts(&core.links[i])
-    return core
+        if self.core != NULL:
+            core_free(self.core)
 
 
 cdef int _take_memory(Core *core, owners) except -1:
@@ -611,19 +568,6 @@ cdef int _take_memory(Core *core, owners) except -1:
     return 0
 
 
-cdef void _close_links(Core *core) noexcept nogil:
-    """Closes what is connected; the client's thread does not run (any more)."""
-    cdef uint32_t i
-    pthread_mutex_lock(&core.lock)
-    for i in range(core.order.shards):
-        if core.links[i].fd >= 0:
-            c_close(core.links[i].fd)
-        if core.links[i].new_fd >= 0:
-            c_close(core.links[i].new_fd)
-        core.links[i].fd = core.links[i].new_fd = -1
-    pthread_mutex_unlock(&core.lock)
-
-
 def _check_rows(rows, n, writable):
     """Refuses what C cannot walk: `n` rows of contiguous, aligned floats."""
     if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
@@ -638,6 +582,7 @@ def _check_rows(rows, n, writable):
         raise MisuseError("rows must be aligned to 4 bytes")
     if n > 1 and rows.strides[0] < (4 * rows.shape[1] if writable else 0):
         raise MisuseError("rows must follow each other"
-                          + (" without overlap" if writable else "") + f": stride {rows.strides[0]}")
+                          + (" without overlap" if writable else "")
+                          + f": their stride is {rows.strides[0]} bytes")
     if writable and not rows.flags.writeable:
         raise MisuseError("rows to be pulled into must be writable")

@@ -1,11 +1,11 @@
 # cython: cdivision=True
 # Connections of a shard's loop: their slots, their two buffers, what epoll watches for each.
 #
-#   recv -> inp[in_start:in_end] -> frames, in place         replies -> out[out_start:out_end] -> send
+#   recv -> inp[in_start:in_end] -> frames, in place     replies -> out[out_start:out_end] -> send
 #
 # Knows frame headers and nothing of what is served.  All of it runs in the loop's thread.
 #
-#   * An id is never used twice, so an event or a parked request of a closed connection finds nothing.
+#   * An id is never used twice: an event or a parked request of a closed connection finds nothing.
 #   * A connection that may not be served now, because its output is full or too much of it is
 #     parked, is *held*: not read, and put on the ready list as soon as there is room again.
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -164,7 +164,7 @@ cdef inline void set_options(int fd) noexcept nogil:
 # --- output --------------------------------------------------------------------------------------
 
 cdef inline bint conn_is_full(Conn *conn) noexcept nogil:
-    """Whether no further request may be served: a whole body waits to be read, or much is parked."""
+    """Whether no further request may be served: much waits to be read, or is parked."""
     return conn.out_end - conn.out_start > DATA_BODY_MAX or conn.parked_bytes > PARKED_BYTES_MAX \
         or conn.parked >= PARKED_PER_CONN_MAX
 
@@ -277,7 +277,7 @@ cdef inline bint conn_put_ready(Conns *conns, Conn *conn) noexcept nogil:
 
 
 cdef inline bint conn_watch(Conns *conns, Conn *conn) noexcept nogil:
-    """Tells epoll what this connection waits for: output room, input, or both; False = no memory."""
+    """Tells epoll what the connection waits for: output room, input, both; False = no memory."""
     cdef epoll_event event
     cdef uint32_t wanted = 0
     cdef bint full = conn_is_full(conn)

@@ -5,6 +5,7 @@
 #
 # Never takes the GIL.  `Core` and `Link` are in _link.pxd; threads and arrays are the caller's.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
 from snailps.transport._link cimport *
@@ -19,6 +20,69 @@ cdef enum:
     PAUSE_MS = 50
     PAUSE_MAX_MS = 1000
 
+
+# --- birth and end -------------------------------------------------------------------------------
+
+cdef inline Core *core_new(uint32_t shards) noexcept nogil:
+    """A core with its links, not connected; NULL = no memory."""
+    cdef pthread_condattr_t attr
+    cdef Core *core = <Core *>calloc(1, sizeof(Core))
+    cdef uint32_t i
+    if core == NULL:
+        return NULL
+    core.links = <Link *>calloc(shards, sizeof(Link))
+    if core.links == NULL:
+        free(core)
+        return NULL
+    pthread_mutex_init(&core.lock, NULL)
+    pthread_condattr_init(&attr)
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC)
+    pthread_cond_init(&core.changed, &attr)
+    pthread_cond_init(&core.mend, &attr)
+    pthread_condattr_destroy(&attr)
+    core.epoll_fd = core.wake_fd = -1
+    core.order.shards = shards
+    for i in range(shards):
+        core.links[i].fd = core.links[i].new_fd = -1
+        no_parts(&core.links[i])
+    return core
+
+
+cdef inline void close_links(Core *core) noexcept nogil:
+    """Closes what is connected; the client's thread does not run (any more)."""
+    cdef uint32_t i
+    pthread_mutex_lock(&core.lock)
+    for i in range(core.order.shards):
+        if core.links[i].fd >= 0:
+            c_close(core.links[i].fd)
+        if core.links[i].new_fd >= 0:
+            c_close(core.links[i].new_fd)
+        core.links[i].fd = core.links[i].new_fd = -1
+    pthread_mutex_unlock(&core.lock)
+
+
+cdef inline void core_free(Core *core) noexcept nogil:
+    cdef uint32_t i
+    close_links(core)
+    for i in range(core.order.shards):
+        free(core.links[i].inp)
+        free(core.links[i].out)
+        free(core.links[i].queue.items)
+    if core.epoll_fd >= 0:
+        c_close(core.epoll_fd)
+    if core.wake_fd >= 0:
+        c_close(core.wake_fd)
+    pthread_mutex_destroy(&core.lock)
+    pthread_cond_destroy(&core.changed)
+    pthread_cond_destroy(&core.mend)
+    free(core.links)
+    free(core.order.rank)
+    free(core.order.fragment_at)
+    free(core.order.shard_start)
+    free(core)
+
+
+# --- links ---------------------------------------------------------------------------------------
 
 cdef inline void link_down(Core *core, Link *link) noexcept nogil:
     """Closes a lost connection and asks for a new one; its open parts will be sent again."""
@@ -67,6 +131,8 @@ cdef inline int64_t next_to_mend(Core *core) noexcept nogil:
     pthread_mutex_unlock(&core.lock)
     return found
 
+
+# --- requests ------------------------------------------------------------------------------------
 
 cdef inline void queue_request(Core *core, Request *r) noexcept nogil:
     """Puts a new request into the queues of its shards; it is done at once if it has none."""
@@ -145,7 +211,7 @@ cdef inline void end_exchange(Core *core) noexcept nogil:
 
 
 cdef inline bint enqueue(Core *core, Request *r) noexcept nogil:
-    """Hands a request to the thread; False = it has failed already, because the thread has ended."""
+    """Hands a request to the thread; False = it has failed already: the thread has ended."""
     cdef uint64_t one = 1
     cdef bint ended
     pthread_mutex_lock(&core.lock)
@@ -164,6 +230,8 @@ cdef inline bint enqueue(Core *core, Request *r) noexcept nogil:
     c_write(core.wake_fd, &one, sizeof(one))
     return not ended
 
+
+# --- the thread ----------------------------------------------------------------------------------
 
 cdef inline void exchange_turn(Core *core, Link *link, uint32_t shard) noexcept nogil:
     """Sends what it can to one shard; epoll tells when it can take more."""

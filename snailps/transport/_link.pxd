@@ -411,7 +411,7 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         b'another width than the array: declare the table with that dim"}'
     cdef Part *part
     cdef Request *r
-    if head.request == 0 and head.kind == KIND_ERROR:     # the shard ends the connection, for this reason
+    if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
         break_core(core, body, head.body_bytes, True)
         return 0
     part = &link.parts[head.request & (WINDOW - 1)]

@@ -1,0 +1,96 @@
+"""The example: its README works as written, and it learns what it should."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+
+import pytest
+from processes import SNAILPS, Cluster, Process, environment
+from test_cluster import figures_of
+from texts import write_planted
+
+
+@pytest.fixture
+def folder(tmp_path, repo_root):
+    """A copy of the examples, as in a clone."""
+    shutil.copytree(
+        repo_root / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return tmp_path
+
+
+def run(folder, *command):
+    environ = environment()
+    environ["PYTHONPATH"] = os.pathsep.join([str(folder), environ["PYTHONPATH"]])
+    process = Process(command[-1], command, cwd=folder, env=environ)
+    try:
+        assert process.wait() == 0, process.stderr
+    finally:
+        process.close()
+    return process
+
+
+def test_example_readme_works_as_written(folder):
+    text = (folder / "examples" / "README.md").read_text()
+    make, show, train = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (line,) = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
+    run(folder, sys.executable, "-c", make)
+    command = shlex.split(line)
+    assert command[0] == "snailps"
+    told = run(folder, *SNAILPS, *command[1:])
+    figures = json.loads(told.stdout.splitlines()[-1])
+    written = json.loads(re.search(r"^\{.*?\}$", text, re.DOTALL | re.MULTILINE)[0])
+    assert figures.keys() == written.keys()
+    assert figures["examples"] == written["examples"]
+    assert figures["test_log_loss"] == pytest.approx(written["test_log_loss"], abs=0.01)
+    assert figures["test_accuracy"] == pytest.approx(written["test_accuracy"], abs=0.01)
+    assert run(folder, sys.executable, "-c", show).stdout.startswith("[1 2 3 4] [")
+    assert float(run(folder, sys.executable, "-c", train).stdout) < 0.27
+
+
+def test_example_on_a9a_reaches_known_accuracy(tmp_path, data_dir):
+    job = {
+        "worker_class": "examples.logistic:Logistic",
+        "input": data_dir / "a9a" / "a9a",
+        "test": data_dir / "a9a" / "a9a.t",
+        "output": "out",
+        "epochs": 2,
+    }
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0, 0], master.stderr
+    figures = figures_of(master)
+    assert figures["examples"] == 2 * 32_561
+    assert figures["test_accuracy"] > 0.84
+    assert figures["test_log_loss"] < 0.34
+    assert figures["train_loss"] < 0.34
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [("+1 1:2:3", ["Logistic.train failed", "2:3"]), ("yes 1:2", ["Logistic.train failed", "yes"])],
+)
+def test_example_with_malformed_line_says_where(tmp_path, line, parts):
+    write_planted(tmp_path / "input", 500)
+    with (tmp_path / "input").open("a") as file:
+        file.write(f"{line}\n")
+    job = {"worker_class": "examples.logistic:Logistic", "input": "input", "output": "out"}
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [1, 3, 1]
+        (error,) = master.errors
+        for part in [*parts, str(tmp_path / "input"), "bytes"]:
+            assert part in error
+
+
+def test_example_with_lines_without_features_and_blank_lines_learns_the_bias(tmp_path):
+    (tmp_path / "input").write_text("+1\n\n-1\n+1\n+1\n" * 500)
+    job = {"worker_class": "examples.logistic:Logistic", "input": "input", "output": "out"}
+    with Cluster(tmp_path, job={**job, "epochs": 3}) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0]
+    assert figures_of(master)["examples"] == 3 * 2000
+    assert figures_of(master)["train_loss"] == pytest.approx(0.5623, abs=0.01)  # of 3 : 1
