@@ -5,6 +5,7 @@ has learnt; the contract runs it on clusters of real processes.
 """
 
 import signal
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ COMMON |= {"survey_s", "wall_s", "progress", "peak_rss_mb", "rows", "servers", "
 class ModelContract:
     """Every test that a model must pass."""
 
-    job = {}
+    job: ClassVar = {}
     """Settings of the job, `worker_class` included; the input is ``input`` in the job's folder."""
 
     kind = "examples"

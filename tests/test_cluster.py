@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import official_fasttext
@@ -306,12 +307,11 @@ def holder_of(gate):
     """Id of the process that has a gate's pipe open for reading."""
     here = os.getpid()
     while True:  # it may be about to return from open(); the test's limit bounds this
-        for number in os.listdir("/proc"):
-            if number.isdigit() and int(number) != here:
+        for process in Path("/proc").glob("[0-9]*"):
+            if int(process.name) != here:
                 with contextlib.suppress(OSError):
-                    for descriptor in os.scandir(f"/proc/{number}/fd"):
-                        if os.readlink(descriptor.path) == str(gate.path):
-                            return int(number)
+                    if gate.path in [entry.readlink() for entry in (process / "fd").iterdir()]:
+                        return int(process.name)
 
 
 def test_worker_that_joins_late_takes_blocks(tmp_path, job):
@@ -379,6 +379,18 @@ def test_master_with_json_log_writes_records_and_log_level_says_less(tmp_path, j
     assert {"loss", "units_per_s", "progress", "units", "blocks", "elapsed_s"} <= first.keys()
     assert rest[-1]["figures"]["examples"] == 2 * LINES
     assert figures_of(master) == rest[-1]["figures"]
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_worker_with_threads_tells_the_model_and_without_output_nothing_is_written(
+    tmp_path, job, threads
+):
+    job |= {"worker_class": "cluster_models:Threaded", "output": ""}
+    with Cluster(tmp_path, {"threads": threads}, job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0]
+    assert figures_of(master)["train_loss"] == (threads or len(os.sched_getaffinity(0)))
+    assert not list(tmp_path.rglob("*.npz"))
 
 
 def test_node_with_heartbeat_interval_is_sent_beats_that_often(tmp_path, job):

@@ -88,10 +88,36 @@ def test_local_cluster_with_failing_model_says_why(tmp_path, monkeypatch, model,
             assert part in str(caught.value)
 
 
+def test_local_cluster_that_failed_lets_the_session_live(tmp_path):
+    write_numbers(tmp_path / "in.txt", 500)
+    (tmp_path / "session.py").write_text(
+        "from snailps import SnailError, local_cluster\n"
+        "from snailps.roles import node\n"
+        "node.GRACE_S = 0.0  # after which a process that has to end is ended by force\n"
+        "with local_cluster() as cluster:\n"
+        "    try:\n"
+        "        cluster.train('cluster_models:Counter', input='in.txt', fails_on=3)\n"
+        "    except SnailError:\n"
+        "        cluster._driver._watcher.join()\n"
+        "        print('alive')\n"
+    )
+    session = Process("session", [SNAILPS[0], "session.py"], cwd=tmp_path)
+    try:
+        assert session.wait() == 0, session.stderr
+        assert session.stdout == "alive\n"
+    finally:
+        session.close()
+
+
+def fail_inside(cluster, pids):
+    pids += [node["pid"] for node in cluster.status()["nodes"]]
+    raise ZeroDivisionError
+
+
 def test_local_cluster_after_the_block_leaves_nothing():
+    pids = []
     with pytest.raises(ZeroDivisionError), local_cluster() as cluster:
-        pids = [node["pid"] for node in cluster.status()["nodes"]]
-        raise ZeroDivisionError
+        fail_inside(cluster, pids)
     assert not [pid for pid in pids if pid != os.getpid() and session_members(pid)]
     host, _, port = cluster.address.rpartition(":")
     assert not is_listening((host, int(port)))

@@ -1,6 +1,9 @@
 """Every model passes the contract of model_mixin, in every mode it has."""
 
+from typing import ClassVar
+
 import numpy as np
+import pytest
 from model_mixin import ModelContract
 from texts import ANIMALS, TOOLS, topic_contrast, write_planted, write_topics
 
@@ -12,7 +15,7 @@ LINES = 1200
 class WordContract(ModelContract):
     """Word vectors: words of one topic are nearer to each other than to the other topic's."""
 
-    job = {
+    job: ClassVar = {
         "worker_class": "snailps.models.word_vectors:WordVectors",
         "formats": "vec, bin",
         "dim": 16,
@@ -47,31 +50,31 @@ class TestFastText(WordContract):
 class TestFastTextCbow(WordContract):
     """CBOW with subwords."""
 
-    job = {**WordContract.job, "model": "cbow"}
+    job: ClassVar = {**WordContract.job, "model": "cbow"}
 
 
 class TestWord2vecSkipgram(WordContract):
     """Skip-gram without subwords."""
 
-    job = {**WordContract.job, "minn": 0, "maxn": 0, "lr": 0.1}
+    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "lr": 0.1}
 
 
 class TestWord2vecCbow(WordContract):
     """CBOW without subwords."""
 
-    job = {**WordContract.job, "minn": 0, "maxn": 0, "model": "cbow", "lr": 0.2}
+    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "model": "cbow", "lr": 0.2}
 
 
 class TestNce(WordContract):
     """Noise-contrastive estimation in the place of negative sampling."""
 
-    job = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.1}
+    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.1}
 
 
 class TestLogistic(ModelContract):
     """The example: it comes near the planted model."""
 
-    job = {
+    job: ClassVar = {
         "worker_class": "examples.logistic:Logistic",
         "test": "test.svm",
         "epochs": 3,
@@ -96,3 +99,50 @@ class TestLogistic(ModelContract):
             keys, rows = saved["weights.keys"], saved["weights.rows"]
         assert keys[:-1].tolist() == list(range(1, len(weights) + 1))
         assert np.corrcoef(rows[:-1, 0], weights)[0, 1] > 0.97
+
+
+# --- every setting of word vectors ------------------------------------------------------------
+
+SMALL = {"epochs": 1, "minn": 2, "maxn": 3, "formats": "bin", "min_count": 1}
+HEADER_BYTES = 64  # a .bin begins with some of these settings: what follows has to differ
+
+
+class SmallWords(WordContract):
+    """A little text, with rare words and common ones."""
+
+    @staticmethod
+    def write_input(folder):
+        write_topics(folder / "input", 200)
+        with (folder / "input").open("a") as file:
+            file.writelines(f"rare{n} hound{n % 2}\n" for n in range(40))
+
+    def vectors(self, folder, **settings):
+        """Bytes of the result."""
+        self.run(folder, **{**SMALL, **settings})
+        return (folder / "out.bin").read_bytes()[HEADER_BYTES:]
+
+
+@pytest.fixture(scope="module")
+def usual_vectors(tmp_path_factory):
+    return SmallWords().vectors(tmp_path_factory.mktemp("usual"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dim", 17),
+        ("model", "cbow"),
+        ("loss", "nce"),
+        ("window", 2),
+        ("negatives", 2),
+        ("lr", 0.01),
+        ("sample", 0),
+        ("min_count", 2),
+        ("max_vocab", 30),
+        ("minn", 3),
+        ("maxn", 4),
+        ("bucket", 1999),
+    ],
+)
+def test_word_vectors_with_other_setting_are_others(tmp_path, usual_vectors, name, value):
+    assert SmallWords().vectors(tmp_path, **{name: value}) != usual_vectors

@@ -9,8 +9,6 @@ docs/settings.md.
 
 from __future__ import annotations
 
-import re
-
 from snailps.config.fields import parse_bool
 from snailps.errors import ConfigError
 
@@ -19,6 +17,9 @@ IGNORED = {
     "async_exec_num": (
         "each shard of a server has its own thread (see shard_num), and the other roles need no "
         "service threads"
+    ),
+    "zlib": (
+        "large control messages are packed with lz4 where that makes them smaller, rows never are"
     ),
     "listen_thread_num": "sockets are read by the threads that answer",
     "line_buffer_queue_capacity": "workers read blocks of bytes that the master leases to them",
@@ -51,18 +52,4 @@ def adagrad_to_optimizer(text: str, origin: str) -> str | None:
         raise ConfigError(
             f"{origin}: adagrad: expected true or false (or 1/0); got {text!r}; "
             f"or write 'optimizer: adagrad'"
-        ) from None
-
-
-def zlib_to_compress(text: str, origin: str) -> str | None:
-    """``zlib: 0`` (or false) means no compression; levels 1 to 9 (or true) mean lz4."""
-    level = text.strip()
-    if re.fullmatch("[0-9]", level):
-        return "lz4" if int(level) else "none"
-    try:
-        return "lz4" if parse_bool(level) else "none"
-    except ValueError:
-        raise ConfigError(
-            f"{origin}: zlib: expected a level from 0 to 9, true or false; got {text!r}; "
-            f"or write 'compress: lz4'"
         ) from None

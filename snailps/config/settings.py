@@ -20,7 +20,7 @@ from snailps.config.addresses import (
     check_reachable_addr,
 )
 from snailps.config.fields import Alias, Settings, setting
-from snailps.config.legacy import adagrad_to_optimizer, zlib_to_compress
+from snailps.config.legacy import adagrad_to_optimizer
 from snailps.errors import ConfigError
 
 _SHARDS_AUTO_MAX = 8
@@ -269,12 +269,6 @@ class JobSettings(Settings):
         help="Access method of the tables: what a push does to a row. `auto`: the model's choice.",
         when="To compare optimisers, where the model supports the other one.",
         aliases=[Alias("adagrad", adagrad_to_optimizer, "true means `optimizer: adagrad`")],
-    )
-    compress: Literal["auto", "none", "lz4"] = setting(
-        "auto",
-        help="Compression of large control messages (vocabulary, blocks). `auto`: where it pays.",
-        when="`none` on a fast network, `lz4` on a slow one.",
-        aliases=[Alias("zlib", zlib_to_compress, "0 means `compress: none`, 1 to 9 mean `lz4`")],
     )
     scratch_dir: str = setting(
         "",

@@ -270,7 +270,8 @@ class Node:
                     f"{silence_s:.0f} s (heartbeat_timeout {self.welcome.timeout_s:.0f} s): "
                     "it hangs, or the network is cut",
                 )
-        if self.verdict.code != EXIT_OK:
+        # A driver lives in the user's own session, which is not ours to end.
+        if self.verdict.code != EXIT_OK and self.role != Role.DRIVER:
             threading.Event().wait(GRACE_S)
             sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")
             sys.stderr.flush()
