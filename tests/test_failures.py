@@ -330,6 +330,18 @@ def test_worker_that_cannot_reach_a_shard_is_named(tmp_path, job):
         assert_one_sentence(master, "worker", "cannot use the route", f"127.0.0.1:{port}")
 
 
+def test_worker_killed_while_it_connects_is_said_to_be_lost(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.start("server", f"advertise_addr=127.0.0.1:{free_port()}")
+        worker = cluster.start("worker")
+        name = cluster.name_of(worker)
+        master.wait_line("route epoch 1")
+        worker.send(signal.SIGKILL)
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, name, f"process {worker.pid}", "is lost")
+
+
 # --- the input and the output -----------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import snailps.models
-from snailps.config import ROLE_CLASSES, JobSettings, describe, setting, settings_of
 from snailps.cli.settings import documented_classes
+from snailps.config import ROLE_CLASSES, JobSettings, describe, setting, settings_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "settings.md"

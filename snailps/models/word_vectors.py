@@ -47,10 +47,10 @@ NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
 NOISE_POOL_MIN = 20_000
 NOISE_REUSE = 4
-"""How often the kernel uses each noise word drawn for a block, on average.  Drawing fewer pulls fewer
-rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80 blocks), WS-353, SimLex and
-analogies were 0.666, 0.297, 0.270 at 55 uses, 0.669, 0.298, 0.286 at 11, 0.680, 0.307, 0.289 at 4 and
-0.684, 0.312, 0.295 at 1; a second run differs by about 0.01."""
+"""How often the kernel uses each noise word drawn for a block, on average.  Drawing fewer pulls
+fewer rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80 blocks) WS-353,
+SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 .307 .289 at 4 and
+.684 .312 .295 at 1; a second run differs by about .01."""
 EXPORT_ROWS = 50_000
 BLOCK_BYTES_MAX = 6 << 20
 """A million words of English: larger blocks pull fewer rows a word, but take memory twice over."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.config import MasterSettings
-from snailps.errors import ClusterError, ConfigError, ProtocolError, SnailError
+from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.roles.status import NodeStatus
 from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
@@ -252,6 +252,8 @@ class Members:
         member.state = "connecting"
 
         def acknowledged(answer: Answer) -> None:
+            if isinstance(answer, ConnectionLost):
+                return  # whoever watches over losses says it better
             if isinstance(answer, SnailError):
                 if member.number in self.all and member.role != "driver":
                     self._fail(f"{member.name} cannot use the route: {answer}")
