@@ -66,7 +66,7 @@ def without_ansi(text):
 
 def test_line_training_names_every_figure():
     assert line_of(make_status(), 83.0) == (
-        "[12 s] training epoch 2/5 25.0%, 1.23 M words/s, loss 2.3456, lr 0.03750, "
+        "[12 s] training 25.0%, epoch 2/5, 1.23 M words/s, loss 2.3456, lr 0.03750, "
         "ETA 1 min 23 s, blocks 10 done 2 leased 30 left"
     )
 
@@ -170,7 +170,7 @@ def test_terminal_shows_bar_figures_and_processes(monkeypatch):
     progress.update(make_status(nodes=nodes))
     progress.close(make_status(phase="done", nodes=nodes))
     shown = without_ansi(stream.getvalue())
-    for piece in ("training epoch 2/5 25.0%", "1.23 M words/s", "loss 2.3456", "worker 1",
+    for piece in ("training 25.0%, epoch 2/5", "1.23 M words/s", "loss 2.3456", "worker 1",
                   "10.0.0.7:42", "500 k", "server 2", "serving", "a block", "done"):  # fmt: skip
         assert piece in shown
     assert stream.getvalue().endswith("\x1b[?25h")  # the cursor is back

@@ -8,13 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from snailps.cli.nn import print_neighbours
 from snailps.cli.train import train
 from snailps.data.stdlib_prose import write_prose
-from snailps.errors import SnailError
 from snailps.vectors.files import load
 
-WORDS = ("socket", "thread", "exception", "integer", "directory")
+WORDS = ("socket", "thread", "exception", "integer", "directory", "unpicklably")
 
 
 def command(
@@ -60,8 +58,7 @@ def command(
             err=True,
         )
         vectors = load(f"{prefix}.bin")
-        for word in (*WORDS, "unpicklable"):
-            try:
-                print_neighbours(vectors, word, 5)
-            except SnailError as error:
-                typer.echo(str(error), err=True)
+        typer.echo("nearest words (the last of them never occurs, but its parts do):", err=True)
+        for word in WORDS:
+            near = "  ".join(f"{other} {score:.2f}" for other, score in vectors.neighbours(word, 5))
+            typer.echo(f"{word:>14}  {near}")

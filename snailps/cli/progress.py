@@ -236,11 +236,11 @@ def _stamp(status: Status) -> str:
 def _head(status: Status) -> str:
     """Phase and pass, the share done where there is one, and what the run waits for."""
     head: str = status["phase"]
-    if status["pass_"]:
-        head += f" {status['pass_']}"
     if status["phase"] in ("survey", "training"):
         # Rounded down: 100.0% is said only when all of it is done.
         head += f" {int(status['progress'] * 1000) / 10:.1f}%"
+    if status["pass_"]:
+        head += f", {status['pass_']}"
     if status["waiting_for"]:
         head += f", waits for {status['waiting_for']}"
     return head

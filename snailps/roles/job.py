@@ -153,6 +153,13 @@ class Job:
         """Notes how long the pass took."""
         self._seconds[self.pass_] = self._clock() - self._pass_begun
 
+    def pass_text(self) -> str:
+        """Where the training is, for people; empty outside it."""
+        if self.pass_ != "train" or self.ledger is None or self.ledger.over:
+            return ""
+        epoch = min(self.ledger.finished // len(self._blocks) + 1, self.settings.epochs)
+        return f"epoch {epoch} of {self.settings.epochs}"
+
     def end_survey(self) -> None:
         """Makes the summary.  May take seconds for a large vocabulary."""
         assert self.surveyor is not None

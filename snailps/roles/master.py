@@ -388,7 +388,7 @@ class Master:
             "phase": self._phase if self._phase != "idle" else self._course.phase,
             "waiting_for": self._members.missing() if self._phase == "forming" else "",
             "progress": ledger.progress if ledger is not None else 0.0,
-            "pass_": job.pass_ if job is not None else "",
+            "pass_": job.pass_text() if job is not None else "",
             "unit": job.cls.counts if job is not None else "examples",
             "units": job.units if job is not None else 0,
             "units_per_s": job.rate() if job is not None and ledger is not None else 0.0,
