@@ -8,7 +8,7 @@ from snailps._version import __version__
 from snailps.config import JobSettings, setting
 from snailps.errors import SnailError
 from snailps.roles.local import LocalCluster, local_cluster
-from snailps.roles.tables import Table
+from snailps.roles.tables import Table, Tensor
 from snailps.roles.worker import Block, Results, Worker
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Results",
     "SnailError",
     "Table",
+    "Tensor",
     "Worker",
     "__version__",
     "local_cluster",

@@ -56,7 +56,7 @@ class TestFastTextCbow(WordContract):
 class TestWord2vecSkipgram(WordContract):
     """Skip-gram without subwords."""
 
-    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "lr": 0.1}
+    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "lr": 0.03}
 
 
 class TestWord2vecCbow(WordContract):
@@ -68,7 +68,7 @@ class TestWord2vecCbow(WordContract):
 class TestNce(WordContract):
     """Noise-contrastive estimation in the place of negative sampling."""
 
-    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.1}
+    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.03}
 
 
 class TestLogistic(ModelContract):

@@ -1,4 +1,4 @@
-"""Declarations of tables: what a model says of a table, and how that travels.
+"""Declarations of tables and tensors: what a model says of them, and how that travels.
 
     Table(...) -> to_dict -> Declare -> master -> MakeTables -> server -> ShardThread.add_table
 
@@ -7,12 +7,20 @@ Checked wherever it arrives; no sockets and no rows here.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from snailps.errors import ConfigError
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.errors import ConfigError, MisuseError
 
 DIM_MAX = 65_536
+TENSOR_CHUNK = 1024
+"""Values of a tensor in one row: 4 KiB, so that a frame carries 64 rows and even a small tensor
+spreads over the shards."""
+_SHARED_WITH_TENSOR = ("access", "init", "scale", "lr", "eps", "seed")
 _ACCESS = {"add": 0, "sgd": 1, "adagrad": 2}  # numbers of _ops.pxd
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2}
 
@@ -98,3 +106,75 @@ class Table:
             self.seed,
             (float(self.lr), float(self.eps), 0.0, 0.0),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A dense array of any shape: an ordinary table whose keys are the numbers of its chunks.
+
+    Attributes
+    ----------
+    name : str
+        As of a `Table`.
+    shape : tuple of int
+        Sizes of the axes, each at least 1.
+    access, init, scale, lr, eps, seed
+        As of a `Table`.
+
+    Notes
+    -----
+    C order; `TENSOR_CHUNK` values a row, the last row is filled up with values that nobody reads.
+    Chunks spread over the shards like any keys, so a large tensor is served by all of them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    access: str = "add"
+    init: str = "zeros"
+    scale: float = 0.0
+    lr: float = 0.0
+    eps: float = 1e-8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.shape or not all(type(n) is int and n >= 1 for n in self.shape):
+            raise ConfigError(
+                f"tensor {self.name!r}: shape: expected whole numbers of at least 1, "
+                f"got {self.shape!r}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Values in all."""
+        return math.prod(self.shape)
+
+    def table(self) -> Table:
+        """The table that keeps it."""
+        dim = min(self.size, TENSOR_CHUNK)
+        options = {name: getattr(self, name) for name in _SHARED_WITH_TENSOR}
+        return Table(self.name, dim, **options)
+
+    def keys(self) -> NDArray[np.uint64]:
+        """Keys of its chunks, uint64 (chunks,), in order."""
+        dim = min(self.size, TENSOR_CHUNK)
+        return np.arange(-(-self.size // dim), dtype=np.uint64)
+
+    def from_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows of all chunks as an array of `shape`."""
+        return rows.reshape(-1)[: self.size].reshape(self.shape)
+
+    def to_rows(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """An array of `shape` as rows of all chunks, filled up with zeros.
+
+        Raises
+        ------
+        MisuseError
+            Another shape.
+        """
+        if np.shape(values) != self.shape:
+            raise MisuseError(
+                f"tensor {self.name!r} has shape {self.shape}, got {np.shape(values)}"
+            )
+        rows = np.zeros((len(self.keys()), min(self.size, TENSOR_CHUNK)), np.float32)
+        rows.reshape(-1)[: self.size] = np.ravel(values)
+        return rows

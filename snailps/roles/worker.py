@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from snailps.config import JobSettings
 from snailps.errors import ConfigError, MisuseError
-from snailps.roles.tables import Table
+from snailps.roles.tables import Table, Tensor
 from snailps.transport._client import Client, Pending
 
 __all__ = ["Block", "Pending", "Results", "Surveyor", "Worker", "load_class"]
@@ -154,11 +155,12 @@ class Worker:
         self.summary = b""
         self._client: Client | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
+        self._tensors: dict[str, Tensor] = {}
 
     # --- to be written by the model --------------------------------------------------------
 
-    def tables(self) -> Sequence[Table]:
-        """The tables it needs.  All workers must declare them equally."""
+    def tables(self) -> Sequence[Table | Tensor]:
+        """The tables and tensors it needs.  All workers must declare them equally."""
         return ()
 
     def setup(self) -> None:
@@ -269,10 +271,27 @@ class Worker:
         self._check_width(declared, values)
         return self._client.push_async(number, keys, values)  # type: ignore[union-attr]
 
+    def pull_tensor(self, name: str) -> NDArray[np.float32]:
+        """A whole tensor as it is now, float32 of its shape."""
+        tensor = self._find_tensor(name)
+        return tensor.from_rows(self.pull(name, tensor.keys()))
+
+    def push_tensor(self, name: str, values: NDArray[Any]) -> None:
+        """Hands an array of the tensor's shape to its access method; returns once it is done."""
+        tensor = self._find_tensor(name)
+        self.push(name, tensor.keys(), tensor.to_rows(values))
+
     def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
         """Adds to prefetched rows what an own push added after they were read (access ``add``)."""
         corrected: int = self._client.correct(pull, push, base)  # type: ignore[union-attr]
         return corrected
+
+    def _find_tensor(self, name: str) -> Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            known = ", ".join(sorted(self._tensors)) or "none"
+            raise MisuseError(f"no tensor {name!r} was declared; declared: {known}") from None
 
     def _find(self, table: str) -> tuple[int, Table]:
         try:
@@ -287,8 +306,13 @@ class Worker:
                 f"table {table.name!r} has rows of {table.dim} values, got shape {rows.shape}"
             )
 
-    def _connect(self, client: Client, tables: Mapping[str, tuple[int, Table]]) -> None:
-        self._client, self._tables = client, dict(tables)
+    def _connect(
+        self,
+        client: Client,
+        tables: Mapping[str, tuple[int, Table]],
+        tensors: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        self._client, self._tables, self._tensors = client, dict(tables), dict(tensors)
 
 
 def load_class(path: str, origin: str) -> type[Worker]:

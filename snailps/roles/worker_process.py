@@ -30,7 +30,7 @@ from snailps.errors import (
 )
 from snailps.roles.links import connect_shards
 from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain
-from snailps.roles.tables import Table
+from snailps.roles.tables import Table, Tensor
 from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -162,7 +162,9 @@ class WorkerProcess(Node):
 
     def _declare(self, model: Worker) -> None:
         assert self._client is not None
-        tables = list(model.tables())
+        declared = list(model.tables())
+        tensors = {one.name: one for one in declared if isinstance(one, Tensor)}
+        tables = [one.table() if isinstance(one, Tensor) else one for one in declared]
         names = [table.name for table in tables]
         if len(set(names)) < len(names):
             raise ConfigError(f"{type(model).__name__}.tables() names a table twice: {names}")
@@ -174,7 +176,7 @@ class WorkerProcess(Node):
             table.name: (number, table)
             for number, table in zip(answer.numbers, tables, strict=True)
         }
-        model._connect(self._client, numbered)
+        model._connect(self._client, numbered, tensors)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
         while (lease := self._leased("survey")) is not None:
