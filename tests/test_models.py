@@ -62,7 +62,7 @@ class TestWord2vecSkipgram(WordContract):
 class TestWord2vecCbow(WordContract):
     """CBOW without subwords."""
 
-    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "model": "cbow", "lr": 0.2}
+    job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "model": "cbow"}
 
 
 class TestNce(WordContract):
