@@ -1,15 +1,27 @@
 """snailps: a parameter server for plain CPU machines.
 
-Users need this much: `Worker` to subclass, `Table`, `JobSettings` and `setting` to declare with,
-`local_cluster` to try it, and the command ``snailps``.  docs/ and examples/ show how.
+Users need this much: `Worker` to subclass, `Table` and `Tensor`, `JobSettings` and `setting` to
+declare with, `local_cluster` to try it, and the command ``snailps``.  docs/ and examples/ show how.
+
+    snailps.Worker -> first use -> import of snailps.roles.worker
+
+Names are imported when they are first asked for, so that the command can answer Ctrl-C, and
+``snailps --version`` anybody, before NumPy and the compiled parts are loaded.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from snailps._version import __version__
-from snailps.config import JobSettings, setting
-from snailps.errors import SnailError
-from snailps.roles.local import LocalCluster, local_cluster
-from snailps.roles.tables import Table, Tensor
-from snailps.roles.worker import Block, Results, Worker
+
+if TYPE_CHECKING:
+    from snailps.config import JobSettings, setting
+    from snailps.errors import SnailError
+    from snailps.roles.local import LocalCluster, local_cluster
+    from snailps.roles.tables import Table, Tensor
+    from snailps.roles.worker import Block, Results, Worker
 
 __all__ = [
     "Block",
@@ -24,3 +36,24 @@ __all__ = [
     "local_cluster",
     "setting",
 ]
+
+_HOMES = {
+    "config": ("JobSettings", "setting"),
+    "errors": ("SnailError",),
+    "roles.local": ("LocalCluster", "local_cluster"),
+    "roles.tables": ("Table", "Tensor"),
+    "roles.worker": ("Block", "Results", "Worker"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            found: object = getattr(importlib.import_module(f"snailps.{home}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module 'snailps' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

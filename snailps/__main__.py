@@ -1,6 +1,11 @@
 """``python -m snailps`` is the command ``snailps``."""
 
-from snailps.cli.main import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    try:
+        from snailps.cli.entry import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -21,19 +21,26 @@ from __future__ import annotations
 
 
 class SnailError(Exception):
-    """Base of all errors that snailps raises on purpose."""
+    """Base of all errors that snailps raises on purpose.
+
+    `exit_code` is what a command ends with, `code` what a peer is told beside the text.
+    """
 
     exit_code = 1
+    code = "error"
 
 
 class ConfigError(SnailError):
     """A setting is unknown, malformed, out of range or contradictory."""
 
     exit_code = 2
+    code = "config"
 
 
 class DataError(SnailError):
     """The user's input is missing, empty, unreadable or malformed."""
+
+    code = "data"
 
 
 class ModelFileError(SnailError):
@@ -74,3 +81,5 @@ class WaitTimeout(SnailError):
 
 class ClusterError(SnailError):
     """The cluster cannot form, or has to end."""
+
+    code = "cluster"

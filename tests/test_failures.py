@@ -250,7 +250,7 @@ def test_master_with_missing_node_names_it_after_master_time_out(tmp_path, job):
         cluster.start("worker")
         codes = cluster.codes(SOON_S)
         assert_one_sentence(
-            master, "2 of 4 nodes", "1 more server", "server", "worker", "master_time_out"
+            master, "2 more of 4 nodes", "1 of them a server", "server", "worker", "master_time_out"
         )
         assert codes[1:] == [STOPPED, STOPPED]
 

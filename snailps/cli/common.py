@@ -25,8 +25,8 @@ from snailps.config import (
     ServerSettings,
     WorkerSettings,
 )
-from snailps.config.fields import Settings, settings_of
-from snailps.errors import ConfigError
+from snailps.config.fields import Settings, format_value, settings_of
+from snailps.errors import ConfigError, SnailError
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Node
 from snailps.roles.worker import load_class
 
@@ -40,6 +40,14 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="One setting, over file and environment."),
 ]
+JsonLogOption = Annotated[
+    Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
+]
+
+
+def json_log_override(path: Path | None) -> list[str]:
+    """``--json-log PATH`` as the ``--set`` that it is short for."""
+    return [] if path is None else [f"json_log={format_value(str(path))}"]
 
 
 def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig:
@@ -91,10 +99,15 @@ def run_node(node: Node, run: Any) -> None:
     node.catch_signals()
     try:
         code = run()
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except (KeyboardInterrupt, SnailError):
+        # A signal in the middle of joining: whatever that broke is no error of its own.
+        if not node.ended.is_set() or node.verdict.code != EXIT_INTERRUPTED:
+            raise
+        code = EXIT_INTERRUPTED
     text = node.verdict.text
-    if code == EXIT_FAILED:
+    if code == EXIT_INTERRUPTED:
+        typer.echo(f"snailps: {node.name}: {text}", err=True)
+    elif code == EXIT_FAILED:
         typer.echo(f"snailps: error: {node.name}: {text}", err=True)
     elif code == EXIT_STOPPED:
         log.info("%s stopped by the master: %s", node.name, text)

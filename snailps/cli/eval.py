@@ -7,7 +7,6 @@ Parses and prints; `evaluate` does the work.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from snailps.cli.printing import Cell, print_rows
+from snailps.cli.printing import Cell, print_json, print_rows
 from snailps.errors import ConfigError
 from snailps.vectors.evaluate import OovRule, evaluate_analogies, evaluate_similarity
 from snailps.vectors.files import load
@@ -55,7 +54,7 @@ def command(
     """
     figures = evaluate(model, similarity or [], analogies, restrict, oov.value)
     if as_json:
-        typer.echo(json.dumps(figures))
+        print_json(figures)
         return
     print_rows(("test", "score", "asked", "skipped"), _rows(figures), title=str(model))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -10,7 +9,16 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config, role_settings
+from snailps.cli.common import (
+    ConfigOption,
+    JsonLogOption,
+    SetOption,
+    json_log_override,
+    known_classes,
+    read_config,
+    role_settings,
+)
+from snailps.cli.printing import print_json
 from snailps.cli.progress import Progress
 from snailps.config import MasterSettings
 from snailps.roles.master import Master
@@ -26,6 +34,7 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the run's figures as one JSON object at the end.")
     ] = False,
+    json_log: JsonLogOption = None,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
     session: Annotated[bool, typer.Option("--session", hidden=True)] = False,
 ) -> None:
@@ -34,7 +43,7 @@ def command(
     The file names the job: worker_class, input, output, and the model's settings. Ctrl-C once
     ends the training and saves what was learnt; twice ends at once.
     """
-    raw = read_config(config, sets)
+    raw = read_config(config, [*(sets or []), *json_log_override(json_log)])
     settings = role_settings(raw, MasterSettings, name="master")
     terminal = sys.stderr.isatty()
     progress = None if ready_fd >= 0 else Progress(sys.stderr, terminal=terminal)
@@ -53,6 +62,7 @@ def command(
         raw,
         known_classes(raw),
         session=session,
+        any_port=ready_fd >= 0,
         on_listening=listening,
         on_status=draw,
     )
@@ -65,5 +75,5 @@ def command(
     if master.verdict:
         log.log(logging.WARNING if code else logging.INFO, "%s", master.verdict)
     if as_json:
-        typer.echo(json.dumps(master.figures))
+        print_json(master.figures)
     raise typer.Exit(code)

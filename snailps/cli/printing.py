@@ -1,14 +1,17 @@
 """How query commands print: a table on a terminal, tab-separated lines everywhere else.
 
-    columns, rows -> print_rows -> standard output
+    columns, rows -> print_rows -> standard output          figures -> print_json -> one line
 
 So that a person can read the answer and `cut`, `sort` and `awk` can use it.  Knows no command.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import typer
 
@@ -26,6 +29,21 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: st
     for row in rows:
         line = "\t".join(_text(cell, 6) for cell in row) + "\n"
         typer.echo(line.encode("utf-8", "surrogateescape"), nl=False)
+
+
+def print_json(figures: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line; a figure that is no number (NaN, infinite) as null."""
+    typer.echo(json.dumps(_finite(figures), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str) -> None:

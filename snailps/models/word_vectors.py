@@ -51,7 +51,10 @@ NOISE_REUSE = 4
 fewer rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80 blocks) WS-353,
 SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 .307 .289 at 4 and
 .684 .312 .295 at 1; a second run differs by about .01."""
+BUCKETS_MARKED = 1 << 24
 EXPORT_ROWS = 50_000
+PART_WINDOWS = 50
+"""Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 BLOCK_BYTES_MAX = 6 << 20
 """A million words of English: larger blocks pull fewer rows a word, but take memory twice over."""
 
@@ -354,7 +357,9 @@ class WordVectors(Worker):
                 self.correct(pull, self._pushes[at])
         self._settle()
         local = [self._padded(base) for base in bases]
-        parts = np.array_split(batch.tokens, self.threads)
+        # A part loses the contexts across its edges, so it must be long against the window.
+        part_num = min(self.threads, max(1, len(batch.tokens) // (PART_WINDOWS * s.window)))
+        parts = np.array_split(batch.tokens, part_num)
         done = [
             self._pool.submit(
                 kernels.train_words,
@@ -396,23 +401,28 @@ class WordVectors(Worker):
         """Local bags of the present words: which of the pulled input rows make up each."""
         s = self.settings
         if s.maxn == 0:
-            n = len(present)
-            rows = np.arange(n, dtype=np.int32)
-            return np.arange(n + 1, dtype=np.int64), rows, present.astype(np.uint64)
+            own = np.arange(len(present) + 1, dtype=np.int64)
+            return own, own[:-1].astype(np.int32), present.astype(np.uint64)
         words = [self.vocabulary.words[i] for i in present.tolist()]
-        bag_ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
-        ids = ids.astype(np.int64)
-        seen = np.zeros(len(words) + s.bucket, np.bool_)
-        seen[ids] = True
-        used = np.flatnonzero(seen)
-        place = np.empty(len(seen), np.int32)
-        place[used] = np.arange(len(used), dtype=np.int32)
+        bag_ptr, subwords = subwords_csr(words, s.minn, s.maxn, s.bucket)
+        ids = subwords.astype(np.int64)
+        rows: NDArray[Any]
+        used: NDArray[Any]
+        if s.bucket > BUCKETS_MARKED:
+            used, rows = np.unique(ids, return_inverse=True)
+        else:  # a table of marks is several times faster than sorting
+            seen = np.zeros(len(words) + s.bucket, np.bool_)
+            seen[ids] = True
+            used = np.flatnonzero(seen)
+            place = np.empty(len(seen), np.int32)
+            place[used] = np.arange(len(used), dtype=np.int32)
+            rows = place[ids]
         keys = np.where(
             used < len(words),
             present[np.minimum(used, len(words) - 1)],
             used - len(words) + BUCKET_KEY,
         ).astype(np.uint64)
-        return bag_ptr, place[ids], keys
+        return bag_ptr, rows.astype(np.int32), keys
 
     def _settle(self) -> None:
         """Waits for the last pushes and takes their arrays back."""

@@ -1,6 +1,6 @@
 """The course of a job at the master: start, leases, survey, training, backups, export.
 
-    begin(job) -> Start to every worker -> Lease / Done ... -> summary -> ... -> export -> on_end
+    prepare(job) -> Start to every worker -> Lease / Done ... -> summary -> ... -> export -> on_end
 
 It owns what is under way: calls of workers that wait for an answer, and work beside the master's
 loop (merging, exporting, backing up), each in a thread of its own.  It knows no connection: answers
@@ -10,11 +10,12 @@ go through the `Reply` that came with a call.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.roles.backup import write_tables
@@ -25,11 +26,27 @@ from snailps.roles.node import explain, peak_rss_mb
 from snailps.roles.status import Phase
 from snailps.roles.worker import Results
 from snailps.transport import messages
+from snailps.transport._client import Client
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
 
 BACKUPS_KEPT = 2
+Result = TypeVar("Result")
+
+
+def _in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
+    """Runs `work` in a thread that does not keep the process alive."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class Course:
@@ -61,22 +78,55 @@ class Course:
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
         self.interrupted = False
+        self._is_formed = False
+        self._submitter: Reply | None = None
         self._members, self._timeout_s = members, timeout_s
         self._tell, self._fail, self._on_end = tell, fail, on_end
         self._leases: list[tuple[Member, str, Reply]] = []
         self._summaries: list[Reply] = []
         self._side: Future[Any] | None = None
         self._then: Callable[[Any], None] = lambda result: None
-        self._side_pool = ThreadPoolExecutor(1, "snailps-side")
         self._backup: Future[None] | None = None
-        self._backup_pool = ThreadPoolExecutor(1, "snailps-backup")
+        self._backups: list[Path] = []
         self._pushes_saved = 0
+        self._clients: set[Client] = set()
+        self._closed = threading.Event()
 
     # --- beginning and going on --------------------------------------------------------------
 
-    def begin(self, job: Job) -> None:
-        """Starts a prepared job on all workers."""
-        self.job, self.figures = job, {}
+    def prepare(self, job: Job, workers: int, reply: Reply | None = None) -> None:
+        """Finds the job's input, beside the loop, then starts it on the formed cluster.
+
+        With `reply` (a submitted job) an error is told there, and the cluster lives on.
+        """
+        self.job, self.figures, self.interrupted = job, {}, False
+        self.phase, self._submitter = "preparing", reply
+        self._beside(lambda: job.prepare(workers), lambda _: self._prepared(job))
+
+    def wait_prepared(self, limit_s: float) -> None:
+        """Waits a moment for `prepare`, so that a wrong path is told before anybody joins."""
+        if self._side is not None:
+            wait({self._side}, limit_s)
+            if self._side.done() and self._side.exception() is not None:
+                self._side.result()
+
+    def formed(self) -> None:
+        """The cluster is complete: a prepared job can begin."""
+        self._is_formed = True
+        if self.job is not None and self.phase == "ready":
+            self._begin(self.job)
+
+    def _prepared(self, job: Job) -> None:
+        log.info("%s: %d files, %.1f MB", *job.describe())
+        if self._submitter is not None:
+            self._submitter(messages.Ok())
+            self._submitter = None
+        self.phase = "ready"
+        if self._is_formed:
+            self._begin(job)
+
+    def _begin(self, job: Job) -> None:
+        self._members.forget_job_tables()
         if not self._members.nodes("worker"):
             self._fail(
                 "a job needs a worker, and none is here: raise expected_node_num or start workers"
@@ -108,13 +158,14 @@ class Course:
         assert job.ledger is not None
         workers = self._members.nodes("worker")
         if not workers:
-            self._fail("every worker has left, and there is work to do: start a worker")
+            self._fail("every worker has left before the work was done")
         elif job.pass_ == "survey" and job.ledger.over:
             job.end_pass()
             self._beside(job.end_survey, lambda _: self._summarised())
         elif job.pass_ == "train" and job.ledger.over:
             self.answer()
-            if all(member.finished for member in workers):
+            saving = self._backup is not None and not self._backup.done()
+            if all(member.finished for member in workers) and not saving:
                 job.end_pass()
                 self._begin_export()
 
@@ -128,11 +179,12 @@ class Course:
 
     def close(self) -> None:
         """Refuses whatever still waits and lets go of threads and unpacked input."""
+        self._closed.set()
         for _, _, reply in self._leases:
             reply(ClusterError("the job is over"))
         self._leases.clear()
-        self._side_pool.shutdown(wait=False, cancel_futures=True)
-        self._backup_pool.shutdown(wait=False, cancel_futures=True)
+        for client in list(self._clients):
+            client.fail("the cluster has ended")
         if self.job is not None:
             self.job.close()
 
@@ -187,7 +239,7 @@ class Course:
             current = pass_ == job.pass_
             lease = job.lease(member.number) if current and not member.leaving else None
             if lease is not None:
-                member.waits = ""
+                member.waits, member.worked = "", True
                 member.state = "counting" if pass_ == "survey" else "training"
                 reply(lease)
             elif not current or member.leaving or job.ledger.over:
@@ -220,7 +272,7 @@ class Course:
     # --- beside the loop -----------------------------------------------------------------------
 
     def _beside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        self._side, self._then = self._side_pool.submit(work), then
+        self._side, self._then = _in_thread("snailps-side", work), then
 
     def _check_side(self) -> None:
         if self._side is None or not self._side.done():
@@ -229,7 +281,12 @@ class Course:
         try:
             result = side.result()
         except SnailError as error:
-            self._fail(str(error))
+            if self._submitter is not None:
+                self._submitter(error)
+                self._submitter = None
+                self.end()
+            else:
+                self._fail(str(error))
             return
         except Exception as error:
             log.exception("%s failed", self.phase)
@@ -266,25 +323,32 @@ class Course:
     def collect_figures(self) -> None:
         """Adds up what the members told to the figures of the run."""
         job = self._running()
-        told = [member.figures for member in self._members.all.values()]
+        everyone = [*self._members.all.values(), *self._members.left]
+        told = [member.figures for member in everyone]
         sums = {
             key: float(sum(figures.get(key, 0) for figures in told))
             for key in ("bytes_in", "bytes_out", "peak_rss_mb")
         }
         sums["peak_rss_mb"] += peak_rss_mb()
+        sums["peak_rss_mb"] += sum(
+            float(member.stats.get("peak_rss_mb", 0.0))
+            for member in everyone
+            if "peak_rss_mb" not in member.figures
+        )
         self.figures = {
             **job.figures(sums),
             **self.figures,
             "rows": self._members.shard_sum("rows"),
             "servers": len(self._members.nodes("server")),
-            "workers": len(self._members.nodes("worker")),
+            "workers": sum(member.role == "worker" and member.worked for member in everyone),
         }
 
     def end(self) -> None:
         """Goes back to waiting for a job."""
         if self.job is not None:
             self.job.close()
-        self.job, self.phase = None, "idle"
+        self.job, self.phase, self.interrupted = None, "idle", False
+        self._members.left.clear()
         for member in self._members.nodes():
             member.state = "ready"
 
@@ -301,19 +365,23 @@ class Course:
         pushes = self._members.shard_sum("pushes")
         if period and self._backup is None and pushes - self._pushes_saved >= period:
             self._pushes_saved = pushes
-            self._backup = self._backup_pool.submit(self._save, self.job, pushes)
+            job = self.job
+            self._backup = _in_thread("snailps-backup", lambda: self._save(job, pushes))
 
     def _save(self, job: Job, pushes: int) -> None:
         folder = Path(job.settings.param_backup_root)
         folder.mkdir(parents=True, exist_ok=True)
         results, close = self._results(job)
         try:
-            write_tables(folder / f"backup-{pushes:012d}.npz", results)
+            path = folder / f"backup-{self._members.life:016x}-{pushes:012d}.npz"
+            write_tables(path, results)
         finally:
             close()
-        log.info("saved all tables after %s pushes to %s", f"{pushes:,}", folder)
-        for old in sorted(folder.glob("backup-*.npz"))[:-BACKUPS_KEPT]:
-            old.unlink()
+        log.info("saved all tables after %s pushes to %s", f"{pushes:,}", path)
+        self._backups.append(path)  # only what this run wrote is ever removed
+        for old in self._backups[:-BACKUPS_KEPT]:
+            old.unlink(missing_ok=True)
+        del self._backups[:-BACKUPS_KEPT]
 
     def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""
@@ -326,7 +394,16 @@ class Course:
             incarnation=self._members.new_number(),
             job=self._members.life,
             timeout_s=self._timeout_s,
+            give_up=self._closed.is_set,
         )
+        self._clients.add(client)
+        if self._closed.is_set():
+            client.fail("the cluster has ended")
+
+        def close() -> None:
+            self._clients.discard(client)
+            client.close()
+
         tables = dict(self._members.tables)
         results = Results(
             job.settings,
@@ -337,4 +414,4 @@ class Course:
             {name: table for name, (_, table) in tables.items()},
             [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
         )
-        return results, client.close
+        return results, close

@@ -24,8 +24,11 @@ from snailps.errors import ConfigError, ProtocolError
 from snailps.roles.ledger import Ledger
 from snailps.roles.worker import Surveyor, Worker, load_class
 from snailps.transport import messages
+from snailps.transport.frame import CONTROL_BODY_MAX
 
 RATE_WINDOW_S = 10.0
+SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
+"""It travels in one message."""
 _MASK64 = (1 << 64) - 1
 
 
@@ -163,7 +166,13 @@ class Job:
     def end_survey(self) -> None:
         """Makes the summary.  May take seconds for a large vocabulary."""
         assert self.surveyor is not None
-        self.summary = self.surveyor.result()
+        summary = self.surveyor.result()
+        if len(summary) > SUMMARY_BYTES_MAX:
+            raise ConfigError(
+                f"what the survey found takes {len(summary):,} bytes, limit {SUMMARY_BYTES_MAX:,}: "
+                "keep less of it (for word vectors: raise min_count, or set max_vocab)"
+            )
+        self.summary = summary
 
     def lease(self, node: int) -> messages.Leased | None:
         """The next block for a node, or None when there is none to give just now."""
@@ -217,15 +226,15 @@ class Job:
             assert self.surveyor is not None
             self.surveyor.add(message.blob)
             return True
-        examples = float(message.metrics.get("examples", 0.0))
-        loss = float(message.metrics.get("loss", math.nan))
+        examples = message.metrics.get("examples", 0.0)
+        loss = message.metrics.get("loss", math.nan)
         if examples > 0 and not math.isnan(loss):
             sums = self._losses[self.ledger.entry(message.number).epoch]
             sums[0] += loss
             sums[1] += examples
             self._recent.append((loss, examples))
         if "lr" in message.metrics:
-            self._lr = float(message.metrics["lr"])
+            self._lr = message.metrics["lr"]
         return True
 
     # --- figures ---------------------------------------------------------------------------
@@ -280,6 +289,6 @@ class Job:
         }
 
     def close(self) -> None:
-        """Lets go of unpacked input."""
+        """Lets go of unpacked input; more calls do nothing."""
         self._scratch.close()
         self._scratch.clean()

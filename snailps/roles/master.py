@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -34,6 +35,8 @@ from snailps.transport.session import Hello, Role
 log = logging.getLogger(__name__)
 
 STEP_S = 0.05
+PREPARE_S = 1.0
+"""How long the master looks for its input before it listens: enough to find a wrong path."""
 STATUS_S = 0.2
 STATS_S = 1.0
 GOODBYE_S = 10.0
@@ -52,6 +55,8 @@ class Master:
         Whose keys may stand in the same file.
     session : bool
         Wait for jobs that a driver submits, instead of running the file's own and ending.
+    any_port : bool
+        A `listen_addr` without a port means any free one, not that of `master_addr`.
     on_listening : callable
         Told the address once it listens.
     on_status : callable
@@ -65,11 +70,12 @@ class Master:
         also_known: tuple[type[Any], ...] = (),
         *,
         session: bool = False,
+        any_port: bool = False,
         on_listening: Callable[[str, int], None] = lambda host, port: None,
         on_status: Callable[[Status], None] = lambda status: None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
-        self._session = session
+        self._session, self._any_port = session, any_port
         self._on_listening, self._on_status = on_listening, on_status
         self._begun = time.monotonic()
         self._phase: Phase = "forming"
@@ -94,20 +100,22 @@ class Master:
         if not self._session:
             job = Job(self._raw, self._also_known)
         address = self._settings.listen_addr or self._settings.master_addr
-        listener = listen(*parse_addr(address, "listen_addr", port_optional=True))
+        host, port = parse_addr(address, "listen_addr", port_optional=True)
+        if port == 0 and not self._any_port:
+            port = parse_addr(self._settings.master_addr, "master_addr")[1]
+        listener = listen(host, port)
         self._open(listener)
         try:
             if self._settings.json_log:
                 self._open_log(self._settings.json_log)
             if job is not None:
-                # Now, so that a wrong path ends the master before anybody waits for it.
-                job.prepare(self._settings.expected_node_num - max(1, self._wanted_servers))
-                log.info("%s: %d files, %.1f MB", *job.describe())
+                servers = max(1, self._settings.expected_servers)
+                self._course.prepare(job, self._settings.expected_node_num - servers)
+                self._course.wait_prepared(PREPARE_S)
             host, port = listener.getsockname()[:2]
             log.info("master listens on %s", show((host, port)))
             self._on_listening(host, port)
             self._members.restart_clock()
-            self._job = job
             while self._phase not in ("done", "failed"):
                 self._server.step(STEP_S)
                 self._tick(time.monotonic())
@@ -138,10 +146,6 @@ class Master:
         signal.signal(signal.SIGINT, note)
         signal.signal(signal.SIGTERM, note)
 
-    @property
-    def _wanted_servers(self) -> int:
-        return self._settings.expected_servers
-
     def _open(self, listener: socket.socket) -> None:
         life = int.from_bytes(os.urandom(8), "little") | 1
         self._server = ControlServer(
@@ -156,7 +160,7 @@ class Master:
         self._pulse = Pulse(self._settings.heartbeat_interval)
         self._pulse.start()
         self._members = Members(
-            self._settings, life, self._server, self._fail, lambda member: self._ready(member)
+            self._settings, life, self._server, self._fail, self._ready, self._trouble
         )
         self._course = Course(
             self._members,
@@ -174,12 +178,10 @@ class Master:
         self._check_pulses()
         if self._stop_at is not None:
             self._check_stopped(now)
-        elif self._phase == "forming":
-            if self._members.check_formed(now):
-                self._phase = "idle"
-                if self._job is not None:
-                    self._course.begin(self._job)
-        else:
+        elif self._phase == "forming" and self._members.check_formed(now):
+            self._phase = "idle"
+            self._course.formed()
+        if self._stop_at is None:
             self._course.step()
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
@@ -189,7 +191,8 @@ class Master:
         if now >= self._status_at:
             self._status_at = now + STATUS_S
             self._on_status(self.status())
-        if self._log_file is not None and now >= self._log_at and self._course.phase == "training":
+        busy = self._course.phase in ("survey", "training", "exporting")
+        if self._log_file is not None and now >= self._log_at and busy:
             self._log_at = now + self._settings.json_log_interval
             self._write_log()
 
@@ -197,10 +200,23 @@ class Master:
         if member.role == "worker" and self._phase != "forming":
             self._course.start(member)
 
+    def _trouble(self, member: Member, text: str) -> None:
+        """A member cannot go on: the end of the job, unless it only just came to help."""
+        if member.late and not member.worked and member.role == "worker":
+            log.warning("%s is sent away, the others go on: %s", member.name, text)
+            self._server.note(member.peer, messages.Stop(True, text))
+            self._members.remove(member)
+            self._members.left.remove(member)
+            self._pulse.remove(member.number)
+            member.state = "gone"
+        else:
+            self._fail(f"{member.name} {text}")
+
     def _job_ended(self) -> None:
         if self._session:
             self._course.collect_figures()
             self._course.end()
+            self._signals = 0
         elif self._course.interrupted:
             job = self._course.job
             share = job.ledger.progress if job is not None and job.ledger is not None else 0.0
@@ -259,6 +275,12 @@ class Master:
             elif limit_s < silence_s < float("inf") and self._stop_at is None:
                 self._server.close_peer(member.peer)
                 self._lose(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)")
+        heard = self._pulse.silences().keys()
+        for member in list(self._members.all.values()):
+            silent = member.number not in heard and time.monotonic() - member.since > limit_s
+            if silent and member.state != "gone" and self._stop_at is None:
+                self._server.close_peer(member.peer)
+                self._lose(member, f"no heartbeat {limit_s:.0f} s after it registered")
 
     def _on_pulse(self, hello: Hello, sock: socket.socket) -> None:
         member = self._members.all.get(hello.node)
@@ -281,7 +303,7 @@ class Master:
             return
         if member.role == "driver":
             self._members.remove(member)
-            if self._session:
+            if self._session and not self._members.nodes("driver"):
                 self._stop(EXIT_OK, "the driver is gone")
         elif member.role == "worker" and member.leaving and said_bye:
             self._members.remove(member)
@@ -325,7 +347,7 @@ class Master:
         elif isinstance(message, messages.Fetch):
             self._course.fetch(member, message, reply)
         elif isinstance(message, messages.Declare):
-            self._members.declare(message, reply)
+            self._members.declare(member, message, reply)
         elif isinstance(message, messages.Submit):
             self._submit(message, reply)
         elif isinstance(message, messages.Shutdown):
@@ -339,7 +361,7 @@ class Master:
         if isinstance(message, messages.Finished):
             member.finished, member.figures, member.state = True, message.figures, "finished"
         elif isinstance(message, messages.Failed):
-            self._fail(f"{member.name} failed: {message.text}")
+            self._trouble(member, f"failed: {message.text}")
         elif isinstance(message, messages.Leaving):
             log.info("%s: %s", member.name, message.why)
             if message.why == "SIGINT":
@@ -366,10 +388,11 @@ class Master:
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
         if not self._session or self._phase != "idle" or self._course.job is not None:
             raise ClusterError(f"this cluster takes no job now: it is {self.status()['phase']}")
+        workers = len(self._members.nodes("worker"))
+        if not workers:
+            raise ClusterError("a job needs a worker, and this cluster has none")
         job = Job(RawConfig.from_mapping(message.settings, "the submitted job"))
-        job.prepare(len(self._members.nodes("worker")))
-        self._course.begin(job)
-        reply(messages.Ok())
+        self._course.prepare(job, workers, reply)
 
     # --- telling -----------------------------------------------------------------------------
 
@@ -413,11 +436,20 @@ class Master:
             return
         record = {key: value for key, value in self.status().items() if key != "nodes"}
         try:
-            self._log_file.write(json.dumps({"time": time.time(), **record}) + "\n")
+            self._log_file.write(json.dumps(_finite({"time": time.time(), **record})) + "\n")
             self._log_file.flush()
         except OSError as error:
             log.error("json_log: cannot write: %s; no more records", error.strerror)
             self._log_file = None
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _member_of(peer: Peer, message: messages.Message) -> Member:

@@ -46,6 +46,12 @@ class Member:
         A worker: no block left, all pushes acknowledged.
     leaving : bool
         It was told to leave (SIGTERM).
+    late : bool
+        It joined after the start.
+    worked : bool
+        It has had a block.
+    since : float
+        When it registered, monotonic seconds.
     rate : float or None
         Units per second on its last block.
     figures, stats : dict
@@ -63,6 +69,9 @@ class Member:
     acknowledged: bool = False
     finished: bool = False
     leaving: bool = False
+    late: bool = False
+    worked: bool = False
+    since: float = field(default_factory=time.monotonic)
     rate: float | None = None
     figures: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +107,8 @@ class Members:
         Ends the cluster, with a sentence.
     on_ready : callable
         Told of a member that took the route.
+    on_trouble : callable
+        Told of a member that cannot go on, with a sentence.
     """
 
     def __init__(
@@ -107,14 +118,19 @@ class Members:
         server: ControlServer,
         fail: Callable[[str], None],
         on_ready: Callable[[Member], None],
+        on_trouble: Callable[[Member, str], None],
     ) -> None:
         self.life = life
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
         self.tables: dict[str, tuple[int, Table]] = {}
         self._settings = settings
-        self._server, self._fail, self._on_ready = server, fail, on_ready
+        self._server, self._fail = server, fail
+        self._on_ready, self._on_trouble = on_ready, on_trouble
         self._next_number = 1
+        self._next_table = 1
+        self._of_job: set[str] = set()
+        self.left: list[Member] = []
         self._since = time.monotonic()
         self._notice_at = self._since + NOTICE_S
         self._formed = False
@@ -158,6 +174,7 @@ class Members:
             )
         number = self.new_number()
         member = Member(number, role, message.host, message.pid, peer, endpoints)
+        member.late = self._formed
         self.all[number] = member
         peer.tag = member
         log.info("%s registered from %s", member.name, show(peer.address))
@@ -175,8 +192,9 @@ class Members:
             self._send_route(member)
 
     def remove(self, member: Member) -> None:
-        """Forgets a member that left."""
-        self.all.pop(member.number, None)
+        """Keeps a member that left for the figures only."""
+        if self.all.pop(member.number, None) is not None:
+            self.left.append(member)
 
     # --- forming ---------------------------------------------------------------------------
 
@@ -191,11 +209,11 @@ class Members:
         want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
         parts = []
         if have < want:
-            parts.append(f"{want - have} of {want} nodes")
+            parts.append(f"{want - have} more of {want} nodes")
         if servers < wanted_servers:
-            parts.append(f"at least {wanted_servers - servers} more server(s)")
+            parts.append(f"{wanted_servers - servers} of them a server" if parts else "a server")
         there = ", ".join(m.name for m in self.nodes()) or "nobody"
-        return f"{' and '.join(parts)} (here: {there})"
+        return f"{', at least '.join(parts)} (here: {there})"
 
     def check_formed(self, now: float) -> bool:
         """Takes the next step of forming if it is time; True once, when all have the route."""
@@ -241,7 +259,11 @@ class Members:
             for member in self.nodes("server")
             for host, port in member.endpoints
         ]
-        self.route = Route.build(1, shards, self._settings.frag_num)
+        try:
+            self.route = Route.build(1, shards, self._settings.frag_num)
+        except ConfigError as error:
+            self._fail(str(error))
+            return
         self._since = time.monotonic()
         log.info("route epoch 1: %d shards, %d fragments", len(shards), self.route.frag_num)
         for member in list(self.all.values()):
@@ -256,7 +278,7 @@ class Members:
                 return  # whoever watches over losses says it better
             if isinstance(answer, SnailError):
                 if member.number in self.all and member.role != "driver":
-                    self._fail(f"{member.name} cannot use the route: {answer}")
+                    self._on_trouble(member, f"cannot use the route: {answer}")
                 return
             member.acknowledged = True
             member.state = "ready"
@@ -266,7 +288,17 @@ class Members:
 
     # --- tables and statistics ---------------------------------------------------------------
 
-    def declare(self, message: messages.Declare, reply: Reply) -> None:
+    def forget_job_tables(self) -> None:
+        """Lets the next job of a session declare its tables afresh.
+
+        Until then the driver can read what the last job left.  The rows stay on the servers until
+        the cluster ends.
+        """
+        for name in self._of_job:
+            self.tables.pop(name, None)
+        self._of_job.clear()
+
+    def declare(self, member: Member, message: messages.Declare, reply: Reply) -> None:
         """Numbers the tables and has every server make them, then answers.
 
         Raises
@@ -275,15 +307,20 @@ class Members:
             A table is declared in two ways, or there are too many.
         """
         numbered: list[tuple[int, Table]] = []
+        told = False
         for item in message.tables:
             table = Table.from_dict(item)
-            number, known = self.tables.get(table.name, (len(self.tables) + 1, table))
+            number, known = self.tables.get(table.name, (self._next_table, table))
             if known != table:
                 raise ConfigError(
                     f"table {table.name!r} is declared in two ways: {known} and {table}"
                 )
             if number > TABLES_MAX:
                 raise ConfigError(f"more than {TABLES_MAX:,} tables")
+            if number == self._next_table:
+                self._next_table += 1
+                if member.role == "worker":
+                    self._of_job.add(table.name)
             self.tables[table.name] = (number, table)
             numbered.append((number, table))
         order = messages.MakeTables([[number, table.to_dict()] for number, table in numbered])
@@ -291,11 +328,18 @@ class Members:
 
         def made(member: Member) -> Callable[[Answer], None]:
             def note(answer: Answer) -> None:
+                nonlocal told
+                if told:
+                    return
                 if isinstance(answer, SnailError):
+                    told = True
+                    for _, table in numbered:
+                        self.tables.pop(table.name, None)
                     reply(ClusterError(f"{member.name} cannot make the tables: {answer}"))
                     return
                 left.discard(member.number)
                 if not left:
+                    told = True
                     reply(messages.Declared([number for number, _ in numbered]))
 
             return note

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from snailps.config import ClusterSettings, parse_addr, parse_port_range
-from snailps.errors import ClusterError, ConnectionLost, SnailError, WaitTimeout
+from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
 from snailps.transport.control import Address, ControlClient, dial, listen, route_host, show
@@ -204,7 +204,7 @@ class Node:
         assert self._end is not None
         return self._end
 
-    def leave(self, figures: Mapping[str, object]) -> None:
+    def leave(self, figures: Mapping[str, float]) -> None:
         """Says goodbye to the master and closes the connections."""
         if self._control is not None:
             self._control.note(messages.Bye({"peak_rss_mb": peak_rss_mb(), **figures}))
@@ -249,6 +249,7 @@ class Node:
             self.end(EXIT_INTERRUPTED, f"{name} before the cluster was formed")
             if self._control is None:  # still dialling: nothing else can break that wait
                 raise KeyboardInterrupt
+            threading.Thread(target=self._control.close, daemon=True).start()
             return
         # A handler must not wait for a lock that the main thread may hold: let a thread do it.
         threading.Thread(target=self.on_leave_request, args=(name,), daemon=True).start()
@@ -271,7 +272,7 @@ class Node:
                     "it hangs, or the network is cut",
                 )
         # A driver lives in the user's own session, which is not ours to end.
-        if self.verdict.code != EXIT_OK and self.role != Role.DRIVER:
+        if self.role != Role.DRIVER:
             threading.Event().wait(GRACE_S)
             sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")
             sys.stderr.flush()
@@ -280,6 +281,6 @@ class Node:
 
 def explain(error: BaseException) -> str:
     """One line for any exception."""
-    if isinstance(error, SnailError | WaitTimeout):
+    if isinstance(error, SnailError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 Phase = Literal[
     "forming",
     "preparing",
+    "ready",
     "idle",
     "survey",
     "training",

@@ -46,6 +46,8 @@ class Table:
         Step size; added to AdaGrad's root.
     seed : int
         uint64.
+    dtype : str
+        Type of the values in memory: ``float32``.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Table:
     lr: float = 0.0
     eps: float = 1e-8
     seed: int = 0
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         def refuse(what: str, expected: str, got: object) -> ConfigError:
@@ -78,6 +81,8 @@ class Table:
             raise refuse("lr", f"more than 0 for access {self.access!r}", self.lr)
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise refuse("seed", "0 to 2^64 - 1", self.seed)
+        if self.dtype != "float32":
+            raise refuse("dtype", "float32, the only one so far", self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a message."""
@@ -137,6 +142,7 @@ class Tensor:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
         if not self.shape or not all(type(n) is int and n >= 1 for n in self.shape):
             raise ConfigError(
                 f"tensor {self.name!r}: shape: expected whole numbers of at least 1, "

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import time
 import traceback
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from snailps.config import RawConfig, WorkerSettings
@@ -25,11 +26,13 @@ from snailps.errors import (
     ConfigError,
     ConnectionLost,
     DataError,
+    MisuseError,
     ProtocolError,
     SnailError,
+    WaitTimeout,
 )
 from snailps.roles.links import connect_shards
-from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain
+from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain, peak_rss_mb
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
@@ -63,6 +66,7 @@ class WorkerProcess(Node):
         self._client: Client | None = None
         self._route: Route | None = None
         self._leaving = False
+        self._unreadable: set[str] = set()
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
@@ -81,10 +85,9 @@ class WorkerProcess(Node):
         except Exception as error:
             self._give_up(error)
         finally:
-            figures = self._client.counters() if self._client is not None else {}
             if self._client is not None:
                 self._client.close()
-            self.leave(figures)
+            self.leave({})
         return self.verdict.code
 
     def on_message(self, message: messages.Message) -> messages.Message | None:
@@ -127,6 +130,8 @@ class WorkerProcess(Node):
     # --- one job ---------------------------------------------------------------------------
 
     def _work(self, start: messages.Start) -> None:
+        assert self._client is not None
+        before = self._client.counters()
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
         settings = raw.build(cls.Settings)
@@ -154,11 +159,17 @@ class WorkerProcess(Node):
                 self._train(model, scratch)
             with _named(model, "finish"):
                 model.finish()
-            assert self._client is not None
             self._client.flush(self.settings.request_timeout)
-            self.control.note(messages.Finished({**self._client.counters()}))
+            self.control.note(
+                messages.Finished({"peak_rss_mb": peak_rss_mb(), **self._moved_since(before)})
+            )
         finally:
             scratch.close()
+
+    def _moved_since(self, before: Mapping[str, int]) -> dict[str, int]:
+        """What the client counted in this job."""
+        assert self._client is not None
+        return {key: value - before[key] for key, value in self._client.counters().items()}
 
     def _declare(self, model: Worker) -> None:
         assert self._client is not None
@@ -206,7 +217,7 @@ class WorkerProcess(Node):
             coming = helper.submit(self._next_block, model, scratch)
             begin = time.monotonic()
             with _named(model, "train", block):
-                metrics = {key: float(value) for key, value in model.train(block).items()}
+                metrics = _numbers(model.train(block))
             self._ask(
                 messages.Done(
                     "train",
@@ -244,7 +255,9 @@ class WorkerProcess(Node):
                     lease.path, lease.start, lease.stop, unit=model.unit, scratch=scratch
                 )
             except DataError as error:
-                log.warning("%s; asking the master for the bytes", error)
+                if lease.path not in self._unreadable:
+                    self._unreadable.add(lease.path)
+                    log.warning("%s; asking the master for the bytes", error)
                 fetch = messages.Fetch(lease.number, pass_, model.unit)
                 content = self._ask(fetch, self.settings.request_timeout)
                 assert isinstance(content, messages.Content)
@@ -269,15 +282,16 @@ class WorkerProcess(Node):
         future = self.control.call_async(message)
         begin = time.monotonic()
         while not self.ended.is_set():
-            try:
-                return self.control.result(future, 0.2, type(message).__name__)
-            except SnailError:
-                if future.done():
-                    if isinstance(future.exception(), ConnectionLost) and self.ended.wait(1.0):
-                        break
-                    raise
-                if timeout_s is not None and time.monotonic() - begin > timeout_s:
-                    return self.control.result(future, timeout_s, type(message).__name__)
+            wait({future}, 0.2)
+            if future.done():
+                if isinstance(future.exception(), ConnectionLost) and self.ended.wait(1.0):
+                    break
+                return future.result()
+            if timeout_s is not None and time.monotonic() - begin > timeout_s:
+                raise WaitTimeout(
+                    f"the master has not answered {type(message).__name__} for "
+                    f"{timeout_s:g} s: look at its log"
+                )
         raise _Ended
 
     def _await(self, future: Future[Item]) -> Item:
@@ -302,9 +316,11 @@ def _named(model: Worker, method: str, block: Block | None = None) -> Iterator[N
     """Whatever the user's code raises gets the name of its method and of its block."""
     try:
         yield
-    except (SnailError, _Ended):
+    except _Ended:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SnailError) and not isinstance(error, MisuseError):
+            raise
         where = (
             f" on block {block.number} ({block.path}, bytes {block.start:,} to {block.stop:,})"
             if block is not None
@@ -313,3 +329,13 @@ def _named(model: Worker, method: str, block: Block | None = None) -> Iterator[N
         raise ClusterError(
             f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _numbers(result: object) -> dict[str, float]:
+    """What `Worker.train` returned, checked."""
+    if not isinstance(result, Mapping):
+        raise TypeError(f"expected a mapping with 'units', got {result!r:.80}")
+    numbers = {str(key): float(value) for key, value in result.items()}
+    if not math.isfinite(numbers.get("units", numbers.get("examples", math.nan))):
+        raise ValueError(f"expected a number of 'units', got {dict(result)!r:.200}")
+    return numbers

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -47,8 +48,8 @@ class ControlClient:
     sock : socket.socket
         From `dial`; owned from now on.
     on_message : callable
-        ``on_message(message) -> Message | None``, in the reader thread: the answer to a call (a
-        `SnailError` raised there is sent back), None for a note.
+        ``on_message(message) -> Message | None``: the answer to a call (a `SnailError` raised there
+        is sent back), None for a note.  Notes come in the reader thread, calls in one of their own.
     on_lost : callable
         ``on_lost(why)``, once, unless `close` was called first.
     """
@@ -70,10 +71,12 @@ class ControlClient:
         self._next = 1
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._read, name="snailps-control", daemon=True)
+        self._orders: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Starts the reader thread."""
+        """Starts the reader thread, and the one that works through the master's calls in order."""
         self._thread.start()
+        threading.Thread(target=self._obey, name="snailps-orders", daemon=True).start()
 
     def call_async(self, message: messages.Message) -> Future[messages.Message]:
         """Sends a message; the future gets its answer."""
@@ -176,6 +179,21 @@ class ControlClient:
                 future.set_result(answer)
             return
         check_control_kind(frame)
+        if frame.kind == Kind.CALL:
+            self._orders.put(frame)  # may take long, and a Stop must be heard meanwhile
+        else:
+            self._handle(frame)
+
+    def _obey(self) -> None:
+        while (frame := self._orders.get()) is not None:
+            try:
+                self._handle(frame)
+            except Exception as error:
+                # A bug on this side: the caller must not wait for ever.
+                log.exception("cannot handle a call of %s", self._whom)
+                self._send(error_frame(RemoteError(f"failed: {error!r}"), frame.request))
+
+    def _handle(self, frame: Frame) -> None:
         try:
             own = self._on_message(messages.decode(frame.body))
         except SnailError as error:
@@ -192,6 +210,7 @@ class ControlClient:
         with self._calls_lock:
             told, self._lost = self._lost, self._lost or why
             calls, self._calls = self._calls, {}
+        self._orders.put(None)
         for future in calls.values():
             future.set_exception(ConnectionLost(f"{self._whom} is gone: {why}"))
         if told is None:

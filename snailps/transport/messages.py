@@ -169,7 +169,7 @@ class Done(Message):
     number: int
     units: int
     seconds: float
-    metrics: dict[str, Any]
+    metrics: dict[str, float]
     blob: bytes = b""
 
 
@@ -192,7 +192,7 @@ class Summary(Message):
 class Finished(Message):
     """A worker has no block left and every push acknowledged."""
 
-    figures: dict[str, Any]
+    figures: dict[str, float]
 
 
 @_message
@@ -226,7 +226,7 @@ class Stop(Message):
 class Bye(Message):
     """Last word of a node: its figures."""
 
-    figures: dict[str, Any]
+    figures: dict[str, float]
 
 
 @_message
@@ -337,6 +337,10 @@ def _checked(cls: type[Message], fields: dict[str, Any], blob: bytes) -> dict[st
                 f"{name}.{f.name}: expected {origin.__name__}, got {type(value).__name__}",
                 "message",
             )
+        if wanted == dict[str, float] and not all(
+            type(item) in (int, float) for item in value.values()
+        ):
+            raise ProtocolError(f"{name}.{f.name}: expected numbers, got {value!r:.200}", "message")
     unknown = fields.keys() - {f.name for f in known}
     if unknown:
         raise ProtocolError(f"{name} has unknown fields {sorted(unknown)}", "message")

@@ -8,6 +8,7 @@ It knows connections and time limits, and no message.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -45,7 +46,11 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
         sock.close()
         raise ConnectionLost(
             f"cannot listen on {show((host, port))}: {error.strerror}. "
-            "Is another process using it? Choose another address or stop that process"
+            + (
+                "It is no address of this machine: correct listen_addr"
+                if error.errno == errno.EADDRNOTAVAIL
+                else "Is another process using it? Choose another address or stop that process"
+            )
         ) from None
     return sock
 
@@ -57,8 +62,20 @@ def show(address: Address) -> str:
 
 
 def route_host(address: Address) -> str:
-    """The local address of the interface that packets to `address` leave by."""
-    for family, _, _, _, where in socket.getaddrinfo(*address, type=socket.SOCK_DGRAM):
+    """The local address of the interface that packets to `address` leave by.
+
+    Raises
+    ------
+    ConnectionLost
+        The name does not resolve, or there is no route.
+    """
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise ConnectionLost(
+            f"cannot find {show(address)}: {error.strerror}. Is the name right?"
+        ) from None
+    for family, _, _, _, where in found:
         with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect(where)  # sends nothing: only asks the routing table
             return str(probe.getsockname()[0])

@@ -1,0 +1,27 @@
+"""Where the command ``snailps`` begins: ready for Ctrl-C before anything slow is imported.
+
+    SIGINT -> exit code 130, silently, until a command that has something to save says otherwise
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import types
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point."""
+    # SystemExit, because Typer would turn a KeyboardInterrupt into "Aborted." and code 1.
+    # Whoever ignores SIGINT (nohup, a shell's background job) is not to be interrupted.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    from snailps.cli.main import main as run
+
+    run()
+
+
+def _leave(number: int, frame: types.FrameType | None) -> None:
+    sys.exit(EXIT_INTERRUPTED)

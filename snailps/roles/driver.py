@@ -1,0 +1,133 @@
+"""A process that joins a running cluster to look on, and to pull and push.
+
+    Driver.join -> status, declare, submit          Driver.pull / push_async -> Client -> shards
+
+It owns a node's place in the cluster without a part in the job.  It starts no process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from snailps.config import ClusterSettings
+from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, RemoteError
+from snailps.roles.links import connect_shards
+from snailps.roles.node import EXIT_OK, End, Node
+from snailps.roles.status import Status
+from snailps.roles.tables import Table
+from snailps.roles.worker import Keys, Rows
+from snailps.store.route import Route
+from snailps.transport import messages
+from snailps.transport._client import Client, Pending
+from snailps.transport.session import Role
+
+_OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}
+"""What the master refuses with a code of these is the caller's own error here."""
+
+
+class Driver(Node):
+    """A process that joins a running cluster to watch it, and to pull and push.
+
+    Parameters
+    ----------
+    settings : ClusterSettings
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        super().__init__(Role.DRIVER, settings)
+        self._client: Client | None = None
+        self._tables: dict[str, tuple[int, Table]] = {}
+        self.routed = threading.Event()
+
+    def on_message(self, message: messages.Message) -> messages.Message | None:
+        """Takes the route; everything else as any node."""
+        if isinstance(message, messages.TakeRoute):
+            assert self.welcome is not None
+            self._client = connect_shards(
+                Route.from_dict(message.route),
+                Role.DRIVER,
+                node=self.welcome.node,
+                incarnation=self.welcome.incarnation,
+                job=self.welcome.job,
+                timeout_s=self.settings.request_timeout,
+                give_up=self.ended.is_set,
+            )
+            self.routed.set()
+            return messages.Ok()
+        return super().on_message(message)
+
+    def on_end(self, end: End) -> None:
+        """Wakes whatever waits."""
+        if self._client is not None:
+            self._client.fail(end.text or "the cluster has ended")
+        self.routed.set()
+
+    def status(self) -> Status:
+        """The master's picture of the run."""
+        answer = self.control.call(messages.Ask("status"), self.settings.request_timeout)
+        assert isinstance(answer, messages.Report)
+        return answer.data  # type: ignore[return-value]
+
+    def declare(self, table: Table) -> None:
+        """Makes a table known on all servers; declaring it again equally is fine.
+
+        Raises
+        ------
+        ConfigError
+            It is declared otherwise already.
+        """
+        answer = self._ask(messages.Declare([table.to_dict()]), self.settings.request_timeout)
+        assert isinstance(answer, messages.Declared)
+        self._tables[table.name] = (answer.numbers[0], table)
+
+    def submit(self, settings: Mapping[str, str]) -> None:
+        """Hands a job to the master; returns once it has begun.
+
+        Raises
+        ------
+        ConfigError, DataError, ClusterError
+            The master refuses it.
+        """
+        self._ask(messages.Submit(dict(settings)), None)
+
+    def pull(self, table: str, keys: Keys) -> Rows:
+        """Rows of `keys`, float32 (n, dim)."""
+        number, declared = self._find(table)
+        rows = np.empty((len(keys), declared.dim), np.float32)
+        self.client.pull_async(number, keys, rows).wait()
+        return rows
+
+    def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
+        """Starts a push; ``.wait()`` for its end."""
+        return self.client.push_async(self._find(table)[0], keys, values)
+
+    @property
+    def client(self) -> Client:
+        """The fan-out client, once the route is there."""
+        if self._client is None:
+            raise MisuseError("the cluster is not complete yet: there is no route")
+        return self._client
+
+    def close(self) -> None:
+        """Leaves the cluster."""
+        if self._client is not None:
+            self._client.close()
+        self.end(EXIT_OK, "closed")
+        self.leave({})
+
+    def _ask(self, message: messages.Message, timeout_s: float | None) -> messages.Message:
+        try:
+            return self.control.call(message, timeout_s)
+        except RemoteError as error:
+            if error.code in _OWN:
+                raise _OWN[error.code](str(error)) from None
+            raise
+
+    def _find(self, table: str) -> tuple[int, Table]:
+        try:
+            return self._tables[table]
+        except KeyError:
+            raise MisuseError(f"no table {table!r}: make it with cluster.table()") from None

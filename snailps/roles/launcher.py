@@ -1,0 +1,294 @@
+"""The processes of a cluster on this machine: started, watched and ended as children of this one.
+
+    .conf file, key=value -> Launcher.start -> master, servers, workers -> lines of standard error
+
+It owns the children: none of them outlives it, whatever happens to it.  It never speaks to them:
+it knows exit codes and lines, no messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from snailps.errors import ClusterError
+
+OWN_ERROR = "snailps: error: "
+"""How a process begins the line that says why it failed."""
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+LOOK_S = 0.1
+END_LIMIT_S = 15.0
+"""How long the master may take to end, seconds; it gives its members 10 of them."""
+LEAVE_S = 1.0
+"""How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
+
+
+def _die_with_parent() -> None:
+    """In a child, before exec: SIGKILL when the parent dies; a session of its own, so that Ctrl-C
+    reaches only the parent, which ends the job in order."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+
+
+class MasterEnded(ClusterError):
+    """The master ended before it listened; `exit_code` is its own."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("the master could not start")
+        self.exit_code = code
+
+
+class NodeEnded(ClusterError):
+    """A server or worker ended before it joined; `exit_code` is its own."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.exit_code = code if code > 0 else 1
+
+
+@dataclass(eq=False, slots=True)
+class Child:
+    """One process of the cluster.
+
+    Attributes
+    ----------
+    held : list of str
+        A server's or worker's last lines, from its own error on: shown only where the master
+        says nothing, because as a rule it says the same.
+    failed : bool
+        It has written its own error.
+    silent : bool
+        It was told to end, and nobody asks what it says to that.
+    """
+
+    name: str
+    process: subprocess.Popen[str]
+    reader: threading.Thread | None = None
+    held: list[str] = field(default_factory=list)
+    failed: bool = False
+    silent: bool = False
+
+
+class Launcher:
+    """Starts and ends the processes of a cluster on this machine.
+
+    Parameters
+    ----------
+    config : path, optional
+        A ``.conf`` file that all of them read.
+    overrides : sequence of str
+        ``key=value`` settings for all of them.
+    servers, workers : int
+        How many.
+    session : bool
+        The master waits for submitted jobs.
+    on_line : callable
+        Given each line that a child writes to standard error: ``on_line(child name, line)``.
+
+    Notes
+    -----
+    Must be used from one thread, which must live as long as the cluster (a child is tied to the
+    thread that started it).
+    """
+
+    def __init__(
+        self,
+        config: str | None,
+        overrides: Sequence[str],
+        *,
+        servers: int,
+        workers: int,
+        session: bool = False,
+        on_line: Callable[[str, str], None] = lambda name, line: None,
+    ) -> None:
+        self._config = config
+        self._overrides = list(overrides)
+        self._servers, self._workers, self._session = servers, workers, session
+        self._on_line = on_line
+        self.children: list[Child] = []
+        self.address = ""
+
+    def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Starts the master, waits until it listens, and starts the others.
+
+        Parameters
+        ----------
+        give_up : callable
+            Asked all the time; once it says so, nothing more is started.  `address` stays empty
+            where the master did not listen yet; it is told to end.
+
+        Raises
+        ------
+        MasterEnded
+            The master ended before it listened; its own words are already written.
+        """
+        ready_read, ready_write = os.pipe()
+        with os.fdopen(ready_read, "rb") as ready:
+            try:
+                size = [
+                    f"expected_node_num={self._servers + self._workers}",
+                    f"expected_servers={self._servers}",
+                ]
+                options = ["--ready-fd", str(ready_write)]
+                options.append("--session" if self._session else "--json")
+                master = self._spawn("master", size, options, pass_fds=(ready_write,))
+            finally:
+                os.close(ready_write)
+            while not select.select([ready], [], [], LOOK_S)[0]:
+                if give_up():
+                    self.interrupt()
+                    return
+            self.address = ready.readline().decode().strip()
+        if not self.address:
+            self.wait(END_LIMIT_S)
+            raise MasterEnded(master.process.poll() or 1)
+        names = [f"server {number + 1}" for number in range(self._servers)]
+        names += [f"worker {number + 1}" for number in range(self._workers)]
+        for name in names:
+            if give_up():
+                return
+            self._spawn(name, [f"master_addr={self.address}"])
+
+    def poll(self) -> int | None:
+        """Exit code of the master, None while it runs."""
+        return self.children[0].process.poll()
+
+    def check(self) -> None:
+        """Looks whether a server or worker could not even start.
+
+        Raises
+        ------
+        NodeEnded
+            One has failed, which the master cannot know if it never came to register.
+        """
+        for child in self.children[1:]:
+            code = child.process.poll()
+            if not code:
+                continue
+            self.wait(LEAVE_S)
+            if self.poll() is not None:
+                return  # the master did know, and has said so
+            if child.reader is not None:
+                child.reader.join(LEAVE_S)
+            what, child.held = " ".join(child.held).removeprefix(OWN_ERROR), []
+            raise NodeEnded(
+                f"{child.name} ended before the start, with exit code {code}: "
+                f"{what or 'what it said stands above'}",
+                code,
+            )
+
+    def wait(self, limit_s: float) -> None:
+        """Waits until the master ends, up to `limit_s` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.children[0].process.wait(limit_s)
+
+    def interrupt(self) -> None:
+        """Asks the master to end the job in order; a second time, at once."""
+        # Before it listens it may not handle signals yet: SIGTERM then ends it without a word.
+        number = signal.SIGINT if self.address else signal.SIGTERM
+        with contextlib.suppress(ProcessLookupError):
+            self.children[0].process.send_signal(number)
+
+    def end(self, limit_s: float = END_LIMIT_S) -> None:
+        """Waits for the master to end, up to `limit_s` seconds, and sees to it that all do.
+
+        Notes
+        -----
+        A node that the master knew ends with it.  One that did not come to register would go on
+        trying to reach it: SIGTERM ends that, SIGKILL whatever is left `LEAVE_S` later.
+        """
+        if not self.children:
+            return
+        self.wait(limit_s)
+        nodes = [child.process for child in self.children[1:]]
+        _wait_all(nodes, LEAVE_S)
+        for child in self.children:
+            if child.process.poll() is None:
+                child.silent = True
+                child.process.terminate()
+        _wait_all(nodes, LEAVE_S)
+        for child in self.children:
+            if child.process.poll() is None:
+                child.process.kill()
+                child.process.wait()
+            if child.reader is not None:
+                child.reader.join(5.0)
+            if child.process.stderr is not None:
+                child.process.stderr.close()
+        self._tell_held()
+
+    def output(self) -> str:
+        """What the master wrote to standard output: its JSON figures, if it was asked for them."""
+        stdout = self.children[0].process.stdout
+        return stdout.read() if stdout is not None else ""
+
+    def _spawn(
+        self,
+        name: str,
+        overrides: Sequence[str],
+        options: Sequence[str] = (),
+        pass_fds: tuple[int, ...] = (),
+    ) -> Child:
+        role = name.split()[0]
+        command = [sys.executable, "-m", "snailps", role]
+        if self._config is not None:
+            command += ["-c", self._config]
+        for pair in [*self._overrides, *overrides]:
+            command += ["--set", pair]
+        process = subprocess.Popen(
+            [*command, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if role == "master" else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=_die_with_parent,
+            pass_fds=pass_fds,
+        )
+        child = Child(name, process)
+        assert process.stderr is not None
+        child.reader = threading.Thread(
+            target=self._read, args=(child, process.stderr), daemon=True
+        )
+        child.reader.start()
+        self.children.append(child)
+        return child
+
+    def _read(self, child: Child, stream: IO[str]) -> None:
+        is_master = child.name == "master"
+        for line in stream:
+            text = line.rstrip("\n")
+            child.failed = child.failed or text.startswith(OWN_ERROR)
+            if child.failed and not is_master:
+                child.held.append(text)
+            elif not child.silent:
+                self._on_line(child.name, text)
+
+    def _tell_held(self) -> None:
+        """Where the master has not said why it all ended, the first node that has does."""
+        first = next((child for child in self.children if child.held), None)
+        if first is not None and not self.children[0].failed:
+            for line in first.held:
+                self._on_line(first.name, line)
+        for child in self.children:
+            child.held = []
+
+
+def _wait_all(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:
+    """Waits until all have ended, up to `limit_s` seconds."""
+    until = time.monotonic() + limit_s
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.01, until - time.monotonic()))
