@@ -48,6 +48,15 @@ def losses(labels, scores):
     return np.logaddexp(0, np.where(labels, -scores, scores))
 
 
+def auc(labels, scores):
+    """Share of pairs (a label 1, a label 0) in which the first has the higher score; ties: half."""
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal scores share their mean rank
+    ones = int(labels.sum())
+    pairs = ones * (len(labels) - ones)
+    return float((ranks[labels].sum() - ones * (ones + 1) / 2) / pairs) if pairs else None
+
+
 class Logistic(Worker):
     """P(label 1) = 1 / (1 + exp(-w.x)), the weights on the servers."""
 
@@ -87,4 +96,5 @@ class Logistic(Worker):
             scores = margins(weights, places, line_of, values, len(labels))
             figures["test_log_loss"] = float(losses(labels, scores).mean())
             figures["test_accuracy"] = float(((scores > 0) == labels).mean())
+            figures["test_auc"] = auc(labels, scores)
         return figures

@@ -1,6 +1,7 @@
 """Models for tests, which worker processes import: they count, wait, fail when told to."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
+from snailps.roles.worker import Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,81 @@ class Stubborn(Counter):
     @classmethod
     def export(cls, results):
         raise KeyError("planted failure in export")
+
+
+@dataclass(frozen=True, slots=True)
+class OddSettings(CountSettings):
+    """Of `Odd`."""
+
+    odd: str = setting("", help="What `Odd` does at block 2.", when="In tests.")
+
+
+class Odd(Counter):
+    """Does at block 2 what a model should not."""
+
+    Settings = OddSettings
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        figures = super().train(block)
+        odd = self.settings.odd if block.number == 2 else ""
+        if odd == "int64":
+            self.pull("counts", np.array([1, 2]))
+        elif odd == "exit":
+            sys.exit("enough")
+        elif odd == "none":
+            return None
+        elif odd == "nan":
+            return {**figures, "units": float("nan")}
+        elif odd == "text":
+            return {**figures, "loss": "low"}
+        return figures
+
+
+class OddSurvey(Surveyed):
+    """Its survey returns no bytes."""
+
+    def survey(self, block: Block) -> bytes:
+        return None
+
+
+class Infinite(Surveyed):
+    """Its loss is infinite."""
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        return {**super().train(block), "loss": float("inf")}
+
+
+class SlowExport(Counter):
+    """Stops at the gate ``export-0``, then reads its table."""
+
+    @classmethod
+    def export(cls, results):
+        wait_at(results.settings, "export-0")
+        return {"scanned": sum(len(keys) for keys, _ in results.scan("counts"))}
+
+
+class SlowBackup(Counter):
+    """The master's backups stop at the gate ``backup-0``, half-way through the table."""
+
+    @classmethod
+    def check(cls, settings):
+        scan = Results.scan
+
+        def slowly(results, table):
+            for at, piece in enumerate(scan(results, table)):
+                if at == 0:
+                    wait_at(settings, "backup-0")
+                yield piece
+
+        Results.scan = slowly  # only the master checks settings, in a process of its own
+
+
+def wait_at(settings, name):
+    """Stops at a gate of the test, if it is there."""
+    path = Path(settings.gates) / name
+    if path.exists():
+        with path.open() as gate:
+            gate.read()
 
 
 def write_numbers(path, lines, rows=50):

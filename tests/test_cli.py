@@ -1,13 +1,17 @@
 """The command line: help worth reading, errors that name the option, whole runs, exit codes."""
 
+import contextlib
 import json
+import math
 import os
 import re
 import select
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from cluster_models import COUNTER, write_numbers
@@ -15,15 +19,18 @@ from processes import SNAILPS, Gate, Process, environment, free_port
 from texts import write_topics
 from typer.testing import CliRunner
 
+import snailps
 from snailps import __version__, kernels, models
 from snailps.cli.main import app, main, spread_inputs
+from snailps.cli.printing import print_json
 from snailps.config.fields import settings_of
+from snailps.roles.launcher import MasterEnded
 
 COMMANDS = {
-    "master": ["--config", "--set", "--json", "worker_class", "Ctrl-C"],
+    "master": ["--config", "--set", "--json", "--json-log", "worker_class", "Ctrl-C"],
     "server": ["--config", "--set", "master_addr"],
     "worker": ["--config", "--set", "SIGTERM"],
-    "local": ["--config", "--servers", "--workers", "--set", "--json"],
+    "local": ["--config", "--servers", "--workers", "--set", "--json", "--json-log"],
     "train": ["fasttext", "word2vec"],
     "demo": ["--output", "--epochs"],
     "nn": ["-k"],
@@ -60,6 +67,9 @@ def test_help_of_each_command_names_its_options(monkeypatch, capsys, command):
     assert "Usage: snailps " in told
     for part in COMMANDS[command]:
         assert part in told
+    if command != "train":
+        assert f"For example: snailps {command}" in told
+    assert told.count("<bool>") <= 1  # Typer's own --help
 
 
 @pytest.mark.parametrize("name", models.SETTINGS)
@@ -72,8 +82,13 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
         assert (flag in told) == (key not in fixed), key
         if key not in fixed and setting.format(setting.default):
             assert f"Default: {setting.format(setting.default)}." in told
+        if key not in fixed and setting.choices:
+            assert f"{flag}{'|'.join(setting.choices)} " in told
     for flag in ("--servers", "--workers", "--threads", "--json", "--json-log"):
         assert f" {flag} " in told
+    assert f"For example: snailps train {name} --input corpus.txt --output out/corpus" in told
+    for flag in ("--input PATH...", "--output PATH"):
+        assert f"{flag} Required. " in told
 
 
 def test_version_tells_version_and_kernels(monkeypatch, capsys):
@@ -147,6 +162,135 @@ def test_local_with_wrong_settings_says_where(monkeypatch, capsys, tmp_path, tex
     assert len(err.splitlines()) == 1
     for part in ["snailps: error: ", *parts]:
         assert part in err
+
+
+@pytest.mark.parametrize("command", ["local", "master"])
+def test_json_log_option_names_the_file(monkeypatch, capsys, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    write_numbers(tmp_path / "in.txt", 10)
+    (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\ninput: in.txt\n")
+    options = ["-c", "job.conf", "--set", f"master_addr=127.0.0.1:{free_port()}"]
+    with Run(tmp_path, command, *options, "--json-log", "no/such, log") as run:
+        assert run.wait() == 2
+    (error,) = run.errors
+    assert "json_log: cannot write no/such, log" in error
+
+
+class NoLauncher:
+    """Takes the place of `Launcher`: starts nothing, keeps the settings it would start with."""
+
+    given: ClassVar[list[str]] = []
+    children = ()
+    address = ""
+
+    def __init__(self, config, overrides, **options):
+        self.given[:] = overrides
+
+    def start(self, give_up):
+        raise MasterEnded(7)
+
+    def poll(self):
+        return 7
+
+    def end(self, limit_s):
+        pass
+
+    def output(self):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "environ", "missing"),
+    [
+        *(
+            (command, "", environ, missing)
+            for command in ("local", "train")
+            for environ, missing in (
+                ({}, None),
+                ({"SNAILPS_THREADS": "3"}, "threads"),
+                ({"SNAILPS_SHARD_NUM": "1"}, "shard_num"),
+                ({"SNAILPS_LOG_LEVEL": "debug"}, "log_level"),
+            )
+        ),
+        ("local", "async_channel_thread_num: 3", {}, "threads"),
+        ("local", "log_level: error", {}, "log_level"),
+    ],
+)
+def test_local_defaults_give_way_to_what_is_set(
+    monkeypatch, capsys, tmp_path, command, text, environ, missing
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    if command == "local":
+        (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\n{text}\n")
+        code, _, err = call(monkeypatch, capsys, "local", "-c", "job.conf")
+    else:
+        code, _, err = call(
+            monkeypatch, capsys, "train", "word2vec", "--input", "a", "--output", "b"
+        )
+    assert code == 7, err
+    keys = [pair.partition("=")[0] for pair in NoLauncher.given]
+    for key in ("threads", "shard_num", "log_level"):
+        assert (key in keys) == (key != missing)
+
+
+def test_print_json_writes_null_for_what_is_no_number(capsys):
+    print_json({"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf, "e": (0,)}, "f": "NaN"})
+    assert json.loads(capsys.readouterr().out) == {
+        "a": None, "b": [1.5, None], "c": {"d": None, "e": [0]}, "f": "NaN",
+    }  # fmt: skip
+
+
+# --- interrupts before anything is there ------------------------------------------------------
+
+SLOW_IMPORT = """
+import runpy, sys
+slow, pipe = sys.argv[1:]
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        if name == slow:
+            print("importing", file=sys.stderr, flush=True)
+            open(pipe).read()
+sys.meta_path.insert(0, Gate())
+sys.argv = ["snailps", "local"]
+runpy.run_module("snailps", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("module", ["snailps.cli.entry", "snailps.cli.main", "typer", "numpy"])
+def test_command_interrupted_while_importing_ends_silently(tmp_path, module):
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-c", SLOW_IMPORT, module, "pipe"]
+    run = Process("snailps", command, cwd=tmp_path)
+    try:
+        run.wait_line("importing")
+        run.send(signal.SIGINT)
+        assert run.wait() == 130
+        assert (run.stderr, run.stdout) == ("importing", "")
+    finally:
+        run.close()
+
+
+def test_package_imports_its_names_when_they_are_asked_for():
+    code = "import sys, snailps; print('numpy' in sys.modules, snailps.Worker.__module__, "
+    code += "set(snailps.__all__) <= set(dir(snailps)), hasattr(snailps, 'Wroker'))"
+    run = Process("python", [sys.executable, "-c", code], cwd=Path.cwd())
+    assert run.wait() == 0, run.stderr
+    run.close()
+    assert run.stdout == "False snailps.roles.worker True False\n"
+    for name in snailps.__all__:
+        assert getattr(snailps, name) is not None
+
+
+def test_worker_interrupted_before_the_master_is_there_says_so(tmp_path):
+    address = f"master_addr=127.0.0.1:{free_port()}"
+    with Run(tmp_path, "worker", "--set", address) as run:
+        run.wait_line("waiting for the master")
+        run.send(signal.SIGINT)
+        assert run.wait() == 130
+    assert run.lines[-1] == "snailps: worker: SIGINT before the cluster was formed"
 
 
 # --- whole runs -------------------------------------------------------------------------------
@@ -279,6 +423,75 @@ def test_local_with_sigint_saves_and_exits_130(tmp_path, conf):
     assert (tmp_path / "out.npz").exists()
     assert "what was learnt is saved" in run.stderr
     assert not run.errors
+
+
+def test_local_interrupted_before_the_master_listens_ends_soon(tmp_path, conf):
+    with Run(tmp_path, *conf) as run:
+        while not children_of(run.pid):
+            assert run.popen.poll() is None
+        run.send(signal.SIGINT)
+        assert run.wait(10) == 130, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "nothing was saved" in run.stderr
+    assert not run.errors
+
+
+def test_local_interrupted_while_forming_ends_soon(tmp_path, conf):
+    with Run(tmp_path, *conf, "--servers", "2") as run:
+        run.wait_line("forming")
+        run.send(signal.SIGINT)
+        assert run.wait(10) == 130, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "interrupted while forming; nothing was saved" in run.stderr
+    assert not run.errors
+
+
+def test_local_with_master_that_stalls_says_so_and_goes_on(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf, "--json") as run:
+        gate.meet()
+        master = child_of(run.pid, "master")
+        run.wait_line("worker .*training")
+        os.kill(master, signal.SIGSTOP)
+        run.wait_line("the master does not answer")
+        os.kill(master, signal.SIGCONT)
+        gate.open()
+        assert run.wait() == 0, run.stderr
+    assert json.loads(run.stdout)["examples"] == 1000
+    assert not run.errors
+
+
+def test_local_with_master_that_hangs_ends_at_the_third_interrupt(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf) as run:
+        gate.meet()
+        run.wait_line("worker .*training")
+        os.kill(child_of(run.pid, "master"), signal.SIGSTOP)
+        while run.popen.poll() is None:  # signals in a row may count as one
+            run.send(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.popen.wait(0.2)
+        assert run.wait() == 130, run.stderr
+        gate.open()
+    assert "Traceback" not in run.stderr
+    assert "interrupted and ended by force; nothing was saved" in run.stderr
+
+
+def test_local_with_failing_worker_gives_one_error_and_its_traceback(tmp_path, conf):
+    with Run(tmp_path, *conf, "--workers", "2", "--set", "fails_on=3") as run:
+        assert run.wait() == 1
+    (error,) = run.errors
+    assert "planted failure" in error
+    assert re.search(r"^worker \d: Traceback", run.stderr, re.MULTILINE)  # of the user's code
+
+
+def child_of(pid, role):
+    (found,) = [
+        child
+        for child in children_of(pid)
+        if role in Path(f"/proc/{child}/cmdline").read_text().split("\0")
+    ]
+    return found
 
 
 def test_local_when_killed_leaves_no_process(tmp_path, conf):

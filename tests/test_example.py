@@ -7,10 +7,13 @@ import shlex
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from processes import SNAILPS, Cluster, Process, environment
 from test_cluster import figures_of
 from texts import write_planted
+
+from examples.logistic import auc
 
 
 @pytest.fixture
@@ -47,6 +50,7 @@ def test_example_readme_works_as_written(folder):
     assert figures["examples"] == written["examples"]
     assert figures["test_log_loss"] == pytest.approx(written["test_log_loss"], abs=0.01)
     assert figures["test_accuracy"] == pytest.approx(written["test_accuracy"], abs=0.01)
+    assert figures["test_auc"] == pytest.approx(written["test_auc"], abs=0.01)
     assert run(folder, sys.executable, "-c", show).stdout.startswith("[1 2 3 4] [")
     assert float(run(folder, sys.executable, "-c", train).stdout) < 0.27
 
@@ -66,7 +70,31 @@ def test_example_on_a9a_reaches_known_accuracy(tmp_path, data_dir):
     assert figures["examples"] == 2 * 32_561
     assert figures["test_accuracy"] > 0.84
     assert figures["test_log_loss"] < 0.34
+    assert figures["test_auc"] > 0.89
     assert figures["train_loss"] < 0.34
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "expected"),
+    [
+        ([0, 0, 1, 1], [1, 2, 3, 4], 1.0),
+        ([1, 1, 0, 0], [1, 2, 3, 4], 0.0),
+        ([0, 1, 0, 1], [1, 1, 1, 1], 0.5),
+        ([0, 1, 1], [2, 2, 3], 0.75),
+        ([1, 1], [1, 2], None),
+        ([], [], None),
+    ],
+)
+def test_auc_known_answers(labels, scores, expected):
+    assert auc(np.array(labels, bool), np.array(scores, float)) == expected
+
+
+def test_auc_is_the_share_of_pairs_in_order():
+    random = np.random.default_rng(1)
+    labels, scores = random.random(200) < 0.3, random.integers(0, 20, 200).astype(float)
+    difference = scores[labels][:, None] - scores[~labels]
+    share = float(((difference > 0) + (difference == 0) / 2).mean())
+    assert auc(labels, scores) == pytest.approx(share, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ def command(
 
     The same question as ``fasttext analogies``.
 
+    For example: snailps analogy out/corpus.bin berlin germany france
+
     In a pipe: word, cosine, separated by a tab.
     """
     answers = load(model).analogy(a, b, c, k)

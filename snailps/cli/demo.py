@@ -25,6 +25,8 @@ def command(
 
     The text is every docstring and comment of the running Python's standard library, so it needs
     nothing but this machine. About a minute on two cores.
+
+    For example: snailps demo --output out/demo
     """
     with tempfile.TemporaryDirectory(prefix="snailps-demo-") as folder:
         text = Path(folder) / "prose.txt"

@@ -1,6 +1,6 @@
 """Where the command ``snailps`` begins: ready for Ctrl-C before anything slow is imported.
 
-    SIGINT -> exit code 130, silently, until a command that has something to save says otherwise
+SIGINT -> exit code 130, silently, until a command that has something to save catches it
 """
 
 from __future__ import annotations

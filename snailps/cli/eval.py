@@ -43,12 +43,14 @@ def command(
         Oov, typer.Option(help="Pairs with unknown words: left out, or scored by subwords.")
     ] = Oov.skip,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of rows.")
+        bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
     ] = False,
 ) -> None:
     """Score a model: Spearman correlation on similarity files, accuracy on an analogy file.
 
     Words are lower-cased.  What is outside the vocabulary is skipped and counted.
+
+    For example: snailps eval out/corpus.bin --similarity wordsim353.tsv
 
     In a pipe: test, score, asked, skipped, separated by tabs.
     """

@@ -1,21 +1,29 @@
-"""``snailps local``: a whole cluster of real processes on this machine, shown while it runs."""
+"""``snailps local``: a whole cluster of real processes on this machine, shown while it runs.
+
+.conf file, options -> Launcher -> master's status, lines of all -> Progress -> exit code
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import signal
 import sys
+import time
 import types
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from snailps.cli.common import known_classes, read_config
+from snailps.cli.common import JsonLogOption, json_log_override, known_classes, read_config
+from snailps.cli.printing import print_json
 from snailps.cli.progress import Progress
 from snailps.config import (
+    ClusterSettings,
     JobSettings,
     MasterSettings,
     RawConfig,
@@ -23,9 +31,9 @@ from snailps.config import (
     WorkerSettings,
     parse_addr,
 )
-from snailps.errors import ConfigError, SnailError
-from snailps.roles.local import Launcher, MasterEnded
-from snailps.roles.node import cores, peak_rss_mb
+from snailps.errors import ConfigError, SnailError, WaitTimeout
+from snailps.roles.launcher import END_LIMIT_S, OWN_ERROR, Launcher, MasterEnded
+from snailps.roles.node import EXIT_INTERRUPTED, cores, peak_rss_mb
 from snailps.roles.status import Status
 from snailps.roles.worker import load_class
 from snailps.transport import messages
@@ -33,12 +41,22 @@ from snailps.transport.control import ControlClient, dial
 from snailps.transport.session import Channel, Role
 
 LOOK_S = 0.2
-OWN_ERROR = "snailps: error: "
+DIAL_S = 1.0
+SILENT_S = 3.0
+"""Silence of the master after which the display says so, seconds."""
+ENDING_S = 20.0
+"""How long a master that has closed its connection may take to end, seconds."""
+PATIENCE = 2
+"""Interrupts that are the master's to follow; one more, and it is ended by force."""
+STARTING = ("forming", "preparing")
 
 ServersOption = Annotated[int, typer.Option(min=1, max=64, help="Server processes.")]
 WorkersOption = Annotated[int, typer.Option(min=1, max=256, help="Worker processes.")]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the run's figures as one JSON object, last of all.")
+    bool,
+    typer.Option(
+        "--json", help="Print the run's figures as one JSON object, last of all.", metavar=""
+    ),
 ]
 
 
@@ -51,9 +69,14 @@ def command(
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, over the file."),
     ] = None,
     as_json: JsonOption = False,
+    json_log: JsonLogOption = None,
 ) -> None:
-    """Runs the job of a .conf file on a cluster of real processes on this machine."""
-    raw = read_config(config, sets)
+    """Runs the job of a .conf file on a cluster of real processes on this machine.
+
+    For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
+    """
+    overrides = [*(sets or []), *json_log_override(json_log)]
+    raw = read_config(config, overrides)
     entry = raw.explicit("worker_class", JobSettings)
     if entry is None:
         raise ConfigError(
@@ -62,7 +85,7 @@ def command(
     cls = load_class(entry.value, entry.origin)
     raw.build(cls.Settings, also_known=known_classes(raw))
     raise typer.Exit(
-        run_local(raw, str(config), sets or [], servers=servers, workers=workers, as_json=as_json)
+        run_local(raw, str(config), overrides, servers=servers, workers=workers, as_json=as_json)
     )
 
 
@@ -89,13 +112,12 @@ def run_local(
     """
     for cls in (MasterSettings, ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
-    given = {entry.key for entry in raw.entries}
     local = ["master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0"]
-    if "log_level" not in given:
+    if raw.explicit("log_level", ClusterSettings) is None:
         local.append("log_level=warning")
-    if "threads" not in given:
+    if raw.explicit("threads", WorkerSettings) is None:
         local.append(f"threads={max(1, cores() // workers)}")
-    if "shard_num" not in given:
+    if raw.explicit("shard_num", ServerSettings) is None:
         local.append(f"shard_num={max(1, cores() // (2 * servers))}")
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -113,15 +135,16 @@ def run_local(
 
     old = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        launcher.start()
-        _watch(launcher, progress, lines, interrupts)
+        launcher.start(lambda: bool(interrupts))
+        if launcher.address:
+            _watch(launcher, progress, lines, interrupts)
     except MasterEnded:
         pass
     finally:
-        if launcher.children and launcher.poll() is None:
+        if launcher.address and launcher.poll() is None:
             launcher.interrupt()
             launcher.interrupt()
-        launcher.end()
+        launcher.end(END_LIMIT_S if len(interrupts) <= PATIENCE else LOOK_S)
         while not lines.empty():
             progress.say(lines.get())
         progress.close()
@@ -135,8 +158,55 @@ def run_local(
         if figures_to is not None:
             figures_to.append(figures)
         if as_json:
-            typer.echo(json.dumps(figures))
-    return 1 if code is None or code < 0 else code
+            print_json(figures)
+    if code is None or code < 0:  # by a signal: ours, before it could handle one, or another's
+        if interrupts:
+            when = "and ended by force" if launcher.address else "while starting"
+            typer.echo(f"snailps: interrupted {when}; nothing was saved", err=True)
+            return EXIT_INTERRUPTED
+        return 1
+    return code
+
+
+class _StatusLine:
+    """The master's status over a connection of its own, without ever waiting long for it."""
+
+    def __init__(self, address: str) -> None:
+        self._address = parse_addr(address, "the master's address")
+        self._control: ControlClient | None = None
+        self._asked: Future[messages.Message] | None = None
+
+    def look(self, limit_s: float) -> Status:
+        """The status that it was asked for, now or by an earlier call.
+
+        Raises
+        ------
+        WaitTimeout
+            No answer yet: try again.
+        SnailError
+            The master has closed the connection.
+        """
+        if self._control is None:
+            sock = dial(
+                self._address,
+                Channel.CONTROL,
+                Role.DRIVER,
+                whom="the master",
+                limit_s=max(limit_s, DIAL_S),
+            )
+            self._control = ControlClient(sock, lambda message: None, lambda why: None)
+            self._control.start()
+        if self._asked is None:
+            self._asked = self._control.call_async(messages.Ask("status"))
+        answer = self._control.result(self._asked, limit_s, "Ask")
+        self._asked = None
+        assert isinstance(answer, messages.Report)
+        return answer.data  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._control is not None:
+            self._control.close()
 
 
 def _watch(
@@ -145,36 +215,38 @@ def _watch(
     lines: queue.SimpleQueue[str],
     interrupts: list[int],
 ) -> None:
-    """Shows the master's status until the master has ended."""
+    """Shows the master's status until the master has ended, or has left us alone for long."""
     asked = 0
-    control: ControlClient | None = None
-    try:
-        while launcher.poll() is None:
+    status: Status | None = None
+    heard_at = time.monotonic()
+    lost_at: float | None = None
+    with contextlib.closing(_StatusLine(launcher.address)) as line:
+        while launcher.poll() is None and len(interrupts) <= PATIENCE:
             while asked < len(interrupts):
                 asked += 1
                 launcher.interrupt()
             while not lines.empty():
                 progress.say(lines.get())
-            try:
-                if control is None:
-                    address = parse_addr(launcher.address, "the master's address")
-                    sock = dial(
-                        address, Channel.CONTROL, Role.DRIVER, whom="the master", limit_s=5.0
-                    )
-                    control = ControlClient(sock, lambda message: None, lambda why: None)
-                    control.start()
-                answer = control.call(messages.Ask("status"), 5.0)
-            except SnailError:
+            now = time.monotonic()
+            if lost_at is not None:
                 # The master is ending, and says why itself.
-                launcher.children[0].process.wait(20.0)
-                return
-            assert isinstance(answer, messages.Report)
-            status: Status = answer.data  # type: ignore[assignment]
-            if status["phase"] == "forming":
+                if now - lost_at > ENDING_S:
+                    return
+                launcher.wait(LOOK_S)
+                continue
+            try:
+                status = line.look(LOOK_S)
+            except WaitTimeout:
+                if now - heard_at > SILENT_S and status is not None:
+                    # Stopped, or swapping; whether that is too long, the nodes decide.
+                    progress.update({**status, "message": "the master does not answer"})
+                continue
+            except SnailError:
+                lost_at = now
+                continue
+            heard_at = time.monotonic()
+            if status["phase"] in STARTING:
                 launcher.check()
             if status["phase"] not in ("stopping", "done", "failed"):
                 progress.update(status)
             launcher.wait(LOOK_S)
-    finally:
-        if control is not None:
-            control.close()

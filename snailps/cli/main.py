@@ -60,7 +60,13 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Version and build."),
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            metavar="",
+            help="Version and build.",
+        ),
     ] = False,
 ) -> None:
     pass

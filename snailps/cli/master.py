@@ -32,7 +32,10 @@ def command(
     config: ConfigOption = None,
     sets: SetOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the run's figures as one JSON object at the end.")
+        bool,
+        typer.Option(
+            "--json", help="Print the run's figures as one JSON object at the end.", metavar=""
+        ),
     ] = False,
     json_log: JsonLogOption = None,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
@@ -42,6 +45,8 @@ def command(
 
     The file names the job: worker_class, input, output, and the model's settings. Ctrl-C once
     ends the training and saves what was learnt; twice ends at once.
+
+    For example: snailps master -c config/master.conf --set expected_node_num=4
     """
     raw = read_config(config, [*(sets or []), *json_log_override(json_log)])
     settings = role_settings(raw, MasterSettings, name="master")

@@ -34,6 +34,8 @@ def command(
 
     With a .bin that has subwords, words that were never seen have neighbours too.
 
+    For example: snailps nn out/corpus.bin snail -k 5
+
     In a pipe: word, neighbour, cosine, separated by tabs.
     """
     vectors = load(model)

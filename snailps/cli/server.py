@@ -11,6 +11,8 @@ def command(config: ConfigOption = None, sets: SetOption = None) -> None:
     """Keeps rows in memory and answers pulls and pushes, a thread and a port a shard.
 
     Joins the master at master_addr and stays until the job ends.
+
+    For example: snailps server --set master_addr=node1:16831
     """
     raw = read_config(config, sets)
     server = Server(role_settings(raw, ServerSettings, name="server"))

@@ -23,6 +23,8 @@ def command(
 ) -> None:
     """Cosine of the vectors of A and B: 1 alike, 0 unrelated, -1 opposite.
 
+    For example: snailps similarity out/corpus.bin snail slug
+
     In a pipe: A, B, cosine, separated by tabs.
     """
     print_rows(("word", "other", "cosine"), [(a, b, load(model).similarity(a, b))])

@@ -6,23 +6,26 @@ Every setting of the model is an option of its command; both come from the setti
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from snailps import models
-from snailps.cli.common import known_classes
+from snailps.cli.common import JsonLogOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
 from snailps.config import JobSettings, RawConfig, WorkerSettings
-from snailps.config.fields import settings_of
+from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
 from snailps.roles.worker import load_class
 
 _NOT_OPTIONS = ("worker_class",)
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 """Settings that make the model what its name says."""
+
+_REQUIRED = {"input": "", "output": "Beginning of the paths of the result files."}
+"""Settings without which this command does nothing, and what to say of them instead."""
 
 app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
 
@@ -41,14 +44,16 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
         flag = f"--{key.replace('_', '-')}"
         shown = setting.format(setting.default)
         text = setting.help + (f" Default: {shown}." if shown else "")
+        if key in _REQUIRED:
+            text = f"Required. {_REQUIRED[key] or setting.help}"
         kind: Any = list[str] | None if key == "input" else str | None
-        metavar = "PATH..." if key == "input" else (setting.unit or "VALUE").upper()
+        metavar = "|".join(setting.choices) or (setting.unit or "VALUE").upper()
+        metavar = "PATH..." if key == "input" else metavar
         option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
         parameters.append(_parameter(key, Annotated[kind, option], None))
     parameters.append(_parameter("servers", ServersOption, 1))
     parameters.append(_parameter("workers", WorkersOption, 1))
-    log_option = typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
-    parameters.append(_parameter("json_log", Annotated[Path | None, log_option], None))
+    parameters.append(_parameter("json_log", JsonLogOption, None))
     parameters.append(_parameter("as_json", JsonOption, False))
 
     def command(**given: Any) -> None:
@@ -57,10 +62,14 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = {
+    about = {
         "fasttext": "Word vectors with subwords: unknown words get vectors too.",
         "word2vec": "Word vectors without subwords.",
     }.get(name, f"Train {name}.")
+    command.__doc__ = (
+        f"{about}\n\n"
+        f"For example: snailps train {name} --input corpus.txt --output out/corpus --epochs 5"
+    )
     return command
 
 
@@ -77,18 +86,22 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
     values = {key: value for key, value in given.items() if value is not None}
     if "input" in values:
         values["input"] = tuple(values["input"])
-    raw = RawConfig.from_mapping({**values, **_FIXED.get(name, {})}, "--{key}")
-    for needed in ("input", "output"):
-        if not values.get(needed):
-            raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")
-    raw = raw.merged(RawConfig.from_mapping({"worker_class": models.CLASSES[name]}, "train"))
+    options = RawConfig.from_mapping({**values, **_FIXED.get(name, {})}, "--{key}")
+    own = {"worker_class": models.CLASSES[name]}
+    options = options.merged(RawConfig.from_mapping(own, "train"))
     if json_log is not None:
-        raw = raw.merged(RawConfig.from_mapping({"json_log": str(json_log)}, "--json-log"))
+        log_path = {"json_log": format_value(str(json_log))}
+        options = options.merged(RawConfig.from_mapping(log_path, "--json-log"))
+    # The processes inherit the environment; here it only tells what is given.
+    raw = RawConfig.load(None, environ=os.environ).merged(options)
+    for needed in _REQUIRED:
+        if not raw.explicit(needed, JobSettings):
+            raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")
     cls = load_class(models.CLASSES[name], "train")
     settings = raw.build(cls.Settings, also_known=known_classes(raw))
     raw.build(WorkerSettings, also_known=known_classes(raw))
     cls.check(settings)
-    overrides = [f"{entry.key}={entry.value}" for entry in raw.entries]
+    overrides = [f"{entry.key}={entry.value}" for entry in options.entries]
     return run_local(
         raw,
         None,

@@ -25,6 +25,8 @@ def command(
 
     With a .bin that has subwords, words that were never seen have vectors too.
 
+    For example: snailps vector out/corpus.bin snail
+
     In a pipe: the word and its numbers, separated by tabs, a line a word.
     """
     vectors = load(model)

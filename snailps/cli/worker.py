@@ -12,6 +12,8 @@ def command(config: ConfigOption = None, sets: SetOption = None) -> None:
 
     Joins the master at master_addr, which also sends it the job. SIGTERM: finishes its block and
     leaves, the others go on.
+
+    For example: snailps worker --set master_addr=node1:16831
     """
     raw = read_config(config, sets)
     worker = WorkerProcess(role_settings(raw, WorkerSettings, name="worker"), raw)

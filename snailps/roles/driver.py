@@ -24,6 +24,7 @@ from snailps.transport import messages
 from snailps.transport._client import Client, Pending
 from snailps.transport.session import Role
 
+SHUT_DOWN_S = 5.0
 _OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}
 """What the master refuses with a code of these is the caller's own error here."""
 
@@ -110,6 +111,10 @@ class Driver(Node):
         if self._client is None:
             raise MisuseError("the cluster is not complete yet: there is no route")
         return self._client
+
+    def shut_down(self) -> None:
+        """Asks the master to end the cluster."""
+        self._ask(messages.Shutdown(), SHUT_DOWN_S)
 
     def close(self) -> None:
         """Leaves the cluster."""

@@ -3,7 +3,7 @@
     .conf file, key=value -> Launcher.start -> master, servers, workers -> lines of standard error
 
 It owns the children: none of them outlives it, whatever happens to it.  It never speaks to them:
-it knows exit codes and lines, no messages.
+it knows exit codes and lines, but no messages.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ class Launcher:
         self._on_line = on_line
         self.children: list[Child] = []
         self.address = ""
+        self._output = ""
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Starts the master, waits until it listens, and starts the others.
@@ -202,7 +203,8 @@ class Launcher:
             self.children[0].process.send_signal(number)
 
     def end(self, limit_s: float = END_LIMIT_S) -> None:
-        """Waits for the master to end, up to `limit_s` seconds, and sees to it that all do.
+        """Waits for the master to end, up to `limit_s` seconds, and sees to it that all do; again
+        it does nothing.
 
         Notes
         -----
@@ -227,12 +229,14 @@ class Launcher:
                 child.reader.join(5.0)
             if child.process.stderr is not None:
                 child.process.stderr.close()
+            if child.process.stdout is not None and not child.process.stdout.closed:
+                self._output = child.process.stdout.read()
+                child.process.stdout.close()
         self._tell_held()
 
     def output(self) -> str:
-        """What the master wrote to standard output: its JSON figures, if it was asked for them."""
-        stdout = self.children[0].process.stdout
-        return stdout.read() if stdout is not None else ""
+        """What the master wrote to standard output, once it has ended: its JSON figures."""
+        return self._output
 
     def _spawn(
         self,

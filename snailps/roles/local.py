@@ -33,7 +33,6 @@ from snailps.roles.launcher import Launcher
 from snailps.roles.status import Status
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.worker import Keys, Rows, Worker
-from snailps.transport import messages
 
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: it says better what is missing."""
@@ -164,7 +163,8 @@ class LocalCluster:
         -----
         Values are values, not text of a .conf file: a string may hold commas and quotes, and a
         list stands for several.  Every job starts afresh with its own tables; those that
-        `table` or `tensor` declared before belong to the session and are shared by all jobs.
+        `table` or `tensor` declared before belong to the session and are shared by all jobs.  To
+        read a job's result, declare its table in the same way before the next job begins.
         """
         path = model if isinstance(model, str) else f"{model.__module__}:{model.__qualname__}"
         if path.startswith("__main__:"):
@@ -189,7 +189,7 @@ class LocalCluster:
     def close(self) -> None:
         """Ends the cluster; no process is left."""
         with contextlib.suppress(SnailError):
-            self._driver.control.call(messages.Shutdown(), 5.0)
+            self._driver.shut_down()
         self._driver.close()
         self._launcher.end()
 

@@ -370,7 +370,7 @@ class Master:
                 self._leave(member)
         elif isinstance(message, messages.Bye):
             member.figures = {**member.figures, **message.figures}
-            member.state = "bye"
+            member.state = "gone" if member.state == "gone" else "bye"
         else:
             raise ProtocolError(f"a master does not take {type(message).__name__} as a note")
 

@@ -195,6 +195,8 @@ class WorkerProcess(Node):
             block = self._block(lease, "survey", model, scratch)
             with _named(model, "survey", block):
                 part = model.survey(block)
+                if not isinstance(part, bytes):
+                    raise TypeError(f"expected bytes, got {part!r:.80}")
             done = messages.Done(
                 "survey", block.number, len(block.data), time.monotonic() - begin, {}, part
             )

@@ -1,0 +1,484 @@
+"""How clusters end: whatever is under way just then, soon, with one sentence, and nothing left.
+
+Companion of `test_failures`: here something else is at work when the end comes (an export, a
+backup, an unpacking, a connection), or a process that the job does not need goes wrong.
+"""
+
+import fcntl
+import gzip
+import json
+import os
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import PACKAGE, Cluster, Gate, environment, free_port
+from test_cluster import figures_of
+from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
+
+from snailps.transport import messages
+from snailps.transport.control import ControlClient, dial
+from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.session import Channel, Role
+
+AT_ONCE_S = 4.0  # "at once", and what a busy machine adds to it
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of ten blocks; its result is known."""
+    write_numbers(tmp_path / "in.txt", 1000)
+    return {
+        "worker_class": COUNTER,
+        "input": "in.txt",
+        "output": "out",
+        "epochs": 1,
+        "gates": str(tmp_path / "gates"),
+    }
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Makes gates."""
+    return lambda number, kind="block": Gate(tmp_path / "gates", number, kind)
+
+
+class Observer:
+    """Looks at a cluster through a control connection of its own, without joining."""
+
+    def __init__(self, cluster):
+        sock = dial((cluster.host, cluster.port), Channel.CONTROL, Role.DRIVER, whom="m", limit_s=5)
+        self._client = ControlClient(sock, lambda message: None, lambda why: None)
+        self._client.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self._client.close()
+
+    def status(self):
+        return self._client.call(messages.Ask("status"), 10.0).data
+
+    def until(self, condition):
+        """Asks, as fast as the master answers, until the status is as it should be."""
+        end = time.monotonic() + 20.0
+        while not condition(status := self.status()):
+            assert time.monotonic() < end, status
+        return status
+
+
+def codes_at_once(cluster, limit_s=AT_ONCE_S):
+    """Exit codes of everyone, who must all end within the limit from now on."""
+    begin = time.monotonic()
+    codes = cluster.codes(20)
+    assert time.monotonic() - begin < limit_s
+    return codes
+
+
+def states_of(status, role):
+    return [node["state"] for node in status["nodes"] if node["role"] == role]
+
+
+def assert_counted(path, lines=1000, rows=50):
+    """The file holds the counts of the whole job."""
+    with np.load(path) as saved:
+        assert saved["counts.keys"].tolist() == list(range(rows))
+        assert saved["counts.rows"].ravel().tolist() == [lines / rows] * rows
+
+
+# --- while the master exports or saves --------------------------------------------------------
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_server_killed_while_the_master_exports_ends_the_cluster(tmp_path, job, gate, stuck):
+    at_export = gate(0, "export")
+    job |= {"worker_class": "cluster_models:SlowExport"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        at_export.meet()
+        name = cluster.name_of(server)
+        server.send(signal.SIGKILL)
+        if not stuck:
+            at_export.open()  # and it finds its server gone
+        assert codes_at_once(cluster) == [FAILED, -signal.SIGKILL, STOPPED]
+        assert_one_sentence(master, f"{name} (", f"process {server.pid}", "is lost", "on_node_loss")
+        at_export.open()
+
+
+def test_master_with_second_sigint_while_it_exports_ends_at_once(tmp_path, job, gate):
+    at_export = gate(0, "export")
+    job |= {"worker_class": "cluster_models:SlowExport"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_export.meet()
+        with Observer(cluster) as observer:
+            master.send(signal.SIGINT)
+            assert observer.status()["phase"] == "exporting"  # the result is on its way
+        master.send(signal.SIGINT)
+        assert codes_at_once(cluster) == [INTERRUPTED, STOPPED, STOPPED]
+        assert "interrupted while exporting" in master.stderr
+        assert "Traceback" not in master.stderr
+        at_export.open()
+
+
+def test_backup_that_outlasts_the_training_is_finished_first(tmp_path, job, gate):
+    at_block, at_backup = gate(2), gate(0, "backup")
+    job |= {"worker_class": "cluster_models:SlowBackup", "param_backup_period": 1}
+    job |= {"param_backup_root": str(tmp_path / "saved")}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        at_backup.meet()
+        at_block.open()
+        with Observer(cluster) as observer:
+            status = observer.until(lambda status: states_of(status, "worker") == ["finished"])
+            assert status["phase"] == "training"
+        at_backup.open()
+        assert cluster.codes() == [0, 0, 0]
+        figures = figures_of(master)
+        assert figures["examples"] == 1000
+        assert figures["progress"] == 1.0
+        assert figures["rows"] == 50
+        assert "Traceback" not in master.stderr
+        assert not master.errors
+    assert_counted(tmp_path / "out.npz")
+    (saved,) = (tmp_path / "saved").iterdir()  # no other file, no half a one
+    with np.load(saved) as tables:
+        assert tables["counts.keys"].tolist() == list(range(50))
+        assert 200 <= tables["counts.rows"].sum() <= 1000
+
+
+def test_server_killed_while_a_backup_runs_ends_the_cluster(tmp_path, job, gate):
+    at_block, at_backup = gate(2), gate(0, "backup")
+    job |= {"worker_class": "cluster_models:SlowBackup", "param_backup_period": 1}
+    job |= {"param_backup_root": str(tmp_path / "saved")}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        at_block.meet()
+        at_backup.meet()
+        server.send(signal.SIGKILL)
+        at_block.open()
+        assert codes_at_once(cluster) == [FAILED, -signal.SIGKILL, STOPPED]
+        assert_one_sentence(master, cluster.name_of(server), "is lost")
+        at_backup.open()
+
+
+def test_backups_in_a_shared_folder_are_removed_by_their_own_run_only(tmp_path, job, gate):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    others = [f"backup-{1:016x}-{pushes:012d}.npz" for pushes in (1, 2, 3)] + ["backup-mine.npz"]
+    for name in others:
+        (folder / name).write_bytes(b"of another run")
+    gates = [gate(number) for number in (2, 4, 6)]
+    job |= {"param_backup_period": 1, "param_backup_root": str(folder)}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        lines = []
+        for number, at_block in zip((2, 4, 6), gates, strict=True):
+            at_block.meet()
+            lines.append(master.wait_line(f"saved all tables after {number} pushes to"))
+            at_block.open()
+        assert cluster.codes() == [0, 0, 0]
+    left = {path.name for path in folder.iterdir()}
+    assert left >= set(others)
+    own = left - set(others)
+    assert 1 <= len(own) <= 2
+    assert lines[0].rpartition("/")[2] not in own
+    for name in own:
+        with np.load(folder / name) as tables:
+            assert len(tables["counts.keys"]) == 50
+
+
+# --- a late helper ----------------------------------------------------------------------------
+
+
+def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
+    at_block = gate(2)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        lost = cluster.start("worker", cwd=elsewhere, env=environment(PYTHONPATH=str(PACKAGE)))
+        cluster.write("worker.conf", {"epochs": 7}, "common.conf")
+        stubborn = cluster.start("worker")
+        assert_one_sentence(lost, "No module named 'cluster_models'", "PYTHONPATH")
+        assert_one_sentence(stubborn, "worker.conf:2", "epochs is '7' here, but '1' in the job")
+        for late in (lost, stubborn):
+            line = master.wait_line(rf"process {late.pid}\) is sent away")
+            assert "the others go on" in line
+        at_block.open()
+        assert cluster.codes() == [0, 0, 0, FAILED, FAILED]
+        assert not master.errors
+        figures = figures_of(master)
+        assert (figures["workers"], figures["examples"]) == (1, 1000)
+    assert_counted(tmp_path / "out.npz")
+
+
+def test_late_worker_takes_part(tmp_path, job, gate):
+    at_block = gate(2)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        cluster.start("worker")
+        with Observer(cluster) as observer:  # it does all that the first one leaves
+            observer.until(lambda status: status["blocks"]["left"] == 0)
+            observer.until(lambda status: status["blocks"]["leased"] <= 2)
+        at_block.open()
+        assert cluster.codes() == [0, 0, 0, 0]
+        assert figures_of(master)["workers"] == 2
+    assert_counted(tmp_path / "out.npz")
+
+
+# --- addresses --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["server", "worker"])
+def test_node_with_master_name_that_does_not_resolve_says_so(tmp_path, role):
+    with Cluster(tmp_path) as cluster:
+        node = cluster.start(
+            role, "master_addr=no-such-host.invalid:16831", "init_timeout=0.5", told=False
+        )
+        assert_one_sentence(node, "no-such-host.invalid:16831")
+
+
+def test_master_with_address_of_another_machine_says_so(tmp_path, job):
+    with Cluster(tmp_path, job=job, host="192.0.2.1") as cluster:
+        master = cluster.master(port=16831)
+        cluster.port = 0
+        assert_one_sentence(
+            master, "cannot listen on 192.0.2.1:16831", "no address of this machine", "listen_addr"
+        )
+
+
+def test_master_with_listen_addr_without_port_listens_on_that_of_master_addr(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.port = free_port()
+        pairs = [f"master_addr={cluster.address}", "listen_addr=127.0.0.1"]
+        master = cluster.start("master", *pairs, told=False)
+        master.wait_line(f"master listens on {cluster.address}$")
+        master.send(signal.SIGINT)
+        assert codes_at_once(cluster) == [INTERRUPTED]
+
+
+def test_master_with_fewer_fragments_than_shards_says_so(tmp_path, job):
+    with Cluster(tmp_path, job=job, servers=3) as cluster:
+        master = cluster.master("frag_num=2")
+        cluster.nodes()
+        assert codes_at_once(cluster, 8) == [FAILED, STOPPED, STOPPED, STOPPED, STOPPED]
+        assert_one_sentence(master, "frag_num", "2", "3 shards")
+        for node in cluster.processes[1:]:
+            told = [line for line in node.lines if "frag_num" in line]
+            assert len(told) == 1
+            assert "stopped by the master" in told[0]
+            assert "Traceback" not in node.stderr
+
+
+def test_master_with_sigint_while_a_worker_cannot_reach_a_shard_ends_at_once(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        _, (worker,) = (
+            [cluster.start("server", f"advertise_addr=127.0.0.1:{free_port()}")],
+            [cluster.start("worker")],
+        )
+        master.wait_line("route epoch 1")
+        cluster.name_of(worker)
+        master.send(signal.SIGINT)
+        assert codes_at_once(cluster) == [INTERRUPTED, STOPPED, STOPPED]
+        assert "interrupted while forming" in master.stderr
+        for process in cluster.processes:
+            assert not process.errors
+            assert "Traceback" not in process.stderr
+
+
+# --- signals ----------------------------------------------------------------------------------
+
+
+def test_master_with_sigterm_saves_what_was_learnt(tmp_path, job, gate):
+    at_block = gate(2)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        master.send(signal.SIGTERM)
+        master.wait_line("interrupted: finishing")
+        at_block.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+        assert "what was learnt is saved" in master.stderr
+        assert "Traceback" not in master.stderr
+    with np.load(tmp_path / "out.npz") as saved:
+        assert 200 <= saved["counts.rows"].sum() < 1000
+
+
+@pytest.fixture
+def long_gz(tmp_path):
+    """A .gz that takes seconds to unpack and little room: mostly empty members."""
+    path = tmp_path / "in.gz"
+    step = gzip.compress(b"") * 100_000 + gzip.compress(b"1\n" * (1 << 19))
+    path.write_bytes(step * 40)
+    yield path
+    path.unlink()
+
+
+def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job, long_gz):
+    job |= {"input": long_gz.name, "scratch_dir": str(tmp_path / "scratch")}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.start("server")
+        master.wait_line("server 1 .*registered")
+        with Observer(cluster) as observer:
+            assert observer.status()["phase"] in ("forming", "preparing")
+        master.send(signal.SIGINT)
+        assert codes_at_once(cluster, 3) == [INTERRUPTED, STOPPED]
+        assert "nothing was saved" in master.stderr
+        assert "Traceback" not in master.stderr
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["lock"]  # no half a copy
+
+
+def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(mode=0o700)
+    with open(scratch / "lock", "w") as lock, Cluster(tmp_path, job=job) as cluster:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as who unpacks does
+        cluster.master(f"scratch_dir={scratch}")
+        cluster.nodes()
+        assert codes_at_once(cluster, 8) == [0, 0, 0]
+
+
+# --- what models do ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("odd", "parts"),
+    [
+        ("none", ["mapping", "None"]),
+        ("nan", ["units", "nan"]),
+        ("text", ["low"]),
+        ("exit", ["SystemExit", "enough"]),
+        ("int64", ["keys must be a uint64 array"]),
+    ],
+)
+def test_job_with_odd_train_names_class_method_and_block(tmp_path, job, odd, parts):
+    job |= {"worker_class": "cluster_models:Odd", "odd": odd}
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [FAILED, STOPPED, FAILED]
+        assert_one_sentence(master, "worker", "Odd.train", "block 2 ", "in.txt", *parts)
+        (line,) = cluster.processes[-1].errors
+        assert "Odd.train" in line
+
+
+def test_job_with_survey_that_returns_no_bytes_names_class_and_method(tmp_path, job):
+    job |= {"worker_class": "cluster_models:OddSurvey", "lines": 1000}
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [FAILED, STOPPED, FAILED]
+        assert_one_sentence(master, "worker", "OddSurvey.survey", "bytes", "None")
+
+
+def test_json_log_is_json_in_every_pass_even_with_an_infinite_loss(tmp_path, job, gate):
+    at_survey, at_block = gate(2, "survey"), gate(2)
+    log = tmp_path / "log.fifo"  # so that the test can wait for records
+    os.mkfifo(log)
+    reading = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    job |= {"worker_class": "cluster_models:Infinite", "lines": 1000}
+    with Cluster(tmp_path, job=job) as cluster, os.fdopen(reading) as lines:
+        master = cluster.master(f"json_log={log}", "json_log_interval=0.1")
+        os.set_blocking(reading, True)
+        records = (json.loads(line, parse_constant=pytest.fail) for line in lines)
+        cluster.nodes()
+        at_survey.meet()
+        survey = next(
+            record for record in records if record["phase"] == "survey" and record["units"] > 0
+        )
+        assert survey["blocks"]["done"] > 0
+        at_survey.open()
+        at_block.meet()
+        training = next(
+            record for record in records if record["phase"] == "training" and record["units"] > 0
+        )
+        assert training["loss"] is None
+        assert training["pass_"] == "epoch 1 of 1"
+        assert training["time"] > survey["time"] > 0
+        at_block.open()
+        last = list(records)[-1]
+        assert last["figures"]["examples"] == 1000
+        assert last["figures"]["train_loss"] is None
+        assert cluster.codes() == [0, 0, 0]
+        (line,) = master.stdout.splitlines()
+        assert json.loads(line, parse_constant=pytest.fail)["loss_by_epoch"] == [None]
+
+
+# --- what strangers say -----------------------------------------------------------------------
+
+
+def bad_note(text):
+    """A NOTE that `messages.encode` would not make."""
+    body = text.encode()
+    return encode_frame(Frame(Kind.NOTE, len(body).to_bytes(4, "little") + body))
+
+
+def next_frame(sock, decoder, kind):
+    """The next frame of a kind; None once the other side has closed."""
+    while data := sock.recv(1 << 16):
+        for frame in decoder.feed(data):
+            if frame.kind == kind:
+                return frame
+    return None
+
+
+def registered(cluster):
+    """A control connection that has registered as a driver, and its decoder."""
+    address = (cluster.host, cluster.port)
+    sock = dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=5)
+    sock.settimeout(10.0)
+    body = messages.encode(messages.Register("driver", "here", os.getpid(), 1, []))
+    sock.sendall(encode_frame(Frame(Kind.CALL, body, request=1)))
+    decoder = FrameDecoder()
+    answer = messages.decode(next_frame(sock, decoder, Kind.ANSWER).body)
+    assert isinstance(answer, messages.Welcome)
+    return sock, decoder
+
+
+def test_notes_with_text_for_a_number_are_refused_and_the_job_goes_on(tmp_path, job, gate):
+    at_block = gate(2)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        for figures in ('{"peak_rss_mb": "much"}', '{"bytes_in": null}', '{"bytes_in": [1]}'):
+            sock, decoder = registered(cluster)
+            with sock:
+                sock.sendall(bad_note(f'{{"is": "Finished", "figures": {figures}}}'))
+                refusal = next_frame(sock, decoder, Kind.ERROR)
+                assert b"expected numbers" in refusal.body
+                assert next_frame(sock, decoder, Kind.ANSWER) is None  # the connection is closed
+        at_block.open()
+        assert cluster.codes() == [0, 0, 0]
+        assert not master.errors
+        assert "Traceback" not in master.stderr
+    assert_counted(tmp_path / "out.npz")
+
+
+def test_worker_with_text_for_a_number_is_lost_with_one_sentence(tmp_path, job):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.name_of(cluster.start("server"))
+        address = (cluster.host, cluster.port)
+        with dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=5) as sock:
+            register = messages.Register("worker", socket.gethostname(), os.getpid(), 1, [])
+            sock.sendall(encode_frame(Frame(Kind.CALL, messages.encode(register), request=1)))
+            sock.sendall(bad_note('{"is": "Finished", "figures": {"bytes_in": "many"}}'))
+            cluster.codes()
+        assert_one_sentence(master, f"process {os.getpid()}", "is lost", "expected numbers")

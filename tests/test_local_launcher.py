@@ -1,0 +1,163 @@
+"""`Launcher` with stand-ins for the processes: who is started and ended, whose words are heard.
+
+A folder `snailps` in the current one takes the place of the package: its processes run the file
+of their role.
+"""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from snailps.roles.launcher import Launcher, MasterEnded, NodeEnded
+
+MAIN = """
+import os, signal, sys
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+def listen():
+    with os.fdopen(int(sys.argv[sys.argv.index("--ready-fd") + 1]), "w") as ready:
+        ready.write("127.0.0.1:1\\n")
+exec(open(sys.argv[1] + ".py").read())
+"""
+BLOCK = "say('here'); signal.pause()\n"
+
+
+class Cluster:
+    """A launcher in a folder of stand-ins, and the lines that it passed on."""
+
+    def __init__(self, folder, **files):
+        (folder / "snailps").mkdir()
+        (folder / "snailps" / "__main__.py").write_text(MAIN)
+        for role, text in files.items():
+            (folder / f"{role}.py").write_text(text)
+        self.lines = []
+        self._news = threading.Condition()
+        self.launcher = Launcher(None, [], servers=1, workers=1, on_line=self._note)
+
+    def _note(self, name, line):
+        with self._news:
+            self.lines.append((name, line))
+            self._news.notify_all()
+
+    def wait_line(self, name, line):
+        with self._news:
+            assert self._news.wait_for(lambda: (name, line) in self.lines, 20), self.lines
+
+    @property
+    def codes(self):
+        return [child.process.poll() for child in self.launcher.children]
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = []
+
+    def make_cluster(**files):
+        made.append(Cluster(tmp_path, **files))
+        return made[-1]
+
+    yield make_cluster
+    for cluster in made:
+        cluster.launcher.end(0.01)
+
+
+def test_launcher_interrupted_before_the_master_listens_starts_nobody_else(make):
+    cluster = make(master=BLOCK)
+    cluster.launcher.start(lambda: ("master", "here") in cluster.lines)
+    assert cluster.launcher.address == ""
+    cluster.launcher.end()
+    assert cluster.codes == [-signal.SIGTERM]
+
+
+def test_launcher_interrupted_once_the_master_listens_starts_nobody_else(make):
+    cluster = make(master="listen()\n" + BLOCK, server=BLOCK, worker=BLOCK)
+    cluster.launcher.start(lambda: bool(cluster.launcher.address))
+    assert len(cluster.launcher.children) == 1
+    cluster.wait_line("master", "here")
+    cluster.launcher.interrupt()
+    cluster.launcher.end()
+    assert cluster.codes == [-signal.SIGINT] or cluster.codes == [1]
+
+
+def test_launcher_with_master_that_ends_before_it_listens_has_its_code(make):
+    cluster = make(master="say('no'); sys.exit(2)\n")
+    with pytest.raises(MasterEnded) as caught:
+        cluster.launcher.start()
+    assert caught.value.exit_code == 2
+    cluster.launcher.end()
+    assert cluster.lines == [("master", "no")]
+
+
+def test_launcher_end_after_the_master_ends_the_others_without_a_word(make):
+    stubborn = "signal.signal(signal.SIGTERM, lambda *_: say('no'))\nwhile True: " + BLOCK
+    polite = "signal.signal(signal.SIGTERM, lambda *_: (say('bye'), sys.exit(5)))\n" + BLOCK
+    cluster = make(master="listen(); open('pipe').read()\n", server=polite, worker=stubborn)
+    os.mkfifo("pipe")
+    cluster.launcher.start()
+    cluster.wait_line("server 1", "here")
+    cluster.wait_line("worker 1", "here")
+    with open("pipe", "w"):
+        pass  # the master ends
+    cluster.launcher.end()
+    assert cluster.codes == [0, 5, -signal.SIGKILL]
+    assert sorted(cluster.lines) == [("server 1", "here"), ("worker 1", "here")]
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "told"),
+    [
+        ("snailps: error: worker 2 failed", 1, [("master", "snailps: error: worker 2 failed")]),
+        ("killed", 1, [("master", "killed"), ("server 1", "snailps: error: server: boom")]),
+    ],
+)
+def test_launcher_passes_on_one_error_for_one_cause(make, word, code, told):
+    failing = "say('Traceback'); say('snailps: error: {role}: boom'); say('later')\n"
+    cluster = make(
+        master=f"listen(); open('pipe').read(); say({word!r}); sys.exit({code})\n",
+        server=failing.format(role="server"),
+        worker=failing.format(role="worker"),
+    )
+    os.mkfifo("pipe")
+    cluster.launcher.start()
+    for child in cluster.launcher.children[1:]:
+        child.process.wait(20)
+    with open("pipe", "w"):
+        pass
+    cluster.launcher.end()
+    assert cluster.lines.count(("worker 1", "Traceback")) == 1  # not an error of its own: shown
+    shown = [line for line in cluster.lines if line[1] != "Traceback"]
+    assert [line for line in shown if line[1] != "later"] == told
+
+
+def test_launcher_check_with_node_that_could_not_start_tells_its_words_and_code(make):
+    cluster = make(
+        master="listen()\n" + BLOCK,
+        server=BLOCK,
+        worker="say('snailps: error: threads: expected a number'); sys.exit(2)\n",
+    )
+    cluster.launcher.start()
+    cluster.launcher.children[2].process.wait(20)
+    with pytest.raises(NodeEnded, match=r"worker 1 .* code 2: threads: expected a num") as caught:
+        cluster.launcher.check()
+    assert caught.value.exit_code == 2
+    cluster.wait_line("master", "here")
+    cluster.launcher.interrupt()
+    cluster.launcher.end()
+    assert not [line for _, line in cluster.lines if "error" in line and "Keyboard" not in line]
+
+
+def test_launcher_check_where_the_master_ended_leaves_the_word_to_it(make):
+    cluster = make(master="listen()\n", server="", worker="sys.exit(1)\n")
+    cluster.launcher.start()
+    cluster.launcher.children[2].process.wait(20)
+    cluster.launcher.check()
+
+
+def test_launcher_output_is_what_the_master_printed(make):
+    cluster = make(master="listen(); print('{}')\n", server="", worker="")
+    cluster.launcher.start()
+    cluster.launcher.end()
+    assert cluster.launcher.output() == "{}\n"

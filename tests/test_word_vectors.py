@@ -1,0 +1,231 @@
+"""models.word_vectors at one worker: blocks of any size, bags of subwords, shelves of arrays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+from shards import Shards
+
+from snailps import kernels
+from snailps.data._text import WordCounter
+from snailps.data.vocabulary import Vocabulary
+from snailps.models import word_vectors
+from snailps.models.word_vectors import BUCKET_KEY, WordVectors, WordVectorSettings, _Shelf
+from snailps.roles.worker import Block
+
+TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
+SMALL = WordVectorSettings(dim=8, min_count=1, sample=0.0, bucket=1000, window=2)
+
+
+def vocabulary_of(text):
+    counter = WordCounter()
+    counter.count(text)
+    return Vocabulary.from_counter(counter, 1)
+
+
+def block_of(data, number=0):
+    return Block(number, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data)
+
+
+@pytest.fixture
+def make():
+    """Makes models that are connected to a shard."""
+    with Shards() as shards:
+        made = []
+
+        def make(settings=SMALL, threads=1, text=TEXT):
+            model = WordVectors(settings, threads)
+            numbered = {}
+            for number, table in enumerate(model.tables(), 1):
+                _, dim, access, *init = (number, *table.store_arguments())
+                shards.add_table(number, dim, access, *init[:3])
+                numbered[table.name] = (number, table)
+            model._connect(shards.client(), numbered)
+            model.summary = vocabulary_of(text).to_bytes()
+            model.setup()
+            made.append(model)
+            return model
+
+        yield make
+        for model in made:
+            model.finish()
+
+
+def train(model, data, number=0):
+    block = block_of(data, number)
+    block.prepared = model.prepare(block)
+    return model.train(block)
+
+
+# --- blocks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["skipgram", "cbow"])
+@pytest.mark.parametrize("data", [TEXT, b"the cat sat\n", b"the cat"])
+def test_train_with_more_threads_than_the_block_has_work_for_still_learns(make, kind, data):
+    model = make(replace(SMALL, model=kind), threads=16)
+    words = np.arange(len(model.vocabulary), dtype=np.uint64)
+    before = model.pull("input", words)
+    for number in range(4):  # rows of "output" begin at zero: the first block moves only these
+        figures = train(model, data, number)
+        assert np.isfinite(figures["loss"])
+        assert figures["loss"] > 0
+        assert figures["examples"] > 0
+        assert figures["units"] == len(data.split()) + data.count(b"\n")
+    model.finish()
+    model.setup()
+    assert not np.array_equal(model.pull("input", words), before)
+
+
+def test_train_with_sixteen_threads_on_a_tiny_block_loses_no_examples(make):
+    one, many = make(threads=1), make(threads=16)
+    assert train(one, TEXT)["examples"] == train(many, TEXT)["examples"]
+
+
+@pytest.mark.parametrize("data", [b"", b" \n", b"zebra quagga okapi\n"])
+def test_train_on_a_block_without_known_words_counts_them_and_moves_nothing(make, data):
+    model = make(text=b"the cat sat the cat sat")
+    figures = train(model, data)
+    assert figures == {"units": len(data.split()) + data.count(b"\n"), "lr": SMALL.lr / 2}
+    assert model.prepare(block_of(data)).pulls is None
+
+
+def test_train_on_a_block_of_a_single_known_word_pushes_no_numbers_that_are_none(make):
+    model = make(text=b"the cat sat the cat sat")
+    figures = train(model, b"cat")
+    assert figures["units"] == 1
+    assert np.isfinite(figures["loss"])
+    model.finish()
+    model.setup()
+    assert np.isfinite(model.pull("input", np.arange(3, dtype=np.uint64))).all()
+
+
+def test_train_of_blocks_with_and_without_known_words_in_turns_keeps_its_arrays(make):
+    model = make(text=b"the cat sat the cat sat")
+    for number, data in enumerate([b"the cat sat", b"zebra", b"", b"the cat sat the", b"cat sat"]):
+        train(model, data, number)
+    model.finish()
+    model.setup()
+
+
+# --- bags -------------------------------------------------------------------------------------
+
+
+def bags(settings, words, present):
+    model = WordVectors(settings, 1)
+    model.vocabulary = Vocabulary(words, np.ones(len(words), np.int64), len(words))
+    return model._bags(np.array(present, np.int64))
+
+
+WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"\xc3\xbcber", b"x"]
+
+
+@limits(deadline=None, max_examples=30)
+@given(st.sets(st.integers(0, len(WORDS) - 1), min_size=1), st.integers(1, 5000))
+def test_bags_by_sorting_are_those_by_marking(present, bucket):
+    settings = replace(SMALL, bucket=bucket)
+    with pytest.MonkeyPatch.context() as patch:
+        marked = bags(settings, WORDS, sorted(present))
+        patch.setattr(word_vectors, "BUCKETS_MARKED", 0)
+        found = bags(settings, WORDS, sorted(present))
+    for one, other in zip(marked, found, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tolist() == other.tolist()
+
+
+def test_bags_with_more_buckets_than_are_marked_are_the_same_for_equal_ids(monkeypatch):
+    bag_ptr = np.array([0, 3, 5], np.int64)
+    ids = np.array([0, 2 + 7, 2 + 3, 1, 2 + 7], np.int32)  # below 2: the words' own rows
+    monkeypatch.setattr(word_vectors, "subwords_csr", lambda *given: (bag_ptr, ids))
+    for bucket in (1 << 24, (1 << 24) + 1, (1 << 31) - 2):
+        ptr, rows, keys = bags(replace(SMALL, bucket=bucket), WORDS, [1, 4])
+        assert ptr.tolist() == [0, 3, 5]
+        assert keys.tolist() == [1, 4, BUCKET_KEY + 3, BUCKET_KEY + 7]
+        assert rows.tolist() == [0, 3, 2, 1, 3]
+        assert (rows.dtype, keys.dtype) == (np.int32, np.uint64)
+
+
+@pytest.mark.parametrize("bucket", [1, 1 << 24, (1 << 24) + 1, (1 << 31) - 3])
+def test_bags_of_any_number_of_buckets_have_keys_in_range(bucket):
+    ptr, rows, keys = bags(replace(SMALL, bucket=bucket), WORDS, [1, 2, 3])
+    assert len(rows) == ptr[-1]
+    assert rows.min() >= 0
+    assert rows.max() == len(keys) - 1
+    assert len(set(keys.tolist())) == len(keys)
+    assert keys[:3].tolist() == [1, 2, 3]
+    buckets = keys[3:].astype(object) - BUCKET_KEY
+    assert all(0 <= each < bucket for each in buckets)
+    assert rows[ptr[:-1]].tolist() == [0, 1, 2]  # a word's own row comes first
+
+
+def test_bags_without_subwords_are_the_words_themselves():
+    ptr, rows, keys = bags(replace(SMALL, minn=0, maxn=0), WORDS, [2, 5])
+    assert (ptr.tolist(), rows.tolist(), keys.tolist()) == ([0, 1, 2], [0, 1], [2, 5])
+
+
+# --- shelves ----------------------------------------------------------------------------------
+
+
+class Maker:
+    """Makes arrays and remembers their lengths."""
+
+    def __init__(self):
+        self.made = []
+
+    def __call__(self, n):
+        self.made.append(n)
+        return np.zeros((n, 2), np.float32)
+
+
+def test_shelf_gives_back_the_array_it_got():
+    shelf = _Shelf(maker := Maker())
+    first = shelf.take(80)
+    assert first.shape == (80, 2)
+    where = first.ctypes.data
+    shelf.give(first)
+    for n in (80, 10, 90, 1):  # 90: an array has an eighth more than was asked for
+        again = shelf.take(n)
+        assert (len(again), again.ctypes.data) == (n, where)
+        shelf.give(again)
+    assert maker.made == [90]
+
+
+def test_shelf_takes_the_smallest_that_fits():
+    shelf = _Shelf(Maker())
+    lent = {n: shelf.take(n) for n in (800, 80, 8000)}
+    where = {n: array.ctypes.data for n, array in lent.items()}
+    for array in lent.values():
+        shelf.give(array)
+    assert shelf.take(85).ctypes.data == where[80]
+    assert shelf.take(85).ctypes.data == where[800]
+    assert shelf.take(85).ctypes.data == where[8000]
+
+
+def test_shelf_lets_go_of_what_is_too_small():
+    shelf = _Shelf(maker := Maker())
+    for n in (8, 80, 800, 8000):
+        shelf.give(shelf.take(n))
+    assert maker.made == [9, 90, 900, 9000]
+    assert len(shelf._free) == 1
+
+
+def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
+    shelf = _Shelf(lambda n: kernels.padded(n, 3))
+    rows = shelf.take(0)
+    assert rows.shape == (0, kernels.PAD)
+    shelf.give(rows)
+    assert shelf.take(5).ctypes.data % 64 == 0
+
+
+def test_shelf_lends_no_array_twice():
+    shelf = _Shelf(Maker())
+    lent = [shelf.take(10) for _ in range(5)]
+    for number, array in enumerate(lent):
+        array[:] = number
+    assert [array[0, 0] for array in lent] == [0, 1, 2, 3, 4]
+    for array in lent:
+        shelf.give(array)
+    assert shelf._lent == {}
