@@ -1,5 +1,6 @@
 """models.word_vectors at one worker: blocks of any size, bags of subwords, shelves of arrays."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,13 @@ from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models import word_vectors
-from snailps.models.word_vectors import BUCKET_KEY, WordVectors, WordVectorSettings, _Shelf
+from snailps.models.word_vectors import (
+    BUCKET_KEY,
+    WordVectors,
+    WordVectorSettings,
+    _Shelf,
+    share_of_delta,
+)
 from snailps.roles.worker import Block
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
@@ -229,3 +236,18 @@ def test_shelf_lends_no_array_twice():
     for array in lent:
         shelf.give(array)
     assert shelf._lent == {}
+
+
+def test_share_of_delta_is_all_for_rare_rows_and_a_mean_for_hot_ones():
+    share = share_of_delta(np.array([0.0, 1e-6, 50.0, 1e6], np.float32), 4)
+    assert share[:2] == pytest.approx([1, 1], abs=2e-3)
+    assert share[2:] == pytest.approx([0.25, 0.25])
+    assert share_of_delta(np.array([0.7], np.float32), 1) == pytest.approx(1)
+
+
+@given(st.floats(1e-2, 5), st.integers(2, 8))
+def test_share_of_delta_makes_the_sum_what_taking_turns_gives(steps, workers):
+    """On a bowl: every worker goes 1 - c of the way from one start, in turns they go 1 - c^n."""
+    left = math.exp(-steps)
+    together = workers * float(share_of_delta(np.array([steps], np.float32), workers)[0])
+    assert together * (1 - left) == pytest.approx(1 - left**workers, rel=1e-4)

@@ -70,6 +70,7 @@ class Scratch:
         self.wait_s = wait_s
         self._held: dict[str, tuple[Path, int]] = {}  # origin -> its copy, and our lock on it
         self._mutex = threading.Lock()
+        self._closing = threading.Event()  # set while `close` waits for its turn
 
     def local(self, path: str) -> Path:
         """The file to read instead of `path`: itself, or its unpacked copy if it is a `.gz`.
@@ -100,18 +101,27 @@ class Scratch:
             return self._held[path][0]
 
     def close(self) -> None:
-        """Lets go of all copies.  They stay for the next job, or until `clean`."""
+        """Lets go of all copies.  They stay for the next job, or until `clean`.
+
+        A thread that is just unpacking, or waiting for that, gives up within a step: `DataError`.
+        """
+        self._closing.set()
         with self._mutex:
+            self._closing.clear()
             for _, lock in self._held.values():
                 os.close(lock)
             self._held.clear()
 
     def clean(self) -> int:
-        """Removes the copies that no living process uses; returns how many bytes that freed."""
+        """Removes the copies that no living process uses; returns how many bytes that freed.
+
+        While another process unpacks it does nothing: that job will clean up when it ends.
+        """
         if not self.folder.exists():
             return 0
-        with self._locked("cleaning up"):
+        with suppress(WaitTimeout), self._locked("cleaning up", 0.0):
             return self._remove_unused()
+        return 0
 
     def _find_or_unpack(self, path: str) -> tuple[Path, int]:
         try:
@@ -122,7 +132,7 @@ class Scratch:
         identity = f"{real}\0{found.st_size}\0{found.st_mtime_ns}"
         name = hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
         copy = self.folder / f"{name}.copy"
-        with self._locked(f"unpacking {path}"):
+        with self._locked(f"unpacking {path}", self.wait_s):
             lock = _hold(copy)
             if lock is None:
                 self._unpack(path, copy)
@@ -147,6 +157,7 @@ class Scratch:
             with os.fdopen(descriptor, "wb") as target:
                 written = 0
                 for chunk in _unpacked(path):
+                    self._check_open()
                     written += len(chunk)
                     if written > allowed:
                         self._remove_unused(but=part)
@@ -166,6 +177,10 @@ class Scratch:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise DataError("unpacking was broken off: the job has ended")
 
     def _limit(self) -> int:
         return self.bytes_max or (shutil.disk_usage(self.folder).free + self._used()) // 2
@@ -219,7 +234,7 @@ class Scratch:
             )
 
     @contextmanager
-    def _locked(self, purpose: str) -> Iterator[None]:
+    def _locked(self, purpose: str, wait_s: float) -> Iterator[None]:
         """Holds the folder's lock, in which its holder writes who it is."""
         self._make_folder()
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -228,17 +243,18 @@ class Scratch:
         except OSError as error:
             raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
         try:
-            self._wait_for(descriptor)
+            self._wait_for(descriptor, wait_s)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, os.fsencode(f"process {os.getpid()}, {purpose}"), 0)
             yield
         finally:
             os.close(descriptor)
 
-    def _wait_for(self, descriptor: int) -> None:
+    def _wait_for(self, descriptor: int, wait_s: float) -> None:
         # flock itself has no time limit.
-        deadline = time.monotonic() + self.wait_s
+        deadline = time.monotonic() + wait_s
         while True:
+            self._check_open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
@@ -246,7 +262,7 @@ class Scratch:
                 if time.monotonic() >= deadline:
                     holder = os.pread(descriptor, 4096, 0).decode(errors="replace")
                     raise WaitTimeout(
-                        f"waited {self.wait_s:g} s for {self.folder}, which is held by "
+                        f"waited {wait_s:g} s for {self.folder}, which is held by "
                         f"{holder or 'an unknown process'}. Let it finish, or end it"
                     ) from None
                 time.sleep(LOCK_POLL_S)

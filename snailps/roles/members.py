@@ -211,7 +211,8 @@ class Members:
         if have < want:
             parts.append(f"{want - have} more of {want} nodes")
         if servers < wanted_servers:
-            parts.append(f"{wanted_servers - servers} of them a server" if parts else "a server")
+            lacking = wanted_servers - servers
+            parts.append(f"{lacking} of them a server" if parts else f"{lacking} more server(s)")
         there = ", ".join(m.name for m in self.nodes()) or "nobody"
         return f"{', at least '.join(parts)} (here: {there})"
 

@@ -133,6 +133,11 @@ class Worker:
     threads : int
         Threads that it may train with.
 
+    Attributes
+    ----------
+    workers : int
+        Workers of the job when this one started on it, itself included.
+
     Notes
     -----
     Only `train` must be written.  The order of calls in a worker: `tables`, [`survey` of leased
@@ -152,6 +157,7 @@ class Worker:
     def __init__(self, settings: JobSettings, threads: int = 1) -> None:
         self.settings = settings
         self.threads = threads
+        self.workers = 1
         self.summary = b""
         self._client: Client | None = None
         self._tables: dict[str, tuple[int, Table]] = {}

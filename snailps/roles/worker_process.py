@@ -145,6 +145,7 @@ class WorkerProcess(Node):
         scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
         try:
             model = cls(settings, self._threads)
+            model.workers = start.workers
             self._declare(model)
             if start.survey:
                 self._survey(model, scratch)
