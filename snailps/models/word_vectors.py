@@ -53,8 +53,8 @@ SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 
 .684 .312 .295 at 1; a second run differs by about .01."""
 BUCKETS_MARKED = 1 << 24
 CURVATURE = 0.1
-"""Of a row's loss, a gradient; see `share_of_delta`.  2 workers, 17 M words, subwords: WS-353, SimLex,
-analogies .540 .253 .450 without scaling, .594 .295 .470 at 0.01, .600 .304 .484 at 0.1,
+"""Of a row's loss, a gradient; see `share_of_delta`.  2 workers, 17 M words, subwords: WS-353,
+SimLex, analogies .540 .253 .450 without scaling, .594 .295 .470 at 0.01, .600 .304 .484 at 0.1,
 .593 .303 .487 at 0.3; one worker .614 .310 .474."""
 EXPORT_ROWS = 50_000
 PART_WINDOWS = 50
@@ -510,8 +510,8 @@ def share_of_delta(steps: Floats, workers: int) -> Floats:
     Think of a row's loss as a bowl: n steps of curvature h and rate r bring the row to a share
     ``c = exp(-h r n)`` of its distance from the minimum.  Workers that start from one copy all go
     ``1 - c`` of the way; their sum would go too far, while doing the same steps in turns goes
-    ``1 - c^workers``.  So each pushes ``(1 - c^workers) / (workers (1 - c))`` of its delta: all of it
-    for a rarely touched row, its share of a mean for one that has arrived.
+    ``1 - c^workers``.  So each pushes ``(1 - c^workers) / (workers (1 - c))`` of its delta: all of
+    it for a rarely touched row, its share of a mean for one that has arrived.
 
     Parameters
     ----------
