@@ -340,7 +340,7 @@ class Course:
             **self.figures,
             "rows": self._members.shard_sum("rows"),
             "servers": len(self._members.nodes("server")),
-            "workers": sum(member.role == "worker" and member.worked for member in everyone),
+            "workers": sum(member.role == "worker" for member in everyone),
         }
 
     def end(self) -> None:
