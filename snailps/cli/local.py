@@ -149,7 +149,8 @@ def run_local(
             progress.say(lines.get())
         progress.close()
         for number, handler in old.items():
-            signal.signal(number, handler)
+            # After an interrupt this process is about to end: another must not spoil its code.
+            signal.signal(number, signal.SIG_IGN if interrupts else handler)
     code = launcher.poll()
     text = launcher.output()
     figures: dict[str, Any] = json.loads(text) if text.strip() else {}
