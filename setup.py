@@ -38,7 +38,7 @@ def kernel_extensions() -> list[Extension]:
             Extension(
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
-                depends=["snailps/_tiles.h"],  # rebuilt with it, and part of the source package
+                depends=["snailps/_steps.h", "snailps/_tiles.h"],  # rebuilt with it, and part of the source package
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
         )

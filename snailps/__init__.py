@@ -19,11 +19,13 @@ from snailps._version import __version__
 if TYPE_CHECKING:
     from snailps.config import JobSettings, setting
     from snailps.errors import SnailError
+    from snailps.roles.access import AccessMethod
     from snailps.roles.local import LocalCluster, local_cluster
     from snailps.roles.tables import Table, Tensor
     from snailps.roles.worker import Block, Results, Worker
 
 __all__ = [
+    "AccessMethod",
     "Block",
     "JobSettings",
     "LocalCluster",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES = {
     "config": ("JobSettings", "setting"),
     "errors": ("SnailError",),
+    "roles.access": ("AccessMethod",),
     "roles.local": ("LocalCluster", "local_cluster"),
     "roles.tables": ("Table", "Tensor"),
     "roles.worker": ("Block", "Results", "Worker"),

@@ -38,14 +38,28 @@ def apply_row(access: int, hyper: Floats, row: Floats, value: Floats) -> None:
     Parameters
     ----------
     access
-        0 add: ``w += v``; 1 sgd: ``w -= lr v``; 2 adagrad: ``s += v^2; w -= lr v / (sqrt(s)+eps)``.
+        0 add, 1 sgd, 2 adagrad, 3 adam, 4 ftrl, 5 average; docs/access_methods.md has the formulae.
     hyper
-        float32[4]: lr, eps, unused, unused.
+        float32[8]: lr, eps, beta1, beta2, l1, l2, beta, unused.
     row
-        float32[dim], or float32[2 dim] (weights, then sums of squares) for adagrad.
+        float32: weights, then the method's state (`Access` in ``_ops.pxd``).
     value
-        float32[dim].
+        float32[dim]; average: [dim + 1].
     """
+
+def add_state_row(access: int, hyper: Floats, row: Floats, delta: Floats, dim: int) -> None:
+    """Add a difference of weights and state to one stored row, in place.
+
+    Parameters
+    ----------
+    access
+        0 add, 1 sgd, 2 adagrad, 4 ftrl (which computes its weights anew from its state).
+    row, delta
+        float32, weights then state, equally long.
+    """
+
+def init_state_row(access: int, hyper: Floats, row: Floats, dim: int) -> None:
+    """Write the first state behind a row's first weights: zeros, but ftrl's z fits the weights."""
 
 def train_words(
     inputs: Floats,

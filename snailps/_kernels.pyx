@@ -2,7 +2,7 @@
 # cython: initializedcheck=False, embedsignature=True
 """Numeric loops: first values and updates of stored rows, word-vector training, row arithmetic.
 
-    seed, key -> init -> row              row, pushed value -> apply -> row
+    seed, key -> init -> row              row, pushed value -> apply -> row        (_steps.h)
     tokens, rows of a block, noise words -> train_words -> the same rows, trained
 
 Built several times from this one source (see setup.py); `snailps.kernels` picks a build, and the
@@ -12,15 +12,12 @@ in tests/twins/kernels.py.  How word vectors are trained is in _words.pxd.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
-from libc.math cimport sqrtf
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from snailps._hash cimport hash_key, mix64
-from snailps._ops cimport (
-    ACCESS_ADAGRAD, ACCESS_ADD, ACCESS_SGD, INIT_NORMAL, INIT_UNIFORM, INIT_ZEROS, RowOps,
-)
+from snailps._ops cimport *
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
 from snailps._words cimport lay_out, train
 
@@ -32,6 +29,17 @@ cdef extern from "_tiles.h" nogil:
     float snail_log(float x)
     float snail_grid(uint64_t draw)
     float snail_normal(uint64_t draw)
+
+cdef extern from "_steps.h" nogil:
+    void snail_step_add(const float *, float *, const float *, uint32_t) noexcept
+    void snail_step_sgd(const float *, float *, const float *, uint32_t) noexcept
+    void snail_step_adagrad(const float *, float *, const float *, uint32_t) noexcept
+    void snail_step_adam(const float *, float *, const float *, uint32_t) noexcept
+    void snail_step_ftrl(const float *, float *, const float *, uint32_t) noexcept
+    void snail_step_average(const float *, float *, const float *, uint32_t) noexcept
+    void snail_merge_adagrad(const float *, float *, const float *, uint32_t) noexcept
+    void snail_merge_ftrl(const float *, float *, const float *, uint32_t) noexcept
+    void snail_first_ftrl(const float *, float *, uint32_t) noexcept
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **taken, size_t alignment, size_t size)
@@ -68,29 +76,28 @@ cdef void init(int kind, float scale, uint64_t seed, uint64_t key,
         memset(row, 0, dim * sizeof(float))
 
 
-cdef void apply(int access, const float *hyper, float *row,
-                const float *value, uint32_t dim) noexcept nogil:
-    cdef uint32_t j
-    cdef float rate = hyper[0]
-    cdef float epsilon = hyper[1]
-    cdef float total
-    cdef float *state = row + dim
-    if access == ACCESS_ADD:
-        for j in range(dim):
-            row[j] += value[j]
-    elif access == ACCESS_SGD:
-        for j in range(dim):
-            row[j] -= rate * value[j]
-    elif access == ACCESS_ADAGRAD:
-        for j in range(dim):
-            total = state[j] + value[j] * value[j]
-            state[j] = total
-            row[j] -= rate * value[j] / (sqrtf(total) + epsilon)
+cdef void init_state(int access, const float *hyper, float *row, uint32_t dim) noexcept nogil:
+    if access == ACCESS_FTRL:
+        snail_first_ftrl(hyper, row, dim)
+    else:
+        memset(row + dim, 0, state_floats_of(access, dim) * sizeof(float))
 
 
 cdef RowOps ROW_OPS
 ROW_OPS.init = init
-ROW_OPS.apply = apply
+ROW_OPS.init_state = init_state
+ROW_OPS.apply[ACCESS_ADD] = snail_step_add
+ROW_OPS.apply[ACCESS_SGD] = snail_step_sgd
+ROW_OPS.apply[ACCESS_ADAGRAD] = snail_step_adagrad
+ROW_OPS.apply[ACCESS_ADAM] = snail_step_adam
+ROW_OPS.apply[ACCESS_FTRL] = snail_step_ftrl
+ROW_OPS.apply[ACCESS_AVERAGE] = snail_step_average
+ROW_OPS.add_state[ACCESS_ADD] = snail_step_add
+ROW_OPS.add_state[ACCESS_SGD] = snail_step_add
+ROW_OPS.add_state[ACCESS_ADAGRAD] = snail_merge_adagrad
+ROW_OPS.add_state[ACCESS_ADAM] = NULL           # moments decay: two workers' do not add up
+ROW_OPS.add_state[ACCESS_FTRL] = snail_merge_ftrl
+ROW_OPS.add_state[ACCESS_AVERAGE] = NULL        # values are what adds up
 
 
 def row_ops():
@@ -109,19 +116,42 @@ def init_row(int kind, float scale, uint64_t seed, uint64_t key, Py_ssize_t dim)
     return row
 
 
-def apply_row(int access, const float[::1] hyper, float[::1] row, const float[::1] value):
-    if access not in (ACCESS_ADD, ACCESS_SGD, ACCESS_ADAGRAD):
-        raise ValueError(f"access must be 0 (add), 1 (sgd) or 2 (adagrad), got {access}")
-    cdef Py_ssize_t dim = value.shape[0]
-    cdef Py_ssize_t wanted = 2 * dim if access == ACCESS_ADAGRAD else dim
-    if hyper.shape[0] != 4:
-        raise ValueError(f"hyper must have 4 numbers, got {hyper.shape[0]}")
+cdef object check_step(int access, Py_ssize_t hyper_num, Py_ssize_t row_floats, Py_ssize_t dim):
+    """Refuses what a step would read or write outside of its arrays."""
+    if not 0 <= access < ACCESS_NUM:
+        raise ValueError(f"access must be 0 to {ACCESS_NUM - 1} (see Access in _ops.pxd), "
+                         f"got {access}")
+    if hyper_num != HYPER_NUM:
+        raise ValueError(f"hyper must have {HYPER_NUM} numbers, got {hyper_num}")
     if not 1 <= dim <= C_DIM_MAX:
-        raise ValueError(f"value must have 1 to {C_DIM_MAX} numbers, got {dim}")
-    if row.shape[0] != wanted:
-        raise ValueError(f"row must have {wanted} numbers for {dim} values, got {row.shape[0]}")
+        raise ValueError(f"dim must be 1 to {C_DIM_MAX}, got {dim}")
+    wanted = dim + state_floats_of(access, <uint32_t>dim)
+    if row_floats != wanted:
+        raise ValueError(f"row must have {wanted} numbers for dim {dim}, got {row_floats}")
+
+
+def apply_row(int access, const float[::1] hyper, float[::1] row, const float[::1] value):
+    cdef Py_ssize_t dim = value.shape[0] - (access == ACCESS_AVERAGE)
+    check_step(access, hyper.shape[0], row.shape[0], dim)
     with nogil:
-        apply(access, &hyper[0], &row[0], &value[0], <uint32_t>dim)
+        ROW_OPS.apply[access](&hyper[0], &row[0], &value[0], <uint32_t>dim)
+
+
+def add_state_row(int access, const float[::1] hyper, float[::1] row, const float[::1] delta,
+                  Py_ssize_t dim):
+    check_step(access, hyper.shape[0], row.shape[0], dim)
+    if ROW_OPS.add_state[access] == NULL:
+        raise ValueError(f"access {access} has no state that adds up")
+    if delta.shape[0] != row.shape[0]:
+        raise ValueError(f"delta must have {row.shape[0]} numbers like row, got {delta.shape[0]}")
+    with nogil:
+        ROW_OPS.add_state[access](&hyper[0], &row[0], &delta[0], <uint32_t>dim)
+
+
+def init_state_row(int access, const float[::1] hyper, float[::1] row, Py_ssize_t dim):
+    check_step(access, hyper.shape[0], row.shape[0], dim)
+    with nogil:
+        init_state(access, &hyper[0], &row[0], <uint32_t>dim)
 
 
 # ---- word vectors: one call, checked ---------------------------------------------------------------

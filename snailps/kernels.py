@@ -33,11 +33,13 @@ __all__ = [
     "PAD",
     "SHARED",
     "add_rows_at",
+    "add_state_row",
     "apply_row",
     "bag_means",
     "builds_available",
     "copy_rows",
     "init_row",
+    "init_state_row",
     "load",
     "padded",
     "row_ops",
@@ -143,6 +145,8 @@ PAD = _chosen.PAD
 row_ops = _chosen.row_ops
 init_row = _chosen.init_row
 apply_row = _chosen.apply_row
+add_state_row = _chosen.add_state_row
+init_state_row = _chosen.init_state_row
 train_words = _chosen.train_words
 subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at

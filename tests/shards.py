@@ -9,6 +9,7 @@ import numpy as np
 
 from snailps import kernels
 from snailps.roles._shard import ShardThread
+from snailps.roles.access import load_method
 from snailps.store.route import Route, ShardAddress
 from snailps.transport._client import Client
 from snailps.transport.control import dial
@@ -25,7 +26,7 @@ from snailps.transport.session import (
 LIMIT_S = 20.0
 FRAG_NUM = 64
 JOB = 7
-ADD, SGD, ADAGRAD = 0, 1, 2
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, PYTHON = range(7)
 ZEROS, UNIFORM = 0, 1
 
 
@@ -80,9 +81,18 @@ class Shards:
         for index, thread in enumerate(self.threads):
             thread.take_route(epoch, self.route.fragments_of(index))
 
-    def add_table(self, number=1, dim=4, access=ADD, init=UNIFORM, scale=0.1, seed=5, lr=0.0):
+    def add_table(
+        self, number=1, dim=4, access=ADD, init=UNIFORM, scale=0.1, seed=5, lr=0.0, hyper=None,
+        track=0,
+    ):  # fmt: skip
         for thread in self.threads:
-            thread.add_table(number, dim, access, init, scale, seed, (lr, 0.0, 0.0, 0.0))
+            thread.add_table(number, dim, access, init, scale, seed, hyper or (lr,), track)
+
+    def declare(self, table, number=1):
+        """Adds a table as a server does."""
+        for thread in self.threads:
+            method = load_method(table) if table.in_python else None
+            thread.add_table(number, *table.store_arguments(), method=method)
 
     def stats(self, name):
         """A counter, summed over the shards."""
@@ -186,7 +196,8 @@ def push_frame(groups, values, seq=1, request=1, table=1, epoch=1, **changed):
 
 def _grouped(kind, groups, seq, values, dim, request, table, epoch, changed):
     keys = [key for of_one in groups.values() for key in of_one]
-    body = struct.pack("<QIIII", seq, len(keys), len(groups), dim, 0)
+    options = changed.pop("options", 0)
+    body = struct.pack("<QIIII", seq, len(keys), len(groups), dim, options)
     for fragment, of_one in groups.items():
         body += np.array([fragment, len(of_one)], "<u4").tobytes()
     body += np.array(keys, "<u8").tobytes()

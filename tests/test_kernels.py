@@ -108,28 +108,149 @@ def test_init_rows_other_seed_or_key_differ():
     assert not kernels.init_row(0, 1, 3, 4, 32).any()
 
 
+HYPER = np.array([0.1, 1e-6, 0.9, 0.999, 0.05, 0.01, 1.0, 0], np.float32)
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE = range(6)
+STATE = {ADD: 0, SGD: 0, ADAGRAD: 1, ADAM: 2, FTRL: 2, AVERAGE: 1}  # times dim
+
+
+def state_of(access, dim):
+    return STATE[access] * dim + (access in (ADAM, AVERAGE))
+
+
+def some_row(access, dim, rng):
+    """A row as it may stand in a store."""
+    row = rng.uniform(0.1, 1, dim + state_of(access, dim)).astype(np.float32)
+    if access == ADAM:
+        row[-1] = 7
+    if access == FTRL:
+        row[dim : 2 * dim] -= 0.5
+        row[:dim] = twin.ftrl_weights(HYPER, row[dim : 2 * dim], row[2 * dim :])
+    return row
+
+
 @builds
-@pytest.mark.parametrize("access", [0, 1, 2])
-def test_apply_row_equals_twin(build, access):
+@pytest.mark.parametrize("access", range(6))
+@pytest.mark.parametrize("dim", [1, 37, 100])
+def test_apply_row_equals_twin(build, access, dim):
     rng = np.random.default_rng(access)
-    dim = 37
-    row = rng.uniform(0, 1, 2 * dim if access == 2 else dim).astype(np.float32)
-    value = rng.normal(size=dim).astype(np.float32)
-    hyper = np.array([0.1, 1e-6, 0, 0], np.float32)
-    want = twin.apply_row(access, hyper, row, value)
-    kernels.load(build).apply_row(access, hyper, row, value)
-    np.testing.assert_allclose(row, want, rtol=1e-6, atol=1e-6)
+    row = some_row(access, dim, rng)
+    for _ in range(5):
+        value = rng.normal(size=dim + (access == AVERAGE)).astype(np.float32)
+        want = twin.apply_row(access, HYPER, row, value)
+        kernels.load(build).apply_row(access, HYPER, row, value)
+        np.testing.assert_allclose(row, want, rtol=2e-6, atol=2e-6)
 
 
 @builds
-def test_apply_adagrad_zero_gradient_changes_nothing(build):
-    row, zeros = np.zeros(20, np.float32), np.zeros(10, np.float32)
-    kernels.load(build).apply_row(2, np.array([0.1, 1e-8, 0, 0], np.float32), row, zeros)
-    assert not row.any()
+@pytest.mark.parametrize("access", [ADD, SGD, ADAGRAD, FTRL])
+@pytest.mark.parametrize("dim", [1, 37])
+def test_add_state_row_equals_twin(build, access, dim):
+    rng = np.random.default_rng(access)
+    row = some_row(access, dim, rng)
+    delta = rng.uniform(0, 1, len(row)).astype(np.float32)
+    want = twin.add_state_row(access, HYPER, row, delta, dim)
+    kernels.load(build).add_state_row(access, HYPER, row, delta, dim)
+    np.testing.assert_allclose(row, want, rtol=2e-6, atol=2e-6)
+
+
+@builds
+@pytest.mark.parametrize("access", [ADAM, AVERAGE])
+def test_add_state_row_of_what_does_not_add_up_is_refused(build, access):
+    row = np.zeros(4 + state_of(access, 4), np.float32)
+    with pytest.raises(ValueError, match="no state that adds up"):
+        kernels.load(build).add_state_row(access, HYPER, row, row.copy(), 4)
+
+
+@builds
+@pytest.mark.parametrize("access", [ADAGRAD, ADAM])
+def test_apply_zero_gradient_to_a_new_row_changes_no_weight(build, access):
+    row, zeros = np.zeros(10 + state_of(access, 10), np.float32), np.zeros(10, np.float32)
+    kernels.load(build).apply_row(access, HYPER, row, zeros)
+    assert not row[:-1].any()
+    assert row[-1] == (access == ADAM)  # the step counts all the same
+
+
+@builds
+def test_apply_adam_first_step_is_lr_times_sign(build):
+    """Both corrections cancel at t = 1: w = -lr g / (|g| + eps), whatever the betas."""
+    row = np.zeros(3 * 4 + 1, np.float32)
+    value = np.array([3, -0.001, 200, 0.5], np.float32)
+    kernels.load(build).apply_row(ADAM, HYPER, row, value)
+    np.testing.assert_allclose(row[:4], -0.1 * value / (np.abs(value) + 1e-6), rtol=1e-5)
+    assert row[-1] == 1
+
+
+@builds
+def test_apply_adam_two_steps_known_answer(build):
+    """beta1 = beta2 = 1/2, eps = 0, g = 1 then 3: m = 7/4, v = 19/4, corrections 3/4."""
+    hyper = np.array([0.5, 0, 0.5, 0.5, 0, 0, 0, 0], np.float32)
+    row = np.zeros(4, np.float32)
+    for value in (1, 3):
+        kernels.load(build).apply_row(ADAM, hyper, row, np.array([value], np.float32))
+    step = 0.5 * (7 / 3) / (19 / 3) ** 0.5
+    np.testing.assert_allclose(row, [-0.5 - step, 1.75, 4.75, 2], rtol=1e-6)
+
+
+@builds
+def test_apply_ftrl_two_steps_known_answer(build):
+    """alpha 1/2, beta 1, l1 1, l2 1/2; g = 3, then 4, so that roots are 3 and 5.
+
+    z = 3, n = 9: w = -(3 - 1) / ((1 + 3) / 0.5 + 0.5) = -4/17.
+    sigma = (5 - 3) / 0.5 = 4: z = 3 + 4 + 16/17, n = 25: w = -(z - 1) / (12 + 0.5).
+    """
+    hyper = np.array([0.5, 0, 0, 0, 1, 0.5, 1, 0], np.float32)
+    row = np.zeros(3, np.float32)
+    kernels.load(build).apply_row(FTRL, hyper, row, np.array([3], np.float32))
+    np.testing.assert_allclose(row, [-4 / 17, 3, 9], rtol=1e-6)
+    kernels.load(build).apply_row(FTRL, hyper, row, np.array([4], np.float32))
+    z = 7 + 16 / 17
+    np.testing.assert_allclose(row, [-(z - 1) / 12.5, z, 25], rtol=1e-6)
+
+
+@builds
+def test_apply_ftrl_small_sums_stay_exactly_zero(build):
+    row = np.zeros(3 * 20, np.float32)
+    kernels.load(build).apply_row(FTRL, HYPER, row, np.linspace(-0.05, 0.05, 20, dtype=np.float32))
+    assert not row[:20].any()
+    assert row[20:40].any()
+    kernels.load(build).apply_row(FTRL, HYPER, row, np.zeros(20, np.float32))
+    assert np.isfinite(row).all()
+
+
+@builds
+@given(
+    weights=st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=20),
+    l1=st.floats(0, 2, width=32),
+)
+def test_init_state_of_ftrl_leaves_the_weights_what_they_are(build, weights, l1):
+    """z is chosen so that a step of nothing, which computes w anew, changes nothing."""
+    dim = len(weights)
+    hyper = HYPER.copy()
+    hyper[4] = l1
+    row = np.array([*weights, *[np.nan] * (2 * dim)], np.float32)
+    kernels.load(build).init_state_row(FTRL, hyper, row, dim)
+    kernels.load(build).add_state_row(FTRL, hyper, row, np.zeros(3 * dim, np.float32), dim)
+    np.testing.assert_allclose(row[:dim], weights, rtol=1e-5, atol=1e-6)
+
+
+@builds
+@pytest.mark.parametrize("access", [ADAGRAD, ADAM, AVERAGE])
+def test_init_state_of_the_others_is_zero(build, access):
+    row = np.full(5 + state_of(access, 5), 3, np.float32)
+    kernels.load(build).init_state_row(access, HYPER, row, 5)
+    assert row.tolist() == [3.0] * 5 + [0.0] * state_of(access, 5)
+
+
+@builds
+def test_apply_average_adds_values_and_weight_to_the_sums(build):
+    row = np.array([7, 8, 1, 2, 3], np.float32)
+    kernels.load(build).apply_row(AVERAGE, HYPER, row, np.array([10, 20, 30], np.float32))
+    assert row.tolist() == [7, 8, 11, 22, 33]
 
 
 @pytest.mark.parametrize(
-    ("access", "row", "hyper"), [(3, 4, 4), (2, 4, 4), (0, 5, 4), (1, 4, 3), (-1, 4, 4)]
+    ("access", "row", "hyper"),
+    [(6, 4, 8), (2, 4, 8), (0, 5, 8), (1, 4, 4), (-1, 4, 8), (3, 12, 8), (4, 13, 8), (5, 8, 8)],
 )
 def test_apply_row_wrong_sizes_are_refused(access, row, hyper):
     with pytest.raises(ValueError, match="must"):

@@ -20,11 +20,13 @@ ZEROS, UNIFORM, NORMAL = 0, 1, 2
 TOP = 2**64 - 1
 
 
-def make_store(frag_num=1, dim=4, access=twin.ADD, init=ZEROS, scale=0.5, seed=7, hyper=None):
+def make_store(
+    frag_num=1, dim=4, access=twin.ADD, init=ZEROS, scale=0.5, seed=7, hyper=None, track=0
+):
     """A store that owns every fragment and has table 0."""
     store = ShardStore(frag_num, kernels.row_ops())
     store.own(range(frag_num))
-    store.add_table(0, dim, access, init, scale, seed, hyper or (0.5, 1e-6, 0, 0))
+    store.add_table(0, dim, access, init, scale, seed, hyper or (0.5, 1e-6, 0, 0), track)
     return store
 
 
@@ -55,13 +57,16 @@ POOL = [0, 1, 2, TOP, TOP - 1, 2**63, 2**32, 2**32 - 1, *range(1000, 1030)]
 KEYS = st.lists(st.sampled_from(POOL) | st.integers(0, TOP), max_size=40)
 FRAGMENTS = st.integers(0, FRAG_NUM - 1)
 INCARNATIONS = st.sampled_from([0, 1, 2, 77, TOP])
-TABLES = st.integers(0, 3)
+TABLES = st.integers(0, 5)
+HYPER = (0.125, 1e-6, 0.5, 0.75, 0.25, 0.5, 1.0, 0.0)
 # Table id -> the settings it is declared with: one of every access method and initialiser.
 SHAPES = {
-    0: (1, twin.ADD, ZEROS, 0.0, 1, (0.0, 0.0, 0.0, 0.0)),
-    1: (5, twin.SGD, UNIFORM, 0.25, 2, (0.5, 0.0, 0.0, 0.0)),
-    2: (3, twin.ADAGRAD, NORMAL, 1.0, TOP, (0.125, 1e-6, 0.0, 0.0)),
-    3: (100, twin.ADD, UNIFORM, 0.5, 3, (0.0, 0.0, 0.0, 0.0)),
+    0: (1, twin.ADD, ZEROS, 0.0, 1, HYPER, 0),
+    1: (5, twin.SGD, UNIFORM, 0.25, 2, HYPER, 1),
+    2: (3, twin.ADAGRAD, NORMAL, 1.0, TOP, HYPER, 2),
+    3: (100, twin.ADD, UNIFORM, 0.5, 3, HYPER, 3),
+    4: (4, twin.ADAM, UNIFORM, 0.5, 3, HYPER, 3),
+    5: (2, twin.FTRL, UNIFORM, 0.5, 3, HYPER, 0),
 }
 
 
@@ -96,22 +101,61 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(SnailError, match="not owned"):
                 self.store.disown(fragment)
 
-    def push_both(self, table, incarnation, seq, keys):
+    def push_both(self, table, incarnation, seq, keys, state=False):
+        dim, access = SHAPES[table][:2]
+        width = dim + twin.state_floats(access, dim) if state else dim
         # Small multiples of 1/8: sums and products stay exact in float32.
-        values = (np.arange(len(keys) * SHAPES[table][0]) % 17 - 8).astype(np.float32) / 8
-        values = values.reshape(len(keys), SHAPES[table][0])
+        values = (np.arange(len(keys) * width) % 17 - 8).astype(np.float32) / 8
+        values = values.reshape(len(keys), width)
+        if state:
+            values[:, dim:] **= 2  # sums of squares only grow
         try:
-            expected = self.model.push(table, incarnation, seq, keys, values)
+            expected = self.model.push(table, incarnation, seq, keys, values, state)
         except twin.NotOwned:
             with pytest.raises(SnailError, match="not owned"):
-                self.store.push(table, incarnation, seq, keys_of(*keys), values)
+                self.store.push(table, incarnation, seq, keys_of(*keys), values, state)
         else:
-            assert self.store.push(table, incarnation, seq, keys_of(*keys), values) == expected
+            found = self.store.push(table, incarnation, seq, keys_of(*keys), values, state)
+            assert found == expected
 
     @rule(table=TABLES, incarnation=INCARNATIONS, seq=st.integers(1, 30), keys=KEYS)
     def push(self, table, incarnation, seq, keys):
         if table in self.model.tables:
             self.push_both(table, incarnation, seq, keys)
+
+    @rule(table=TABLES, incarnation=INCARNATIONS, seq=st.integers(1, 30), keys=KEYS)
+    def push_state(self, table, incarnation, seq, keys):
+        if table in self.model.tables and SHAPES[table][1] != twin.ADAM:
+            self.push_both(table, incarnation, seq, keys, state=True)
+
+    @rule(tick=st.integers(0, 20))
+    def set_tick(self, tick):
+        self.store.set_tick(tick)
+        self.model.tick = tick
+
+    @rule(table=TABLES, keys=KEYS)
+    def delete(self, table, keys):
+        if table not in self.model.tables:
+            return
+        try:
+            expected = self.model.delete(table, keys)
+        except twin.NotOwned:
+            with pytest.raises(SnailError, match="not owned"):
+                self.store.delete(table, keys_of(*keys))
+        else:
+            assert self.store.delete(table, keys_of(*keys)) == expected
+
+    @rule(table=TABLES, start=st.integers(0, 2000), step=st.integers(1, 4))
+    def delete_many(self, table, start, step):
+        if table in self.model.tables and len(self.model.rows) == FRAG_NUM:
+            keys = range(start, start + 300, step)
+            expected = self.model.delete(table, keys)
+            assert self.store.delete(table, keys_of(*keys)) == expected
+
+    @rule(table=TABLES, before=st.integers(0, 21))
+    def expire(self, table, before):
+        if table in self.model.tables and SHAPES[table][6] & 1:
+            assert self.store.expire(table, before) == self.model.expire(table, before)
 
     @rule(
         table=TABLES, seq=st.integers(1, 60), start=st.integers(0, 2000), count=st.integers(1, 300)
@@ -134,11 +178,25 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.pull(table, keys_of(*keys))
             return
         self.store.fetch(table, keys_of(*keys))
-        np.testing.assert_allclose(self.store.pull(table, keys_of(*keys)), expected, rtol=1e-5)
+        near = {"rtol": 1e-4, "atol": 1e-5}
+        np.testing.assert_allclose(self.store.pull(table, keys_of(*keys)), expected, **near)
+        whole = self.model.pull(table, keys, state=True)
+        np.testing.assert_allclose(self.store.pull(table, keys_of(*keys), True), whole, **near)
+        self.tracked(table, keys)
         for fragment in self.model.rows:
             own = [k for k in keys if twin.fragment_of(k, FRAG_NUM) == fragment]
             found = self.store.pull_fragment(table, fragment, keys_of(*own))
             np.testing.assert_array_equal(found, self.store.pull(table, keys_of(*own)))
+
+    def tracked(self, table, keys):
+        rows = [self.model.row(table, key) for key in keys]
+        for bit, name, door in ((1, "touch", "touched"), (2, "version", "versions")):
+            if SHAPES[table][6] & bit:
+                found = getattr(self.store, door)(table, keys_of(*keys)).tolist()
+                assert found == [getattr(row, name) if row else 0 for row in rows]
+            else:
+                with pytest.raises(SnailError, match=f"does not track {name}"):
+                    getattr(self.store, door)(table, keys_of(*keys))
 
     @rule(fragment=FRAGMENTS, incarnation=INCARNATIONS, seq=st.integers(0, 40))
     def set_mark(self, fragment, incarnation, seq):
@@ -154,10 +212,12 @@ class StoreMachine(RuleBasedStateMachine):
         for table in self.model.tables:
             for fragment in self.model.rows:
                 keys, rows = scan_all(self.store, table, fragment, max_rows)
-                assert keys == self.model.keys_of(table, fragment)
+                assert sorted(keys) == sorted(self.model.keys_of(table, fragment))
                 if keys:
                     np.testing.assert_array_equal(self.store.pull(table, keys_of(*keys)), rows)
-                    np.testing.assert_allclose(rows, self.model.pull(table, keys), rtol=1e-5)
+                    np.testing.assert_allclose(
+                        rows, self.model.pull(table, keys), rtol=1e-4, atol=1e-5
+                    )
 
     @invariant()
     def sums_agree(self):
@@ -170,7 +230,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert set(stats["tables"]) == set(self.model.tables)
         for table in self.model.tables:
             keys = [k for f in sorted(self.model.rows) for k in self.model.keys_of(table, f)]
-            assert self.store.keys(table).tolist() == keys
+            assert sorted(self.store.keys(table).tolist()) == sorted(keys)
+            if SHAPES[table][6] & 2:
+                for fragment in self.model.rows:
+                    expected = self.model.versions.get((table, fragment), 0)
+                    assert self.store.version(table, fragment) == expected
             assert self.store.rows(table) == stats["tables"][table]["rows"] == len(keys)
 
 
@@ -433,17 +497,19 @@ def test_store_add_table_again_is_fine_if_equal_and_an_error_if_not():
         (0, 65536, "table id"),
         (1, 0, "dim"),
         (1, 2**25, "dim"),
-        (2, 3, "access method"),
+        (2, 7, "access method"),
         (3, 3, "initialiser"),
         (4, float("nan"), "finite"),
         (5, -1, "seed"),
         (5, 2**64, "seed"),
-        (6, (1, 2, 3), "4 hyper-parameters"),
+        (6, (0,) * 9, "at most 8 hyper-parameters"),
         (6, (1, 2, 3, float("inf")), "finite"),
+        (7, 4, "track"),
+        (8, -1, "state_floats"),
     ],
 )
 def test_store_add_table_out_of_range_is_a_config_error(place, value, complaint):
-    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0)]
+    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0), 0, 0]
     arguments[place] = value
     store = make_store()
     with pytest.raises(ConfigError, match=complaint):

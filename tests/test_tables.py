@@ -2,24 +2,32 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps import Table
-from snailps.errors import ConfigError
+from snailps import Table, kernels
+from snailps.errors import ConfigError, MisuseError, SnailError
 from snailps.roles.tables import DIM_MAX
+from snailps.store._store import ShardStore
 
 numbers = st.floats(0, 1e20, allow_subnormal=False)
 tables = st.builds(
     Table,
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", fullmatch=True),
-    st.integers(1, DIM_MAX),
-    access=st.sampled_from(["add", "sgd", "adagrad"]),
+    st.integers(1, DIM_MAX - 1),
+    access=st.sampled_from(["add", "sgd", "adagrad", "adam", "ftrl", "average", "a.b:C"]),
     init=st.sampled_from(["zeros", "uniform", "normal"]),
     scale=numbers,
     lr=st.floats(1e-6, 1e6),
-    eps=numbers,
+    eps=st.floats(1e-20, 1e20),
+    l1=numbers,
+    l2=numbers,
+    beta=st.floats(1e-20, 1e20),
+    beta1=st.floats(0, 0.999),
+    beta2=st.floats(0, 0.999),
+    track=st.sampled_from(["", "touch", "version", "touch+version"]),
     seed=st.integers(0, 2**64 - 1),
 )
 
@@ -41,7 +49,7 @@ def test_table_as_json_and_back_is_equal(table):
         ({"dim": DIM_MAX + 1}, "dim"),
         ({"dim": 2.0}, "dim"),
         ({"dim": True}, "dim"),
-        ({"access": "adam"}, "access"),
+        ({"access": "lamb"}, "access"),
         ({"access": ["add"]}, "access"),
         ({"init": "ones"}, "init"),
         ({"init": {}}, "init"),
@@ -52,6 +60,19 @@ def test_table_as_json_and_back_is_equal(table):
         ({"eps": -1}, "eps"),
         ({"access": "sgd"}, "lr"),
         ({"access": "adagrad", "lr": 0}, "lr"),
+        ({"access": "adam"}, "lr"),
+        ({"access": "ftrl"}, "lr"),
+        ({"access": "adam", "lr": 0.1, "eps": 0}, "eps"),
+        ({"access": "adagrad", "lr": 0.1, "eps": 0}, "eps"),
+        ({"access": "ftrl", "lr": 0.1, "beta": 0}, "beta"),
+        ({"access": "average", "dim": DIM_MAX}, "dim"),
+        ({"beta1": 1}, "beta1"),
+        ({"beta2": 0.99999999}, "beta2"),
+        ({"beta2": -0.1}, "beta2"),
+        ({"l1": -1}, "l1"),
+        ({"l2": "much"}, "l2"),
+        ({"track": "all"}, "track"),
+        ({"track": ["touch"]}, "track"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"seed": 1.0}, "seed"),
@@ -72,4 +93,33 @@ def test_table_from_what_is_no_declaration_is_refused(data):
 
 def test_table_for_the_store_has_its_numbers():
     table = Table("t", 3, access="adagrad", init="uniform", scale=0.5, lr=0.1, seed=9)
-    assert table.store_arguments() == (3, 2, 1, 0.5, 9, (0.1, 1e-8, 0.0, 0.0))
+    hyper = (0.1, 1e-8, 0.9, 0.999, 0.0, 0.0, 1.0)
+    assert table.store_arguments() == (3, 2, 1, 0.5, 9, hyper, 0)
+    table = Table("t", 3, "ftrl", lr=0.1, l1=2, l2=3, beta=4, track="touch+version")
+    hyper = (0.1, 1e-8, 0.9, 0.999, 2.0, 3.0, 4.0)
+    assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 3)
+    assert Table("t", 3, "some.where:Method").store_arguments()[1] == 6
+
+
+@pytest.mark.parametrize("access", ["add", "sgd", "adagrad", "adam", "ftrl", "average"])
+@pytest.mark.parametrize("dim", [1, 7])
+def test_table_state_is_as_wide_as_the_store_makes_it(access, dim):
+    table = Table("t", dim, access, lr=0.1)
+    store = ShardStore(1, kernels.row_ops())
+    store.own([0])
+    store.add_table(1, *table.store_arguments())
+    keys = np.zeros(1, np.uint64)
+    whole = store.pull(1, keys, state=True)
+    assert whole.shape == (1, dim + table.state_floats)
+    values = np.zeros((1, dim + (access == "average")), np.float32)
+    table.check_push(values)
+    store.push(1, 1, 1, keys, values)
+    for refused, push in (
+        (MisuseError, lambda: table.check_push(whole, state=True)),
+        (SnailError, lambda: store.push(1, 1, 2, keys, whole, state=True)),
+    ):
+        if access in ("adam", "average"):
+            with pytest.raises(refused):
+                push()
+        else:
+            push()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shards import ADD, JOB, LIMIT_S, ZEROS, Raw, Shards, push_frame
+from shards import ADAGRAD, ADD, JOB, LIMIT_S, ZEROS, Raw, Shards, push_frame
 
 from snailps.transport import messages
 from snailps.transport._client import Client
@@ -91,12 +91,15 @@ def test_limits_are_those_of_the_code():
     ]  # fmt: skip
     assert f"about {SUBFRAME_BYTES:,} bytes" in DOC
     assert f"at most {SUBFRAME_BYTES // 4:,} floats" in DOC
+    assert f"most {3 * SUBFRAME_BYTES // 4 + 1:,}." in DOC
+    assert (3 * SUBFRAME_BYTES // 4 + 1) * 4 + 64 < DATA_BODY_MAX
 
 
 @pytest.mark.parametrize("place", ["roles/_shard.pyx", "transport/_loop.pyx"])
 def test_codes_of_the_compiled_side_are_listed(place):
     source = (Path(__file__).resolve().parent.parent / "snailps" / place).read_text()
     codes = set(re.findall(r'reply, b"([a-z-]+)",', source))
+    codes |= set(re.findall(r'RemoteError\(.*, "([a-z-]+)"\)', source))
     codes |= set(re.findall(r'head.request, b"([a-z-]+)",', source))
     codes |= set(re.findall(r'ProtocolError\([^()]*"([a-z-]+)"\)', source)) - {"handshake"}
     assert codes
@@ -108,32 +111,43 @@ def test_worked_hello_is_what_the_code_sends():
     assert encode_frame(hello.to_frame()) == block("hello")
 
 
-def test_worked_pull_is_what_the_client_sends_and_the_shard_answers():
-    pull, pulled = block("pull"), block("pulled")
-    rows = np.full((2, 2), np.nan, np.float32)
+# Name of the listing, table, access method, lr, what was pushed before, what is pulled, the rows.
+WORKED = [
+    ("", 1, ADD, 0.0, [[1.0, -2.0]], [5, 11], [[0.0, 0.0], [1.0, -2.0]]),
+    ("-state", 2, ADAGRAD, 1.0, [[1.0, 2.0]], [11], [[-1.0, -1.0, 1.0, 4.0]]),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "access", "lr", "pushed", "keys", "found"), WORKED)
+def test_worked_pull_is_what_the_client_sends_and_the_shard_answers(
+    name, number, access, lr, pushed, keys, found
+):
+    pull, pulled = block(f"pull{name}"), block(f"pulled{name}")
+    rows = np.full((len(found), len(found[0])), np.nan, np.float32)
     ours, theirs = socket.socketpair()
     theirs.settimeout(LIMIT_S)
     client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
     client.start()
     try:
-        pending = client.pull_async(1, np.array([5, 11], np.uint64), rows)
+        pending = client.pull_async(number, np.array(keys, np.uint64), rows, bool(name))
         sent = b""
         while len(sent) < len(pull):
             sent += theirs.recv(4096)
         assert sent == pull
         with Shards(1, frag_num=64) as shard:
-            shard.add_table(1, 2, ADD, ZEROS)
+            shard.add_table(number, 2, access, ZEROS, lr=lr)
             with Raw(shard.ports[0], incarnation=9) as one:
-                one.ask(push_frame({20: [11]}, [[1.0, -2.0]], seq=5, incarnation=9))
+                one.ask(push_frame({20: [11]}, pushed, 5, table=number, incarnation=9))
                 one.sock.sendall(sent)
                 assert encode_frame(one.next()) == pulled
         theirs.sendall(pulled)
-        assert pending.wait().tolist() == [[0.0, 0.0], [1.0, -2.0]]
+        assert pending.wait().tolist() == found
     finally:
         client.close()
         theirs.close()
 
 
 def test_worked_frames_are_whole_frames():
-    stream = block("hello") + block("pull") + block("pulled")
-    assert [f.kind for f in FrameDecoder().feed(stream)] == [Kind.HELLO, Kind.PULL, Kind.PULLED]
+    names = ["hello", "pull", "pulled", "pull-state", "pulled-state"]
+    frames = FrameDecoder().feed(b"".join(block(name) for name in names))
+    assert [f.kind for f in frames] == [Kind.HELLO, *[Kind.PULL, Kind.PULLED] * 2]

@@ -64,12 +64,12 @@ class Client:
     def __init__(self):
         self.asked = []
 
-    def pull_async(self, number, keys, out):
-        self.asked.append(("pull", number, out.shape))
+    def pull_async(self, number, keys, out, state):
+        self.asked.append(("pull", number, out.shape, state))
         return self
 
-    def push_async(self, number, keys, values):
-        self.asked.append(("push", number, values.shape))
+    def push_async(self, number, keys, values, state, merge):
+        self.asked.append(("push", number, values.shape, state, merge))
         return self
 
     def wait(self):
@@ -80,7 +80,9 @@ class Client:
 def worker():
     worker = Worker(JobSettings())
     worker.client = Client()
-    worker._connect(worker.client, {"w": (4, Table("w", 3))})
+    tables = [Table("w", 3), Table("g", 3, "ftrl", lr=0.1), Table("a", 3, "adam", lr=0.1)]
+    tables += [Table("mean", 3, "average")]
+    worker._connect(worker.client, {table.name: (4 + i, table) for i, table in enumerate(tables)})
     return worker
 
 
@@ -88,12 +90,41 @@ def test_worker_with_declared_table_asks_for_its_number(worker):
     keys = np.arange(5, dtype=np.uint64)
     assert worker.pull("w", keys) == "rows"
     worker.push("w", keys, np.zeros((5, 3), np.float32))
-    assert worker.client.asked == [("pull", 4, (5, 3)), ("push", 4, (5, 3))]
+    assert worker.client.asked == [
+        ("pull", 4, (5, 3), False),
+        ("push", 4, (5, 3), False, False),
+    ]
+
+
+def test_worker_pushes_gradients_merged_and_differences_of_state_as_they_are(worker):
+    keys = np.arange(5, dtype=np.uint64)
+    worker.pull("g", keys, state=True)
+    worker.push("g", keys, np.zeros((5, 3), np.float32))
+    worker.push("g", keys, np.zeros((5, 9), np.float32), state=True)
+    worker.push("mean", keys, np.zeros((5, 4), np.float32))
+    assert worker.client.asked == [
+        ("pull", 5, (5, 9), True),
+        ("push", 5, (5, 3), False, True),
+        ("push", 5, (5, 9), True, False),
+        ("push", 7, (5, 4), False, False),
+    ]
+
+
+def test_worker_refuses_to_push_a_state_that_does_not_add_up(worker):
+    keys = np.arange(5, dtype=np.uint64)
+    for name, width in (("a", 10), ("mean", 7)):
+        with pytest.raises(MisuseError, match="does not add up.*adagrad, add, ftrl, sgd"):
+            worker.push(name, keys, np.zeros((5, width), np.float32), state=True)
+    with pytest.raises(MisuseError, match=r"rows of 9 values, got shape \(5, 3\)"):
+        worker.push("g", keys, np.zeros((5, 3), np.float32), state=True)
+    with pytest.raises(MisuseError, match=r"rows of 4 values, got shape \(5, 3\)"):
+        worker.push("mean", keys, np.zeros((5, 3), np.float32))
+    assert not worker.client.asked
 
 
 def test_worker_with_unknown_table_or_wrong_width_refuses(worker):
     keys = np.arange(5, dtype=np.uint64)
-    with pytest.raises(MisuseError, match="no table 'v' was declared; declared: w"):
+    with pytest.raises(MisuseError, match="no table 'v' was declared; declared: a, g, mean, w"):
         worker.pull("v", keys)
     with pytest.raises(MisuseError, match=r"rows of 3 values, got shape \(5, 2\)"):
         worker.push("w", keys, np.zeros((5, 2), np.float32))

@@ -5,33 +5,41 @@
 
 It owns the meaning of data bodies (laid out in transport/_frame.pxd) and the counters per shard.
 It knows no socket: the loop calls it through `Handler`, in the shard's own thread, without the
-GIL.  A peer's body is never trusted: counts are compared with lengths before anything is read, and
+GIL, which is taken only for tables whose access method is written in Python.  A peer's body is never trusted: counts are compared with lengths before anything is read, and
 every key with the fragment that it claims.
 """
 
 import threading
+import traceback
 
-from libc.stdint cimport uint32_t, uint64_t
+import numpy as np
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memmove, memset
+from libc.string cimport memcpy, memmove, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
+from snailps._ops cimport ACCESS_PYTHON
 from snailps.store._store cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply, ShardLoop
 
-from snailps.errors import MisuseError
+from snailps.errors import MisuseError, RemoteError
 from snailps.store._store import ShardStore as PyShardStore
+from snailps.transport.session import error_frame
 
 cdef enum:
     FETCH_KEYS = 32                 # of a push of small groups: fetched at a time,
     FETCH_AHEAD = 64                # ... until this many are ahead; more would not stay in cache
 
 ROW_FLOATS_MAX = SUBFRAME_BYTES // 4
+STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body
+TRACEBACK_CHARS = 3000                      # the end of one: what an ERROR body holds
 
 
 cdef struct Context:
     Shard *shard
+    void *door                  # the ShardThread, for tables with a Python access method
     uint32_t frag_num
     uint32_t epoch
     uint64_t pulls
@@ -75,7 +83,7 @@ cdef uint64_t _padded(uint64_t n) noexcept nogil:
 
 
 cdef Outcome _groups_are_good(Context *me, const FrameHeader *head, const char *body,
-                              uint64_t dim, uint64_t row_bytes, char *out, Reply *reply,
+                              uint64_t floats, uint64_t row_bytes, char *out, Reply *reply,
                               bint *good) noexcept nogil:
     """Checks counts, lengths, ownership and the fragment of every key of a PULL or PUSH."""
     cdef const GroupHead *top = <const GroupHead *>body
@@ -87,9 +95,12 @@ cdef Outcome _groups_are_good(Context *me, const FrameHeader *head, const char *
     if head.body_bytes < sizeof(GroupHead):
         return _error(out, reply, b"length", b"body of %llu bytes, at least %llu expected",
                       head.body_bytes, sizeof(GroupHead))
-    if top.dim != dim:
+    if top.options & ~<uint32_t>OPTION_STATE:
+        return _error(out, reply, b"option", b"unknown options %llu, known are %llu",
+                      top.options, OPTION_STATE)
+    if top.floats != floats:
         return _error(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",
-                      dim, top.dim)
+                      floats, top.floats)
     expected = _padded(sizeof(GroupHead) + <uint64_t>top.groups * sizeof(Group)
                        + <uint64_t>top.keys * (8 + row_bytes))
     if head.body_bytes != expected:
@@ -119,21 +130,27 @@ cdef Outcome _groups_are_good(Context *me, const FrameHeader *head, const char *
     return OUTCOME_REPLY
 
 
+cdef bint _wants_state(const FrameHeader *head, const char *body) noexcept nogil:
+    return head.body_bytes >= sizeof(GroupHead) \
+        and (<const GroupHead *>body).options & OPTION_STATE
+
+
 cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head, const char *body,
                    char *out, Reply *reply) noexcept nogil:
     cdef const GroupHead *top = <const GroupHead *>body
     cdef const Group *groups = <const Group *>(body + sizeof(GroupHead))
     cdef const uint64_t *keys
-    cdef uint64_t dim = store_dim(table)
+    cdef bint state = _wants_state(head, body)
+    cdef uint64_t floats = store_floats(table) if state else store_dim(table)
     cdef uint64_t *marks = <uint64_t *>out
     cdef float *rows
     cdef uint64_t reply_bytes
     cdef uint32_t g, at = 0
     cdef bint good
-    cdef Outcome outcome = _groups_are_good(me, head, body, dim, 0, out, reply, &good)
+    cdef Outcome outcome = _groups_are_good(me, head, body, floats, 0, out, reply, &good)
     if not good:
         return outcome
-    reply_bytes = _padded(<uint64_t>top.groups * 8 + top.keys * dim * 4)
+    reply_bytes = _padded(<uint64_t>top.groups * 8 + top.keys * floats * 4)
     if reply_bytes > DATA_BODY_MAX:
         return _error(out, reply, b"too-long", b"the reply would have %llu bytes, limit %llu",
                       reply_bytes, DATA_BODY_MAX)
@@ -141,15 +158,18 @@ cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head, const cha
     rows = <float *>(marks + top.groups)
     for g in range(top.groups):
         marks[g] = store_mark(me.shard, groups[g].fragment, head.incarnation)
-    if top.keys < 4 * top.groups:           # few keys a fragment: overlap their lookups
-        store_pull_any(me.shard, table, keys, top.keys, rows)
+    if store_access(table) == ACCESS_PYTHON:
+        if not _python_pull(me.door, table, head.table, top, groups, keys, state, rows, out, reply):
+            return OUTCOME_REPLY
+    elif top.keys < 4 * top.groups:         # few keys a fragment: overlap their lookups
+        store_pull_any(me.shard, table, keys, top.keys, rows, <uint32_t>floats)
     else:
         for g in range(top.groups):
             store_pull(me.shard, table, groups[g].fragment, keys + at, groups[g].keys,
-                       rows + at * dim)
+                       rows + at * floats, <uint32_t>floats)
             at += groups[g].keys
-    if (top.keys * dim) & 1:
-        rows[top.keys * dim] = 0
+    if (top.keys * floats) & 1:
+        rows[top.keys * floats] = 0
     me.pulls += 1
     me.rows_pulled += top.keys
     reply.kind = KIND_PULLED
@@ -162,18 +182,27 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head, const cha
     cdef const GroupHead *top = <const GroupHead *>body
     cdef const Group *groups = <const Group *>(body + sizeof(GroupHead))
     cdef const uint64_t *keys
-    cdef uint64_t dim = store_dim(table)
+    cdef bint state = _wants_state(head, body)
+    cdef uint64_t floats = store_floats(table) if state else store_value_floats(table)
     cdef const float *values
     cdef uint32_t g, fetched, at = 0
     cdef bint good
-    cdef Outcome outcome = _groups_are_good(me, head, body, dim, dim * 4, out,
-                                            reply, &good)
+    cdef Outcome outcome = _groups_are_good(me, head, body, floats, floats * 4, out, reply, &good)
     if not good:
         return outcome
+    if state and not store_adds_state(table):
+        return _error(out, reply, b"state", b"the state of table %llu does not add up: only add, "
+                      b"sgd, adagrad and ftrl take differences of rows. Push gradients (adam), "
+                      b"weighted values (average) or what the Python method expects",
+                      head.table, 0)
     if top.seq == 0 or head.incarnation == 0:
         return _error(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
     keys = <const uint64_t *>(groups + top.groups)
     values = <const float *>(keys + top.keys)
+    if store_access(table) == ACCESS_PYTHON:
+        if _python_push(me.door, table, head, top, groups, keys, values, out, reply):
+            me.pushes += 1
+        return OUTCOME_REPLY
     fetched = 0 if top.keys < 8 * <uint64_t>top.groups else top.keys
     for g in range(top.groups):
         while fetched < top.keys and fetched < at + groups[g].keys + FETCH_AHEAD:
@@ -186,7 +215,7 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head, const cha
             # The mark first: a push that ran out of memory half-way must not be applied again.
             if store_set_mark(me.shard, groups[g].fragment, head.incarnation, top.seq) < 0 \
                     or store_push(me.shard, table, groups[g].fragment, keys + at, groups[g].keys,
-                                  values + at * dim) < 0:
+                                  values + at * floats, state) < 0:
                 return _error(out, reply, b"memory",
                               b"the server has no memory left for fragment %llu",
                               groups[g].fragment, 0)
@@ -222,7 +251,12 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
         room = ask.keys_max
     cursor = ask.cursor
     rows = <float *>(keys + room)
-    n = store_scan(me.shard, table, ask.fragment, &cursor, keys, rows, room)
+    if store_access(table) == ACCESS_PYTHON:
+        if not _python_scan(me.door, table, head.table, ask.fragment, &cursor, keys, rows, &n, room,
+                            out, reply):
+            return OUTCOME_REPLY
+    else:
+        n = store_scan(me.shard, table, ask.fragment, &cursor, keys, rows, <uint32_t>dim, room)
     packed = <float *>(keys + n)            # fewer keys came than there was room for: close the gap
     if n < room:
         memmove(packed, rows, n * dim * 4)
@@ -235,6 +269,177 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     reply.kind = KIND_SCANNED
     reply.body_bytes = _padded(sizeof(ScannedHead) + n * (8 + dim * 4))
     return OUTCOME_REPLY
+
+
+# --- tables whose access method is written in Python ---------------------------------------------
+
+cdef bint _python_pull(void *door, Table *table, uint32_t number, const GroupHead *top,
+                       const Group *groups, const uint64_t *keys, bint state, float *rows,
+                       char *out, Reply *reply) noexcept with gil:
+    """Rows of a PULL, through the table's `init` and `pull`; False = `reply` is an ERROR."""
+    cdef ShardThread me = <ShardThread>door
+    cdef const float[:, ::1] view
+    if top.keys == 0:
+        return True
+    try:
+        whole = _whole_rows(me, table, number, top, groups, keys)
+        if not state:
+            whole = _block(me.methods[number].pull(whole), top.keys, store_dim(table), "pull")
+        view = whole
+        memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
+        return True
+    except BaseException as error:
+        _python_error(error, me.methods[number], out, reply)
+        return False
+
+
+cdef bint _python_push(void *door, Table *table, const FrameHeader *head, const GroupHead *top,
+                       const Group *groups, const uint64_t *keys, const float *values, char *out,
+                       Reply *reply) noexcept with gil:
+    """Applies a PUSH through the table's `push`: all of it or, on an exception, nothing."""
+    cdef ShardThread me = <ShardThread>door
+    cdef Shard *shard = me.store.shard
+    cdef uint32_t g, at, fragment
+    cdef uint32_t dim = store_dim(table)
+    cdef const float[:, ::1] changed
+    cdef const uint64_t[::1] unique
+    reply.kind = KIND_PUSHED
+    reply.body_bytes = 0
+    try:
+        at = 0
+        work = []               # per fragment that has not had it: (fragment, keys, start in rows)
+        blocks, gradients, total = [], [], 0
+        for g in range(top.groups):
+            fragment = groups[g].fragment
+            if store_mark(shard, fragment, head.incarnation) >= top.seq:
+                me.context.repeated += 1
+            elif groups[g].keys:
+                some = _copied(keys + at, groups[g].keys)
+                pushed = np.empty((groups[g].keys, dim), np.float32)
+                _fill(pushed, values + <uint64_t>at * dim)
+                some, pushed = _merged(some, pushed)
+                work.append((fragment, some, total))
+                blocks.append(_rows_of(me, table, head.table, fragment, some))
+                gradients.append(pushed)
+                total += len(some)
+            else:
+                work.append((fragment, np.empty(0, np.uint64), total))
+            at += groups[g].keys
+        if total:
+            rows = me.methods[head.table].push(np.concatenate(blocks), np.concatenate(gradients))
+            changed = _block(rows, total, store_floats(table), "push")
+        for fragment, some, start in work:
+            if store_set_mark(shard, fragment, head.incarnation, top.seq) < 0:
+                raise MemoryError(f"no memory for a mark of fragment {fragment}")
+            unique = some
+            if len(some) and store_put(shard, table, fragment, &unique[0], <uint32_t>len(some),
+                                       &changed[<uint32_t>start, 0]) < 0:
+                raise MemoryError(f"no memory for rows of fragment {fragment}")
+            me.context.rows_pushed += len(some)
+        return True
+    except BaseException as error:
+        _python_error(error, me.methods[head.table], out, reply)
+        return False
+
+
+cdef bint _python_scan(void *door, Table *table, uint32_t number, uint32_t fragment,
+                       uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
+                       char *out, Reply *reply) noexcept with gil:
+    """Rows of a SCAN as a pull would give them; False = `reply` is an ERROR."""
+    cdef ShardThread me = <ShardThread>door
+    cdef uint32_t floats = store_floats(table)
+    cdef float[:, ::1] whole
+    cdef const float[:, ::1] view
+    try:
+        room = min(room, max(<uint32_t>1, <uint32_t>(SUBFRAME_BYTES // (4 * floats))))
+        stored = np.empty((room, floats), np.float32)
+        whole = stored
+        n[0] = store_scan(me.store.shard, table, fragment, cursor, keys, &whole[0, 0], floats, room)
+        if n[0]:
+            view = _block(me.methods[number].pull(stored[:n[0]]), n[0], store_dim(table), "pull")
+            memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
+        return True
+    except BaseException as error:
+        _python_error(error, me.methods[number], out, reply)
+        return False
+
+
+cdef _copied(const uint64_t *keys, uint32_t n):
+    """The keys as an array of their own."""
+    cdef uint64_t[::1] view
+    found = np.empty(n, np.uint64)
+    view = found
+    memcpy(&view[0], keys, n * sizeof(uint64_t))
+    return found
+
+
+cdef _fill(rows, const float *source):
+    cdef float[:, ::1] view = rows
+    memcpy(&view[0, 0], source, view.shape[0] * view.shape[1] * sizeof(float))
+
+
+cdef _whole_rows(ShardThread me, Table *table, uint32_t number, const GroupHead *top,
+                 const Group *groups, const uint64_t *keys):
+    """Weights and state of all keys of a request, in their order."""
+    cdef uint32_t g, at = 0
+    blocks = []
+    for g in range(top.groups):
+        if groups[g].keys:
+            blocks.append(_rows_of(me, table, number, groups[g].fragment,
+                                   _copied(keys + at, groups[g].keys)))
+        at += groups[g].keys
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+cdef _rows_of(ShardThread me, Table *table, uint32_t number, uint32_t fragment, keys):
+    """Weights and state of a fragment's keys; those without a row from the table's `init`."""
+    cdef const uint64_t[::1] wanted = keys
+    cdef uint32_t n = <uint32_t>wanted.shape[0]
+    cdef uint32_t floats = store_floats(table)
+    cdef uint8_t[::1] found
+    cdef float[:, ::1] view
+    rows = np.empty((n, floats), np.float32)
+    has = np.empty(n, np.uint8)
+    view, found = rows, has
+    store_has(me.store.shard, table, fragment, &wanted[0], n, &found[0])
+    store_pull(me.store.shard, table, fragment, &wanted[0], n, &view[0, 0], floats)
+    fresh = has == 0
+    if fresh.any():
+        rows[fresh] = _block(me.methods[number].init(keys[fresh]), int(fresh.sum()), floats, "init")
+    return rows
+
+
+def _merged(keys, values):
+    """Each key once, with the sum of its values."""
+    unique, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    if len(unique) == len(keys):
+        return keys, values
+    sums = np.zeros((len(unique), values.shape[1]), np.float32)
+    np.add.at(sums, place, values)
+    return unique, sums
+
+
+def _block(rows, n, floats, name):
+    """What a method returned, as float32 (n, floats); says so if it is anything else."""
+    block = np.ascontiguousarray(rows, np.float32)
+    if block.shape != (n, floats):
+        raise ValueError(f"{name}() must return rows of shape ({n}, {floats}), it returned "
+                         f"{block.shape}")
+    return block
+
+
+cdef void _python_error(error, method, char *out, Reply *reply) noexcept:
+    """An ERROR body with the end of the traceback, for whoever sent the request."""
+    cdef bytes body
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    if len(text) > TRACEBACK_CHARS:
+        text = "..." + text[-TRACEBACK_CHARS:]
+    name = f"{type(method).__module__}:{type(method).__qualname__}"
+    told = RemoteError(f"access method {name} failed at the server:\n{text}", "access")
+    body = error_frame(told).body
+    memcpy(out, <const char *>body, len(body))
+    reply.kind = KIND_ERROR
+    reply.body_bytes = len(body)
 
 
 cdef class ShardThread:
@@ -260,12 +465,15 @@ cdef class ShardThread:
     cdef ShardLoop loop
     cdef Handler handler
     cdef Context context
+    cdef dict methods           # table number -> instance of AccessMethod
     cdef object thread
 
     def __init__(self, listener, make_session, row_ops, int frag_num, double park_limit_s, name):
         self.store = PyShardStore(frag_num, row_ops)
         self.loop = ShardLoop(listener, make_session, park_limit_s)
         memset(&self.context, 0, sizeof(Context))
+        self.methods = {}
+        self.context.door = <void *>self
         self.context.shard = self.store.shard
         self.context.frag_num = frag_num
         self.handler.context = &self.context
@@ -294,18 +502,71 @@ cdef class ShardThread:
             self.loop.wake()
         self.loop.submit(take)
 
-    def add_table(self, number, dim, access, init, scale, seed, hyper):
+    def add_table(self, number, dim, access, init, scale, seed, hyper, track=0, method=None):
         """Makes a table known to this shard.  Waits for the shard's thread.
+
+        Parameters
+        ----------
+        number, dim, access, init, scale, seed, hyper, track
+            As `ShardStore.add_table` takes them.
+        method : AccessMethod, optional
+            What access method 6 (Python) calls, in the shard's thread: an instance for this shard
+            alone.
 
         Raises
         ------
         MisuseError
-            Rows wider than one part of a pull or push can carry.
+            Rows wider than one part of a pull or push can carry, or a method too many or missing.
         """
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
-        self.loop.submit(
-            lambda: self.store.add_table(number, dim, access, init, scale, seed, hyper))
+        if (access == ACCESS_PYTHON) != (method is not None):
+            raise MisuseError(f"table {number}: access method {ACCESS_PYTHON} and no other needs "
+                              f"an AccessMethod, got access {access} and {method!r}")
+        state_floats = 0 if method is None else method.state_floats
+        if type(state_floats) is not int or not 0 <= state_floats <= STATE_FLOATS_MAX:
+            raise MisuseError(f"{type(method).__qualname__}.state_floats must be an integer from 0 "
+                              f"to {STATE_FLOATS_MAX:,}, got {state_floats!r}")
+
+        def add():
+            self.store.add_table(number, dim, access, init, scale, seed, hyper, track, state_floats)
+            if method is not None:
+                self.methods.setdefault(number, method)
+        self.loop.submit(add)
+
+    def close_round(self, number):
+        """Ends a round of an ``average`` table in this shard; the rows that it changed.
+
+        Each row that was pushed becomes the weighted mean of what was pushed.  Waits for the
+        shard's thread, which serves nothing else meanwhile: a walk at the speed of memory.
+        """
+        return self.loop.submit(lambda: self.store.close_round(number))
+
+    def set_tick(self, tick):
+        """Sets the clock (uint32) that pushes leave in rows of tables that track touches."""
+        self.loop.submit(lambda: self.store.set_tick(tick))
+
+    def delete(self, number, keys):
+        """Deletes the rows of `keys` (uint64 (n,), all of this shard's fragments); their number."""
+        return self.loop.submit(lambda: self.store.delete(number, keys))
+
+    def expire(self, number, before_tick):
+        """Deletes rows that no push has touched since `before_tick`; their number.
+
+        Goes from fragment to fragment, so that requests are served in between.
+        """
+        fragments = self.loop.submit(self.store.fragments)
+        return sum([
+            self.loop.submit(lambda f=f: self.store.expire(number, before_tick, [f]))
+            for f in fragments])
+
+    def touched(self, number, keys):
+        """Ticks of the last pushes to `keys`: uint32 (n,)."""
+        return self.loop.submit(lambda: self.store.touched(number, keys))
+
+    def versions(self, number, keys):
+        """Versions of the rows of `keys`: uint64 (n,)."""
+        return self.loop.submit(lambda: self.store.versions(number, keys))
 
     def stats(self):
         """Counters of loop, requests and store, as a dict of numbers."""

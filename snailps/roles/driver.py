@@ -103,7 +103,8 @@ class Driver(Node):
 
     def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
         """Starts a push; ``.wait()`` for its end."""
-        return self.client.push_async(self._find(table)[0], keys, values)
+        number, declared = self._find(table)
+        return self.client.push_async(number, keys, values, merge=declared.check_push(values))
 
     @property
     def client(self) -> Client:

@@ -54,11 +54,6 @@ class LocalTable:
         rows = np.ascontiguousarray(values, np.float32)
         if rows.ndim == 1:
             rows = rows.reshape(len(keys), -1)
-        if rows.shape[1:] != (self.declaration.dim,):
-            raise MisuseError(
-                f"table {self.declaration.name!r} has rows of {self.declaration.dim} values, "
-                f"got shape {rows.shape}"
-            )
         self._driver.push_async(self.declaration.name, _as_keys(keys), rows).wait()
 
 

@@ -15,6 +15,7 @@ from snailps import kernels
 from snailps.config import ServerSettings, effective_shard_num
 from snailps.errors import ClusterError, ProtocolError
 from snailps.roles._shard import ShardThread
+from snailps.roles.access import load_method
 from snailps.roles.node import Node, advertised, cores, open_listener, peak_rss_mb
 from snailps.roles.tables import Table
 from snailps.store.route import Route
@@ -88,7 +89,8 @@ class Server(Node):
                     raise ProtocolError(f"MakeTables: expected [number, table], got {item!r}")
                 table = Table.from_dict(item[1])
                 for shard in self._shards:
-                    shard.add_table(item[0], *table.store_arguments())
+                    method = load_method(table) if table.in_python else None
+                    shard.add_table(item[0], *table.store_arguments(), method=method)
         elif isinstance(message, messages.Ask):
             stats = [shard.stats() for shard in self._shards]
             return messages.Report({"shards": stats, "peak_rss_mb": peak_rss_mb()})

@@ -15,14 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import ConfigError, MisuseError
+from snailps.roles.access import load_method
 
 DIM_MAX = 65_536
 TENSOR_CHUNK = 1024
 """Values of a tensor in one row: 4 KiB, so that a frame carries 64 rows and even a small tensor
 spreads over the shards."""
-_SHARED_WITH_TENSOR = ("access", "init", "scale", "lr", "eps", "seed")
-_ACCESS = {"add": 0, "sgd": 1, "adagrad": 2}  # numbers of _ops.pxd
+_SHARED_WITH_TENSOR = (
+    "access", "init", "scale", "lr", "eps", "seed", "beta1", "beta2", "l1", "l2", "beta",
+)  # fmt: skip
+_ACCESS = {"add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5}  # of _ops.pxd
+_PYTHON = 6
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2}
+_TRACK = {"": 0, "touch": 1, "version": 2, "touch+version": 3}
+_LINEAR = {"add", "sgd", "average"}
+"""Pushing twice is pushing the sum."""
+_ADDS_STATE = {"add", "sgd", "adagrad", "ftrl"}
+_STEPS = {"sgd", "adagrad", "adam", "ftrl"}
+_NEEDS_EPS = {"adagrad", "adam"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +46,30 @@ class Table:
     dim : int
         float32 values in a row, 1 to 65,536.
     access : str
-        What a push does to a row: ``add`` (``w += value``), ``sgd`` (``w -= lr * value``) or
-        ``adagrad`` (per-element steps; Duchi, Hazan, Singer, JMLR 2011).
+        What a push does to a row: ``add``, ``sgd``, ``adagrad``, ``adam``, ``ftrl``, ``average``
+        (docs/access_methods.md has the formulae), or ``package.module:Class``, an `AccessMethod`
+        that every server can import.
     init : str
         First value of a row: ``zeros``, ``uniform`` (in ``[-scale, scale)``) or ``normal``
         (standard deviation ``scale``); a function of `seed` and the key alone.
     scale : float
-    lr, eps : float
-        Step size; added to AdaGrad's root.
+    lr : float
+        Step size; FTRL's alpha.
+    eps : float
+        Added to the root that AdaGrad and Adam divide by.
     seed : int
         uint64.
     dtype : str
         Type of the values in memory: ``float32``.
+    beta1, beta2 : float
+        Adam's decay of the two moments.
+    l1, l2 : float
+        FTRL's penalties.
+    beta : float
+        FTRL's beta: how slowly the step size begins to fall.
+    track : str
+        What is kept beside each row: ``""``, ``touch`` (tick of its last push), ``version``
+        (number of the push that changed it last) or ``touch+version``.
     """
 
     name: str
@@ -59,6 +81,12 @@ class Table:
     eps: float = 1e-8
     seed: int = 0
     dtype: str = "float32"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    l1: float = 0.0
+    l2: float = 0.0
+    beta: float = 1.0
+    track: str = ""
 
     def __post_init__(self) -> None:
         def refuse(what: str, expected: str, got: object) -> ConfigError:
@@ -69,20 +97,33 @@ class Table:
             raise refuse("name", "1 to 64 letters, digits, '_', '-' or '.'", self.name)
         if type(self.dim) is not int or not 1 <= self.dim <= DIM_MAX:
             raise refuse("dim", f"1 to {DIM_MAX}", self.dim)
-        if not isinstance(self.access, str) or self.access not in _ACCESS:
-            raise refuse("access", " or ".join(_ACCESS), self.access)
+        if not isinstance(self.access, str) or not (self.in_python or self.access in _ACCESS):
+            raise refuse("access", " or ".join(_ACCESS) + " or package.module:Class", self.access)
         if not isinstance(self.init, str) or self.init not in _INIT:
             raise refuse("init", " or ".join(_INIT), self.init)
-        for field in ("scale", "lr", "eps"):
+        for field in ("scale", "lr", "eps", "l1", "l2", "beta"):
             value = getattr(self, field)
             if not isinstance(value, int | float) or not 0 <= value < 1e30:
                 raise refuse(field, "a number, 0 or more", value)
-        if self.access != "add" and self.lr == 0:
+        for field in ("beta1", "beta2"):
+            value = getattr(self, field)
+            # As the float32 that travels: 0.99999999 would be 1, and its correction 0.
+            if not isinstance(value, int | float) or not 0 <= value <= 1 - 2**-24:
+                raise refuse(field, "a number from 0, below 1", value)
+        if self.access in _STEPS and self.lr < 1e-30:
             raise refuse("lr", f"more than 0 for access {self.access!r}", self.lr)
+        if self.access in _NEEDS_EPS and self.eps < 1e-30:
+            raise refuse("eps", f"more than 0 for access {self.access!r}", self.eps)
+        if self.access == "ftrl" and self.beta < 1e-30:
+            raise refuse("beta", "more than 0 for access 'ftrl'", self.beta)
+        if self.access == "average" and self.dim == DIM_MAX:
+            raise refuse("dim", f"1 to {DIM_MAX - 1} for access 'average'", self.dim)
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise refuse("seed", "0 to 2^64 - 1", self.seed)
         if self.dtype != "float32":
             raise refuse("dtype", "float32, the only one so far", self.dtype)
+        if not isinstance(self.track, str) or self.track not in _TRACK:
+            raise refuse("track", " or ".join(map(repr, _TRACK)), self.track)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a message."""
@@ -101,15 +142,67 @@ class Table:
             raise ConfigError(f"table: expected the fields {sorted(cls.__slots__)}, got {data!r}")
         return cls(**data)
 
-    def store_arguments(self) -> tuple[int, int, int, float, int, tuple[float, ...]]:
-        """dim, access, init, scale, seed, hyper, as `ShardThread.add_table` takes them."""
+    @property
+    def in_python(self) -> bool:
+        """Whether its access method is a class of the user's."""
+        return ":" in self.access
+
+    @property
+    def state_floats(self) -> int:
+        """float32 values of optimiser state behind a row's weights.
+
+        Raises
+        ------
+        ConfigError
+            The access method is a class that cannot be imported here.
+        """
+        if self.in_python:
+            return load_method(self).state_floats
+        return {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1}.get(self.access, 0) * self.dim + (
+            self.access in ("adam", "average")
+        )
+
+    def check_width(self, rows: NDArray[np.float32], width: int) -> None:
+        """Refuses rows that are not `width` wide.
+
+        Raises
+        ------
+        MisuseError
+        """
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise MisuseError(
+                f"table {self.name!r} has rows of {width} values, got shape {rows.shape}"
+            )
+
+    def check_push(self, values: NDArray[np.float32], state: bool = False) -> bool:
+        """Whether repeated keys of a push have to be summed before it goes out.
+
+        Raises
+        ------
+        MisuseError
+            The values have another shape, or are differences of a state that does not add up.
+        """
+        if state and self.access not in _ADDS_STATE:
+            raise MisuseError(
+                f"table {self.name!r}: the state of access {self.access!r} does not add up, so the "
+                "optimiser runs at the server only: push gradients, or use one of "
+                + ", ".join(sorted(_ADDS_STATE))
+            )
+        width = self.dim + (self.access == "average")
+        self.check_width(values, self.dim + self.state_floats if state else width)
+        return not state and self.access not in _LINEAR
+
+    def store_arguments(self) -> tuple[int, int, int, float, int, tuple[float, ...], int]:
+        """dim, access, init, scale, seed, hyper, track, as `ShardThread.add_table` takes them."""
+        hyper = (self.lr, self.eps, self.beta1, self.beta2, self.l1, self.l2, self.beta)
         return (
             self.dim,
-            _ACCESS[self.access],
+            _PYTHON if self.in_python else _ACCESS[self.access],
             _INIT[self.init],
             float(self.scale),
             self.seed,
-            (float(self.lr), float(self.eps), 0.0, 0.0),
+            tuple(map(float, hyper)),
+            _TRACK[self.track],
         )
 
 
@@ -123,7 +216,7 @@ class Tensor:
         As of a `Table`.
     shape : tuple of int
         Sizes of the axes, each at least 1.
-    access, init, scale, lr, eps, seed
+    access, init, scale, lr, eps, seed, beta1, beta2, l1, l2, beta
         As of a `Table`.
 
     Notes
@@ -140,6 +233,11 @@ class Tensor:
     lr: float = 0.0
     eps: float = 1e-8
     seed: int = 0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    l1: float = 0.0
+    l2: float = 0.0
+    beta: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))

@@ -9,8 +9,6 @@ master for what concerns the job as a whole.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config import JobSettings
-from snailps.errors import ConfigError, MisuseError
+from snailps.errors import MisuseError
+from snailps.roles.loading import load_named
 from snailps.roles.tables import Table, Tensor
 from snailps.transport._client import Client, Pending
 
@@ -231,7 +230,9 @@ class Worker:
 
     # --- to be used by the model -----------------------------------------------------------
 
-    def pull(self, table: str, keys: Keys, out: Rows | None = None) -> Rows:
+    def pull(
+        self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False
+    ) -> Rows:
         """Rows of `keys` as they are now.
 
         Parameters
@@ -241,41 +242,58 @@ class Worker:
             uint64 (n,); repeated keys are allowed.
         out : numpy.ndarray, optional
             float32 (n, dim) to be filled; rows contiguous, their stride free.
+        state : bool
+            The optimiser's state behind the weights: rows are ``dim + Table.state_floats`` wide.
 
         Returns
         -------
         numpy.ndarray
             float32 (n, dim).
         """
-        rows: Rows = self.pull_async(table, keys, out).wait()
+        rows: Rows = self.pull_async(table, keys, out, state=state).wait()
         return rows
 
-    def pull_async(self, table: str, keys: Keys, out: Rows | None = None) -> Pending:
+    def pull_async(
+        self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False
+    ) -> Pending:
         """Starts a pull; ``.wait()`` gives the rows."""
         number, declared = self._find(table)
+        width = declared.dim + declared.state_floats if state else declared.dim
         if out is None:
-            out = np.empty((len(keys), declared.dim), np.float32)
-        self._check_width(declared, out)
-        return self._client.pull_async(number, keys, out)  # type: ignore[union-attr]
+            out = np.empty((len(keys), width), np.float32)
+        declared.check_width(out, width)
+        return self._client.pull_async(number, keys, out, state)  # type: ignore[union-attr]
 
-    def push(self, table: str, keys: Keys, values: Rows) -> None:
+    def push(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> None:
         """Hands `values` to the table's access method, row by row; returns once it is done.
 
         Parameters
         ----------
         table : str
         keys : numpy.ndarray
-            uint64 (n,).
+            uint64 (n,).  The values of a repeated key count as their sum.
         values : numpy.ndarray
-            float32 (n, dim).
-        """
-        self.push_async(table, keys, values).wait()
+            float32 (n, dim); (n, dim + 1) for access method ``average``.
+        state : bool
+            `values` are differences of weights and state, (n, dim + state_floats): the optimiser
+            ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``, ``ftrl``.
 
-    def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
+        Raises
+        ------
+        MisuseError
+            Wrong shape, or the table's state does not add up.
+        """
+        self.push_async(table, keys, values, state=state).wait()
+
+    def push_async(
+        self, table: str, keys: Keys, values: Rows, *, state: bool = False
+    ) -> Pending:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
         number, declared = self._find(table)
-        self._check_width(declared, values)
-        return self._client.push_async(number, keys, values)  # type: ignore[union-attr]
+        merge = declared.check_push(values, state)
+        return self._client.push_async(  # type: ignore[union-attr]
+            number, keys, values, state, merge
+        )
 
     def pull_tensor(self, name: str) -> NDArray[np.float32]:
         """A whole tensor as it is now, float32 of its shape."""
@@ -306,12 +324,6 @@ class Worker:
             known = ", ".join(sorted(self._tables)) or "none"
             raise MisuseError(f"no table {table!r} was declared; declared: {known}") from None
 
-    def _check_width(self, table: Table, rows: Rows) -> None:
-        if rows.ndim != 2 or rows.shape[1] != table.dim:
-            raise MisuseError(
-                f"table {table.name!r} has rows of {table.dim} values, got shape {rows.shape}"
-            )
-
     def _connect(
         self,
         client: Client,
@@ -335,39 +347,4 @@ def load_class(path: str, origin: str) -> type[Worker]:
     ConfigError
         It cannot be imported or is no `Worker`; says how to make it importable.
     """
-    module_name, _, class_name = path.partition(":")
-    where = f"{origin}: worker_class: {path}"
-    if not class_name:
-        raise ConfigError(f"{where}: expected package.module:Class")
-    if module_name == "__main__":
-        raise ConfigError(
-            f"{where}: a class defined in a script or a notebook cell exists in that process only; "
-            "put it into a file (mymodel.py) and name it mymodel:" + class_name
-        )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{where}: {error} on this machine. Start the process in the folder that holds "
-            f"{module_name.split('.')[0]!r}, name that folder in PYTHONPATH, or pip install it "
-            "on every machine"
-        ) from None
-    except Exception as error:
-        raise ConfigError(
-            f"{where}: importing {module_name} fails: {type(error).__name__}: {error}"
-        ) from error
-    cls = getattr(module, class_name, None)
-    if not (isinstance(cls, type) and issubclass(cls, Worker)):
-        have = sorted(
-            name
-            for name, value in vars(module).items()
-            if isinstance(value, type) and issubclass(value, Worker) and value is not Worker
-        )
-        raise ConfigError(
-            f"{where}: {module_name} has no snailps.Worker of that name; it has: "
-            f"{', '.join(have) or 'none'}"
-        )
-    return cls
+    return load_named(path, f"{origin}: worker_class: {path}", Worker)

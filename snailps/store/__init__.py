@@ -8,6 +8,7 @@
 `_store`          one shard's rows, pulls, pushes and marks; ``_store.pxd`` is its C header
 ``_batch.pxd``    lookups of many keys, their cache misses overlapping
 ``_slab.pxd``     index and slab of one table in one fragment, and how they grow
+``_upkeep.pxd``   ticks and versions beside rows, expiry, rounds of averages
 ``_arena.pxd``    the memory behind them
 ``_marks.pxd``    highest push applied, per incarnation
 ================  ==============================================================================

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from snailps._hash cimport hash_key
 from snailps.store._slab cimport (
-    Bucket, Part, Slab, key_of, lowest_bit, match8, part_find, row_at, weights_of,
+    Bucket, Part, Slab, first_row, key_of, lowest_bit, match8, part_find, row_at, weights_of,
 )
 
 cdef extern from *:
@@ -64,27 +64,26 @@ cdef inline void find_rows(Batch *batch, const Slab *slab, uint32_t n,
         batch.rows[i] = row
 
 
-cdef inline void _copy_floats(float *out, const float *weights, uint32_t dim) noexcept nogil:
+cdef inline void _copy_floats(float *out, const float *weights, uint32_t n) noexcept nogil:
     cdef uint32_t i
-    if dim <= 8:                # a call of memcpy would cost more than the copy
-        for i in range(dim):
+    if n <= 8:                  # a call of memcpy would cost more than the copy
+        for i in range(n):
             out[i] = weights[i]
     else:
-        memcpy(out, weights, dim * sizeof(float))
+        memcpy(out, weights, n * sizeof(float))
 
 
 cdef inline void copy_rows(Batch *batch, const Slab *slab, const uint64_t *keys, uint32_t n,
-                            float *out) noexcept nogil:
-    """Third step of a pull."""
+                            float *out, uint32_t floats) noexcept nogil:
+    """Third step of a pull: the weights (floats = dim), or weights and state of each row."""
     cdef uint32_t i
-    cdef uint32_t dim = slab.dim
     cdef char *row
     for i in range(n):
         row = batch.rows[i]
         if row == NULL or key_of(row) != keys[i]:
             row = part_find(slab, batch.parts[i], keys[i], batch.tags[i])
         if row != NULL:
-            _copy_floats(out, weights_of(row), dim)
+            _copy_floats(out, weights_of(row), floats)
         else:
-            slab.ops.init(slab.init, slab.scale, slab.seed, keys[i], out, dim)
-        out += dim
+            first_row(slab, keys[i], out, floats)
+        out += floats

@@ -3,6 +3,7 @@
 
     (table, fragment, keys) -> hash -> index -> rows -> weights out          store_pull
     (table, fragment, keys, values) -> rows -> access method applied         store_push
+    (table, fragment, keys, rows) -> rows, replaced                          store_put
     (fragment, incarnation) -> highest seq applied                           store_mark
 
 One `Shard` belongs to one thread, so nothing here locks.  No sockets, frames or routes: who asks,
@@ -14,19 +15,23 @@ Lookups run in batches, so that their cache misses overlap: `_batch.pxd`.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport isfinite
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
-from snailps._ops cimport ACCESS_ADAGRAD, ACCESS_ADD, INIT_NORMAL, INIT_ZEROS, RowOps
+from snailps._ops cimport (
+    ACCESS_ADD, ACCESS_AVERAGE, ACCESS_PYTHON, HYPER_NUM, INIT_NORMAL, INIT_ZEROS, RowOps, RowStep,
+    state_floats_of, value_floats_of,
+)
 from snailps.store._arena cimport Arena, arena_cut, arena_end, arena_used
 from snailps.store._batch cimport BATCH, Batch, copy_rows, fetch, find_rows, hash_batch
 from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
 from snailps.store._slab cimport (
-    CHUNK_BYTES, KEY_BYTES, Part, Slab, key_of, part_clear, part_drop, part_find, part_insert,
-    row_at, slot_of, weights_of,
+    CHUNK_BYTES, KEY_BYTES, Part, Slab, holds_row, key_of, part_clear, part_delete, part_drop,
+    part_find, part_insert, row_at, slot_of, weights_of,
 )
+from snailps.store._upkeep cimport close_part, drop_if_empty, expire_part, track_push
 
 import numpy as np
 
@@ -37,6 +42,9 @@ cdef enum:
     TABLE_ID_MAX = 0xFFFF
     FRAG_NUM_MAX = 1 << 20
     DIM_MAX = 1 << 24
+    STATE_MAX = 1 << 26
+    TRACK_TOUCH = 1
+    TRACK_VERSION = 2
 
 cdef struct Fragment:
     Marks marks
@@ -45,8 +53,9 @@ cdef struct Fragment:
 cdef struct Table:
     Slab slab
     uint32_t table_id
-    int access
-    float[4] hyper
+    uint32_t value_floats
+    uint32_t track              # TRACK_TOUCH, TRACK_VERSION
+    float[HYPER_NUM] hyper
 
 cdef struct Shard:
     Arena arena
@@ -54,6 +63,7 @@ cdef struct Shard:
     Table **tables              # by table id; NULL = no such table
     uint32_t table_cap
     uint32_t frag_num
+    uint32_t tick               # the caller's clock: what a push leaves in rows that track it
     const RowOps *ops
 
 
@@ -65,6 +75,23 @@ cdef Table *store_table(Shard *shard, uint32_t table_id) noexcept nogil:
 
 cdef uint32_t store_dim(Table *table) noexcept nogil:
     return table.slab.dim
+
+
+cdef uint32_t store_floats(Table *table) noexcept nogil:
+    return table.slab.floats
+
+
+cdef uint32_t store_value_floats(Table *table) noexcept nogil:
+    return table.value_floats
+
+
+cdef int store_access(Table *table) noexcept nogil:
+    return table.slab.access
+
+
+cdef bint store_adds_state(Table *table) noexcept nogil:
+    return table.slab.access != ACCESS_PYTHON \
+        and table.slab.ops.add_state[table.slab.access] != NULL
 
 
 cdef bint store_owns(Shard *shard, uint32_t fragment) noexcept nogil:
@@ -94,26 +121,26 @@ cdef inline uint32_t _hash_mixed_batch(Batch *batch, Shard *shard, Slab *slab,
 
 
 cdef void store_pull(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                     uint32_t n, float *out) noexcept nogil:
+                     uint32_t n, float *out, uint32_t floats) noexcept nogil:
     cdef Slab *slab = &table.slab
     cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t row_bytes = KEY_BYTES + slab.dim * <uint32_t>sizeof(float)
+    cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
     cdef uint32_t m
     cdef Batch batch
     while n:
         m = min(n, <uint32_t>BATCH)
         hash_batch(&batch, part, keys, m)
         find_rows(&batch, slab, m, row_bytes)
-        copy_rows(&batch, slab, keys, m, out)
+        copy_rows(&batch, slab, keys, m, out, floats)
         keys += m
-        out += <uint64_t>m * slab.dim
+        out += <uint64_t>m * floats
         n -= m
 
 
 cdef uint32_t store_pull_any(Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
-                             float *out) noexcept nogil:
+                             float *out, uint32_t floats) noexcept nogil:
     cdef Slab *slab = &table.slab
-    cdef uint32_t row_bytes = KEY_BYTES + slab.dim * <uint32_t>sizeof(float)
+    cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
     cdef uint32_t done = 0
     cdef uint32_t m, owned
     cdef Batch batch
@@ -121,7 +148,7 @@ cdef uint32_t store_pull_any(Shard *shard, Table *table, const uint64_t *keys, u
         m = min(n - done, <uint32_t>BATCH)
         owned = _hash_mixed_batch(&batch, shard, slab, keys + done, m)
         find_rows(&batch, slab, owned, row_bytes)
-        copy_rows(&batch, slab, keys + done, owned, out + <uint64_t>done * slab.dim)
+        copy_rows(&batch, slab, keys + done, owned, out + <uint64_t>done * floats, floats)
         done += owned
         if owned < m:
             break
@@ -143,14 +170,19 @@ cdef void store_fetch(Shard *shard, Table *table, const uint64_t *keys,
         n -= m
 
 
-cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                    uint32_t n, const float *values) noexcept nogil:
+cdef int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
+                      uint32_t n, const float *values, uint32_t value_floats,
+                      RowStep step) noexcept nogil:
+    """Takes each key's row through `step`, or (step NULL) copies the value over it."""
     cdef Slab *slab = &table.slab
     cdef Part *part = &slab.parts[fragment]
     cdef uint32_t m, i
+    cdef bint tracked = slab.touch_at or slab.version_at
     cdef bint moved             # an insertion moved rows: this batch's candidates are void
     cdef char *row
     cdef Batch batch
+    if slab.version_at and n:
+        part.version += 1
     while n:
         m = min(n, <uint32_t>BATCH)
         hash_batch(&batch, part, keys, m)
@@ -165,11 +197,40 @@ cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_
                     if row == NULL:
                         return -1
                     moved = moved or part.chunk_num == 1
-            slab.ops.apply(table.access, table.hyper, weights_of(row), values, slab.dim)
-            values += slab.dim
+            if step == NULL:
+                memcpy(weights_of(row), values, value_floats * sizeof(float))
+            else:
+                step(table.hyper, weights_of(row), values, slab.dim)
+            if tracked:
+                track_push(slab, part, row)
+            values += value_floats
         keys += m
         n -= m
     return 0
+
+
+cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
+                    uint32_t n, const float *values, bint state) noexcept nogil:
+    cdef const RowOps *ops = table.slab.ops
+    if state:
+        return _change_rows(table, fragment, keys, n, values, table.slab.floats,
+                            ops.add_state[table.slab.access])
+    return _change_rows(table, fragment, keys, n, values, table.value_floats,
+                        ops.apply[table.slab.access])
+
+
+cdef int store_put(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
+                   uint32_t n, const float *rows) noexcept nogil:
+    return _change_rows(table, fragment, keys, n, rows, table.slab.floats, NULL)
+
+
+cdef void store_has(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
+                    uint32_t n, uint8_t *found) noexcept nogil:
+    cdef Slab *slab = &table.slab
+    cdef Part *part = &slab.parts[fragment]
+    cdef uint32_t i
+    for i in range(n):
+        found[i] = part_find(slab, part, keys[i], <uint32_t>hash_key(keys[i])) != NULL
 
 
 # --- marks ---------------------------------------------------------------------------------------
@@ -186,16 +247,21 @@ cdef int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
 # --- walks and sums ------------------------------------------------------------------------------
 
 cdef uint32_t store_scan(Shard *shard, Table *table, uint32_t fragment, uint64_t *cursor,
-                         uint64_t *keys, float *rows, uint32_t max_rows) noexcept nogil:
+                         uint64_t *keys, float *rows, uint32_t floats,
+                         uint32_t max_rows) noexcept nogil:
     cdef Slab *slab = &table.slab
     cdef Part *part = &slab.parts[fragment]
     cdef uint32_t count = 0
+    cdef uint32_t slot
     cdef char *row
-    while count < max_rows and cursor[0] < part.rows:
-        row = row_at(slab, part, slot_of(slab, <uint32_t>cursor[0]))
-        keys[count] = key_of(row)
-        memcpy(rows + <uint64_t>count * slab.dim, weights_of(row), slab.dim * sizeof(float))
+    while count < max_rows and cursor[0] < part.used:
+        slot = slot_of(slab, <uint32_t>cursor[0])
         cursor[0] += 1
+        if not holds_row(slab, part, slot):
+            continue
+        row = row_at(slab, part, slot)
+        keys[count] = key_of(row)
+        memcpy(rows + <uint64_t>count * floats, weights_of(row), floats * sizeof(float))
         count += 1
     return count
 
@@ -222,7 +288,7 @@ cdef void _disown(Shard *shard, uint32_t fragment) noexcept nogil:
 
 
 cdef Table *_new_table(Shard *shard, uint32_t table_id, uint32_t dim,
-                       uint32_t state_floats) noexcept nogil:
+                       uint32_t state_floats, uint32_t track) noexcept nogil:
     """A table without rows; NULL = no memory.  The caller fills in its settings."""
     cdef uint32_t table_cap = max(shard.table_cap, <uint32_t>8)
     cdef Table **tables
@@ -249,11 +315,20 @@ cdef Table *_new_table(Shard *shard, uint32_t table_id, uint32_t dim,
     for f in range(shard.frag_num):
         part_clear(&slab.parts[f])
     table.table_id = table_id
+    table.track = track
     slab.arena = &shard.arena
     slab.ops = shard.ops
     slab.dim = dim
-    slab.state_floats = state_floats
-    slab.stride = KEY_BYTES + (dim + state_floats) * <uint32_t>sizeof(float)
+    slab.floats = dim + state_floats
+    slab.hyper = table.hyper
+    slab.tick = &shard.tick
+    slab.stride = KEY_BYTES + slab.floats * <uint32_t>sizeof(float)
+    if track & TRACK_TOUCH:
+        slab.touch_at = slab.stride
+        slab.stride += sizeof(uint32_t)
+    if track & TRACK_VERSION:
+        slab.version_at = slab.stride
+        slab.stride += sizeof(uint64_t)
     slab.chunk_rows = max(CHUNK_BYTES // slab.stride, <uint32_t>1)
     while <uint32_t>1 << slab.chunk_shift < slab.chunk_rows:
         slab.chunk_shift += 1
@@ -344,7 +419,7 @@ cdef class ShardStore:
         """
         _disown(self.shard, self._fragment(fragment))
 
-    def add_table(self, table_id, dim, access, init, scale, seed, hyper):
+    def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0, state_floats=0):
         """Declares a table; doing so again with the same settings has no effect.
 
         Parameters
@@ -359,8 +434,14 @@ cdef class ShardStore:
             Of the initialiser: half the width of the uniform, standard deviation of the normal.
         seed : int
             Of the initialiser, 0 to 2^64 - 1.
-        hyper : sequence of 4 float
-            The access method's hyper-parameters.
+        hyper : sequence of float
+            The access method's hyper-parameters, in the order of `Hyper` in ``_ops.pxd``; at most
+            8, missing ones are 0.
+        track : int
+            What is kept beside each row: 1 the tick of its last push, 2 its version, 3 both.
+        state_floats : int
+            Floats of state behind the weights, for access method 6 (Python); the others have
+            theirs.
 
         Raises
         ------
@@ -370,39 +451,50 @@ cdef class ShardStore:
         cdef Table *table
         table_id = _checked("table id", table_id, 0, TABLE_ID_MAX)
         dim = _checked("dim", dim, 1, DIM_MAX)
-        access = _checked("access method", access, ACCESS_ADD, ACCESS_ADAGRAD)
+        access = _checked("access method", access, ACCESS_ADD, ACCESS_PYTHON)
         init = _checked("initialiser", init, INIT_ZEROS, INIT_NORMAL)
         seed = _checked("seed", seed, 0, 2**64 - 1)
-        if len(hyper) != 4:
-            raise ConfigError(f"table {table_id}: expected 4 hyper-parameters, got {len(hyper)}")
+        track = _checked("track", track, 0, TRACK_TOUCH | TRACK_VERSION)
+        state = _checked("state_floats", state_floats, 0, STATE_MAX)
+        if access != ACCESS_PYTHON:
+            state = state_floats_of(access, dim)
+        if len(hyper) > HYPER_NUM:
+            raise ConfigError(f"table {table_id}: expected at most {HYPER_NUM} hyper-parameters, "
+                              f"got {len(hyper)}")
         settings = tuple(float(np.float32(x)) for x in (scale, *hyper))
+        settings += (0.0,) * (1 + HYPER_NUM - len(settings))
         if not all(isfinite(x) for x in settings):
             raise ConfigError(f"table {table_id}: scale and hyper-parameters must be finite "
                               f"float32 numbers, got {scale} and {list(hyper)}")
-        wanted = (dim, access, init, seed, *settings)
+        wanted = (dim, access, init, seed, *settings, track, state)
         table = store_table(self.shard, table_id)
         if table != NULL:
-            present = (table.slab.dim, table.access, table.slab.init, table.slab.seed,
-                       table.slab.scale, *(table.hyper[i] for i in range(4)))
+            present = (table.slab.dim, table.slab.access, table.slab.init, table.slab.seed,
+                       table.slab.scale, *[table.hyper[i] for i in range(<int>HYPER_NUM)],
+                       table.track, table.slab.floats - table.slab.dim)
             if present != wanted:
                 raise ConfigError(
-                    f"table {table_id} exists with (dim, access, init, seed, scale, hyper) = "
-                    f"{present}, and is declared again with {wanted}: use another table or name")
+                    f"table {table_id} exists with (dim, access, init, seed, scale, hyper, track, "
+                    f"state) = {present}, and is declared again with {wanted}: use another table "
+                    "or name")
             return
-        table = _new_table(self.shard, table_id, dim, dim if access == ACCESS_ADAGRAD else 0)
+        table = _new_table(self.shard, table_id, dim, state, track)
         if table == NULL:
             raise MemoryError(f"no memory for table {table_id} of {self.shard.frag_num} fragments")
-        table.access = access
+        table.value_floats = value_floats_of(access, dim)
+        table.slab.access = access
         table.slab.init = init
         table.slab.seed = seed
         table.slab.scale = settings[0]
-        for i in range(4):
+        for i in range(<int>HYPER_NUM):
             table.hyper[i] = settings[1 + i]
 
     # rows
 
-    def pull(self, table_id, keys):
+    def pull(self, table_id, keys, state=False):
         """Weights of `keys` (uint64 [n], any owned fragments) as float32 [n, dim].
+
+        With `state` the optimiser's state follows the weights: float32 [n, dim + state].
 
         Raises
         ------
@@ -412,16 +504,16 @@ cdef class ShardStore:
         cdef Table *table = self._table(table_id)
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
         cdef uint32_t n = _count(key_view.shape[0])
+        cdef uint32_t floats = table.slab.floats if state else table.slab.dim
         cdef uint32_t done
-        rows = np.empty((n, table.slab.dim), dtype=np.float32)
+        rows = np.empty((n, floats), dtype=np.float32)
         cdef float[:, ::1] row_view = rows
         if n == 0:
             return rows
         with nogil:
-            done = store_pull_any(self.shard, table, &key_view[0], n, &row_view[0, 0])
+            done = store_pull_any(self.shard, table, &key_view[0], n, &row_view[0, 0], floats)
         if done < n:
-            self._fragment(fragment_of(np.array([key_view[done]], np.uint64),
-                                       self.shard.frag_num)[0])
+            self._owned([key_view[done]])
         return rows
 
     def pull_fragment(self, table_id, fragment, keys):
@@ -443,7 +535,8 @@ cdef class ShardStore:
             raise SnailError(f"key {stray} does not belong to fragment {fragment}")
         if n:
             with nogil:
-                store_pull(self.shard, table, number, &key_view[0], n, &row_view[0, 0])
+                store_pull(self.shard, table, number, &key_view[0], n, &row_view[0, 0],
+                           table.slab.dim)
         return rows
 
     def fetch(self, table_id, keys):
@@ -460,11 +553,12 @@ cdef class ShardStore:
         if n:
             store_fetch(self.shard, table, &key_view[0], n)
 
-    def push(self, table_id, incarnation, seq, keys, values):
+    def push(self, table_id, incarnation, seq, keys, values, state=False):
         """Applies values (float32 [n, dim]) to `keys` (uint64 [n], any owned fragments).
 
         A fragment whose mark for the incarnation is `seq` or higher is left out, the marks of the
-        others become `seq`.
+        others become `seq`.  Values have dim + 1 floats for access method ``average``; with
+        `state` they are differences of weights and state, float32 [n, dim + state].
 
         Returns
         -------
@@ -474,8 +568,8 @@ cdef class ShardStore:
         Raises
         ------
         SnailError
-            If the table is unknown, a key's fragment not owned or the shapes do not fit; nothing
-            is applied then.
+            If the table is unknown, a key's fragment not owned, the shapes do not fit or the
+            table's state does not add up; nothing is applied then.
         MemoryError
             If a row could not be created; earlier ones are applied.
         """
@@ -485,13 +579,18 @@ cdef class ShardStore:
         cdef const uint64_t[::1] key_view
         cdef const float[:, ::1] value_view
         cdef uint32_t fragment, start, stop
+        cdef bint whole = state
         cdef int failed
         keys = np.asarray(keys, dtype=np.uint64)
         values = np.asarray(values, dtype=np.float32)
+        width = table.slab.floats if whole else table.value_floats
         _count(len(keys))
-        if keys.ndim != 1 or values.shape != (len(keys), table.slab.dim):
+        if table.slab.access == ACCESS_PYTHON or (whole and not store_adds_state(table)):
+            raise SnailError(f"push to table {table_id}: access method {table.slab.access} takes "
+                             f"no {'differences of state' if whole else 'values here'}")
+        if keys.ndim != 1 or values.shape != (len(keys), width):
             raise SnailError(f"push to table {table_id}: expected values of shape "
-                             f"({len(keys)}, {table.slab.dim}), got {values.shape}")
+                             f"({len(keys)}, {width}), got {values.shape}")
         owners = fragment_of(keys, self.shard.frag_num)
         order = np.argsort(owners, kind="stable")
         owners = owners[order]
@@ -507,7 +606,7 @@ cdef class ShardStore:
                 continue
             with nogil:
                 failed = store_push(self.shard, table, fragment, &key_view[start], stop - start,
-                                    &value_view[start, 0])
+                                    &value_view[start, 0], whole)
                 if failed == 0:
                     failed = store_set_mark(self.shard, fragment, who, number)
             if failed:
@@ -518,7 +617,9 @@ cdef class ShardStore:
     def scan(self, table_id, fragment, cursor=0, max_rows=1024):
         """The next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``.
 
-        Begin with cursor 0; no rows mean the end.
+        Begin with cursor 0; no rows mean the end.  A row that exists during the whole of a walk
+        is seen exactly once; one that is created or deleted meanwhile may be missed; a key that
+        is deleted and created again meanwhile may come twice.
 
         Raises
         ------
@@ -534,24 +635,148 @@ cdef class ShardStore:
         cdef uint64_t[::1] key_view = keys
         cdef float[:, ::1] row_view = rows
         count = store_scan(self.shard, table, number, &position, &key_view[0], &row_view[0, 0],
-                           limit)
+                           table.slab.dim, limit)
         return position, keys[:count].copy(), rows[:count].copy()
 
     def keys(self, table_id):
-        """Every key of the table that has a row here, uint64, by fragment and creation."""
+        """Every key of the table that has a row here, uint64, by fragment and slot.
+
+        Slots are in order of creation until a row is deleted: its slot goes to a later one.
+        """
         cdef Table *table = self._table(table_id)
         cdef uint64_t[::1] view
         cdef Part *part
         cdef uint64_t n = 0
-        cdef uint32_t fragment, number
+        cdef uint32_t fragment, number, slot
         found = np.empty(table.slab.rows, dtype=np.uint64)
         view = found
         for fragment in range(self.shard.frag_num):
             part = &table.slab.parts[fragment]
-            for number in range(part.rows):
-                view[n] = key_of(row_at(&table.slab, part, slot_of(&table.slab, number)))
-                n += 1
+            for number in range(part.used):
+                slot = slot_of(&table.slab, number)
+                if holds_row(&table.slab, part, slot):
+                    view[n] = key_of(row_at(&table.slab, part, slot))
+                    n += 1
         return found
+
+    # what happens to rows besides
+
+    def delete(self, table_id, keys):
+        """Deletes the rows of `keys` (uint64 [n], any owned fragments).
+
+        A deleted key reads as its first value again; its slot is used for the next new row.
+
+        Returns
+        -------
+        int
+            Rows deleted; keys without one are no error.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown or a key's fragment not owned; nothing is deleted then.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
+        cdef const uint32_t[::1] owner = self._owned(key_view)
+        cdef Py_ssize_t i
+        cdef uint64_t deleted = 0
+        for i in range(key_view.shape[0]):
+            deleted += part_delete(&table.slab, &table.slab.parts[owner[i]], key_view[i],
+                                   <uint32_t>hash_key(key_view[i]))
+        for i in range(key_view.shape[0]):
+            drop_if_empty(&table.slab, &table.slab.parts[owner[i]])
+        return deleted
+
+    def set_tick(self, tick):
+        """Sets the clock whose value a push leaves in rows of tables that track it.
+
+        Parameters
+        ----------
+        tick : int
+            0 to 2^32 - 1; seconds, rounds or whatever the caller counts.
+        """
+        self.shard.tick = _checked("tick", tick, 0, 2**32 - 1)
+
+    def touched(self, table_id, keys):
+        """Tick of the last push to each of `keys` (uint64 [n]) as uint32 [n]; 0 without a row.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown or does not track it, or a key's fragment is not owned.
+        """
+        return self._beside(table_id, keys, "touch", np.uint32)
+
+    def versions(self, table_id, keys):
+        """Version of each row of `keys` (uint64 [n]) as uint64 [n]; 0 without a row.
+
+        Pushes to the table in one fragment are numbered from 1; a row's version is the number of
+        the last one that changed it.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown or does not track it, or a key's fragment is not owned.
+        """
+        return self._beside(table_id, keys, "version", np.uint64)
+
+    def version(self, table_id, fragment):
+        """Number of the newest push to the table in a fragment; 0 = none so far."""
+        cdef Table *table = self._tracking(table_id, "version")
+        return table.slab.parts[self._fragment(fragment)].version
+
+    def expire(self, table_id, before_tick, fragments=None):
+        """Deletes the rows whose last push has a tick below `before_tick`.
+
+        Parameters
+        ----------
+        table_id, before_tick : int
+        fragments : sequence of int, optional
+            Look at these only; at all that are owned by default.
+
+        Returns
+        -------
+        int
+            Rows deleted.
+
+        Notes
+        -----
+        Reads every row's tick: about 10 ms a million rows, during which the shard serves nothing
+        else.  Give it a few fragments at a time where that matters.
+        """
+        cdef Table *table = self._tracking(table_id, "touch")
+        cdef uint32_t before = _checked("tick", before_tick, 0, 2**32 - 1)
+        numbers = self.fragments() if fragments is None else fragments
+        return sum([expire_part(&table.slab, &table.slab.parts[self._fragment(f)], before)
+                    for f in numbers])
+
+    def close_round(self, table_id):
+        """Ends a round of an ``average`` table: each row pushed becomes its weighted mean.
+
+        Returns
+        -------
+        int
+            Rows changed.
+
+        Raises
+        ------
+        SnailError
+            If the table is unknown or has another access method.
+
+        Notes
+        -----
+        One walk over the table's rows at the speed of memory.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef uint64_t changed = 0
+        cdef uint32_t fragment
+        if table.slab.access != ACCESS_AVERAGE:
+            raise SnailError(f"table {table_id} has no rounds: only access method average has")
+        with nogil:
+            for fragment in range(self.shard.frag_num):
+                changed += close_part(&table.slab, &table.slab.parts[fragment])
+        return changed
 
     # marks
 
@@ -593,7 +818,7 @@ cdef class ShardStore:
         """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
 
         ``tables`` maps a table id to its ``dim``, ``rows`` and ``row_bytes`` (weights and state
-        only, without key and index).
+        only, without key, index and what is tracked).
         """
         cdef Table *table
         cdef uint32_t t
@@ -604,7 +829,7 @@ cdef class ShardStore:
                 tables[t] = {
                     "dim": table.slab.dim,
                     "rows": table.slab.rows,
-                    "row_bytes": table.slab.rows * (table.slab.stride - KEY_BYTES),
+                    "row_bytes": table.slab.rows * table.slab.floats * sizeof(float),
                 }
         owned = self.fragments()
         return {
@@ -626,6 +851,39 @@ cdef class ShardStore:
             raise SnailError(f"no table {table_id} in this shard: it has {known}; "
                              "add_table declares one")
         return table
+
+    cdef Table *_tracking(self, table_id, what) except NULL:
+        """The table, if it keeps "touch" or "version" beside its rows."""
+        cdef Table *table = self._table(table_id)
+        if not table.track & (TRACK_TOUCH if what == "touch" else TRACK_VERSION):
+            raise SnailError(f"table {table_id} does not track {what}: declare it so")
+        return table
+
+    def _owned(self, keys):
+        """Fragments of `keys` as uint32 [n]; a SnailError if one is not owned."""
+        owners = fragment_of(np.asarray(keys, np.uint64), self.shard.frag_num).astype(np.uint32)
+        for fragment in np.unique(owners).tolist():
+            self._fragment(fragment)
+        return owners
+
+    def _beside(self, table_id, keys, what, dtype):
+        """What is tracked beside the rows of `keys`; 0 for those that have none."""
+        cdef Table *table = self._tracking(table_id, what)
+        cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
+        cdef const uint32_t[::1] owner = self._owned(key_view)
+        cdef uint32_t at = table.slab.touch_at if what == "touch" else table.slab.version_at
+        cdef uint64_t one
+        cdef Py_ssize_t i
+        cdef char *row
+        found = np.zeros(key_view.shape[0], dtype)
+        for i in range(key_view.shape[0]):
+            row = part_find(&table.slab, &table.slab.parts[owner[i]], key_view[i],
+                            <uint32_t>hash_key(key_view[i]))
+            if row != NULL:
+                one = 0         # little endian: the tick is its low half
+                memcpy(&one, row + at, found.itemsize)
+                found[i] = one
+        return found
 
     cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF:
         if not (0 <= fragment < self.shard.frag_num and store_owns(self.shard, fragment)):

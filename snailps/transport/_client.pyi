@@ -28,10 +28,19 @@ class Client:
     ) -> None: ...
     def start(self) -> None: ...
     def pull_async(
-        self, table: int, keys: NDArray[np.uint64], rows: NDArray[np.float32]
+        self,
+        table: int,
+        keys: NDArray[np.uint64],
+        rows: NDArray[np.float32],
+        state: bool = False,
     ) -> Pending: ...
     def push_async(
-        self, table: int, keys: NDArray[np.uint64], values: NDArray[np.float32]
+        self,
+        table: int,
+        keys: NDArray[np.uint64],
+        values: NDArray[np.float32],
+        state: bool = False,
+        merge: bool = False,
     ) -> Pending: ...
     def scan(
         self, table: int, dim: int, fragments: Iterable[int], shard: int

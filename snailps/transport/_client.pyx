@@ -43,11 +43,12 @@ from snailps.transport._frame cimport *
 from snailps.transport._link cimport Core, IN_BYTES, Link, WINDOW, break_core
 from snailps.transport._posix cimport *
 from snailps.transport._request cimport (
-    KIND_RAW, Order, Request, add_newer, request_free, request_new, sort_keys,
+    KIND_RAW, Order, Request, add_newer, merge_keys, request_free, request_new, sort_keys,
 )
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
 ROW_FLOATS_MAX = SUBFRAME_BYTES // 4
+STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
 _SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QII")
 PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs a microsecond
@@ -219,7 +220,7 @@ cdef class Client:
             thread.start()
             self.threads.append(thread)
 
-    def pull_async(self, uint32_t table, keys, rows):
+    def pull_async(self, uint32_t table, keys, rows, bint state=False):
         """Starts a pull of the rows of `keys` into `rows`.
 
         Parameters
@@ -230,14 +231,16 @@ cdef class Client:
             uint64 (n,).  Repeated keys are allowed.  Copied: may change at once.
         rows : numpy.ndarray
             float32 (n, dim), written in place; rows contiguous, their stride free.
+        state : bool
+            Pull weights and the optimiser's state: `rows` are dim + state wide.
 
         Returns
         -------
         Pending
         """
-        return self._submit(KIND_PULL, table, keys, rows)
+        return self._submit(KIND_PULL, table, keys, rows, state, False)
 
-    def push_async(self, uint32_t table, keys, values):
+    def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False):
         """Starts a push of `values` to the rows of `keys`; applied exactly once each.
 
         Parameters
@@ -245,15 +248,20 @@ cdef class Client:
         table : int
             Table number.
         keys : numpy.ndarray
-            uint64 (n,).  Repeated keys are applied one after the other.  Copied.
+            uint64 (n,).  Copied.
         values : numpy.ndarray
             float32 (n, dim); rows contiguous, their stride free.  Must not change until done.
+        state : bool
+            `values` are differences of weights and state, dim + state wide.
+        merge : bool
+            Sum the values of a repeated key first.  By default they are applied one after the
+            other, which is the same where what a push does is linear in its value.
 
         Returns
         -------
         Pending
         """
-        return self._submit(KIND_PUSH, table, keys, values)
+        return self._submit(KIND_PUSH, table, keys, values, state, merge)
 
     def scan(self, uint32_t table, uint32_t dim, fragments, uint32_t shard):
         """Yields all stored rows of some fragments of one shard, in pieces of up to 1 MiB.
@@ -295,7 +303,8 @@ cdef class Client:
         A prefetched row may lack a delta of this very client that was still on its way.  The reply
         says, per fragment, the highest own push that it contains; for every key of `pull` that
         `push` carries with a higher number, the pushed value is added to the pulled row (and to
-        `base`, its untouched copy).  Only right for access method `add`.
+        `base`, its untouched copy).  Only right for access method `add`, and for pulls and pushes
+        with state.
 
         Parameters
         ----------
@@ -324,12 +333,13 @@ cdef class Client:
         cdef size_t second_stride = 0
         cdef int64_t corrected
         if not load_flag(&a.done) or a.failed or a.kind != KIND_PULL or b.kind != KIND_PUSH \
-                or a.table != b.table or a.dim != b.dim \
+                or a.table != b.table or a.dim != b.dim or a.options != b.options \
+                or b.later != NULL \
                 or pull.client is not self or push.client is not self:
             raise MisuseError("correct() wants a finished pull and a push of the same table, "
                               "both of this client")
         if base is not None:
-            _check_rows(base, a.n, True)
+            _check_rows(base, a.n, True, STATE_FLOATS_MAX)
             if base.shape[1] != a.dim:
                 raise MisuseError(f"base has rows of {base.shape[1]} floats, the pull of {a.dim}")
             second = <char *><uintptr_t>base.ctypes.data
@@ -409,7 +419,7 @@ cdef class Client:
             pthread_mutex_unlock(&self.core.lock)
         self._wake()
 
-    cdef Pending _submit(self, int kind, uint32_t table, keys, rows):
+    cdef Pending _submit(self, int kind, uint32_t table, keys, rows, bint state, bint merge):
         cdef Request *r
         cdef const uint64_t[::1] wanted
         cdef int failed = 0
@@ -419,13 +429,15 @@ cdef class Client:
         wanted = np.ascontiguousarray(keys)
         if wanted.shape[0] > 0xFFFFFFF0:
             raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand million")
-        _check_rows(rows, wanted.shape[0], kind == KIND_PULL)
+        _check_rows(rows, wanted.shape[0], kind == KIND_PULL,
+                    STATE_FLOATS_MAX if state else ROW_FLOATS_MAX)
         r = request_new(&self.core.order, <uint32_t>wanted.shape[0])
         if r == NULL:
             raise MemoryError
         r.kind = kind
         r.table = table
         r.dim = rows.shape[1]
+        r.options = OPTION_STATE if state else 0
         r.rows = <char *><uintptr_t>rows.ctypes.data
         r.row_stride = rows.strides[0] if r.n > 1 else 0     # of one row it may be anything
         name = "pull" if kind == KIND_PULL else "push"
@@ -433,6 +445,8 @@ cdef class Client:
         if r.n:
             with nogil:
                 failed = sort_keys(&self.core.order, r, &wanted[0])
+                if merge and not failed:
+                    failed = merge_keys(r)
         if failed:
             raise MemoryError
         self._send(pending)
@@ -568,14 +582,14 @@ cdef int _take_memory(Core *core, owners) except -1:
     return 0
 
 
-def _check_rows(rows, n, writable):
+def _check_rows(rows, n, writable, floats_max):
     """Refuses what C cannot walk: `n` rows of contiguous, aligned floats."""
     if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
         raise MisuseError(f"rows must be a float32 array of two dimensions, got {rows!r:.80}")
     if rows.shape[0] != n:
         raise MisuseError(f"{n} keys but {rows.shape[0]} rows")
-    if not 1 <= rows.shape[1] <= ROW_FLOATS_MAX:
-        raise MisuseError(f"rows of {rows.shape[1]:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
+    if not 1 <= rows.shape[1] <= floats_max:
+        raise MisuseError(f"rows of {rows.shape[1]:,} floats, 1 to {floats_max:,} expected")
     if n and rows.shape[1] > 1 and rows.strides[1] != 4:
         raise MisuseError("each row must be contiguous")
     if not rows.flags.aligned:

@@ -20,6 +20,9 @@ cdef enum:
     KIND_SCAN = 20
     KIND_SCANNED = 21
 
+cdef enum:                          # options of a PULL or PUSH
+    OPTION_STATE = 1                # rows are weights and the optimiser's state
+
 cdef packed struct FrameHeader:
     uint32_t magic
     uint8_t version
@@ -36,8 +39,8 @@ cdef packed struct FrameHeader:
 # aligned in the receiver's buffer.
 #
 # PULL     GroupHead, groups x Group, keys x uint64
-# PULLED   groups x uint64 (the asker's mark in that fragment), keys x dim x float32
-# PUSH     GroupHead, groups x Group, keys x uint64, keys x dim x float32
+# PULLED   groups x uint64 (the asker's mark in that fragment), keys x floats x float32
+# PUSH     GroupHead, groups x Group, keys x uint64, keys x floats x float32
 # PUSHED   empty
 # SCAN     ScanHead
 # SCANNED  ScannedHead, keys x uint64, keys x dim x float32
@@ -46,8 +49,8 @@ cdef packed struct GroupHead:
     uint64_t seq                    # PUSH: number of this push; PULL: 0
     uint32_t keys                   # in all groups
     uint32_t groups                 # in ascending order of fragment, none twice
-    uint32_t dim                    # floats a row, as the sender knows the table
-    uint32_t zero
+    uint32_t floats                 # a row (PULL) or value (PUSH), as the sender knows the table
+    uint32_t options
 
 cdef packed struct Group:           # the next `keys` keys belong to `fragment`
     uint32_t fragment

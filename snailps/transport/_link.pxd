@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memmove, memset, strlen
 
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport KIND_RAW, Order, Request, request_refused
+from snailps.transport._request cimport KIND_RAW, Order, Request, add_repeats, request_refused
 
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two
@@ -294,8 +294,8 @@ cdef inline size_t write_body(Link *link, const Request *r, const Part *part) no
     top.seq = part.seq
     top.keys = part.count
     top.groups = groups
-    top.dim = r.dim
-    top.zero = 0
+    top.floats = r.dim
+    top.options = r.options
     group = <Group *>(top + 1)
     for g in range(part.group, part.group + groups):
         group.fragment = r.group_fragment[g]
@@ -307,6 +307,8 @@ cdef inline size_t write_body(Link *link, const Request *r, const Part *part) no
     if r.kind == KIND_PUSH:
         for i in range(part.start, last):
             memcpy(to, r.rows + r.order[i] * r.row_stride, row_bytes)
+            if r.later != NULL:
+                add_repeats(r, i, <float *>to)
             to += row_bytes
     memset(to, 0, pad)
     return body

@@ -49,16 +49,46 @@ def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> np.ndarr
     return np.zeros(dim, np.float32)
 
 
+def ftrl_weights(hyper, z, n):
+    """McMahan et al. 2013, algorithm 1: the weights that follow from z and n."""
+    lr, l1, l2, beta = (float(hyper[i]) for i in (0, 4, 5, 6))
+    full = -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / lr + l2)
+    return np.where(np.abs(z) <= l1, 0.0, full)
+
+
 def apply_row(access: int, hyper: np.ndarray, row: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """The row after a push, in float64."""
-    row, value, dim = row.astype(np.float64), value.astype(np.float64), len(value)
+    """The row after a push, in float64; weights, then state."""
+    row, g = row.astype(np.float64), value.astype(np.float64)
+    lr, eps, beta1, beta2 = (float(hyper[i]) for i in range(4))
+    dim = len(value) - (access == 5)
+    w, one, two = row[:dim], row[dim : 2 * dim], row[2 * dim : 3 * dim]
     if access == 0:
-        row[:dim] += value
+        w += g
     elif access == 1:
-        row[:dim] -= float(hyper[0]) * value
+        w -= lr * g
+    elif access == 2:
+        one += g**2
+        w -= lr * g / (np.sqrt(one) + eps)
+    elif access == 3:
+        row[-1] += 1
+        one[:] = beta1 * one + (1 - beta1) * g
+        two[:] = beta2 * two + (1 - beta2) * g**2
+        first, second = one / (1 - beta1 ** row[-1]), two / (1 - beta2 ** row[-1])
+        w -= lr * first / (np.sqrt(second) + eps)
+    elif access == 4:
+        one += g - (np.sqrt(two + g**2) - np.sqrt(two)) / lr * w
+        two += g**2
+        w[:] = ftrl_weights(hyper, one, two)
     else:
-        row[dim:] += value**2
-        row[:dim] -= float(hyper[0]) * value / (np.sqrt(row[dim:]) + float(hyper[1]))
+        row[dim:] += g
+    return row
+
+
+def add_state_row(access: int, hyper: np.ndarray, row: np.ndarray, delta: np.ndarray, dim: int):
+    """The row after a difference of weights and state was added, in float64."""
+    row = row.astype(np.float64) + delta.astype(np.float64)
+    if access == 4:
+        row[:dim] = ftrl_weights(hyper, row[dim : 2 * dim], row[2 * dim :])
     return row
 
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from twins import kernels as steps
+
 MASK = 2**64 - 1
-ADD, SGD, ADAGRAD = 0, 1, 2
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE = range(6)
 
 
 def hash_key(key):
@@ -29,8 +31,10 @@ class StoreModel:
         self.frag_num = frag_num
         self.init_row = init_row
         self.tables = {}  # table id -> settings
-        self.rows = {}  # fragment -> {(table id, key): [weights, state]}, in order of creation
+        self.rows = {}  # fragment -> {(table id, key): Row}, in order of creation
         self.marks = {}  # fragment -> {incarnation: seq}
+        self.versions = {}  # (table id, fragment) -> pushes so far
+        self.tick = 0
 
     def own(self, fragments):
         for fragment in fragments:
@@ -40,9 +44,11 @@ class StoreModel:
     def disown(self, fragment):
         del self.rows[fragment]
         del self.marks[fragment]
+        for table in self.tables:
+            self.versions.pop((table, fragment), None)
 
-    def add_table(self, table_id, dim, access, init, scale, seed, hyper):
-        self.tables[table_id] = (dim, access, init, scale, seed, hyper)
+    def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0):
+        self.tables[table_id] = (dim, access, init, scale, seed, np.float32(hyper))
 
     def _check(self, keys):
         for key in keys:
@@ -50,43 +56,81 @@ class StoreModel:
                 raise NotOwned(key)
 
     def _first(self, table_id, key):
-        dim, _, init, scale, seed, _ = self.tables[table_id]
-        return self.init_row(init, scale, seed, key, dim)
+        """First weights and state, float64."""
+        dim, access, init, scale, seed, hyper = self.tables[table_id]
+        row = np.zeros(dim + state_floats(access, dim))
+        row[:dim] = self.init_row(init, scale, seed, key, dim)
+        if access == FTRL:
+            base = float(hyper[6]) / float(hyper[0]) + float(hyper[5])
+            row[dim : 2 * dim] = -row[:dim] * base - np.sign(row[:dim]) * float(hyper[4])
+        return row
 
-    def pull(self, table_id, keys):
+    def pull(self, table_id, keys, state=False):
         self._check(keys)
-        out = np.empty((len(keys), self.tables[table_id][0]), np.float32)
-        for i, key in enumerate(keys):
+        out = []
+        for key in keys:
             row = self.rows[fragment_of(key, self.frag_num)].get((table_id, key))
-            out[i] = self._first(table_id, key) if row is None else row[0]
-        return out
+            out.append(self._first(table_id, key) if row is None else row.floats)
+        dim, access = self.tables[table_id][:2]
+        width = dim + state_floats(access, dim)
+        rows = np.array(out, np.float32).reshape(len(keys), width)
+        return rows if state else rows[:, :dim]
 
-    def push(self, table_id, incarnation, seq, keys, values):
+    def push(self, table_id, incarnation, seq, keys, values, state=False):
         self._check(keys)
         dim, access, _, _, _, hyper = self.tables[table_id]
-        lr, eps = np.float32(hyper[0]), np.float32(hyper[1])
         touched = {fragment_of(key, self.frag_num) for key in keys}
         fresh = {f for f in touched if self.marks[f].get(incarnation, 0) < seq}
+        for fragment in fresh:
+            version = self.versions.get((table_id, fragment), 0)
+            self.versions[table_id, fragment] = version + 1
         applied = 0
         for key, value in zip(keys, values, strict=True):
             fragment = fragment_of(key, self.frag_num)
             if fragment not in fresh:
                 continue
-            row = self.rows[fragment].setdefault(
-                (table_id, key), [self._first(table_id, key), np.zeros(dim, np.float32)]
-            )
-            if access == ADD:
-                row[0] = row[0] + value
-            elif access == SGD:
-                row[0] = row[0] - lr * value
+            row = self.rows[fragment].setdefault((table_id, key), Row(self._first(table_id, key)))
+            if state:
+                row.floats = steps.add_state_row(access, hyper, row.floats, value, dim)
             else:
-                row[1] = row[1] + value * value
-                row[0] = row[0] - lr * value / (np.sqrt(row[1]) + eps)
+                row.floats = steps.apply_row(access, hyper, row.floats, value)
+            row.touch, row.version = self.tick, self.versions[table_id, fragment]
             applied += 1
         for fragment in fresh:
             self.marks[fragment][incarnation] = seq
         return applied
 
+    def delete(self, table_id, keys):
+        self._check(keys)
+        deleted = 0
+        for key in keys:
+            rows = self.rows[fragment_of(key, self.frag_num)]
+            deleted += rows.pop((table_id, key), None) is not None
+        return deleted
+
+    def expire(self, table_id, before):
+        old = [
+            key
+            for rows in self.rows.values()
+            for (table, key), row in rows.items()
+            if table == table_id and row.touch < before
+        ]
+        return self.delete(table_id, old)
+
+    def row(self, table_id, key):
+        return self.rows[fragment_of(key, self.frag_num)].get((table_id, key))
+
     def keys_of(self, table_id, fragment):
         """Keys in order of creation."""
         return [key for table, key in self.rows[fragment] if table == table_id]
+
+
+class Row:
+    """Weights and state, and what is tracked beside them."""
+
+    def __init__(self, floats):
+        self.floats, self.touch, self.version = floats, 0, 0
+
+
+def state_floats(access, dim):
+    return {ADAGRAD: dim, ADAM: 2 * dim + 1, FTRL: 2 * dim, AVERAGE: dim + 1}.get(access, 0)

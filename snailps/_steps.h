@@ -1,0 +1,129 @@
+/* What one push does to one stored row, by access method.
+ *
+ * hyper-parameters, row (weights then state), pushed value -> the same row, one step on
+ *
+ * In C and not in Cython for `restrict`: weights, state and value never overlap, and only when the
+ * compiler knows it does it make vector loops without a check before each row.  Places in `hyper`
+ * are those of `Hyper` in _ops.pxd; a twin of each function is in tests/twins/kernels.py.
+ *
+ * References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  Adam: D. P. Kingma, J. Ba,
+ * ICLR 2015.  FTRL-proximal: H. B. McMahan et al., KDD 2013.
+ */
+#ifndef SNAILPS_STEPS_H
+#define SNAILPS_STEPS_H
+
+#include <math.h>
+#include <stdint.h>
+
+static void snail_step_add(const float *hyper, float *restrict row, const float *restrict value,
+                           uint32_t dim) {
+    (void)hyper;
+    for (uint32_t j = 0; j < dim; j++) row[j] += value[j];
+}
+
+static void snail_step_sgd(const float *hyper, float *restrict row, const float *restrict value,
+                           uint32_t dim) {
+    const float rate = hyper[0];
+    for (uint32_t j = 0; j < dim; j++) row[j] -= rate * value[j];
+}
+
+static void snail_step_adagrad(const float *hyper, float *row, const float *restrict value,
+                               uint32_t dim) {
+    const float rate = hyper[0], epsilon = hyper[1];
+    float *restrict w = row;
+    float *restrict s = row + dim;
+    for (uint32_t j = 0; j < dim; j++) {
+        const float total = s[j] + value[j] * value[j];
+        s[j] = total;
+        w[j] -= rate * value[j] / (sqrtf(total) + epsilon);
+    }
+}
+
+/* Only the rows that are pushed move (lazy): each counts its own steps, in its last float, which
+ * is exact up to 2^24; by then both corrections are 1.  They are computed in double, because
+ * 1 - 0.999^1 in float keeps four digits. */
+static void snail_step_adam(const float *hyper, float *row, const float *restrict value,
+                            uint32_t dim) {
+    const float beta1 = hyper[2], beta2 = hyper[3], epsilon = hyper[1];
+    float *restrict w = row;
+    float *restrict m = row + dim;
+    float *restrict v = row + 2 * (uint64_t)dim;
+    float *restrict count = row + 3 * (uint64_t)dim;
+    const float step = *count + 1;
+    const float rate = (float)(hyper[0] / (1 - pow(beta1, step)));
+    const float root = (float)(1 / sqrt(1 - pow(beta2, step)));
+    *count = step;
+    for (uint32_t j = 0; j < dim; j++) {
+        const float g = value[j];
+        m[j] = beta1 * m[j] + (1 - beta1) * g;
+        v[j] = beta2 * v[j] + (1 - beta2) * g * g;
+        w[j] -= rate * m[j] / (root * sqrtf(v[j]) + epsilon);
+    }
+}
+
+/* z without what L1 takes off: 0 inside [-l1, l1]. */
+static inline float snail_shrunk(float z, float l1) {
+    return z - (z > l1 ? l1 : z < -l1 ? -l1 : z);
+}
+
+/* Weights are kept beside z and n, although they follow from them, so that a pull is a copy. */
+static void snail_step_ftrl(const float *hyper, float *row, const float *restrict value,
+                            uint32_t dim) {
+    const float per_rate = 1 / hyper[0], l1 = hyper[4], l2 = hyper[5], beta = hyper[6];
+    const float base = beta * per_rate + l2;
+    float *restrict w = row;
+    float *restrict z = row + dim;
+    float *restrict n = row + 2 * (uint64_t)dim;
+    for (uint32_t j = 0; j < dim; j++) {
+        const float square = value[j] * value[j];
+        const float total = n[j] + square;
+        const float root = sqrtf(total);
+        /* sqrt(total) - sqrt(n), without cancellation; the tiny number makes 0 / 0 a 0 */
+        const float sigma = square / (root + sqrtf(n[j]) + 1e-30f) * per_rate;
+        const float sum = z[j] + value[j] - sigma * w[j];
+        n[j] = total;
+        z[j] = sum;
+        w[j] = -snail_shrunk(sum, l1) / (root * per_rate + base);
+    }
+}
+
+/* dim values, weighted already, and their weight: all of them add up. */
+static void snail_step_average(const float *hyper, float *row, const float *restrict value,
+                               uint32_t dim) {
+    snail_step_add(hyper, row + dim, value, dim + 1);
+}
+
+/* ---- differences of whole rows ---------------------------------------------------------------- */
+
+static void snail_merge_adagrad(const float *hyper, float *row, const float *delta, uint32_t dim) {
+    snail_step_add(hyper, row, delta, 2 * dim);
+}
+
+static void snail_merge_ftrl(const float *hyper, float *row, const float *restrict delta,
+                             uint32_t dim) {
+    const float per_rate = 1 / hyper[0], l1 = hyper[4], l2 = hyper[5], beta = hyper[6];
+    const float base = beta * per_rate + l2;
+    float *restrict w = row;
+    float *restrict z = row + dim;
+    float *restrict n = row + 2 * (uint64_t)dim;
+    for (uint32_t j = 0; j < dim; j++) {
+        const float sum = z[j] + delta[dim + j];
+        const float total = n[j] + delta[2 * (uint64_t)dim + j];
+        z[j] = sum;
+        n[j] = total;
+        w[j] = -snail_shrunk(sum, l1) / (sqrtf(total) * per_rate + base);
+    }
+}
+
+/* The z that gives the first weights at n = 0. */
+static void snail_first_ftrl(const float *hyper, float *row, uint32_t dim) {
+    const float l1 = hyper[4];
+    const float base = hyper[6] / hyper[0] + hyper[5];
+    for (uint32_t j = 0; j < dim; j++) {
+        const float w = row[j];
+        row[dim + j] = -w * base - (w > 0 ? l1 : w < 0 ? -l1 : 0);
+        row[2 * (uint64_t)dim + j] = 0;
+    }
+}
+
+#endif

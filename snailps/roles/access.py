@@ -1,0 +1,126 @@
+"""Access methods written in Python: the base class that users subclass, and how it is found.
+
+    keys -> init -> rows        rows -> pull -> weights        rows, values -> push -> rows
+
+A server makes one instance for each of its shards and calls it in that shard's own thread, on
+blocks of rows as NumPy arrays (`roles/_shard.pyx`).  No sockets, fragments or marks here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.roles.loading import load_named
+
+if TYPE_CHECKING:
+    from snailps.roles.tables import Table
+
+__all__ = ["AccessMethod", "load_method"]
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+
+
+class AccessMethod:
+    """What a push does to rows, written in Python.
+
+    Subclass it in a module that every server can import, and name it in a table:
+    ``Table("w", 8, access="package.module:Class")``.  Only `push` must be written.
+
+    Parameters
+    ----------
+    table : Table
+        The declaration; ``lr``, ``eps``, ... are there for the method to use.
+
+    Attributes
+    ----------
+    table : Table
+    dim : int
+        Weights of a row.
+    state_floats : int
+        float32 values of state that stand behind a row's weights; 0 unless the subclass says
+        otherwise, as a class attribute or in `__init__`.
+
+    Notes
+    -----
+    One instance a shard, called only in that shard's thread, which serves nothing else meanwhile;
+    a call costs some 30 us besides its own work, once for each part (256 KiB) of a pull or push.
+    Arrays are copies: change them or keep them as you like.  An exception goes back to the worker
+    whose request caused it, with its traceback; of a push nothing is applied then.  Everything
+    must depend on the arguments alone: a shard's rows may move to another server.
+    """
+
+    state_floats: int = 0
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.dim = table.dim
+
+    def init(self, keys: Keys) -> Rows:
+        """First rows of keys that were never pushed.
+
+        The default: the table's `init`, then zeros.
+
+        Parameters
+        ----------
+        keys : numpy.ndarray
+            uint64 (n,).
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 (n, dim + state_floats); must depend on the keys alone.
+        """
+        _, _, init, scale, seed, _, _ = self.table.store_arguments()
+        rows = np.zeros((len(keys), self.dim + self.state_floats), np.float32)
+        for i, key in enumerate(keys.tolist()):
+            rows[i, : self.dim] = kernels.init_row(init, scale, seed, key, self.dim)
+        return rows
+
+    def pull(self, rows: Rows) -> Rows:
+        """What a worker gets of `rows`; the default: their weights.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            float32 (n, dim + state_floats).
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 (n, dim).
+        """
+        return rows[:, : self.dim]
+
+    def push(self, rows: Rows, values: Rows) -> Rows:
+        """The rows after a push.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            float32 (n, dim + state_floats), each key once.
+        values : numpy.ndarray
+            float32 (n, dim); those of repeated keys are summed.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 (n, dim + state_floats).
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no push()")
+
+
+def load_method(table: Table) -> AccessMethod:
+    """An instance of the class that ``table.access`` names.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be imported or is no `AccessMethod`; says how to make it importable.
+    """
+    where = f"table {table.name!r}: access: {table.access}"
+    return load_named(table.access, where, AccessMethod)(table)

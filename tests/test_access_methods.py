@@ -1,0 +1,258 @@
+"""Access methods through a client and a shard: state with the row, rounds, what is summed first."""
+
+import numpy as np
+import pytest
+from shards import ADAGRAD, ADAM, ADD, AVERAGE, FTRL, SGD, UNIFORM, ZEROS, Shards
+from twins import kernels as twin
+from twins.store import state_floats
+
+from snailps import kernels
+from snailps.errors import MisuseError, RemoteError, SnailError
+
+HYPER = (0.1, 1e-8, 0.9, 0.99, 0.02, 0.1, 1.0, 0.0)
+RATES = np.array(HYPER, np.float32)
+
+
+def u64(values):
+    return np.array(values, np.uint64)
+
+
+def pull(client, keys, width, state=False):
+    rows = np.empty((len(keys), width), np.float32)
+    return client.pull_async(1, keys, rows, state).wait()
+
+
+def made(access, dim=3, init=UNIFORM, count=2):
+    cluster = Shards(count)
+    cluster.add_table(1, dim, access, init, hyper=HYPER)
+    return cluster
+
+
+def gradients(n, dim, seed):
+    return np.random.default_rng(seed).normal(size=(n, dim)).astype(np.float32)
+
+
+# --- state with the row --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("access", [ADD, SGD, ADAGRAD, ADAM, FTRL])
+def test_pull_with_state_gives_what_pushes_left(access):
+    dim, keys = 3, np.arange(2000, dtype=np.uint64)
+    width = dim + state_floats(access, dim)
+    with made(access) as cluster:
+        client = cluster.client()
+        expected = pull(client, keys, width, state=True).astype(np.float64)
+        assert np.array_equal(expected[:, :dim].astype(np.float32), pull(client, keys, dim))
+        for seed in range(3):
+            values = gradients(2000, dim, seed)
+            client.push_async(1, keys, values).wait()
+            for row, value in zip(expected, values, strict=True):
+                row[:] = twin.apply_row(access, RATES, row, value)
+        rows = pull(client, keys[::-1].copy(), width, state=True)[::-1]
+        np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(pull(client, keys, dim), rows[:, :dim])
+
+
+@pytest.mark.parametrize("access", [SGD, ADAGRAD, FTRL])
+def test_optimiser_at_the_worker_leaves_what_it_would_have_left_at_the_shard(access):
+    """One worker alone: steps on its own copy, then one difference of weights and state."""
+    dim, keys = 5, np.arange(500, dtype=np.uint64)
+    width = dim + state_floats(access, dim)
+    with made(access, dim) as here, made(access, dim) as there:
+        local, remote = here.client(), there.client()
+        for block in range(3):
+            base = pull(local, keys, width, state=True)
+            rows = base.copy()
+            for step in range(4):
+                values = gradients(500, dim, 10 * block + step)
+                for row, value in zip(rows, values, strict=True):
+                    kernels.apply_row(access, RATES, row, value)
+                remote.push_async(1, keys, values).wait()
+            local.push_async(1, keys, rows - base, state=True).wait()
+        found, expected = (pull(client, keys, width, state=True) for client in (local, remote))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_differences_of_two_workers_add_up_and_ftrl_weighs_anew():
+    with made(FTRL, 2, ZEROS, 1) as cluster:
+        a, b = cluster.client(1), cluster.client(2)
+        keys = u64([7])
+        for client, z, n in ((a, [3, 0.01], [1, 1]), (b, [2, 0.005], [8, 3])):
+            client.push_async(1, keys, np.array([[99, 99, *z, *n]], np.float32), state=True).wait()
+        row = pull(a, keys, 6, state=True)[0]
+    assert row[2:].tolist() == pytest.approx([5, 0.015, 9, 4])
+    # lr 0.1, beta 1, l2 0.1: -(5 - l1) / ((1 + 3) / 0.1 + 0.1); |0.015| is below l1
+    assert row[0] == pytest.approx(-4.98 / 40.1)
+    assert row[1] == 0
+
+
+@pytest.mark.parametrize(("access", "width"), [(ADAM, 10), (AVERAGE, 7)])
+def test_push_of_state_that_does_not_add_up_is_refused_and_changes_nothing(access, width):
+    with made(access) as cluster:
+        client = cluster.client()
+        rows = pull(client, u64([1]), width, state=True)
+        with pytest.raises(RemoteError, match="does not add up.*gradients") as caught:
+            client.push_async(1, u64([1]), rows, state=True).wait()
+        assert caught.value.code == "state"
+        assert cluster.stats("rows") == 0
+
+
+def test_state_of_the_widest_rows_travels():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 65_536, ADAM, UNIFORM, hyper=HYPER)
+        client = cluster.client()
+        keys = u64(range(3))
+        client.push_async(1, keys, np.ones((3, 65_536), np.float32)).wait()
+        rows = pull(client, keys, 3 * 65_536 + 1, state=True)
+        assert rows[:, -1].tolist() == [1.0] * 3
+        assert np.array_equal(rows[:, :65_536], pull(client, keys, 65_536))
+        with pytest.raises(MisuseError, match="1 to 196,609"):
+            pull(client, keys, 3 * 65_536 + 2, state=True)
+
+
+def test_prefetched_row_with_state_lacks_no_own_difference():
+    with made(ADAGRAD, 2, ZEROS, 1) as cluster:
+        client = cluster.client()
+        keys, delta = u64([3, 4]), np.ones((2, 4), np.float32)
+        early = client.pull_async(1, keys, np.empty((2, 4), np.float32), True)
+        push = client.push_async(1, keys, delta, state=True)
+        early.wait()
+        assert client.correct(early, push) == 2
+        assert np.array_equal(early.rows, delta)
+        push.wait()
+        weights = client.pull_async(1, keys, np.empty((2, 2), np.float32))
+        weights.wait()
+        with pytest.raises(MisuseError, match="same table"):
+            client.correct(weights, push)
+
+
+# --- repeated keys -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("access", [ADAGRAD, ADAM, FTRL])
+@pytest.mark.parametrize("dim", [1, 40])
+def test_merged_push_applies_the_sum_of_a_repeated_key_once(access, dim):
+    """So many that repetitions lie in different parts of the push, and keys of one in others."""
+    rng = np.random.default_rng(1)
+    keys = rng.integers(0, 3000, 30_000).astype(np.uint64)
+    values = rng.integers(-8, 9, (len(keys), dim)).astype(np.float32)  # sums are exact
+    sums = np.zeros((3000, dim), np.float32)
+    np.add.at(sums, keys.astype(int), values)
+    every = np.unique(keys)
+    width = dim + state_floats(access, dim)
+    with made(access, dim) as merged, made(access, dim) as summed:
+        a, b = merged.client(), summed.client()
+        a.push_async(1, keys, values, merge=True).wait()
+        b.push_async(1, every, sums[every.astype(int)]).wait()
+        assert a.counters()["rows_pushed"] == len(every)
+        found, expected = (pull(client, every, width, state=True) for client in (a, b))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_merged_push_without_repetitions_is_as_any_other():
+    with made(ADAGRAD) as cluster:
+        client = cluster.client()
+        keys = np.random.default_rng(1).permutation(5000).astype(np.uint64)
+        client.push_async(1, keys, np.ones((5000, 3), np.float32), merge=True).wait()
+        client.push_async(1, u64([]), np.ones((0, 3), np.float32), merge=True).wait()
+        client.push_async(1, u64([9]), np.ones((1, 3), np.float32), merge=True).wait()
+        assert (pull(client, keys, 6, state=True)[:, 3:].sum(), cluster.stats("rows")) == (
+            15_003,
+            5000,
+        )
+
+
+def test_merged_push_of_strided_values_and_one_key_throughout():
+    with made(ADAGRAD) as cluster:
+        client = cluster.client()
+        wide = np.ones((4000, 8), np.float32)
+        client.push_async(1, np.full(4000, 5, np.uint64), wide[:, 2:5], merge=True).wait()
+        assert pull(client, u64([5]), 6, state=True)[0, 3:].tolist() == [4000.0**2] * 3
+
+
+def test_merged_push_is_nothing_to_correct_with():
+    with made(ADAGRAD) as cluster:
+        client = cluster.client()
+        rows = np.ones((2, 3), np.float32)
+        early = client.pull_async(1, u64([3, 3]), rows.copy())
+        push = client.push_async(1, u64([3, 3]), rows, merge=True)
+        early.wait()
+        push.wait()
+        with pytest.raises(MisuseError, match="finished pull and a push"):
+            client.correct(early, push)
+
+
+# --- rounds of averages --------------------------------------------------------------------------
+
+
+def test_average_of_a_round_is_the_weighted_mean_and_reads_as_before_until_closed():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 2, AVERAGE, UNIFORM)
+        a, b = cluster.client(1), cluster.client(2)
+        keys = u64([1, 2, 3])
+        first = pull(a, keys, 2)
+        # Weighted values, then the weight: 3 x (1, 2), 1 x (5, 6), 2 x (10, 20).
+        a.push_async(1, u64([1, 2]), np.array([[3, 6, 3], [20, 40, 2]], np.float32)).wait()
+        b.push_async(1, u64([1]), np.array([[5, 6, 1]], np.float32)).wait()
+        assert np.array_equal(pull(b, keys, 2), first)
+        (thread,) = cluster.threads
+        assert thread.close_round(1) == 2
+        assert pull(a, keys, 2).tolist() == [[2, 3], [10, 20], first[2].tolist()]
+        assert thread.close_round(1) == 0  # the sums were cleared
+        a.push_async(1, u64([1]), np.array([[7, 7, 1]], np.float32)).wait()
+        assert thread.close_round(1) == 1
+        assert pull(a, keys, 2).tolist() == [[7, 7], [10, 20], first[2].tolist()]
+        with pytest.raises(SnailError, match="no table 9"):
+            thread.close_round(9)
+
+
+def test_average_of_equal_values_is_that_value():
+    """What a multiplication with a rounded reciprocal would miss."""
+    values = np.linspace(0.1, 3, 1000, dtype=np.float32)[:, None]
+    with Shards(1) as cluster:
+        cluster.add_table(1, 1, AVERAGE, ZEROS)
+        client = cluster.client()
+        keys = np.arange(1000, dtype=np.uint64)
+        for _ in range(4):
+            client.push_async(1, keys, np.hstack([values, np.ones((1000, 1), np.float32)])).wait()
+        assert cluster.threads[0].close_round(1) == 1000
+        assert np.array_equal(pull(client, keys, 1), values)
+
+
+def test_average_pushed_with_no_weight_keeps_its_value():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 1, AVERAGE, UNIFORM)
+        client = cluster.client()
+        first = pull(client, u64([4]), 1)
+        client.push_async(1, u64([4]), np.array([[3, 0]], np.float32)).wait()
+        assert cluster.threads[0].close_round(1) == 0
+        client.push_async(1, u64([4]), np.array([[0, 0]], np.float32)).wait()
+        assert np.array_equal(pull(client, u64([4]), 1), first)
+        assert pull(client, u64([4]), 3, state=True)[0, 1:].tolist() == [0, 0]
+
+
+def test_round_of_another_access_method_is_refused():
+    with made(ADD) as cluster, pytest.raises(SnailError, match="only access method average"):
+        cluster.threads[0].close_round(1)
+
+
+# --- what is kept beside a row -------------------------------------------------------------------
+
+
+def test_rows_without_a_push_since_a_tick_are_forgotten():
+    with Shards(2) as cluster:
+        cluster.add_table(1, 2, ADD, ZEROS, track=3)
+        client = cluster.client()
+        keys = np.arange(1000, dtype=np.uint64)
+        for tick, some in ((5, keys), (9, keys[:300])):
+            for thread in cluster.threads:
+                thread.set_tick(tick)
+            client.push_async(1, some, np.ones((len(some), 2), np.float32)).wait()
+        mine = [cluster.route.shards_of(keys) == i for i in range(2)]
+        for thread, here in zip(cluster.threads, mine, strict=True):
+            assert np.array_equal(thread.touched(1, keys[here]), np.where(keys[here] < 300, 9, 5))
+            assert (thread.versions(1, keys[here]) > 0).all()
+        assert sum(thread.expire(1, 9) for thread in cluster.threads) == 700
+        assert cluster.stats("rows") == 300
+        assert pull(client, keys, 2)[:, 0].tolist() == [2.0] * 300 + [0.0] * 700
+        assert cluster.threads[0].delete(1, keys[mine[0]]) == mine[0][:300].sum()
