@@ -34,7 +34,7 @@ cdef enum:
 
 ROW_FLOATS_MAX = SUBFRAME_BYTES // 4
 STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body
-TRACEBACK_CHARS = 3000                      # the end of one: what an ERROR body holds
+TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
 
 cdef struct Context:
@@ -429,11 +429,11 @@ def _block(rows, n, floats, name):
 
 
 cdef void _python_error(error, method, char *out, Reply *reply) noexcept:
-    """An ERROR body with the end of the traceback, for whoever sent the request."""
+    """An ERROR body with the traceback, for whoever sent the request."""
     cdef bytes body
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
-    if len(text) > TRACEBACK_CHARS:
-        text = "..." + text[-TRACEBACK_CHARS:]
+    if len(text) > TRACEBACK_HEAD + TRACEBACK_TAIL:
+        text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[-TRACEBACK_TAIL:]}"
     name = f"{type(method).__module__}:{type(method).__qualname__}"
     told = RemoteError(f"access method {name} failed at the server:\n{text}", "access")
     body = error_frame(told).body
