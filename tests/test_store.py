@@ -345,6 +345,180 @@ def test_store_marks_of_thousands_of_incarnations_are_kept():
     assert store.marks(1) == {}
 
 
+# --- deletion, ticks, versions, rounds -----------------------------------------------------------
+
+
+def crowded_keys(count, buckets, home):
+    """Keys whose place in an index of so many buckets is `home`, so that they overflow."""
+    drawn = np.random.default_rng(home).integers(0, TOP, count * buckets * 3, dtype=np.uint64)
+    low = np.array([twin.hash_key(key) & (buckets - 1) for key in drawn.tolist()])
+    return drawn[low == home][:count]
+
+
+@pytest.mark.parametrize("home", [0, 13, 31])
+def test_store_delete_from_overflowing_buckets_keeps_every_other_key(home):
+    """Runs of full buckets, also round the end of the index: gaps are closed again and again."""
+    rng = np.random.default_rng(home)
+    crowd = crowded_keys(60, 32, home)
+    near = crowded_keys(40, 32, (home + 2) % 32)
+    keys = np.concatenate([crowd, near, some_keys(100, seed=1000)])
+    assert len(np.unique(keys)) == 200
+    store = make_store(1, 1)
+    numbers = np.arange(len(keys), dtype=np.float32)[:, None]
+    store.push(0, 1, 1, keys, numbers)
+    left = np.ones(len(keys), bool)
+    for seq in range(2, 400):
+        i = rng.integers(len(keys))
+        if left[i]:
+            assert store.delete(0, keys[i : i + 1]) == 1
+        else:
+            assert store.push(0, 1, seq, keys[i : i + 1], numbers[i : i + 1]) == 1
+        left[i] = not left[i]
+        expected = np.where(left[:, None], numbers, 0)
+        np.testing.assert_array_equal(store.pull(0, keys), expected)
+        assert sorted(store.keys(0).tolist()) == sorted(keys[left].tolist())
+
+
+def test_store_deleted_key_reads_as_at_first_and_its_slot_is_used_again():
+    store = make_store(1, 3, twin.ADAGRAD, UNIFORM, track=3)
+    keys = some_keys(1000)
+    ones = np.ones((1000, 3), np.float32)
+    first = store.pull(0, keys, state=True)
+    store.push(0, 1, 1, keys, ones)
+    full = store.bytes
+    for seq in range(2, 12):
+        gone = keys[seq::10]
+        assert store.delete(0, gone) == len(gone)
+        assert store.delete(0, gone) == 0
+        np.testing.assert_array_equal(store.pull(0, gone, state=True), first[seq::10])
+        assert not store.versions(0, gone).any()
+        store.push(0, 1, seq, gone, ones[: len(gone)])
+        assert (store.versions(0, gone) == seq).all()
+        assert (store.rows(0), store.bytes) == (1000, full)
+    whole = store.pull(0, keys, state=True)
+    np.testing.assert_array_equal(whole[:, 3:], ones)
+
+
+def test_store_bytes_of_deleted_rows_serve_other_fragments():
+    store = make_store(2, 50)
+    keys = some_keys(40_000)
+    owner = fragment_of(keys, 2)
+    for seq in range(1, 7):
+        mine = keys[owner == seq % 2]
+        store.push(0, 1, seq, mine, np.ones((len(mine), 50)))
+        if seq == 1:
+            once = store.bytes
+        assert store.delete(0, mine) == len(mine)
+        assert store.rows(0) == 0
+        assert store.scan(0, seq % 2)[1].tolist() == []
+    assert store.bytes < 1.1 * once
+
+
+def test_store_scan_sees_rows_that_stay_once_while_others_come_and_go():
+    store = make_store(1, 1)
+    stay, go = np.arange(3000, dtype=np.uint64), np.arange(3000, 6000, dtype=np.uint64)
+    rng = np.random.default_rng(5)
+    mixed = rng.permutation(np.concatenate([stay, go]))
+    store.push(0, 1, 1, mixed, mixed[:, None].astype(np.float32))
+    cursor, seen, rows = 0, [], []
+    for seq in range(2, 10**6):
+        store.delete(0, go[seq % 30 :: 30])
+        fresh = np.arange(20, dtype=np.uint64) + np.uint64(seq * 10_000)
+        store.push(0, 1, seq, fresh, fresh[:, None].astype(np.float32))
+        cursor, some, some_rows = store.scan(0, 0, cursor, 100)
+        if not len(some):
+            break
+        seen += some.tolist()
+        rows += some_rows[:, 0].tolist()
+    assert [key for key, row in zip(seen, rows, strict=True) if np.float32(key) != row] == []
+    assert sorted(key for key in seen if key < 3000) == stay.tolist()
+    assert len(seen) == len(set(seen))
+
+
+def test_store_key_that_equals_the_mark_of_a_free_slot_is_no_ghost():
+    """A deleted row's key place holds a small number, which is an ordinary key elsewhere."""
+    store = make_store(1, 1)
+    keys = np.arange(40, dtype=np.uint64)
+    store.push(0, 1, 1, keys, keys[:, None].astype(np.float32))
+    store.delete(0, keys[5:35])
+    assert sorted(store.keys(0).tolist()) == [*range(5), *range(35, 40)]
+    assert sorted(scan_all(store, 0, 0, 3)[0]) == [*range(5), *range(35, 40)]
+
+
+def test_store_versions_count_pushes_of_a_table_in_a_fragment():
+    store = make_store(2, 1, track=2)
+    keys = np.arange(100, dtype=np.uint64)
+    owner = fragment_of(keys, 2)
+    ones = np.ones((100, 1), np.float32)
+    assert (store.version(0, 0), store.versions(0, keys).any()) == (0, False)
+    store.push(0, 1, 1, keys, ones)
+    store.push(0, 1, 1, keys, ones)  # a repetition is no push
+    store.push(0, 1, 2, keys[owner == 1], ones[owner == 1])
+    store.pull(0, keys)
+    assert (store.version(0, 0), store.version(0, 1)) == (1, 2)
+    assert np.array_equal(store.versions(0, keys), 1 + owner)
+    store.delete(0, keys)
+    store.push(0, 1, 3, keys, ones)
+    assert np.array_equal(store.versions(0, keys), 2 + owner)  # goes on where it was
+
+
+def test_store_expire_forgets_what_no_push_touched():
+    store = make_store(4, 2, track=1)
+    keys = some_keys(4000)
+    for tick, part in ((3, keys), (7, keys[:1000]), (2**32 - 1, keys[:10])):
+        store.set_tick(tick)
+        store.push(0, tick, 1, part, np.ones((len(part), 2), np.float32))
+    assert store.expire(0, 3) == 0
+    assert store.expire(0, 7, [1]) == (fragment_of(keys[1000:], 4) == 1).sum()
+    assert store.expire(0, 7) == (fragment_of(keys[1000:], 4) != 1).sum()
+    assert sorted(store.keys(0).tolist()) == sorted(keys[:1000].tolist())
+    assert store.touched(0, keys).tolist() == [2**32 - 1] * 10 + [7] * 990 + [0] * 3000
+    assert store.expire(0, 2**32 - 1) == 990
+    with pytest.raises(ConfigError, match="tick"):
+        store.set_tick(2**32)
+
+
+def test_store_tracking_costs_four_and_eight_bytes_a_row():
+    sizes = []
+    for track in (0, 1, 2, 3):
+        store = make_store(1, 64, track=track)
+        store.push(0, 1, 1, some_keys(20_000), np.ones((20_000, 64)))
+        sizes.append(store.bytes)
+        assert store.stats()["tables"][0]["row_bytes"] == 20_000 * 256
+    extra = [(size - sizes[0]) / 20_000 for size in sizes[1:]]
+    assert extra == pytest.approx([4, 8, 12], abs=4)
+
+
+def test_store_what_a_table_does_not_have_is_refused():
+    store = make_store()
+    for call in (
+        lambda: store.touched(0, keys_of(1)),
+        lambda: store.versions(0, keys_of(1)),
+        lambda: store.version(0, 0),
+        lambda: store.expire(0, 1),
+    ):
+        with pytest.raises(SnailError, match="does not track"):
+            call()
+    with pytest.raises(SnailError, match="no rounds"):
+        store.close_round(0)
+    with pytest.raises(SnailError, match="takes no differences"):
+        make_store(access=twin.ADAM).push(0, 1, 1, keys_of(1), np.zeros((1, 13)), state=True)
+
+
+def test_store_close_round_of_an_average_leaves_other_tables_alone():
+    store = make_store(4, 2, twin.AVERAGE, UNIFORM, track=2)
+    store.add_table(1, 2, twin.AVERAGE, ZEROS, 0, 1, ())
+    keys = some_keys(500)
+    values = np.repeat([[6, 9, 3]], 500, 0).astype(np.float32)
+    for table in (0, 1):
+        store.push(table, 1, 1 + table, keys, values)
+    store.delete(0, keys[:100])
+    assert store.close_round(0) == 400
+    assert store.pull(0, keys[100:]).tolist() == [[2, 3]] * 400
+    assert not store.pull(1, keys).any()
+    assert (store.versions(0, keys[100:]) == 2).all()
+
+
 # --- growth, memory, scans -----------------------------------------------------------------------
 
 
