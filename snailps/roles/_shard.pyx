@@ -20,7 +20,8 @@ from libc.string cimport memcpy, memmove, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._ops cimport ACCESS_PYTHON
-from snailps.store._store cimport *
+from snailps.store._store cimport ShardStore
+from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply, ShardLoop
 

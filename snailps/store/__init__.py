@@ -1,11 +1,12 @@
 """Where rows live, and which shard they live in.
 
     keys -> route: fragment -> shard endpoint              (everybody)
-    keys -> _store: fragment -> index -> slab -> row       (the shard's own thread)
+    keys -> _tables: fragment -> index -> slab -> row       (the shard's own thread)
 
 ================  ==============================================================================
 `route`           fragment -> shard -> endpoint; the hash of keys for NumPy arrays
-`_store`          one shard's rows, pulls, pushes and marks; ``_store.pxd`` is its C header
+`_store`          one shard's rows as an object: setting up, commands, doors for tests
+``_tables.pxd``   the same as C: tables, pulls, pushes, marks
 ``_batch.pxd``    lookups of many keys, their cache misses overlapping
 ``_slab.pxd``     index and slab of one table in one fragment, and how they grow
 ``_upkeep.pxd``   ticks and versions beside rows, expiry, rounds of averages

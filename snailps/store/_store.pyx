@@ -1,37 +1,31 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The rows of one shard: tables, fragments, lookups, pushes and their marks.
+"""The rows of one shard, for Python: setting up, commands, tests.
 
-    (table, fragment, keys) -> hash -> index -> rows -> weights out          store_pull
-    (table, fragment, keys, values) -> rows -> access method applied         store_push
-    (table, fragment, keys, rows) -> rows, replaced                          store_put
-    (fragment, incarnation) -> highest seq applied                           store_mark
+    ShardStore -> C functions of _tables.pxd -> index, slab, marks
 
-One `Shard` belongs to one thread, so nothing here locks.  No sockets, frames or routes: who asks,
+One shard belongs to one thread, so nothing here locks.  No sockets, frames or routes: who asks,
 and why this shard owns a fragment, is known elsewhere.  Where rows lie is `_slab.pxd`, where
 their memory comes from `_arena.pxd`, what happens to a row `snailps._ops.RowOps`.
-
-Lookups run in batches, so that their cache misses overlap: `_batch.pxd`.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport isfinite
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
-from snailps._hash cimport fragment_of_hash, hash_key
+from snailps._hash cimport hash_key
 from snailps._ops cimport (
-    ACCESS_ADD, ACCESS_AVERAGE, ACCESS_PYTHON, HYPER_NUM, INIT_NORMAL, INIT_ZEROS, RowOps, RowStep,
+    ACCESS_ADD, ACCESS_AVERAGE, ACCESS_PYTHON, HYPER_NUM, INIT_NORMAL, INIT_ZEROS, RowOps,
     state_floats_of, value_floats_of,
 )
-from snailps.store._arena cimport Arena, arena_cut, arena_end, arena_used
-from snailps.store._batch cimport BATCH, Batch, copy_rows, fetch, find_rows, hash_batch
-from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
+from snailps.store._arena cimport arena_end
+from snailps.store._marks cimport Marks, marks_drop
 from snailps.store._slab cimport (
-    CHUNK_BYTES, KEY_BYTES, Part, Slab, holds_row, key_of, part_clear, part_delete, part_drop,
-    part_find, part_insert, row_at, slot_of, weights_of,
+    Part, Slab, holds_row, key_of, part_delete, part_find, row_at, slot_of,
 )
-from snailps.store._upkeep cimport close_part, drop_if_empty, expire_part, track_push
+from snailps.store._tables cimport *
+from snailps.store._upkeep cimport close_part, drop_if_empty, expire_part
 
 import numpy as np
 
@@ -43,301 +37,7 @@ cdef enum:
     FRAG_NUM_MAX = 1 << 20
     DIM_MAX = 1 << 24
     STATE_MAX = 1 << 26
-    TRACK_TOUCH = 1
-    TRACK_VERSION = 2
 
-cdef struct Fragment:
-    Marks marks
-    bint owned
-
-cdef struct Table:
-    Slab slab
-    uint32_t table_id
-    uint32_t value_floats
-    uint32_t track              # TRACK_TOUCH, TRACK_VERSION
-    float[HYPER_NUM] hyper
-
-cdef struct Shard:
-    Arena arena
-    Fragment *fragments
-    Table **tables              # by table id; NULL = no such table
-    uint32_t table_cap
-    uint32_t frag_num
-    uint32_t tick               # the caller's clock: what a push leaves in rows that track it
-    const RowOps *ops
-
-
-# --- lookups -------------------------------------------------------------------------------------
-
-cdef Table *store_table(Shard *shard, uint32_t table_id) noexcept nogil:
-    return shard.tables[table_id] if table_id < shard.table_cap else NULL
-
-
-cdef uint32_t store_dim(Table *table) noexcept nogil:
-    return table.slab.dim
-
-
-cdef uint32_t store_floats(Table *table) noexcept nogil:
-    return table.slab.floats
-
-
-cdef uint32_t store_value_floats(Table *table) noexcept nogil:
-    return table.value_floats
-
-
-cdef int store_access(Table *table) noexcept nogil:
-    return table.slab.access
-
-
-cdef bint store_adds_state(Table *table) noexcept nogil:
-    return table.slab.access != ACCESS_PYTHON \
-        and table.slab.ops.add_state[table.slab.access] != NULL
-
-
-cdef bint store_owns(Shard *shard, uint32_t fragment) noexcept nogil:
-    return fragment < shard.frag_num and shard.fragments[fragment].owned
-
-
-cdef inline uint32_t _hash_mixed_batch(Batch *batch, Shard *shard, Slab *slab,
-                                       const uint64_t *keys, uint32_t n) noexcept nogil:
-    """First step for keys of any fragments; returns how many before the first not owned."""
-    cdef uint32_t i, fragment
-    cdef uint64_t hashed
-    cdef Part *part
-    for i in range(n):
-        hashed = hash_key(keys[i])
-        fragment = fragment_of_hash(hashed, shard.frag_num)
-        if not shard.fragments[fragment].owned:
-            n = i
-            break
-        batch.parts[i] = &slab.parts[fragment]
-        batch.tags[i] = <uint32_t>hashed
-        fetch(batch.parts[i])
-    for i in range(n):
-        part = batch.parts[i]
-        fetch(&part.buckets[batch.tags[i] & part.mask])
-        fetch(part.chunks)
-    return n
-
-
-cdef void store_pull(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                     uint32_t n, float *out, uint32_t floats) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
-    cdef uint32_t m
-    cdef Batch batch
-    while n:
-        m = min(n, <uint32_t>BATCH)
-        hash_batch(&batch, part, keys, m)
-        find_rows(&batch, slab, m, row_bytes)
-        copy_rows(&batch, slab, keys, m, out, floats)
-        keys += m
-        out += <uint64_t>m * floats
-        n -= m
-
-
-cdef uint32_t store_pull_any(Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
-                             float *out, uint32_t floats) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
-    cdef uint32_t done = 0
-    cdef uint32_t m, owned
-    cdef Batch batch
-    while done < n:
-        m = min(n - done, <uint32_t>BATCH)
-        owned = _hash_mixed_batch(&batch, shard, slab, keys + done, m)
-        find_rows(&batch, slab, owned, row_bytes)
-        copy_rows(&batch, slab, keys + done, owned, out + <uint64_t>done * floats, floats)
-        done += owned
-        if owned < m:
-            break
-    return done
-
-
-cdef void store_fetch(Shard *shard, Table *table, const uint64_t *keys,
-                      uint32_t n) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef uint32_t m, owned
-    cdef Batch batch
-    while n:
-        m = min(n, <uint32_t>BATCH)
-        owned = _hash_mixed_batch(&batch, shard, slab, keys, m)
-        find_rows(&batch, slab, owned, slab.stride)
-        if owned < m:
-            return
-        keys += m
-        n -= m
-
-
-cdef int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
-                      uint32_t n, const float *values, uint32_t value_floats,
-                      RowStep step) noexcept nogil:
-    """Takes each key's row through `step`, or (step NULL) copies the value over it."""
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t m, i
-    cdef bint tracked = slab.touch_at or slab.version_at
-    cdef bint moved             # an insertion moved rows: this batch's candidates are void
-    cdef char *row
-    cdef Batch batch
-    if slab.version_at and n:
-        part.version += 1
-    while n:
-        m = min(n, <uint32_t>BATCH)
-        hash_batch(&batch, part, keys, m)
-        find_rows(&batch, slab, m, slab.stride)
-        moved = False
-        for i in range(m):
-            row = NULL if moved else batch.rows[i]
-            if row == NULL or key_of(row) != keys[i]:
-                row = part_find(slab, part, keys[i], batch.tags[i])
-                if row == NULL:
-                    row = part_insert(slab, part, keys[i], batch.tags[i])
-                    if row == NULL:
-                        return -1
-                    moved = moved or part.chunk_num == 1
-            if step == NULL:
-                memcpy(weights_of(row), values, value_floats * sizeof(float))
-            else:
-                step(table.hyper, weights_of(row), values, slab.dim)
-            if tracked:
-                track_push(slab, part, row)
-            values += value_floats
-        keys += m
-        n -= m
-    return 0
-
-
-cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                    uint32_t n, const float *values, bint state) noexcept nogil:
-    cdef const RowOps *ops = table.slab.ops
-    if state:
-        return _change_rows(table, fragment, keys, n, values, table.slab.floats,
-                            ops.add_state[table.slab.access])
-    return _change_rows(table, fragment, keys, n, values, table.value_floats,
-                        ops.apply[table.slab.access])
-
-
-cdef int store_put(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                   uint32_t n, const float *rows) noexcept nogil:
-    return _change_rows(table, fragment, keys, n, rows, table.slab.floats, NULL)
-
-
-cdef void store_has(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                    uint32_t n, uint8_t *found) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t i
-    for i in range(n):
-        found[i] = part_find(slab, part, keys[i], <uint32_t>hash_key(keys[i])) != NULL
-
-
-# --- marks ---------------------------------------------------------------------------------------
-
-cdef uint64_t store_mark(Shard *shard, uint32_t fragment, uint64_t incarnation) noexcept nogil:
-    return marks_get(&shard.fragments[fragment].marks, incarnation)
-
-
-cdef int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
-                        uint64_t seq) noexcept nogil:
-    return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
-
-
-# --- walks and sums ------------------------------------------------------------------------------
-
-cdef uint32_t store_scan(Shard *shard, Table *table, uint32_t fragment, uint64_t *cursor,
-                         uint64_t *keys, float *rows, uint32_t floats,
-                         uint32_t max_rows) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t count = 0
-    cdef uint32_t slot
-    cdef char *row
-    while count < max_rows and cursor[0] < part.used:
-        slot = slot_of(slab, <uint32_t>cursor[0])
-        cursor[0] += 1
-        if not holds_row(slab, part, slot):
-            continue
-        row = row_at(slab, part, slot)
-        keys[count] = key_of(row)
-        memcpy(rows + <uint64_t>count * floats, weights_of(row), floats * sizeof(float))
-        count += 1
-    return count
-
-
-cdef uint64_t store_rows(Shard *shard, Table *table) noexcept nogil:
-    return table.slab.rows
-
-
-cdef uint64_t store_bytes(Shard *shard) noexcept nogil:
-    cdef uint64_t total = arena_used(&shard.arena) + shard.table_cap * sizeof(Table *)
-    cdef uint32_t f
-    for f in range(shard.frag_num):
-        total += sizeof(Fragment) + marks_bytes(&shard.fragments[f].marks)
-    return total
-
-
-cdef void _disown(Shard *shard, uint32_t fragment) noexcept nogil:
-    cdef uint32_t t
-    for t in range(shard.table_cap):
-        if shard.tables[t] != NULL:
-            part_drop(&shard.tables[t].slab, &shard.tables[t].slab.parts[fragment])
-    marks_drop(&shard.fragments[fragment].marks)
-    shard.fragments[fragment].owned = False
-
-
-cdef Table *_new_table(Shard *shard, uint32_t table_id, uint32_t dim,
-                       uint32_t state_floats, uint32_t track) noexcept nogil:
-    """A table without rows; NULL = no memory.  The caller fills in its settings."""
-    cdef uint32_t table_cap = max(shard.table_cap, <uint32_t>8)
-    cdef Table **tables
-    cdef Table *table
-    cdef Slab *slab
-    cdef uint32_t f
-    while table_cap <= table_id:
-        table_cap *= 2
-    if table_cap > shard.table_cap:
-        tables = <Table **>realloc(shard.tables, table_cap * sizeof(Table *))
-        if tables == NULL:
-            return NULL
-        memset(tables + shard.table_cap, 0, (table_cap - shard.table_cap) * sizeof(Table *))
-        shard.tables = tables
-        shard.table_cap = table_cap
-    table = <Table *>calloc(1, sizeof(Table))
-    if table == NULL:
-        return NULL
-    slab = &table.slab
-    slab.parts = <Part *>arena_cut(&shard.arena, shard.frag_num * sizeof(Part))
-    if slab.parts == NULL:
-        free(table)
-        return NULL
-    for f in range(shard.frag_num):
-        part_clear(&slab.parts[f])
-    table.table_id = table_id
-    table.track = track
-    slab.arena = &shard.arena
-    slab.ops = shard.ops
-    slab.dim = dim
-    slab.floats = dim + state_floats
-    slab.hyper = table.hyper
-    slab.tick = &shard.tick
-    slab.stride = KEY_BYTES + slab.floats * <uint32_t>sizeof(float)
-    if track & TRACK_TOUCH:
-        slab.touch_at = slab.stride
-        slab.stride += sizeof(uint32_t)
-    if track & TRACK_VERSION:
-        slab.version_at = slab.stride
-        slab.stride += sizeof(uint64_t)
-    slab.chunk_rows = max(CHUNK_BYTES // slab.stride, <uint32_t>1)
-    while <uint32_t>1 << slab.chunk_shift < slab.chunk_rows:
-        slab.chunk_shift += 1
-    slab.chunk_bytes = (<uint64_t>slab.chunk_rows * slab.stride + 63) // 64 * 64
-    shard.tables[table_id] = table
-    return table
-
-
-# --- Python's door -------------------------------------------------------------------------------
 
 cdef class ShardStore:
     """All rows of one shard, with doors for setting it up, for commands and for tests.
@@ -357,7 +57,7 @@ cdef class ShardStore:
     Notes
     -----
     Not thread-safe: one thread owns a shard, and whoever else wants something of it submits a
-    command to that thread.  Requests go through the C functions of ``_store.pxd``; the methods
+    command to that thread.  Requests go through the C functions of ``_tables.pxd``; the methods
     here copy and sort, which they can afford.
     """
 
@@ -417,7 +117,7 @@ cdef class ShardStore:
         SnailError
             If this shard does not own it.
         """
-        _disown(self.shard, self._fragment(fragment))
+        store_disown(self.shard, self._fragment(fragment))
 
     def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0, state_floats=0):
         """Declares a table; doing so again with the same settings has no effect.
@@ -478,7 +178,7 @@ cdef class ShardStore:
                     f"state) = {present}, and is declared again with {wanted}: use another table "
                     "or name")
             return
-        table = _new_table(self.shard, table_id, dim, state, track)
+        table = table_new(self.shard, table_id, dim, state, track)
         if table == NULL:
             raise MemoryError(f"no memory for table {table_id} of {self.shard.frag_num} fragments")
         table.value_floats = value_floats_of(access, dim)
