@@ -62,7 +62,7 @@ cdef struct Bucket:
     uint32_t slots[BUCKET_SLOTS]        # slot + 1; 0 = empty
 
 cdef struct Part:               # 64 bytes
-    Bucket *buckets             # never NULL: an empty part has NO_BUCKET
+    Bucket *buckets             # never NULL: an empty part has the slab's `no_bucket`
     char **chunks
     char *first                 # the first chunk; `chunks` points here until there is a second
     uint32_t mask               # number of buckets - 1
@@ -78,6 +78,7 @@ cdef struct Part:               # 64 bytes
 cdef struct Slab:               # the rows of one table in one shard
     Part *parts                 # by fragment
     Arena *arena
+    Bucket *no_bucket           # one for all: each extension module has a NO_BUCKET of its own
     const RowOps *ops
     uint32_t dim
     uint32_t floats             # of weights and state
@@ -133,7 +134,7 @@ cdef inline uint32_t index_room(const Slab *slab, const Part *part) noexcept nog
     a push of many new keys should not find several of them about to grow.
     """
     cdef uint64_t early = <uint64_t>(part - slab.parts) & 15
-    if part.buckets == <Bucket *>NO_BUCKET:
+    if part.buckets == slab.no_bucket:
         return 0
     return <uint32_t>min((<uint64_t>part.mask + 1) * (104 - early) >> 4, <uint64_t>ROWS_MAX)
 
@@ -149,9 +150,9 @@ cdef inline void first_row(const Slab *slab, uint64_t key, float *row,
             slab.ops.init_state(slab.access, slab.hyper, row, slab.dim)
 
 
-cdef inline void part_clear(Part *part) noexcept nogil:
+cdef inline void part_clear(const Slab *slab, Part *part) noexcept nogil:
     memset(part, 0, sizeof(Part))
-    part.buckets = <Bucket *>NO_BUCKET
+    part.buckets = slab.no_bucket
     part.chunks = &part.first
 
 
@@ -193,7 +194,7 @@ cdef inline void _index_put(Bucket *buckets, uint32_t mask, uint32_t tag,
 
 cdef inline int _grow_index(Slab *slab, Part *part) noexcept nogil:
     """Doubles the index: 8 bytes a row are moved, some 0.3 ms where a fragment has 50,000."""
-    cdef bint first = part.buckets == <Bucket *>NO_BUCKET
+    cdef bint first = part.buckets == slab.no_bucket
     cdef uint64_t old_num = 0 if first else <uint64_t>part.mask + 1
     cdef uint64_t bucket_num = 1 if first else 2 * old_num
     cdef uint64_t b
@@ -418,7 +419,7 @@ cdef inline void part_drop(Slab *slab, Part *part) noexcept nogil:
             _give_chunk(slab, part.chunks[i])
     if part.chunk_cap > 1:
         arena_give(slab.arena, <char *>part.chunks, part.chunk_cap * sizeof(char *))
-    if part.buckets != <Bucket *>NO_BUCKET:
+    if part.buckets != slab.no_bucket:
         arena_give(slab.arena, <char *>part.buckets, (<uint64_t>part.mask + 1) * sizeof(Bucket))
     slab.rows -= part.rows
-    part_clear(part)
+    part_clear(slab, part)

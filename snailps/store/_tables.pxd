@@ -20,8 +20,8 @@ from snailps.store._arena cimport Arena, arena_cut, arena_used
 from snailps.store._batch cimport BATCH, Batch, copy_rows, fetch, find_rows, hash_batch
 from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
 from snailps.store._slab cimport (
-    CHUNK_BYTES, KEY_BYTES, Part, Slab, holds_row, key_of, part_clear, part_drop, part_find,
-    part_insert, row_at, slot_of, weights_of,
+    CHUNK_BYTES, KEY_BYTES, NO_BUCKET, Bucket, Part, Slab, holds_row, key_of, part_clear,
+    part_drop, part_find, part_insert, row_at, slot_of, weights_of,
 )
 from snailps.store._upkeep cimport track_push
 
@@ -323,8 +323,9 @@ cdef inline Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim,
     if slab.parts == NULL:
         free(table)
         return NULL
+    slab.no_bucket = <Bucket *>NO_BUCKET
     for f in range(shard.frag_num):
-        part_clear(&slab.parts[f])
+        part_clear(slab, &slab.parts[f])
     table.table_id = table_id
     table.track = track
     slab.arena = &shard.arena
