@@ -38,7 +38,8 @@ def kernel_extensions() -> list[Extension]:
             Extension(
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
-                depends=["snailps/_steps.h", "snailps/_tiles.h"],  # rebuilt with it, and part of the source package
+                # rebuilt with them; so they are part of the source package, too
+                depends=["snailps/_steps.h", "snailps/_tiles.h"],
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
         )

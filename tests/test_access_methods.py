@@ -92,7 +92,7 @@ def test_push_of_state_that_does_not_add_up_is_refused_and_changes_nothing(acces
     with made(access) as cluster:
         client = cluster.client()
         rows = pull(client, u64([1]), width, state=True)
-        with pytest.raises(RemoteError, match="does not add up.*gradients") as caught:
+        with pytest.raises(RemoteError, match=r"does not add up.*gradients") as caught:
             client.push_async(1, u64([1]), rows, state=True).wait()
         assert caught.value.code == "state"
         assert cluster.stats("rows") == 0

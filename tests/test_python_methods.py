@@ -195,6 +195,6 @@ def test_python_method_in_a_cluster(monkeypatch):
         ftrl = cluster.table("ftrl", dim=1, access="ftrl", lr=0.5, l1=1.0, l2=0.5)
         ftrl.push([8, 8], [1, 2])  # one gradient of 3
         assert ftrl.pull([8]).tolist() == [[np.float32(-4 / 17)]]
-        with pytest.raises(SnailError, match="no snailps.AccessMethod of that name"):
+        with pytest.raises(SnailError, match=r"no snailps\.AccessMethod of that name"):
             cluster.table("g", dim=2, access="python_methods:Missing")
     assert "Traceback" not in log.getvalue()

@@ -113,7 +113,7 @@ def test_worker_pushes_gradients_merged_and_differences_of_state_as_they_are(wor
 def test_worker_refuses_to_push_a_state_that_does_not_add_up(worker):
     keys = np.arange(5, dtype=np.uint64)
     for name, width in (("a", 10), ("mean", 7)):
-        with pytest.raises(MisuseError, match="does not add up.*adagrad, add, ftrl, sgd"):
+        with pytest.raises(MisuseError, match=r"does not add up.*adagrad, add, ftrl, sgd"):
             worker.push(name, keys, np.zeros((5, width), np.float32), state=True)
     with pytest.raises(MisuseError, match=r"rows of 9 values, got shape \(5, 3\)"):
         worker.push("g", keys, np.zeros((5, 3), np.float32), state=True)

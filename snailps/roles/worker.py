@@ -230,9 +230,7 @@ class Worker:
 
     # --- to be used by the model -----------------------------------------------------------
 
-    def pull(
-        self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False
-    ) -> Rows:
+    def pull(self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False) -> Rows:
         """Rows of `keys` as they are now.
 
         Parameters
@@ -285,9 +283,7 @@ class Worker:
         """
         self.push_async(table, keys, values, state=state).wait()
 
-    def push_async(
-        self, table: str, keys: Keys, values: Rows, *, state: bool = False
-    ) -> Pending:
+    def push_async(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> Pending:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
         number, declared = self._find(table)
         merge = declared.check_push(values, state)

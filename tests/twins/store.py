@@ -1,7 +1,6 @@
 """Plain Python model of snailps.store: dictionaries, one key at a time, easy to believe."""
 
 import numpy as np
-
 from twins import kernels as steps
 
 MASK = 2**64 - 1
