@@ -26,6 +26,7 @@ from snailps.transport.frame import (
     Frame,
     FrameDecoder,
     Kind,
+    Option,
     body_limit,
     check_control_kind,
     encode_frame,
@@ -297,6 +298,7 @@ def test_compiled_constants_equal_those_of_python():
     assert numbers.pop("DATA_BODY_MAX") == DATA_BODY_MAX
     assert numbers.pop("HANDSHAKE_BODY_MAX") == HANDSHAKE_BODY_MAX
     assert numbers.pop("SUBFRAME_BYTES") == SUBFRAME_BYTES
+    assert numbers.pop("OPTION_STATE") == Option.STATE
     assert len(numbers) == 8
     for name, value in numbers.items():
         assert Kind[name.removeprefix("KIND_")] == value

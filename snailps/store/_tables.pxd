@@ -17,7 +17,7 @@ from libc.string cimport memcpy, memset
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps, RowStep
 from snailps.store._arena cimport Arena, arena_cut, arena_used
-from snailps.store._batch cimport BATCH, Batch, copy_rows, fetch, find_rows, hash_batch
+from snailps.store._batch cimport Batch, batch_rows, copy_rows, fetch, find_rows, hash_batch
 from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
 from snailps.store._slab cimport (
     CHUNK_BYTES, KEY_BYTES, NO_BUCKET, Bucket, Part, Slab, holds_row, key_of, part_clear,
@@ -115,9 +115,10 @@ cdef inline void store_pull(Shard *shard, Table *table, uint32_t fragment, const
     cdef Part *part = &slab.parts[fragment]
     cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
     cdef uint32_t m
+    cdef uint32_t most = batch_rows(row_bytes)
     cdef Batch batch
     while n:
-        m = min(n, <uint32_t>BATCH)
+        m = min(n, most)
         hash_batch(&batch, part, keys, m)
         find_rows(&batch, slab, m, row_bytes)
         copy_rows(&batch, slab, keys, m, out, floats)
@@ -135,9 +136,10 @@ cdef inline uint32_t store_pull_any(Shard *shard, Table *table, const uint64_t *
     cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
     cdef uint32_t done = 0
     cdef uint32_t m, owned
+    cdef uint32_t most = batch_rows(row_bytes)
     cdef Batch batch
     while done < n:
-        m = min(n - done, <uint32_t>BATCH)
+        m = min(n - done, most)
         owned = _hash_mixed_batch(&batch, shard, slab, keys + done, m)
         find_rows(&batch, slab, owned, row_bytes)
         copy_rows(&batch, slab, keys + done, owned, out + <uint64_t>done * floats, floats)
@@ -153,9 +155,10 @@ cdef inline void store_fetch(Shard *shard, Table *table, const uint64_t *keys,
                       uint32_t n) noexcept nogil:
     cdef Slab *slab = &table.slab
     cdef uint32_t m, owned
+    cdef uint32_t most = batch_rows(slab.stride)
     cdef Batch batch
     while n:
-        m = min(n, <uint32_t>BATCH)
+        m = min(n, most)
         owned = _hash_mixed_batch(&batch, shard, slab, keys, m)
         find_rows(&batch, slab, owned, slab.stride)
         if owned < m:
@@ -174,11 +177,12 @@ cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *ke
     cdef bint tracked = slab.touch_at or slab.version_at
     cdef bint moved             # an insertion moved rows: this batch's candidates are void
     cdef char *row
+    cdef uint32_t most = batch_rows(slab.stride)
     cdef Batch batch
     if slab.version_at and n:
         part.version += 1
     while n:
-        m = min(n, <uint32_t>BATCH)
+        m = min(n, most)
         hash_batch(&batch, part, keys, m)
         find_rows(&batch, slab, m, slab.stride)
         moved = False

@@ -67,6 +67,13 @@ class Flag(enum.IntFlag):
     """The body is a uint32 of its unpacked length and one lz4 block.  Control plane only."""
 
 
+class Option(enum.IntFlag):
+    """What the rows of a PULL or PUSH are; in their bodies."""
+
+    STATE = 1
+    """Weights and the optimiser's state."""
+
+
 KINDS = frozenset(int(kind) for kind in Kind)
 FLAGS = int(Flag.PACKED)
 DATA_KINDS = frozenset(range(16, 32))
