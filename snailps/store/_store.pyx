@@ -442,7 +442,7 @@ cdef class ShardStore:
 
         Notes
         -----
-        Reads every row's tick: about 10 ms a million rows, during which the shard serves nothing
+        Reads every row's tick: 5 to 30 ms a million rows, during which the shard serves nothing
         else.  Give it a few fragments at a time where that matters.
         """
         cdef Table *table = self._tracking(table_id, "touch")
