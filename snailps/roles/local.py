@@ -27,7 +27,7 @@ from snailps.config import (
     settings_of,
 )
 from snailps.config.fields import format_value
-from snailps.errors import ClusterError, ConfigError, MisuseError, SnailError
+from snailps.errors import ClusterError, ConfigError, SnailError
 from snailps.roles.driver import Driver
 from snailps.roles.launcher import Launcher
 from snailps.roles.status import Status
