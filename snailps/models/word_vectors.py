@@ -283,8 +283,10 @@ class WordVectors(Worker):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """One worker: a tenth of an epoch; several: together a twentieth.  At most 6 MiB."""
-        share = total_bytes // 10 if workers == 1 else total_bytes // (20 * workers)
+        """A tenth of an epoch; several workers, each with a block at work and one prefetched,
+        hold a twentieth together.  At most 6 MiB.
+        """
+        share = total_bytes // 10 if workers == 1 else total_bytes // (40 * workers)
         return max(512, min(BLOCK_BYTES_MAX, share))
 
     # --- at a worker -------------------------------------------------------------------------
