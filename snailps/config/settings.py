@@ -285,7 +285,7 @@ class JobSettings(Settings):
     )
     param_backup_period: int = setting(
         0,
-        help="Number of pushes after which a server saves its rows during training. 0: never.",
+        help="Pushes (frames of up to 256 KiB) after which the master saves all tables. 0: never.",
         when="Runs of many hours.",
         unit="pushes",
         low=0,

@@ -190,7 +190,7 @@ class Worker:
         -------
         mapping
             ``units`` (examples or words in the block) and any of ``examples`` with ``loss`` (sum
-            of losses and how many they are), ``lr``; other numbers go to the log.
+            of losses and how many they are), ``lr``; other numbers are not kept.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
