@@ -12,9 +12,8 @@ from snailps.transport import messages as m
 
 KNOWN = [
     (
-        m.Register("worker", "h", 7, 2, [["h", 1]], {"dim": ["3", "w.conf:1"]}),
-        b'{"is":"Register","role":"worker","host":"h","pid":7,"cores":2,"endpoints":[["h",1]],'
-        b'"explicit":{"dim":["3","w.conf:1"]}}',
+        m.Register("worker", "h", 7, 2, [["h", 1]]),
+        b'{"is":"Register","role":"worker","host":"h","pid":7,"cores":2,"endpoints":[["h",1]]}',
     ),
     (
         m.Welcome(3, 4, 5, 1024, 0.5, 2.0),
@@ -144,7 +143,7 @@ def test_whole_number_for_a_float_is_taken():
 def test_optional_fields_that_are_absent_get_their_defaults():
     assert m.decode(body({"is": "Leased", "number": -1})) == m.Leased(-1)
     got = m.decode(body({"is": "Register", "role": "r", "host": "h", "pid": 1, "cores": 1}))
-    assert got == m.Register("r", "h", 1, 1, [], {})
+    assert got == m.Register("r", "h", 1, 1, [])
 
 
 @pytest.mark.parametrize(

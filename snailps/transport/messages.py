@@ -48,8 +48,7 @@ def _message(cls: M) -> M:
 class Register(Message):
     """A node asks to belong to the cluster.
 
-    `endpoints` lists a server's shards as [host, port]; `explicit` holds the job settings that
-    this node's own file sets, as {key: [value, origin]}, so that the master can refuse a conflict.
+    `endpoints` lists a server's shards as [host, port].
     """
 
     role: str
@@ -57,7 +56,6 @@ class Register(Message):
     pid: int
     cores: int
     endpoints: list[Any] = field(default_factory=list)
-    explicit: dict[str, Any] = field(default_factory=dict)
 
 
 @_message
