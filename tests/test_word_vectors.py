@@ -14,13 +14,8 @@ from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models import word_vectors
-from snailps.models.word_vectors import (
-    BUCKET_KEY,
-    WordVectors,
-    WordVectorSettings,
-    _Shelf,
-    share_of_delta,
-)
+from snailps.models.local_sgd import BUCKET_KEY, Shelf, share_of_delta
+from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.roles.worker import Block
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
@@ -97,7 +92,7 @@ def test_train_on_a_block_without_known_words_counts_them_and_moves_nothing(make
     model = make(text=b"the cat sat the cat sat")
     figures = train(model, data)
     assert figures == {"units": len(data.split()) + data.count(b"\n"), "lr": SMALL.lr / 2}
-    assert model.prepare(block_of(data)).pulls is None
+    assert model.prepare(block_of(data)).copies is None
 
 
 def test_train_on_a_block_of_a_single_known_word_pushes_no_numbers_that_are_none(make):
@@ -188,7 +183,7 @@ class Maker:
 
 
 def test_shelf_gives_back_the_array_it_got():
-    shelf = _Shelf(maker := Maker())
+    shelf = Shelf(maker := Maker())
     first = shelf.take(80)
     assert first.shape == (80, 2)
     where = first.ctypes.data
@@ -201,7 +196,7 @@ def test_shelf_gives_back_the_array_it_got():
 
 
 def test_shelf_takes_the_smallest_that_fits():
-    shelf = _Shelf(Maker())
+    shelf = Shelf(Maker())
     lent = {n: shelf.take(n) for n in (800, 80, 8000)}
     where = {n: array.ctypes.data for n, array in lent.items()}
     for array in lent.values():
@@ -212,7 +207,7 @@ def test_shelf_takes_the_smallest_that_fits():
 
 
 def test_shelf_lets_go_of_what_is_too_small():
-    shelf = _Shelf(maker := Maker())
+    shelf = Shelf(maker := Maker())
     for n in (8, 80, 800, 8000):
         shelf.give(shelf.take(n))
     assert maker.made == [9, 90, 900, 9000]
@@ -220,7 +215,7 @@ def test_shelf_lets_go_of_what_is_too_small():
 
 
 def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
-    shelf = _Shelf(lambda n: kernels.padded(n, 3))
+    shelf = Shelf(lambda n: kernels.padded(n, 3))
     rows = shelf.take(0)
     assert rows.shape == (0, kernels.PAD)
     shelf.give(rows)
@@ -228,7 +223,7 @@ def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
 
 
 def test_shelf_lends_no_array_twice():
-    shelf = _Shelf(Maker())
+    shelf = Shelf(Maker())
     lent = [shelf.take(10) for _ in range(5)]
     for number, array in enumerate(lent):
         array[:] = number

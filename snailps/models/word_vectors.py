@@ -22,10 +22,7 @@ ICML 2012.
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -38,11 +35,11 @@ from snailps.data._subwords import subwords_csr
 from snailps.data._text import Lexicon, WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
+from snailps.models.local_sgd import BUCKET_KEY, EXPORT_ROWS, Copies, LocalSgd, key_ranges
 from snailps.roles.tables import Table
-from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
+from snailps.roles.worker import Block, Results, Surveyor
 from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 
-BUCKET_KEY = 1 << 40
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
 NOISE_POOL_MIN = 20_000
@@ -53,14 +50,11 @@ SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 
 .684 .312 .295 at 1; a second run differs by about .01."""
 BUCKETS_MARKED = 1 << 24
 CURVATURE = 0.1
-"""Of a row's loss, a gradient; see `share_of_delta`.  2 workers, 17 M words, subwords: WS-353,
-SimLex, analogies .540 .253 .450 without scaling, .594 .295 .470 at 0.01, .600 .304 .484 at 0.1,
-.593 .303 .487 at 0.3; one worker .614 .310 .474."""
-EXPORT_ROWS = 50_000
+"""Of a row's loss, a gradient; see `local_sgd.share_of_delta`.  2 workers, 17 M words, subwords:
+WS-353, SimLex, analogies .540 .253 .450 without scaling, .594 .295 .470 at 0.01, .600 .304 .484 at
+0.1, .593 .303 .487 at 0.3; one worker .614 .310 .474."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
-BLOCK_BYTES_MAX = 6 << 20
-"""A million words of English: larger blocks pull fewer rows a word, but take memory twice over."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -199,35 +193,6 @@ class _Counting:
         return vocabulary.to_bytes()
 
 
-class _Shelf:
-    """Row arrays kept for the next block: a fresh one costs a page fault every 4 KiB."""
-
-    def __init__(self, make: Callable[[int], Floats]) -> None:
-        self._make = make
-        self._free: list[Floats] = []
-        self._lent: dict[int, Floats] = {}
-        self._lock = threading.Lock()
-
-    def take(self, n: int) -> Floats:
-        """An array of `n` rows; what is in it is left from before."""
-        with self._lock:
-            fitting = [array for array in self._free if len(array) >= n]
-            if fitting:
-                whole = min(fitting, key=len)
-                self._free = [array for array in self._free if array is not whole]
-            else:
-                self._free = self._free[1:]  # too small for today's blocks
-                whole = self._make(n + n // 8)
-            view = whole[:n]
-            self._lent[id(view)] = whole
-            return view
-
-    def give(self, view: Floats) -> None:
-        """Takes an array back."""
-        with self._lock:
-            self._free.append(self._lent.pop(id(view)))
-
-
 @dataclass(slots=True)
 class _Batch:
     """A block made ready: local numbering of its words and rows, and its pulls under way."""
@@ -238,13 +203,11 @@ class _Batch:
     bag_rows: Ints
     noise: Ints
     noise_logit: Floats
-    input_keys: Keys
-    output_keys: Keys
     steps: tuple[Floats, ...]
-    pulls: tuple[Pending, Pending] | None
+    copies: Copies | None
 
 
-class WordVectors(Worker):
+class WordVectors(LocalSgd):
     """fastText / word2vec as a parameter-server model; see the module's docstring."""
 
     Settings = WordVectorSettings
@@ -272,23 +235,6 @@ class WordVectors(Worker):
         counter.count(block.data)
         return counter.dump()
 
-    @classmethod
-    def check(cls, settings: JobSettings) -> None:
-        """Deltas of local SGD are added up: no other access method fits."""
-        if settings.optimizer not in ("auto", "add"):
-            raise ConfigError(
-                f"optimizer: {settings.optimizer} does not fit word vectors, whose workers push "
-                "differences: leave it at auto"
-            )
-
-    @classmethod
-    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch; several workers, each with a block at work and one prefetched,
-        hold a twentieth together.  At most 6 MiB.
-        """
-        share = total_bytes // 10 if workers == 1 else total_bytes // (40 * workers)
-        return max(512, min(BLOCK_BYTES_MAX, share))
-
     # --- at a worker -------------------------------------------------------------------------
 
     def setup(self) -> None:
@@ -300,10 +246,7 @@ class WordVectors(Worker):
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
-        self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
-        self._bases = _Shelf(lambda n: np.empty((n, s.dim), np.float32))
-        self._locals = _Shelf(lambda n: kernels.padded(n, s.dim))
-        self._pushes: tuple[Pending, Pending] | None = None
+        self.set_up_copies(s.dim)
 
     def prepare(self, block: Block) -> _Batch:
         """Numbers the block's words and rows locally and starts to pull the rows."""
@@ -316,9 +259,8 @@ class WordVectors(Worker):
         if len(present) == 0:
             none = np.zeros(0, np.int32)
             zero = np.zeros(1, np.int64)
-            no_keys = np.zeros(0, np.uint64)
             no_rows = np.zeros(0, np.float32)
-            return _Batch(none, raw_words, zero, none, none, no_rows, no_keys, no_keys, (), None)
+            return _Batch(none, raw_words, zero, none, none, no_rows, (), None)
         picks = len(tokens) * kernels.SHARED // kernels.GROUP
         pool = max(NOISE_POOL_MIN, picks // NOISE_REUSE)
         drawn = np.searchsorted(self._noise_sum, rng.random(pool) * self._noise_sum[-1])
@@ -332,10 +274,7 @@ class WordVectors(Worker):
         logit = np.zeros(len(output_words), np.float32)
         if self._noise_log is not None:
             logit[:] = self._noise_log[output_words]
-        pulls = (
-            self.pull_async("input", input_keys, self._bases.take(len(input_keys))),
-            self.pull_async("output", output_keys, self._bases.take(len(output_keys))),
-        )
+        copies = self.pull_copies({"input": input_keys, "output": output_keys})
         local_tokens = place[tokens]
         return _Batch(
             local_tokens,
@@ -344,8 +283,6 @@ class WordVectors(Worker):
             bag_rows,
             place[drawn],
             logit,
-            input_keys,
-            output_keys,
             self._steps(
                 local_tokens,
                 bag_ptr,
@@ -354,7 +291,7 @@ class WordVectors(Worker):
                 len(input_keys),
                 len(output_keys),
             ),
-            pulls,
+            copies,
         )
 
     def train(self, block: Block) -> Mapping[str, float]:
@@ -363,15 +300,9 @@ class WordVectors(Worker):
         batch: _Batch = block.prepared
         lr_start, lr_stop = (s.lr * (1.0 - share) for share in block.progress)
         figures = {"units": float(batch.raw_words), "lr": lr_stop}
-        if batch.pulls is None:
+        if batch.copies is None:
             return figures
-        bases: list[Floats] = []
-        for at, pull in enumerate(batch.pulls):
-            bases.append(pull.wait())
-            if self._pushes is not None:
-                self.correct(pull, self._pushes[at])
-        self._settle()
-        local = [self._padded(base) for base in bases]
+        local = self.load_copies(batch.copies)
         # A part loses the contexts across its edges, so it must be long against the window.
         part_num = min(self.threads, max(1, len(batch.tokens) // (PART_WINDOWS * s.window)))
         parts = np.array_split(batch.tokens, part_num)
@@ -396,24 +327,10 @@ class WordVectors(Worker):
             for number, part in enumerate(parts)
         ]
         results = [task.result() for task in done]
-        for new, base, steps in zip(local, bases, batch.steps, strict=True):
-            self._in_threads(_subtract, new[:, : s.dim], base)
-            self._locals.give(new)
-            if self.workers > 1:
-                share = share_of_delta(steps * (lr_start * CURVATURE), self.workers)
-                self._in_threads(_scale, base, share[:, None])
-        self._pushes = (
-            self.push_async("input", batch.input_keys, bases[0]),
-            self.push_async("output", batch.output_keys, bases[1]),
-        )
+        self.push_copies(batch.copies, batch.steps, lr_start * CURVATURE)
         figures["loss"] = sum(loss for loss, _ in results)
         figures["examples"] = float(sum(count for _, count in results))
         return figures
-
-    def finish(self) -> None:
-        """Waits for the last pushes and takes their arrays back."""
-        self._settle()
-        self._pool.shutdown()
 
     def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
         """Local bags of the present words: which of the pulled input rows make up each."""
@@ -461,28 +378,6 @@ class WordVectors(Worker):
         outputs[: len(pairs)] += pairs
         return inputs.astype(np.float32), outputs.astype(np.float32)
 
-    def _settle(self) -> None:
-        """Waits for the last pushes and takes their arrays back."""
-        if self._pushes is not None:
-            for push in self._pushes:
-                self._bases.give(push.wait())
-            self._pushes = None
-
-    def _padded(self, base: Floats) -> Floats:
-        rows = self._locals.take(len(base))
-        self._in_threads(kernels.copy_rows, base, rows)
-        return rows
-
-    def _in_threads(self, function: Callable[..., None], *arrays: Floats) -> None:
-        """Calls a row-wise kernel on row ranges, a thread each."""
-        edges = np.linspace(0, len(arrays[0]), self.threads + 1).astype(int).tolist()
-        tasks = [
-            self._pool.submit(function, *(array[a:b] for array in arrays))
-            for a, b in itertools.pairwise(edges)
-        ]
-        for task in tasks:
-            task.result()
-
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
@@ -504,41 +399,6 @@ class WordVectors(Worker):
                 _write_bin(path, results, s, vocabulary)
             files.append(path)
         return {"files": files, "vocabulary": len(words)}
-
-
-def share_of_delta(steps: Floats, workers: int) -> Floats:
-    """Part of a row's delta to push when `workers` train on it at once.
-
-    Think of a row's loss as a bowl: n steps of curvature h and rate r bring the row to a share
-    ``c = exp(-h r n)`` of its distance from the minimum.  Workers that start from one copy all go
-    ``1 - c`` of the way; their sum would go too far, while doing the same steps in turns goes
-    ``1 - c^workers``.  So each pushes ``(1 - c^workers) / (workers (1 - c))`` of its delta: all of
-    it for a rarely touched row, its share of a mean for one that has arrived.
-
-    Parameters
-    ----------
-    steps : numpy.ndarray
-        float32 (n,): ``h r n`` of each row, 0 or more.
-    workers : int
-        At least 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (n,), from ``1 / workers`` to 1.
-    """
-    left = np.exp(-np.maximum(steps, 1e-3))
-    share: Floats = ((1 - left**workers) / (workers * (1 - left))).astype(np.float32)
-    return share
-
-
-def _scale(rows: Floats, factor: Floats) -> None:
-    rows *= factor
-
-
-def _subtract(new: Floats, base: Floats) -> None:
-    """``base = new - base``: what training changed."""
-    np.subtract(new, base, out=base)
 
 
 def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: Vocabulary) -> None:
@@ -563,17 +423,9 @@ def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: V
         header,
         vocabulary.words,
         vocabulary.counts,
-        _ranges(results, "input", (0, words), (BUCKET_KEY, buckets)),
-        _ranges(results, "output", (0, words)),
+        key_ranges(results, "input", (0, words), (BUCKET_KEY, buckets)),
+        key_ranges(results, "output", (0, words)),
     )
-
-
-def _ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:
-    """Rows of key ranges (first, count), in pieces."""
-    for first, count in ranges:
-        for at in range(0, count, EXPORT_ROWS):
-            size = min(EXPORT_ROWS, count - at)
-            yield results.pull(table, np.arange(size, dtype=np.uint64) + np.uint64(first + at))
 
 
 def _vectors(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
