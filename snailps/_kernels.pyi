@@ -148,6 +148,67 @@ def train_words(
     B. Recht et al., "Hogwild!", NIPS 2011.
     """
 
+def train_labels(
+    inputs: Floats,
+    outputs: Floats,
+    dim: int,
+    bag_ptr: Longs,
+    bag_rows: Ints,
+    label_ptr: Longs,
+    labels: Ints,
+    noise: Ints,
+    *,
+    loss: int,
+    negatives: int,
+    shared: bool,
+    lr_start: float,
+    lr_stop: float,
+    seed: int,
+    first: int,
+    last: int,
+) -> tuple[float, int]:
+    """Train a linear classifier on mean vectors, one pass over lines `first` to `last - 1`.
+
+    Parameters
+    ----------
+    inputs, outputs
+        float32[n, stride] and float32[labels, stride] from `snailps.kernels.padded`, changed in
+        place; columns from `dim` on must be zero and stay so.
+    bag_ptr, bag_rows
+        Line i has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]``, rows of `inputs`.
+    label_ptr, labels
+        Its labels likewise, rows of `outputs`.  Lines without features or labels are passed over.
+    noise
+        Labels that negatives are drawn from, uniformly; only for loss 2.
+    loss
+        0 softmax; 1 one-versus-all; 2 negative sampling.  For 0 and 2 a line of several labels is
+        trained on one of them, drawn at random.
+    negatives
+        Negatives a line; a draw that is the line's own label is repeated, up to 8 times.
+    shared
+        Other threads train on the same arrays: output rows are exchanged every 64 lines.
+    lr_start, lr_stop
+        Learning rate at the first feature and behind the last one.
+    seed
+        uint64 that names the random numbers.
+
+    Returns
+    -------
+    loss : float
+        Sum over lines.
+    examples : int
+        Lines trained on.
+
+    Notes
+    -----
+    Releases the GIL; racing writers are allowed (Hogwild).  Scratch: with `shared` two copies of
+    `outputs`.  Time a line: (2 x features + 3 x labels) row visits.
+
+    References
+    ----------
+    A. Joulin et al., "Bag of tricks for efficient text classification", EACL 2017.
+    """
+
 def subtract_rows(new: Floats, base: Floats, out: Floats) -> None:
     """``out[i] = new[i, :dim] - base[i, :dim]``; new, base float32[n, stride], out float32[n, dim].
 

@@ -4,11 +4,13 @@
 
     seed, key -> init -> row              row, pushed value -> apply -> row        (_steps.h)
     tokens, rows of a block, noise words -> train_words -> the same rows, trained
+    features and labels of lines, rows   -> train_labels -> the same rows, trained
 
 Built several times from this one source (see setup.py); `snailps.kernels` picks a build, and the
 docstrings of the public functions are in `_kernels.pyi`.  The loops allocate nothing, release the
 GIL and know arrays only: no keys of tables, no threads' lives, no sockets.  Each has a NumPy twin
-in tests/twins/kernels.py.  How word vectors are trained is in _words.pxd.
+in tests/twins/kernels.py.  How word vectors are trained is in _words.pxd, classifiers in
+_labels.pxd.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
@@ -18,6 +20,8 @@ from libc.string cimport memcpy, memset
 
 from snailps._hash cimport hash_key, mix64
 from snailps._ops cimport *
+from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
+from snailps._labels cimport train_lines
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
 from snailps._words cimport lay_out, train
 
@@ -258,6 +262,77 @@ def train_words(float[:, ::1] inputs, float[:, ::1] outputs, int dim, const int3
         train(&job, &scratch, groups, &loss, &examples)
         free(arena)
     return loss, examples
+
+
+# ---- classifier: one call, checked ----------------------------------------------------------------
+
+def train_labels(float[:, ::1] inputs, float[:, ::1] outputs, int dim, const int64_t[::1] bag_ptr,
+                 const int32_t[::1] bag_rows, const int64_t[::1] label_ptr,
+                 const int32_t[::1] labels, const int32_t[::1] noise, *, int loss, int negatives,
+                 bint shared, float lr_start, float lr_stop, uint64_t seed, Py_ssize_t first,
+                 Py_ssize_t last):
+    cdef Py_ssize_t label_num = outputs.shape[0]
+    check_rows("inputs", inputs)
+    check_rows("outputs", outputs)
+    check_bags(bag_ptr, bag_rows, inputs.shape[0], 0)
+    check_bags(label_ptr, labels, label_num, 0)
+    if inputs.shape[1] != outputs.shape[1] or not 1 <= dim <= inputs.shape[1]:
+        raise ValueError(f"inputs and outputs must be as wide as each other and at least dim = "
+                         f"{dim}, at least 1; got {inputs.shape[1]} and {outputs.shape[1]}")
+    if bag_ptr.shape[0] != label_ptr.shape[0] or not 0 <= first <= last < bag_ptr.shape[0]:
+        raise ValueError(f"lines {first}..{last - 1} must be among those of bag_ptr and label_ptr, "
+                         f"which have {bag_ptr.shape[0] - 1} and {label_ptr.shape[0] - 1}")
+    if loss not in (SOFTMAX, ONE_VS_ALL, SAMPLING):
+        raise ValueError(f"loss must be 0 (softmax), 1 (one-versus-all) or 2 (sampling), got {loss}")
+    if loss == SAMPLING and (negatives < 0 or noise.shape[0] < (negatives > 0)):
+        raise ValueError(f"negatives must be at least 0, got {negatives}, and noise not be empty "
+                         f"if there are any, got {noise.shape[0]} labels")
+    if noise.shape[0] and not in_range(&noise[0], noise.shape[0], 0, label_num):
+        raise ValueError(f"noise must lie in 0..{label_num - 1}, the rows of outputs")
+    if bag_rows.shape[0] == 0 or labels.shape[0] == 0 or first == last:
+        return 0.0, 0           # no line has both
+    cdef LabelJob job
+    cdef LabelScratch scratch
+    cdef float *arena = NULL
+    cdef size_t row = inputs.shape[1]
+    cdef size_t scores = (label_num + C_PAD - 1) // C_PAD * C_PAD
+    cdef size_t copy = label_num * row
+    cdef double total = 0
+    cdef int64_t examples = 0
+    if not shared or (loss == SAMPLING and label_num > C_TOGETHER * (1 + <int64_t>negatives)):
+        copy = 0                # more to exchange than was written
+    cdef size_t size = (2 * row + 2 * scores + 2 * copy) * sizeof(float)
+    if posix_memalign(<void **>&arena, 64, size) != 0:
+        raise MemoryError(f"no memory for {size} bytes of scratch")
+    job.inputs = &inputs[0, 0]
+    job.outputs = &outputs[0, 0]
+    job.bag_ptr = &bag_ptr[0]
+    job.bag_rows = &bag_rows[0]
+    job.label_ptr = &label_ptr[0]
+    job.labels = &labels[0]
+    job.noise = &noise[0] if noise.shape[0] else NULL
+    job.noise_num = noise.shape[0]
+    job.label_num = label_num
+    job.stride = row
+    job.first = first
+    job.last = last
+    job.loss = loss
+    job.negatives = negatives
+    job.rate_start = lr_start
+    job.rate_stop = lr_stop
+    job.stream = hash_key(seed)
+    scratch.hidden = arena
+    scratch.gradient = arena + row
+    scratch.scores = arena + 2 * row
+    scratch.truth = scratch.scores + scores
+    scratch.own = scratch.truth + scores if copy else NULL
+    scratch.base = scratch.truth + scores + copy
+    scratch.drawn = 0
+    with nogil:
+        memset(arena, 0, (2 * row + 2 * scores) * sizeof(float))
+        train_lines(&job, &scratch, &total, &examples)
+        free(arena)
+    return total, examples
 
 
 # ---- row arithmetic ------------------------------------------------------------------------------

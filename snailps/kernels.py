@@ -44,6 +44,7 @@ __all__ = [
     "padded",
     "row_ops",
     "subtract_rows",
+    "train_labels",
     "train_words",
 ]
 
@@ -147,6 +148,7 @@ init_row = _chosen.init_row
 apply_row = _chosen.apply_row
 add_state_row = _chosen.add_state_row
 init_state_row = _chosen.init_state_row
+train_labels = _chosen.train_labels
 train_words = _chosen.train_words
 subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at

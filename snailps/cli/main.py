@@ -20,8 +20,10 @@ from snailps.cli import (
     local,
     master,
     nn,
+    predict,
     server,
     similarity,
+    test,
     train,
     vector,
     worker,
@@ -45,6 +47,8 @@ app.command("nn", rich_help_panel="Ask a model")(nn.command)
 app.command("similarity", rich_help_panel="Ask a model")(similarity.command)
 app.command("analogy", rich_help_panel="Ask a model")(analogy.command)
 app.command("vector", rich_help_panel="Ask a model")(vector.command)
+app.command("predict", rich_help_panel="Ask a model")(predict.command)
+app.command("test", rich_help_panel="Ask a model")(test.command)
 app.command("eval", rich_help_panel="Ask a model")(eval.command)
 
 

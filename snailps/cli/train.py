@@ -65,6 +65,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     about = {
         "fasttext": "Word vectors with subwords: unknown words get vectors too.",
         "word2vec": "Word vectors without subwords.",
+        "classifier": "Labels for lines of text, as fastText's supervised mode.",
     }.get(name, f"Train {name}.")
     command.__doc__ = (
         f"{about}\n\n"

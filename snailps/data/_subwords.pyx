@@ -27,6 +27,14 @@ cdef inline uint32_t fnv_step(uint32_t h, uint8_t byte) noexcept nogil:
     return (h ^ <uint32_t><int8_t>byte) * <uint32_t>16777619
 
 
+cdef uint32_t fnv_hash(const uint8_t *text, Py_ssize_t length) noexcept nogil:
+    cdef uint32_t h = FNV_START
+    cdef Py_ssize_t i
+    for i in range(length):
+        h = fnv_step(h, text[i])
+    return h
+
+
 cdef inline uint8_t byte_at(const uint8_t *word, Py_ssize_t length, Py_ssize_t i) noexcept nogil:
     """Byte `i` of `<word>`, which is never built."""
     if i == 0:
@@ -90,11 +98,7 @@ def ngram_hash(const uint8_t[::1] ngram not None):
     >>> hex(ngram_hash(b"a"))
     '0xe40c292c'
     """
-    cdef uint32_t h = FNV_START
-    cdef Py_ssize_t i
-    for i in range(ngram.shape[0]):
-        h = fnv_step(h, ngram[i])
-    return h
+    return fnv_hash(&ngram[0] if ngram.shape[0] else NULL, ngram.shape[0])
 
 
 def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket, int64_t nwords):

@@ -174,3 +174,8 @@ cdef inline int64_t table_add(WordTable *table, const Token *token) noexcept nog
         slot.tag = tag_of(token)
         slot.id_plus_1 = <int32_t>table.words
     return slot.id_plus_1 - 1
+
+
+cdef class Lexicon:
+    cdef WordTable table
+    cdef int64_t end_id         # of `</s>`, -1 if it is no word

@@ -336,9 +336,6 @@ cdef class Lexicon:
     Never changes once built: any number of threads may encode at once, without the GIL.
     """
 
-    cdef WordTable table
-    cdef int64_t end_id
-
     def __cinit__(self, words):
         cdef Token token
         cdef const uint8_t *text

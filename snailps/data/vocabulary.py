@@ -1,6 +1,7 @@
 """Owns the vocabulary: which words count, in which order, and what follows from their counts.
 
     WordCounter -> Vocabulary.from_counter -> words by falling count
+    WordCounter -> Vocabulary.labels_from_counter -> a classifier's labels, likewise
     Vocabulary -> keep_probability (subsampling), noise (negative samples)
     Vocabulary -> to_bytes -> (another node) from_bytes -> the same Vocabulary
 
@@ -103,6 +104,37 @@ class Vocabulary:
             del pairs[max_size:]
         kept = -np.array([count for count, _ in pairs], dtype=np.int64)
         return cls([word for _, word in pairs], kept, counter.tokens)
+
+    @classmethod
+    def labels_from_counter(
+        cls, counter: WordCounter, min_count: int, label_prefix: bytes = LABEL_PREFIX
+    ) -> Vocabulary:
+        """Chooses the labels of a classifier: what begins with `label_prefix`.
+
+        Raises
+        ------
+        DataError
+            No label is left.
+        """
+        counts = counter.counts()
+        found = [
+            (-count, word)
+            for count, word in zip(counts.tolist(), counter.words(), strict=True)
+            if word.startswith(label_prefix)
+        ]
+        pairs = sorted(pair for pair in found if -pair[0] >= min_count)
+        if not pairs:
+            why = (
+                f"none of its {len(found):,} labels occurs {min_count:,} times"
+                if found
+                else f"no word of it begins with {label_prefix!r}"
+            )
+            raise DataError(
+                f"the input has no labels to learn: {why}. A line should look like "
+                f"'{label_prefix.decode(errors='replace')}sport the match was won late'"
+            )
+        numbers = -np.array([count for count, _ in pairs], dtype=np.int64)
+        return cls([word for _, word in pairs], numbers, counter.tokens)
 
     def index(self, word: bytes) -> int:
         """Id of a word, -1 if it is not in the vocabulary.  The first call builds a dict."""

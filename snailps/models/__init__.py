@@ -1,16 +1,19 @@
 """The models that come with snailps: one file a model, a `Worker` subclass and its settings."""
 
 from snailps.config import JobSettings
+from snailps.models.classifier import ClassifierSettings
 from snailps.models.word_vectors import WordVectorSettings
 
 SETTINGS: dict[str, type[JobSettings]] = {
     "fasttext": WordVectorSettings,
     "word2vec": WordVectorSettings,
+    "classifier": ClassifierSettings,
 }
 """Settings class of each model, by the name that the command line knows it by."""
 
 CLASSES: dict[str, str] = {
     "fasttext": "snailps.models.word_vectors:WordVectors",
     "word2vec": "snailps.models.word_vectors:WordVectors",
+    "classifier": "snailps.models.classifier:Classifier",
 }
 """`worker_class` of each."""

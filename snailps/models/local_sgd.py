@@ -136,15 +136,16 @@ class LocalSgd(Worker):
         copies : Copies
             Not to be used any more.
         steps : sequence of numpy.ndarray
-            About how many gradients each row of each table got; float32.
+            About how many gradients each row of each table got; float32.  Only used, and so may
+            be empty otherwise, where there are several workers.
         step_size : float
             Rate times curvature of one of them: see `share_of_delta`.
         """
-        for new, base, count in zip(copies.local, copies.bases, steps, strict=True):
+        for at, (new, base) in enumerate(zip(copies.local, copies.bases, strict=True)):
             self._in_threads(_subtract, new[:, : self._dim], base)
             self._locals.give(new)
             if self.workers > 1:
-                share = share_of_delta(count * np.float32(step_size), self.workers)
+                share = share_of_delta(steps[at] * np.float32(step_size), self.workers)
                 self._in_threads(_scale, base, share[:, None])
         self._pushes = tuple(
             self.push_async(table, keys, base)

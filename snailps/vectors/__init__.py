@@ -1,6 +1,7 @@
-"""Word vectors after training: files, queries, scores.
+"""Models after training: files, queries, scores.
 
     rows -> files -> .vec, .bin, .npz -> query.Vectors -> neighbours, analogies; evaluate -> scores
+    .bin of a classifier -> labels.LabelModel -> labels of lines; evaluate_labels -> scores
 
 Knows no role, no socket and no training.
 """
@@ -15,17 +16,29 @@ from snailps.vectors.evaluate import (
 )
 from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, write_bin
 from snailps.vectors.files import load, write_npz, write_vec
+from snailps.vectors.labels import (
+    LabelModel,
+    LabelScore,
+    LabelScores,
+    Prediction,
+    evaluate_labels,
+)
 from snailps.vectors.query import Neighbour, Vectors
 
 __all__ = [
     "AnalogyResult",
     "BinHeader",
     "BinModel",
+    "LabelModel",
+    "LabelScore",
+    "LabelScores",
     "Neighbour",
+    "Prediction",
     "SectionResult",
     "SimilarityResult",
     "Vectors",
     "evaluate_analogies",
+    "evaluate_labels",
     "evaluate_similarity",
     "load",
     "read_bin",

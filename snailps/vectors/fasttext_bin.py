@@ -89,9 +89,11 @@ class BinModel:
     ----------
     header : BinHeader
     words : list of bytes
-        In file order, which is row order.  Labels of supervised models are left out.
+        In file order, which is row order.
     counts : int64[n]
         Occurrences of each word in the training text.
+    labels : list of bytes
+        Of a supervised model, with their prefix; else empty.
     input : float32[n + header.bucket, dim]
         Word rows, then n-gram rows: a read-only view of the mapped file, not aligned to 4 bytes.
     output : float32[n or number of labels, dim]
@@ -101,6 +103,7 @@ class BinModel:
     header: BinHeader
     words: list[bytes]
     counts: npt.NDArray[np.int64]
+    labels: list[bytes]
     input: Float32
     output: Float32
 
@@ -112,6 +115,8 @@ def write_bin(
     counts: Sequence[int] | npt.NDArray[np.int64],
     input_chunks: Iterable[Float32],
     output_chunks: Iterable[Float32],
+    labels: Sequence[bytes] = (),
+    label_counts: Sequence[int] | npt.NDArray[np.int64] = (),
 ) -> None:
     """Write a model that the official ``fasttext`` package loads.
 
@@ -126,7 +131,9 @@ def write_bin(
     input_chunks : iterable of float32[k, dim]
         ``n + header.bucket`` rows in all, in pieces of any size.
     output_chunks : iterable of float32[k, dim]
-        ``n`` rows in all.  Taken up only after the last input chunk.
+        ``n`` rows in all, or a row a label.  Taken up only after the last input chunk.
+    labels, label_counts
+        Of a supervised model, like `words` and `counts`; most frequent first.
 
     Raises
     ------
@@ -139,19 +146,19 @@ def write_bin(
     """
     _check_header(path, header)
     check_words(path, words)
-    numbers = np.asarray(counts, dtype=np.int64)
-    if numbers.shape != (len(words),):
-        raise ModelFileError(f"{path}: expected {len(words)} counts, got shape {numbers.shape}")
-    if numbers.min() < 1:
-        # fastText's table of negatives is built from the counts and never ends on a zero.
-        raise ModelFileError(f"{path}: every count must be at least 1, got {numbers.min()}")
-    rows = (len(words) + header.bucket, len(words))
-    dictionary = b"".join(
-        word + b"\0" + _TAIL.pack(count, _WORD)
-        for word, count in zip(words, numbers.tolist(), strict=True)
-    )
+    if labels:
+        check_words(path, labels)
+    if (header.model == "supervised") != bool(labels):
+        raise ModelFileError(
+            f"{path}: a supervised model has labels and no other has: got model {header.model!r} "
+            f"and {len(labels)} labels"
+        )
+    rows = (len(words) + header.bucket, len(labels) or len(words))
+    dictionary = _pack_entries(path, words, counts, _WORD)
+    dictionary += _pack_entries(path, labels, label_counts, _LABEL)
+    tokens = header.tokens or int(np.sum(counts) + np.sum(label_counts))
     head = _pack_header(path, header) + _COUNTS.pack(
-        len(words), len(words), 0, header.tokens or int(numbers.sum()), -1
+        len(words) + len(labels), len(words), len(labels), tokens, -1
     )
     size = len(head) + len(dictionary) + 2 * _SHAPE.size + 4 * header.dim * sum(rows)
     with atomic_file(path, size) as file:
@@ -196,14 +203,14 @@ def read_bin(path: str | os.PathLike[str]) -> BinModel:
     inputs = len(words) + header.bucket
     matrix, offset = _map_matrix(path, mapped, offset, "input", inputs, header.dim)
     # A supervised model has a row a label, every other one a row a word.
-    outputs = labels if header.model == "supervised" else len(words)
+    outputs = len(labels) if header.model == "supervised" else len(words)
     output, offset = _map_matrix(path, mapped, offset, "output", outputs, header.dim)
     if offset != length:
         raise ModelFileError(
             f"{path}: damaged: the model ends at byte {offset}, the file at {length}; "
             "fetch or export it again"
         )
-    return BinModel(replace(header, tokens=tokens), words, counts, matrix, output)
+    return BinModel(replace(header, tokens=tokens), words, counts, labels, matrix, output)
 
 
 def check_words(path: str | os.PathLike[str], words: Sequence[bytes]) -> None:
@@ -286,6 +293,24 @@ def _pack_header(path: str | os.PathLike[str], header: BinHeader) -> bytes:
         raise ModelFileError(f"{path}: an argument does not fit the format: {error}") from error
 
 
+def _pack_entries(
+    path: str | os.PathLike[str],
+    entries: Sequence[bytes],
+    counts: Sequence[int] | npt.NDArray[np.int64],
+    kind: int,
+) -> bytes:
+    numbers = np.asarray(counts, dtype=np.int64)
+    if numbers.shape != (len(entries),):
+        raise ModelFileError(f"{path}: expected {len(entries)} counts, got shape {numbers.shape}")
+    if numbers.min(initial=1) < 1:
+        # fastText's table of negatives is built from the counts and never ends on a zero.
+        raise ModelFileError(f"{path}: every count must be at least 1, got {numbers.min()}")
+    return b"".join(
+        entry + b"\0" + _TAIL.pack(count, kind)
+        for entry, count in zip(entries, numbers.tolist(), strict=True)
+    )
+
+
 def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap) -> BinHeader:
     (
         magic, version, dim, window, epochs, min_count, negatives, word_ngrams, loss, model,
@@ -320,8 +345,8 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap) -> BinHeader
 
 def _read_dictionary(
     path: str | os.PathLike[str], mapped: mmap.mmap
-) -> tuple[list[bytes], npt.NDArray[np.int64], int, int, int]:
-    """Words, counts, number of labels, number of tokens, and the offset behind the last entry."""
+) -> tuple[list[bytes], npt.NDArray[np.int64], list[bytes], int, int]:
+    """Words, their counts, labels, number of tokens, and the offset behind the last entry."""
     length = len(mapped)
     offset = _HEAD.size + _COUNTS.size
     if length < offset:
@@ -337,6 +362,7 @@ def _read_dictionary(
     if size * _ENTRY_BYTES_MIN > length - offset:
         raise _cut_short(path, "dictionary", offset + size * _ENTRY_BYTES_MIN, length)
     words: list[bytes] = []
+    labels: list[bytes] = []
     counts = np.empty(nwords, dtype=np.int64)
     unpack, tail = _TAIL.unpack_from, _TAIL.size
     for number in range(size):
@@ -352,8 +378,10 @@ def _read_dictionary(
         if number < nwords:
             words.append(mapped[offset:end])
             counts[number] = count
+        else:
+            labels.append(mapped[offset:end])
         offset = end + 1 + tail
-    return words, counts, nlabels, tokens, offset
+    return words, counts, labels, tokens, offset
 
 
 def _map_matrix(

@@ -1,0 +1,385 @@
+"""fastText's supervised mode: labels for lines of text, from the mean of their words' vectors.
+
+    survey: words, labels -> counts -> two vocabularies      (once, merged at the master)
+    prepare: bytes -> features and labels -> keys -> PULL    (next block, beside the training)
+    train: local rows -> kernel threads -> one delta a row -> PUSH
+    export: tables -> .bin, which the official fasttext package loads
+
+The arithmetic is `kernels.train_labels`, the features are `data._labelled`'s; here is which rows a
+block needs.  Keys: word i is key i of table "input", hash bucket b (n-grams of words and of
+characters) is key ``BUCKET_KEY + b``; label k is key k of table "output".
+
+References
+----------
+A. Joulin, E. Grave, P. Bojanowski, T. Mikolov, "Bag of tricks for efficient text classification",
+EACL 2017.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.config import JobSettings, setting
+from snailps.data._labelled import GRAM_MAX, LineReader, Lines, number_rows
+from snailps.data._text import WordCounter
+from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError
+from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, LocalSgd, key_ranges
+from snailps.roles.tables import Table
+from snailps.roles.worker import Block, Results, Surveyor
+from snailps.vectors import BinHeader, write_bin
+
+NOISE_POWER = 0.5
+"""fastText draws negatives by the square root of a label's count."""
+LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
+"""Numbers of the losses in `kernels.train_labels`."""
+PLACES_MAX = 1 << 26
+"""Largest number of features that a table of places is kept for, 4 bytes each."""
+CURVATURE = 0.1
+"""Of a row's loss, a gradient; see `local_sgd.share_of_delta`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierSettings(JobSettings):
+    """Settings of the classifier; the defaults are those of fastText's supervised mode."""
+
+    dim: int = setting(
+        100,
+        help="Length of a feature's vector.",
+        when="10 to 50 is often as good, and faster.",
+        low=1,
+        high=4096,
+    )
+    loss: Literal["softmax", "ova", "ns", "hs"] = setting(
+        "softmax",
+        help=(
+            "One label a line: `softmax`. Any number of them: `ova` (one-versus-rest). Very many "
+            "labels: `ns` (negative sampling). fastText's `hs` is not there and refused."
+        ),
+        when="Lines have several labels, or there are thousands of labels.",
+    )
+    lr: float = setting(
+        0.1,
+        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
+        when="0.5 to 1 for few or short lines.",
+        low=1e-6,
+        high=10.0,
+    )
+    word_ngrams: int = setting(
+        1,
+        help="Longest run of words that counts as a feature of its own.",
+        when="2 or 3 where the order of words matters.",
+        unit="words",
+        low=1,
+        high=GRAM_MAX,
+    )
+    minn: int = setting(
+        0,
+        help="Shortest character n-gram.",
+        when="With `maxn`.",
+        unit="characters",
+        low=0,
+        high=32,
+    )
+    maxn: int = setting(
+        0,
+        help="Longest character n-gram. 0: none.",
+        when="3 to 6 where words have many forms or spellings.",
+        unit="characters",
+        low=0,
+        high=32,
+    )
+    bucket: int = setting(
+        2_000_000,
+        help="Rows that n-grams of words and of characters are hashed to.",
+        when="Smaller for small texts and small files.",
+        unit="rows",
+        low=1,
+        high=1 << 30,
+    )
+    negatives: int = setting(
+        5,
+        help="Labels drawn against each true one; only for `loss: ns`.",
+        when="More for thousands of labels.",
+        unit="labels",
+        low=1,
+        high=1000,
+    )
+    min_count: int = setting(
+        1,
+        help="Words that occur less often are left out.",
+        when="5 for large texts: a smaller file, and faster.",
+        unit="occurrences",
+        low=1,
+        high=1 << 40,
+    )
+    min_count_label: int = setting(
+        0,
+        help="Labels that occur less often are left out, and lines that have no other with them.",
+        when="Rare labels are noise.",
+        unit="occurrences",
+        low=0,
+        high=1 << 40,
+    )
+    label: str = setting(
+        "__label__",
+        help="What labels begin with.",
+        when="The text has other marks; no word may begin with them.",
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse n-gram lengths that cannot be, a loss that we lack, a mark that is none."""
+        JobSettings.validate(self, where)
+        if self.loss == "hs":
+            raise ConfigError(
+                f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "
+                "many labels take ns, for a few thousand or less softmax"
+            )
+        if self.maxn and not 1 <= self.minn <= self.maxn:
+            raise ConfigError(
+                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
+                f"got {self.minn}; for no character n-grams at all set maxn: 0"
+            )
+        if not self.label or self.label.split() != [self.label] or "\0" in self.label:
+            raise ConfigError(
+                f"{where('label')}: label: expected what labels begin with, such as __label__, "
+                f"without blanks; got {self.label!r}"
+            )
+
+    @property
+    def buckets(self) -> int:
+        """Hash rows in use; none without n-grams, as in fastText."""
+        return self.bucket if self.maxn or self.word_ngrams > 1 else 0
+
+
+class _Counting:
+    """Merges the workers' counts into the vocabulary and the labels."""
+
+    def __init__(self, settings: ClassifierSettings) -> None:
+        self._settings = settings
+        self._counter = WordCounter()
+
+    def add(self, part: bytes) -> None:
+        self._counter.merge(part)
+
+    def result(self) -> bytes:
+        s = self._settings
+        prefix = s.label.encode()
+        labels = Vocabulary.labels_from_counter(self._counter, s.min_count_label, prefix)
+        words = Vocabulary.from_counter(self._counter, s.min_count, label_prefix=prefix)
+        return pack_summary(words, labels)
+
+
+def pack_summary(words: Vocabulary, labels: Vocabulary) -> bytes:
+    """Both vocabularies as one summary."""
+    first = words.to_bytes()
+    return len(first).to_bytes(8, "little") + first + labels.to_bytes()
+
+
+def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
+    """Words and labels of a summary.
+
+    Raises
+    ------
+    DataError
+        It is none.
+    """
+    size = 8 + int.from_bytes(summary[:8], "little")
+    return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A block made ready: its lines in local numbers, and its pulls under way."""
+
+    lines: Lines
+    noise: NDArray[np.int32]
+    steps: tuple[Floats, ...]
+    copies: Copies | None
+
+
+class Classifier(LocalSgd):
+    """fastText's supervised mode as a parameter-server model; see the module's docstring."""
+
+    Settings = ClassifierSettings
+    settings: ClassifierSettings
+    unit: ClassVar[Literal["line", "word"]] = "line"
+    counts: ClassVar[Literal["examples", "words"]] = "words"
+
+    def tables(self) -> Sequence[Table]:
+        """Input rows start at +-1/dim, label rows at zero, as fastText's."""
+        s = self.settings
+        return (
+            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed),
+            Table("output", s.dim),
+        )
+
+    @classmethod
+    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+        """Counts words and labels."""
+        assert isinstance(settings, ClassifierSettings)
+        return _Counting(settings)
+
+    def survey(self, block: Block) -> bytes:
+        """Counts of a block."""
+        counter = WordCounter()
+        counter.count(block.data)
+        return counter.dump()
+
+    # --- at a worker -------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Unpacks the vocabularies and what follows from them."""
+        s = self.settings
+        words, labels = unpack_summary(self.summary)
+        self._words, self._labels = len(words), len(labels)
+        self._reader = LineReader(
+            words.words,
+            labels.words,
+            label_prefix=s.label.encode(),
+            word_ngrams=s.word_ngrams,
+            minn=s.minn,
+            maxn=s.maxn,
+            bucket=s.bucket,
+        )
+        self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
+        space = self._reader.space
+        self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
+        self.set_up_copies(s.dim)
+
+    def prepare(self, block: Block) -> _Batch:
+        """Numbers the block's features and labels locally and starts to pull their rows."""
+        lines = self._reader.read(block.data)
+        if len(lines.features) == 0 or len(lines.labels) == 0:
+            return _Batch(lines, np.zeros(0, np.int32), (), None)
+        used, rows = self._numbered(lines.features)
+        input_keys = np.where(used < self._words, used, used - self._words + BUCKET_KEY)
+        output_keys, labels, noise = self._outputs(lines, block.seed)
+        lines = lines._replace(features=rows, labels=labels)
+        copies = self.pull_copies({"input": input_keys.astype(np.uint64), "output": output_keys})
+        steps = self._steps(lines, len(used), len(output_keys)) if self.workers > 1 else ()
+        return _Batch(lines, noise, steps, copies)
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Trains on local copies of the rows and pushes what changed."""
+        s = self.settings
+        batch: _Batch = block.prepared
+        lines = batch.lines
+        lr_start, lr_stop = (s.lr * (1.0 - share) for share in block.progress)
+        figures = {"units": float(lines.tokens), "lr": lr_stop}
+        if batch.copies is None:
+            return figures
+        inputs, outputs = self.load_copies(batch.copies)
+        edges = self._parts(lines.feature_ptr)
+        done = [
+            self._pool.submit(
+                kernels.train_labels,
+                inputs,
+                outputs,
+                s.dim,
+                lines.feature_ptr,
+                lines.features,
+                lines.label_ptr,
+                lines.labels,
+                batch.noise,
+                loss=LOSSES[s.loss],
+                negatives=s.negatives if len(batch.noise) else 0,
+                shared=len(edges) > 2,
+                lr_start=lr_start,
+                lr_stop=lr_stop,
+                seed=(block.seed + first) & ((1 << 64) - 1),
+                first=first,
+                last=last,
+            )
+            for first, last in itertools.pairwise(edges)
+        ]
+        results = [task.result() for task in done]
+        self.push_copies(batch.copies, batch.steps, lr_start * CURVATURE)
+        figures["loss"] = sum(loss for loss, _ in results)
+        figures["examples"] = float(sum(count for _, count in results))
+        return figures
+
+    def _numbered(self, features: NDArray[np.int32]) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """The different features as int64, and each feature as its place among them."""
+        if self._places is not None:
+            return number_rows(features, self._places).astype(np.int64), features
+        used, rows = np.unique(features, return_inverse=True)
+        return used.astype(np.int64), rows.astype(np.int32)
+
+    def _outputs(
+        self, lines: Lines, seed: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
+        """Keys of the label rows that a block needs, its labels among them, and its noise."""
+        none = np.zeros(0, np.int32)
+        if self.settings.loss != "ns":
+            return np.arange(self._labels, dtype=np.uint64), lines.labels, none
+        if self._labels > 1:
+            rng = np.random.default_rng(seed)
+            draws = self.settings.negatives * (len(lines.label_ptr) - 1)
+            at = np.searchsorted(self._noise_sum, rng.random(draws) * self._noise_sum[-1])
+            none = at.astype(np.int32)
+        used, places = np.unique(np.concatenate((lines.labels, none)), return_inverse=True)
+        places = places.astype(np.int32)
+        own = len(lines.labels)
+        return used.astype(np.uint64), places[:own].copy(), places[own:].copy()
+
+    def _steps(self, lines: Lines, input_num: int, output_num: int) -> tuple[Floats, ...]:
+        """About how many gradients each input and output row will get from this block.
+
+        A line's gradient is divided by its number of features, and moves a label row in full.
+        """
+        lengths = np.diff(lines.feature_ptr)
+        weight = np.repeat(1 / np.maximum(lengths, 1), lengths)
+        inputs = np.bincount(lines.features, weight, input_num)
+        outputs = np.full(output_num, len(lengths), np.float32)
+        if self.settings.loss == "ns":
+            share = (1 + self.settings.negatives) / output_num
+            outputs *= np.float32(min(1.0, share))
+        return inputs.astype(np.float32), outputs
+
+    def _parts(self, feature_ptr: NDArray[np.int64]) -> list[int]:
+        """Edges of the threads' parts: lines, about equal in features."""
+        wanted = np.linspace(0, feature_ptr[-1], self.threads + 1)[1:-1]
+        inner = np.searchsorted(feature_ptr, wanted).tolist()
+        return sorted({0, *inner, len(feature_ptr) - 1})
+
+    # --- at the master -----------------------------------------------------------------------
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes the .bin; rows travel in pieces."""
+        s = results.settings
+        assert isinstance(s, ClassifierSettings)
+        words, labels = unpack_summary(results.summary)
+        header = BinHeader(
+            dim=s.dim,
+            bucket=s.buckets,
+            minn=s.minn if s.maxn else 0,
+            maxn=s.maxn,
+            epochs=s.epochs,
+            min_count=s.min_count,
+            negatives=s.negatives,
+            word_ngrams=s.word_ngrams,
+            loss=s.loss,
+            model="supervised",
+            tokens=words.tokens,
+        )
+        path = f"{s.output}.bin"
+        write_bin(
+            path,
+            header,
+            words.words,
+            words.counts,
+            key_ranges(results, "input", (0, len(words)), (BUCKET_KEY, s.buckets)),
+            key_ranges(results, "output", (0, len(labels))),
+            labels.words,
+            labels.counts,
+        )
+        return {"files": [path], "vocabulary": len(words), "labels": len(labels)}

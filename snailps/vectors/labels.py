@@ -1,0 +1,304 @@
+"""A trained classifier: labels of lines, and how often they are right.
+
+    .bin (ours or fastText's) -> LabelModel.load -> predict -> labels and probabilities a line
+    labelled text -> evaluate_labels -> precision and recall, in all and label by label
+
+Knows no training and no printing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.data._labelled import LineReader, Lines
+from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.errors import DataError, ModelFileError
+from snailps.vectors.fasttext_bin import read_bin
+
+_SCORES_MAX = 1 << 22
+"""Scores that are computed at once: 16 MiB."""
+_READ_BYTES = 1 << 20
+
+
+class Prediction(NamedTuple):
+    """A label with its prefix, and its probability, 0 to 1."""
+
+    label: bytes
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScore:
+    """How often one label was right; a share is None where it is of nothing.
+
+    Attributes
+    ----------
+    label : bytes
+    lines : int
+        That have it.
+    predicted : int
+        Times that it was said.
+    precision, recall : float or None
+        Of those that were said, and of the lines that have it, the share that was right.
+    """
+
+    label: bytes
+    lines: int
+    predicted: int
+    precision: float | None
+    recall: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScores:
+    """How often the `k` best labels of a line are right.
+
+    Attributes
+    ----------
+    lines : int
+        With a label and a word that the model knows: those that count, as in fastText.
+    skipped : int
+        The other lines.
+    precision, recall : float or None
+        Of all labels that were said, and of all that the lines have, the share that was right.
+    labels : list of LabelScore
+        By falling number of lines.
+    """
+
+    k: int
+    lines: int
+    skipped: int
+    precision: float | None
+    recall: float | None
+    labels: list[LabelScore]
+
+
+class LabelModel:
+    """A classifier read from a .bin file.
+
+    Attributes
+    ----------
+    labels : list of bytes
+        By falling count in the training text.
+    loss : {"softmax", "ova", "ns"}
+        With softmax the probabilities of all labels add up to 1.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens a model.
+
+        Raises
+        ------
+        ModelFileError
+            No such file, damaged, no classifier, or one with hierarchical softmax.
+
+        Notes
+        -----
+        Label rows are read, word rows are mapped and paged in as they are asked for.
+        """
+        model = read_bin(path)
+        header = model.header
+        if header.model != "supervised":
+            raise ModelFileError(
+                f"{path}: holds word vectors ({header.model}), no classifier: ask it with "
+                "snailps nn, or train one with snailps train classifier"
+            )
+        if header.loss == "hs":
+            raise ModelFileError(
+                f"{path}: was trained with hierarchical softmax (hs), which snailps does not have: "
+                "train it with softmax, ova or ns, or ask it with the official fasttext package"
+            )
+        if header.bucket == 0 and (header.maxn > 0 or header.word_ngrams > 1):
+            raise ModelFileError(
+                f"{path}: damaged header: n-grams (maxn {header.maxn}, wordNgrams "
+                f"{header.word_ngrams}) without buckets; fetch or export it again"
+            )
+        self.labels = model.labels
+        self.loss = header.loss
+        self._input = model.input
+        self._output = np.array(model.output)
+        try:
+            self._reader = LineReader(
+                model.words,
+                model.labels,
+                label_prefix=LABEL_PREFIX,
+                word_ngrams=header.word_ngrams,
+                minn=header.minn if header.maxn else 0,
+                maxn=max(header.maxn, 0),
+                bucket=header.bucket,
+            )
+        except ValueError as error:
+            raise ModelFileError(f"{path}: damaged: {error}; fetch or export it again") from error
+
+    def predict(self, text: bytes, k: int = 1, threshold: float = 0.0) -> list[list[Prediction]]:
+        """The best labels of each line.
+
+        Parameters
+        ----------
+        text : bytes
+            Lines; a last one without a newline counts as one with it.  Labels in them are ignored.
+        k : int
+            Most labels a line, at least 1.
+        threshold : float
+            Least probability of a label, 0 to 1.
+
+        Returns
+        -------
+        list of list of Prediction
+            Best first; empty for a line without a known word.
+
+        Notes
+        -----
+        The probability p itself: fastText reports p + 0.00001, and reads the logistic function of
+        `ova` and `ns` from a table of 512 entries, with errors up to 0.008.
+        """
+        if text and not text.endswith(b"\n"):
+            text += b"\n"
+        lines = self._reader.read(text)
+        answers: list[list[Prediction]] = []
+        for order, chances in self._best(lines, k):
+            for labels, found in zip(order.tolist(), chances.tolist(), strict=True):
+                both = zip(labels, found, strict=True)
+                answers.append([Prediction(self.labels[i], p) for i, p in both if p >= threshold])
+        return answers
+
+    def _best(
+        self, lines: Lines, k: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """The `k` best labels and their probabilities, (n, k), of some lines at a time.
+
+        Probabilities of a line without features are NaN.
+        """
+        if k < 1:
+            raise ValueError(f"expected a k of at least 1, got {k}")
+        k = min(k, len(self.labels))
+        step = max(1, _SCORES_MAX // len(self.labels))
+        for first in range(0, len(lines.feature_ptr) - 1, step):
+            chances = self._probabilities(lines, first, step)
+            order = np.argpartition(-chances, k - 1, axis=1)[:, :k]
+            chosen = np.take_along_axis(chances, order, axis=1)
+            within = np.argsort(-chosen, axis=1, kind="stable")
+            yield (
+                np.take_along_axis(order, within, axis=1),
+                np.take_along_axis(chosen, within, axis=1),
+            )
+
+    def _probabilities(self, lines: Lines, first: int, step: int) -> NDArray[np.float32]:
+        """Probability of every label, (lines, labels), for up to `step` lines from `first` on."""
+        ptr = lines.feature_ptr[first : first + step + 1]
+        features = lines.features[ptr[0] : ptr[-1]]
+        used, rows = np.unique(features, return_inverse=True)
+        hidden = np.zeros((len(ptr) - 1, self._output.shape[1]), np.float32)
+        kernels.bag_means(
+            np.array(self._input[used], np.float32), ptr - ptr[0], rows.astype(np.int32), hidden
+        )
+        scores: NDArray[np.float32] = hidden @ self._output.T
+        if self.loss == "softmax":
+            scores -= scores.max(axis=1, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= scores.sum(axis=1, keepdims=True)
+        else:
+            np.exp(-np.clip(scores, -80, 80), out=scores)
+            np.reciprocal(scores + np.float32(1), out=scores)
+        scores[np.diff(ptr) == 0] = np.nan
+        return scores
+
+    def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
+        """Adds what the lines of a labelled text show to `sums`."""
+        lines = self._reader.read(text)
+        first = 0
+        for order, chances in self._best(lines, k):
+            n = len(order)
+            has = np.diff(lines.feature_ptr[first : first + n + 1]) > 0
+            label_ptr = lines.label_ptr[first : first + n + 1]
+            has &= np.diff(label_ptr) > 0
+            sums.lines += int(has.sum())
+            sums.skipped += int(n - has.sum())
+            own = lines.labels[label_ptr[0] : label_ptr[-1]].astype(np.int64)
+            owner = np.repeat(np.arange(n), np.diff(label_ptr))
+            keep = has[owner]
+            number = len(self.labels)
+            # A label that stands twice in a line is one, as it is when it is said.
+            pairs = np.unique(owner[keep] * number + own[keep])
+            said = (chances >= threshold) & has[:, None]
+            told = (np.arange(n)[:, None] * number + order)[said]
+            sums.gold += np.bincount(pairs % number, minlength=number)
+            sums.predicted += np.bincount(told % number, minlength=number)
+            right = told[np.isin(told, pairs)]
+            sums.right += np.bincount(right % number, minlength=number)
+            first += n
+
+
+class _Sums:
+    """Counts by label."""
+
+    def __init__(self, labels: int) -> None:
+        self.lines = self.skipped = 0
+        self.gold = np.zeros(labels, np.int64)
+        self.predicted = np.zeros(labels, np.int64)
+        self.right = np.zeros(labels, np.int64)
+
+
+def evaluate_labels(
+    model: LabelModel, path: str | os.PathLike[str], k: int = 1, threshold: float = 0.0
+) -> LabelScores:
+    """Precision and recall of a model's `k` best labels on a labelled text.
+
+    Parameters
+    ----------
+    model : LabelModel
+    path : path
+        Text like that for training: labels and words, a line an example.
+    k, threshold
+        As in `LabelModel.predict`.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or no line has a label and a word that the model knows.
+
+    Notes
+    -----
+    Lines are read in pieces of 1 MiB: memory does not grow with the file.
+    """
+    sums = _Sums(len(model.labels))
+    try:
+        with open(path, "rb") as file:
+            while lines := file.readlines(_READ_BYTES):
+                model.score(b"".join(lines), k, threshold, sums)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if sums.lines == 0:
+        raise DataError(
+            f"{path}: none of its {sums.skipped:,} lines has both a label and a word that the "
+            f"model knows; its labels look like {model.labels[0]!r}"
+        )
+    labels = [
+        LabelScore(
+            model.labels[i],
+            int(sums.gold[i]),
+            int(sums.predicted[i]),
+            _share(sums.right[i], sums.predicted[i]),
+            _share(sums.right[i], sums.gold[i]),
+        )
+        for i in np.argsort(-sums.gold, kind="stable").tolist()
+    ]
+    return LabelScores(
+        k,
+        sums.lines,
+        sums.skipped,
+        _share(sums.right.sum(), sums.predicted.sum()),
+        _share(sums.right.sum(), sums.gold.sum()),
+        labels,
+    )
+
+
+def _share(part: np.int64, whole: np.int64) -> float | None:
+    return float(part / whole) if whole else None
