@@ -179,20 +179,21 @@ cdef object check_rows(str name, const float[:, ::1] rows):
 
 
 cdef object check_bags(const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
-                       Py_ssize_t row_num, int64_t least):
+                       Py_ssize_t row_num, int64_t least, str ptr="bag_ptr",
+                       str rows="bag_rows", str table="inputs"):
     """Bags of at least `least` rows, all inside the table."""
     cdef Py_ssize_t w
     cdef int bad = 0
     if bag_ptr.shape[0] < 1 or bag_ptr[0] != 0 or bag_ptr[bag_ptr.shape[0] - 1] > bag_rows.shape[0]:
         raise ValueError(
-            f"bag_ptr must start with 0 and end within bag_rows ({bag_rows.shape[0]} entries)")
+            f"{ptr} must start with 0 and end within {rows} ({bag_rows.shape[0]} entries)")
     with nogil:
         for w in range(bag_ptr.shape[0] - 1):
             bad |= bag_ptr[w + 1] - bag_ptr[w] < least
     if bad:
-        raise ValueError(f"bag_ptr must rise by at least {least} from word to word")
+        raise ValueError(f"{ptr} must rise by at least {least} from one to the next")
     if bag_rows.shape[0] and not in_range(&bag_rows[0], bag_rows.shape[0], 0, row_num):
-        raise ValueError(f"bag_rows must lie in 0..{row_num - 1}, the rows of inputs")
+        raise ValueError(f"{rows} must lie in 0..{row_num - 1}, the rows of {table}")
 
 
 def train_words(float[:, ::1] inputs, float[:, ::1] outputs, int dim, const int32_t[::1] tokens,
@@ -275,7 +276,7 @@ def train_labels(float[:, ::1] inputs, float[:, ::1] outputs, int dim, const int
     check_rows("inputs", inputs)
     check_rows("outputs", outputs)
     check_bags(bag_ptr, bag_rows, inputs.shape[0], 0)
-    check_bags(label_ptr, labels, label_num, 0)
+    check_bags(label_ptr, labels, label_num, 0, "label_ptr", "labels", "outputs")
     if inputs.shape[1] != outputs.shape[1] or not 1 <= dim <= inputs.shape[1]:
         raise ValueError(f"inputs and outputs must be as wide as each other and at least dim = "
                          f"{dim}, at least 1; got {inputs.shape[1]} and {outputs.shape[1]}")

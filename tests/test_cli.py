@@ -31,12 +31,14 @@ COMMANDS = {
     "server": ["--config", "--set", "master_addr"],
     "worker": ["--config", "--set", "SIGTERM"],
     "local": ["--config", "--servers", "--workers", "--set", "--json", "--json-log"],
-    "train": ["fasttext", "word2vec"],
+    "train": ["fasttext", "word2vec", "classifier"],
     "demo": ["--output", "--epochs"],
     "nn": ["-k"],
     "similarity": [],
     "analogy": [],
     "vector": [],
+    "predict": ["-k", "--threshold"],
+    "test": ["-k", "--threshold", "--json"],
     "eval": ["--similarity", "--analogies", "--json"],
 }
 

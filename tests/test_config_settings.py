@@ -26,6 +26,7 @@ from snailps.config import (
 )
 from snailps.config.addresses import check_class_path
 from snailps.errors import ConfigError
+from snailps.models.classifier import ClassifierSettings
 
 CONFIG = Path(__file__).parent.parent / "config"
 CLASSES = [cls for _, cls in ROLE_CLASSES]
@@ -211,12 +212,15 @@ def test_effective_shard_num_never_exceeds_the_cores(asked, cores, shard_num, no
         assert "300 is more than this machine's 4 core(s)" in said
 
 
-@pytest.mark.parametrize("name", ["common", "master", "server", "worker", "fasttext", "word2vec"])
+@pytest.mark.parametrize(
+    "name", ["common", "master", "server", "worker", "fasttext", "word2vec", "classifier"]
+)
 def test_shipped_file_is_accepted_by_every_role(name):
-    if not MODEL_CLASSES and name in ("master", "fasttext", "word2vec"):
+    if not MODEL_CLASSES and name in ("master", "fasttext", "word2vec", "classifier"):
         pytest.skip("snailps.models registers no settings classes (SETTINGS) yet")
     raw = RawConfig.load(CONFIG / f"{name}.conf", environ={})
-    for cls in CLASSES + MODEL_CLASSES:
+    models = [ClassifierSettings] if name == "classifier" else MODEL_CLASSES
+    for cls in CLASSES + models:  # a loss of one model may be none of another's
         raw.build(cls, also_known=CLASSES + MODEL_CLASSES)
     assert raw.notices == []
 
@@ -241,3 +245,11 @@ def test_shipped_jobs_hold_the_keys_of_a_job():
     assert (fasttext.explicit("minn").value, fasttext.explicit("maxn").value) == ("3", "6")
     assert (word2vec.explicit("minn").value, word2vec.explicit("maxn").value) == ("0", "0")
     assert fasttext.explicit("worker_class").value == "snailps.models.word_vectors:WordVectors"
+
+
+def test_shipped_classifier_job_has_the_defaults_of_its_class():
+    raw = RawConfig.load(CONFIG / "classifier.conf", environ={})
+    settings = raw.build(ClassifierSettings, also_known=CLASSES + MODEL_CLASSES)
+    own = {"worker_class": settings.worker_class, "input": settings.input}
+    assert settings == ClassifierSettings(**own, output=settings.output)
+    assert settings.worker_class == snailps.models.CLASSES["classifier"]

@@ -7,6 +7,7 @@ import pytest
 from model_mixin import ModelContract
 from texts import ANIMALS, TOOLS, topic_contrast, write_planted, write_topics
 
+from snailps.vectors import LabelModel, evaluate_labels
 from snailps.vectors.files import load
 
 LINES = 1200
@@ -146,3 +147,48 @@ def usual_vectors(tmp_path_factory):
 )
 def test_word_vectors_with_other_setting_are_others(tmp_path, usual_vectors, name, value):
     assert SmallWords().vectors(tmp_path, **{name: value}) != usual_vectors
+
+
+# --- the classifier -----------------------------------------------------------------------------
+
+
+class TestClassifier(ModelContract):
+    """Lines of one topic get its label."""
+
+    job: ClassVar = {
+        "worker_class": "snailps.models.classifier:Classifier",
+        "dim": 8,
+        "epochs": 3,
+        "lr": 0.5,
+        "word_ngrams": 2,
+        "bucket": 500,
+    }
+    kind = "words"
+    units = 12 * LINES
+    results = ("out.bin",)
+    optimizers = ("add",)
+    tables = ("input", "output")
+
+    @staticmethod
+    def write_input(folder):
+        path = write_topics(folder / "topics", LINES)
+        with (folder / "input").open("w") as file:
+            for number, line in enumerate(path.read_text().splitlines()):
+                file.write(f"__label__{('animals', 'tools')[number % 2]} {line}\n")
+
+    def check_learnt(self, folder, figures):
+        assert (figures["vocabulary"], figures["labels"]) == (len(ANIMALS) + len(TOOLS) + 1, 2)
+        scores = evaluate_labels(LabelModel(folder / "out.bin"), folder / "input")
+        assert (scores.lines, scores.precision) == (LINES, 1.0)
+
+
+class TestClassifierOneVersusRest(TestClassifier):
+    """Each label is a question of its own."""
+
+    job: ClassVar = {**TestClassifier.job, "loss": "ova"}
+
+
+class TestClassifierSampling(TestClassifier):
+    """Negative sampling, with character n-grams."""
+
+    job: ClassVar = {**TestClassifier.job, "loss": "ns", "minn": 2, "maxn": 3}

@@ -1,0 +1,264 @@
+"""models.classifier: settings, blocks at one worker, and quality beside the official package."""
+
+import random
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import official_fasttext
+import pytest
+from processes import Cluster
+from shards import Shards
+
+from snailps.config import RawConfig
+from snailps.data._text import WordCounter
+from snailps.data.stdlib_prose import write_prose
+from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError, DataError
+from snailps.models import classifier
+from snailps.models.classifier import Classifier, ClassifierSettings, pack_summary, unpack_summary
+from snailps.models.local_sgd import BUCKET_KEY
+from snailps.roles.worker import Block
+from snailps.vectors import LabelModel, evaluate_labels, read_bin
+
+TEXT = (
+    b"__label__pet the cat sat\n__label__tool a saw\nno label here\n"
+    b"__label__pet __label__tool the cat saw\n"
+) * 5
+SMALL = ClassifierSettings(dim=8, bucket=1000)
+
+
+def counted(text):
+    counter = WordCounter()
+    counter.count(text)
+    return counter
+
+
+def block_of(data, number=0):
+    return Block(number, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data)
+
+
+@pytest.fixture
+def make():
+    """Makes models that are connected to a shard."""
+    with Shards() as shards:
+        made = []
+
+        def make(settings=SMALL, threads=1, workers=1, text=TEXT):
+            model = Classifier(settings, threads)
+            numbered = {}
+            for number, table in enumerate(model.tables(), 1):
+                _, dim, access, *init = (number, *table.store_arguments())
+                shards.add_table(number, dim, access, *init[:3])
+                numbered[table.name] = (number, table)
+            model._connect(shards.client(), numbered)
+            model.workers = workers
+            surveyor = Classifier.surveyor(settings)
+            surveyor.add(counted(text).dump())
+            model.summary = surveyor.result()
+            model.setup()
+            made.append(model)
+            return model
+
+        yield make
+        for model in made:
+            model.finish()
+
+
+def train(model, data, number=0):
+    block = block_of(data, number)
+    block.prepared = model.prepare(block)
+    return model.train(block)
+
+
+# --- settings and vocabularies -----------------------------------------------------------------
+
+
+def settings_of(**values):
+    text = {key: str(value) for key, value in values.items()}
+    return RawConfig.from_mapping(text, "--{key}").build(ClassifierSettings)
+
+
+def test_settings_defaults_are_those_of_fasttext():
+    s = settings_of()
+    assert (s.lr, s.epochs, s.dim, s.loss, s.word_ngrams) == (0.1, 5, 100, "softmax", 1)
+    assert (s.min_count, s.min_count_label, s.bucket, s.negatives) == (1, 0, 2_000_000, 5)
+    assert (s.minn, s.maxn, s.label, s.buckets) == (0, 0, "__label__", 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"loss": "hs"}, "hierarchical softmax"),
+        ({"minn": 4, "maxn": 3}, "minn"),
+        ({"maxn": 3}, "minn"),
+        ({"label": ""}, "label"),
+        ({"label": '"a b"'}, "label"),
+        ({"word_ngrams": 0}, "word_ngrams"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(values, what):
+    with pytest.raises(ConfigError, match=what):
+        settings_of(**values)
+
+
+def test_labels_from_counter_sorts_and_leaves_out_rare_ones():
+    labels = Vocabulary.labels_from_counter(counted(TEXT + b"__label__rare x\n"), 2)
+    assert labels.words == [b"__label__pet", b"__label__tool"]
+    assert labels.counts.tolist() == [10, 10]
+    assert labels.tokens == 95 + 3
+
+
+@pytest.mark.parametrize(("text", "why"), [(b"a b\n", "begins with"), (TEXT, "occurs 99 times")])
+def test_labels_from_counter_without_any_says_what_a_line_looks_like(text, why):
+    with pytest.raises(DataError, match=f"{why}.*__label__sport"):
+        Vocabulary.labels_from_counter(counted(text), 99)
+
+
+def test_summary_of_two_vocabularies_comes_back():
+    words = Vocabulary.from_counter(counted(TEXT), 1)
+    labels = Vocabulary.labels_from_counter(counted(TEXT), 0)
+    for given, got in zip(
+        (words, labels), unpack_summary(pack_summary(words, labels)), strict=True
+    ):
+        assert (got.words, got.counts.tolist(), got.tokens) == (
+            given.words, given.counts.tolist(), given.tokens,
+        )  # fmt: skip
+    with pytest.raises(DataError):
+        unpack_summary(b"\x05")
+
+
+# --- blocks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova", "ns"])
+@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_train_on_blocks_lowers_the_loss_and_counts_lines_and_tokens(make, loss, threads, workers):
+    model = make(replace(SMALL, loss=loss, lr=0.5), threads, workers)
+    losses = []
+    for number in range(8):
+        figures = train(model, TEXT, number)
+        assert (figures["units"], figures["examples"]) == (95, 15)
+        losses.append(figures["loss"])
+    assert losses[-1] < losses[0]
+
+
+def test_train_of_several_workers_exchanges_label_rows_within_a_block(make, monkeypatch):
+    model = make(workers=2)
+    asked = []
+    pull = Classifier.pull
+    monkeypatch.setattr(
+        Classifier, "pull", lambda self, *given: asked.append(given[0]) or pull(self, *given)
+    )
+    lines = 4 * (len(TEXT.splitlines()) * 10)
+    train(model, TEXT * 40)
+    assert asked == ["output"] * (lines // classifier.EXCHANGE_LINES)
+    asked.clear()
+    model.workers = 1
+    train(model, TEXT * 40)
+    assert asked == ["output"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"the cat\n", b"__label__pet\n", b"__label__x cat\n"])
+def test_train_on_a_block_without_anything_to_learn_counts_it_and_moves_nothing(make, data):
+    model = make(text=TEXT.replace(b"\n", b" "))  # without a </s>
+    before = model.pull("output", np.arange(2, dtype=np.uint64))
+    figures = train(model, data)
+    assert figures.get("loss", 0.0) == 0.0
+    assert figures["units"] == len(data.split()) + data.count(b"\n")
+    model.finish()
+    model.setup()
+    np.testing.assert_array_equal(model.pull("output", np.arange(2, dtype=np.uint64)), before)
+
+
+def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
+    model = make(replace(SMALL, word_ngrams=2))
+    batches = [model.prepare(block_of(TEXT))]
+    model._places = None  # as for very many buckets: by sorting
+    batches.append(model.prepare(block_of(TEXT)))
+    numbered = []
+    for batch in batches:
+        keys = batch.copies.keys["input"]
+        assert len(set(keys.tolist())) == len(keys)
+        numbered.append(keys[batch.lines.features].tolist())
+        for pull in batch.copies.pulls:
+            pull.wait()
+    assert numbered[0] == numbered[1]
+    words = [key for key in numbered[0] if key < BUCKET_KEY]
+    assert max(words) == model._words - 1
+    assert all(0 <= key - BUCKET_KEY < 1000 for key in set(numbered[0]) - set(words))
+
+
+def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make):
+    text = b"".join(b"__label__%d word\n" % n for n in range(500))
+    model = make(replace(SMALL, loss="ns", negatives=2), text=text)
+    batch = model.prepare(block_of(b"__label__3 word\n__label__7 word\n"))
+    assert len(batch.output_keys) <= 2 + 2 * 2
+    labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
+    assert batch.output_keys[batch.lines.labels].tolist() == labels.tolist()
+    assert len(batch.noise) == 4
+    for pull in batch.copies.pulls:
+        pull.wait()
+
+
+def test_train_with_one_label_only_and_sampling_ends(make):
+    model = make(replace(SMALL, loss="ns"), text=b"__label__a word\n")
+    assert np.isfinite(train(model, b"__label__a word\n")["loss"])
+
+
+# --- quality: which package of the standard library says this? ----------------------------------
+
+PACKAGES = ("asyncio", "email", "unittest", "logging", "multiprocessing", "http", "importlib")
+
+
+@pytest.fixture(scope="module")
+def prose(tmp_path_factory):
+    """Folder with train.txt and test.txt: sentences labelled by their package, shuffled."""
+    folder = tmp_path_factory.mktemp("prose")
+    lines = []
+    for name in PACKAGES:
+        write_prose(folder / name, library=str(Path(sysconfig.get_path("stdlib")) / name))
+        found = (folder / name).read_text().splitlines()
+        lines += [f"__label__{name} {line}\n" for line in found]
+    random.Random(1).shuffle(lines)
+    cut = len(lines) // 5
+    (folder / "test.txt").write_text("".join(lines[:cut]))
+    (folder / "train.txt").write_text("".join(lines[cut:]))
+    return folder
+
+
+def accuracy(path, folder):
+    return evaluate_labels(LabelModel(path), folder / "test.txt").precision
+
+
+@pytest.mark.limit(180)
+@pytest.mark.parametrize("servers_workers", [(1, 1), (2, 2)])
+def test_classifier_on_prose_is_as_good_as_the_official_package(prose, tmp_path, servers_workers):
+    sizes = {"dim": 30, "lr": 0.5}
+    theirs = official_fasttext.module().train_supervised(
+        str(prose / "train.txt"), **sizes, epoch=10, wordNgrams=2, bucket=20_000, thread=1,
+        verbose=0,
+    )  # fmt: skip
+    theirs.save_model(str(tmp_path / "theirs.bin"))
+    job = {"worker_class": "snailps.models.classifier:Classifier", "output": "ours", **sizes}
+    job |= {"input": str(prose / "train.txt"), "epochs": 10, "word_ngrams": 2, "bucket": 20_000}
+    servers, workers = servers_workers
+    with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * len(codes), master.stderr
+    expected = accuracy(tmp_path / "theirs.bin", prose)
+    assert expected > 0.55  # the commonest label has 0.3
+    assert accuracy(tmp_path / "ours.bin", prose) == pytest.approx(expected, abs=0.02)
+    # The official package reads ours, and finds the very same.
+    loaded = official_fasttext.module().load_model(str(tmp_path / "ours.bin"))
+    assert loaded.test(str(prose / "test.txt"))[1] == accuracy(tmp_path / "ours.bin", prose)
+    ours, other = read_bin(tmp_path / "ours.bin"), read_bin(tmp_path / "theirs.bin")
+    assert ours.header == replace(other.header, lr_update_rate=ours.header.lr_update_rate)
+    assert (sorted(ours.words), ours.labels) == (sorted(other.words), other.labels)
+    text = "an event loop runs callbacks and futures\n"
+    pairs = loaded.f.predict(text, -1, 0.0, "strict")
+    (found,) = LabelModel(tmp_path / "ours.bin").predict(text.encode(), k=len(PACKAGES))
+    assert [p.label.decode() for p in found] == [label for _, label in pairs]
+    assert [p.probability for p in found] == pytest.approx([p - 1e-5 for p, _ in pairs], abs=2e-6)

@@ -1,0 +1,125 @@
+"""data._labelled: lines, features and labels against a plain twin; numbering of rows."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from twins import labels as twin
+
+from snailps.data._labelled import GRAM_MAX, LineReader, number_rows
+
+WORDS = [b"</s>", b"a", b"cat", "größe".encode(), b"eightchr-and-more"]
+LABELS = [b"__label__x", b"__label__y"]
+PIECES = st.sampled_from(
+    [b"a", b"cat", "größe".encode(), b"unknown", b"eightchr-and-more", b"__label__x", b"__label__y",
+     b"__label__z", b"__label__", b"__labe", b"</s>", b"x</s>", b"\xff\x80", b"z" * 70]
+)  # fmt: skip
+BLANKS = st.sampled_from([b" ", b"\n", b"\n\n", b"\t", b"\r\n", b" \0"])
+TEXTS = st.lists(st.tuples(PIECES, BLANKS), max_size=150).map(
+    lambda pairs: b"".join(piece + blank for piece, blank in pairs)
+)
+SHAPES = [
+    {},
+    {"word_ngrams": 2, "bucket": 7},
+    {"word_ngrams": 5, "bucket": 1_000_003},
+    {"minn": 2, "maxn": 4, "bucket": 100},
+    {"word_ngrams": 3, "minn": 1, "maxn": 3, "bucket": 2_000_000},
+]
+
+
+def read(text, **shape):
+    """Lines as the twin gives them, and the number of tokens."""
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", **shape)
+    found = reader.read(text)
+    assert found.feature_ptr.dtype == found.label_ptr.dtype == np.int64
+    assert found.features.dtype == found.labels.dtype == np.int32
+    n = len(found.feature_ptr) - 1
+    assert len(found.label_ptr) - 1 == n
+    lines = [
+        (
+            sorted(found.features[found.feature_ptr[i] : found.feature_ptr[i + 1]].tolist()),
+            found.labels[found.label_ptr[i] : found.label_ptr[i + 1]].tolist(),
+        )
+        for i in range(n)
+    ]
+    assert all(feature < reader.space for features, _ in lines for feature in features)
+    return lines, found.tokens
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(text=TEXTS, tail=st.booleans())
+@example(b"", True)
+@example(b"\n", True)
+@example(b"__label__x", True)
+@settings(max_examples=60, deadline=None)
+def test_reader_any_text_agrees_with_twin(shape, text, tail):
+    text += b"a __label__y cat" if tail else b""
+    assert read(text, **shape) == twin.lines_of(text, WORDS, LABELS, **shape)
+
+
+def test_reader_known_line_gives_known_features():
+    lines, tokens = read(b"__label__y a cat unseen __label__z\ncat", word_ngrams=2, bucket=1000)
+    # FNV-1a of a, cat, unseen and </s>, as fastText chains them, modulo 1000.
+    hashes = [twin.signed(twin.ngram_hash(word)) for word in (b"a", b"cat", b"unseen", b"</s>")]
+    pairs = [
+        5 + (first * 116049371 + second) % (1 << 64) % 1000
+        for first, second in itertools.pairwise(hashes)
+    ]
+    assert lines == [(sorted([1, 2, 0, *pairs]), [1]), ([2], [])]
+    assert tokens == 7
+
+
+def test_reader_long_lines_and_many_labels_grow_its_arrays():
+    text = b"__label__x " * 5000 + b"a " * 5000 + b"q\n"
+    lines, tokens = read(text, word_ngrams=4, bucket=50)
+    assert len(lines) == 1
+    assert len(lines[0][0]) == 5001 + 3 * 5002 - 6
+    assert lines[0][1] == [0] * 5000
+    assert tokens == 10_002
+
+
+def test_reader_custom_prefix_takes_it_for_labels():
+    reader = LineReader([b"a", b"__label__x"], [b"#one"], label_prefix=b"#")
+    found = reader.read(b"#one #two a __label__x\n")
+    assert (found.features.tolist(), found.labels.tolist()) == ([0, 1], [0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"word_ngrams": 0}, "word_ngrams"),
+        ({"word_ngrams": GRAM_MAX + 1, "bucket": 5}, "word_ngrams"),
+        ({"word_ngrams": 2}, "bucket"),
+        ({"minn": 3, "maxn": 2, "bucket": 5}, "minn <= maxn"),
+        ({"minn": 1, "maxn": 2}, "bucket"),
+        ({"label_prefix": b""}, "label_prefix"),
+    ],
+)
+def test_reader_with_senseless_setting_refuses(changed, what):
+    with pytest.raises(ValueError, match=what):
+        LineReader(WORDS, LABELS, **{"label_prefix": b"__label__", **changed})
+
+
+def test_reader_with_a_word_that_is_a_label_refuses():
+    with pytest.raises(ValueError, match="twice"):
+        LineReader([b"a"], [b"a"], label_prefix=b"a")
+
+
+@given(st.lists(st.integers(0, 20), max_size=60))
+def test_number_rows_numbers_by_first_appearance_and_cleans_up(ids):
+    place = np.full(21, -1, np.int32)
+    rows = np.array(ids, np.int32)
+    used = number_rows(rows, place)
+    assert used.tolist() == list(dict.fromkeys(ids))
+    assert used[rows].tolist() == ids
+    assert (place == -1).all()
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_number_rows_with_an_id_out_of_range_refuses_and_cleans_up(bad):
+    place = np.full(3, -1, np.int32)
+    with pytest.raises(ValueError, match=f"got {bad}"):
+        number_rows(np.array([0, 2, bad], np.int32), place)
+    assert (place == -1).all()

@@ -1,0 +1,91 @@
+"""Plain twins of what a classifier does: features of lines, and one step after the other."""
+
+import numpy as np
+from twins.kernels import draw
+from twins.text import MASK, SENTENCE_END, ngram_hash, subword_ids, tokens_of
+
+TRIES = 8
+
+
+def signed(h: int) -> int:
+    """A 32-bit hash as fastText keeps it: signed, then 64 bits wide."""
+    return (h - (1 << 32) if h >> 31 else h) & MASK
+
+
+def lines_of(data, words, labels, *, prefix=b"__label__", word_ngrams=1, minn=0, maxn=0, bucket=0):
+    """[(features, labels)] of every line, features in rising order; and the number of tokens."""
+    lines, open_line = [], False
+    tokens = tokens_of(data)
+    for token in tokens:
+        if not open_line:
+            lines.append(([], [], []))
+            open_line = True
+        features, own, hashes = lines[-1]
+        if token in labels:
+            own.append(labels.index(token))
+        elif token in words or not token.startswith(prefix):
+            hashes.append(signed(ngram_hash(token)))
+            if token in words:
+                features.append(words.index(token))
+            features += subword_ids(token, minn, maxn, bucket, len(words))
+        open_line = token != SENTENCE_END
+    for features, _, hashes in lines:
+        for i in range(len(hashes)):
+            h = hashes[i]
+            for j in range(i + 1, min(i + word_ngrams, len(hashes))):
+                h = (h * 116049371 + hashes[j]) & MASK
+                features.append(len(words) + h % bucket)
+    return [(sorted(features), own) for features, own, _ in lines], len(tokens)
+
+
+def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noise, *, loss,
+                 negatives, lr_start, lr_stop, seed, first, last, shared=False):  # fmt: skip
+    """float64 copies of (inputs, outputs), trained, then the sum of losses and the lines."""
+    inputs = inputs[:, :dim].astype(np.float64)
+    outputs = outputs[:, :dim].astype(np.float64)
+    total, count, drawn = 0.0, 0, 0
+    start, stop = bag_ptr[first], bag_ptr[last]
+
+    def below(bound):
+        nonlocal drawn
+        drawn += 1
+        return draw(seed, drawn, bound)
+
+    for line in range(first, last):
+        rows = bag_rows[bag_ptr[line] : bag_ptr[line + 1]]
+        own = labels[label_ptr[line] : label_ptr[line + 1]]
+        if len(rows) == 0 or len(own) == 0:
+            continue
+        rate = lr_start + (lr_stop - lr_start) * (bag_ptr[line] - start) / (stop - start)
+        hidden = inputs[rows].mean(0)
+        gradient = np.zeros(dim)
+        truth = np.zeros(len(outputs))
+        if loss == 1:
+            truth[own] = 1
+            asked = list(range(len(outputs)))
+        else:
+            target = own[below(len(own)) if len(own) > 1 else 0]
+            truth[target] = 1
+            asked = [int(target)]
+        if loss == 0:
+            scores = outputs @ hidden
+            chances = np.exp(scores - scores.max())
+            chances /= chances.sum()
+            total -= np.log(chances[target])
+            gradient = rate * (truth - chances) @ outputs
+            outputs += np.outer(rate * (truth - chances), hidden)
+        else:
+            for _ in range(negatives if loss == 2 else 0):
+                for _ in range(TRIES):
+                    other = int(noise[below(len(noise))])
+                    if other != target:
+                        asked.append(other)
+                        break
+            for row in asked:
+                chance = 1 / (1 + np.exp(-outputs[row] @ hidden))
+                total -= np.log(chance if truth[row] else 1 - chance)
+                gradient += rate * (truth[row] - chance) * outputs[row]
+                outputs[row] += rate * (truth[row] - chance) * hidden
+        np.add.at(inputs, rows, gradient / len(rows))
+        count += 1
+    return inputs, outputs, total, count
