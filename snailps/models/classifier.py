@@ -271,7 +271,10 @@ class Classifier(LocalSgd):
         input_keys = np.where(used < self._words, used, used - self._words + BUCKET_KEY)
         output_keys, labels, noise = self._outputs(lines, block.seed)
         lines = lines._replace(features=rows, labels=labels)
-        copies = self.pull_copies({"input": input_keys.astype(np.uint64)})
+        tables = {"input": input_keys.astype(np.uint64)}
+        if self.workers == 1:  # nobody else moves label rows: they need not be fresh
+            tables["output"] = output_keys
+        copies = self.pull_copies(tables)
         steps = self._steps(lines, len(used)) if self.workers > 1 else ()
         return _Batch(lines, noise, output_keys, steps, copies)
 
@@ -282,19 +285,14 @@ class Classifier(LocalSgd):
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
         lines = batch.lines
-        (inputs,) = self.load_copies(batch.copies)
-        edges = self._exchanges(len(lines.label_ptr) - 1, len(batch.output_keys))
-        rate_at = np.interp(edges, (0, edges[-1]), rates).tolist()
-        loss, examples = 0.0, 0
-        for at, (first, last) in enumerate(itertools.pairwise(edges)):
-            base = self.pull("output", batch.output_keys)
-            outputs = kernels.padded(*base.shape)
-            kernels.copy_rows(base, outputs)
-            done = self._train_lines(
-                batch, inputs, outputs, first, last, rate_at[at], rate_at[at + 1], block.seed
+        inputs, *outputs = self.load_copies(batch.copies)
+        if outputs:
+            line_num = len(lines.label_ptr) - 1
+            loss, examples = self._train_lines(
+                batch, inputs, outputs[0], (0, line_num), rates, block.seed
             )
-            loss, examples = loss + done[0], examples + done[1]
-            self.push("output", batch.output_keys, outputs[:, : base.shape[1]] - base)
+        else:
+            loss, examples = self._train_exchanging(batch, inputs, rates, block.seed)
         self.push_copies(batch.copies, batch.steps, rates[0] * CURVATURE)
         return {
             "units": float(lines.tokens),
@@ -303,12 +301,28 @@ class Classifier(LocalSgd):
             "examples": float(examples),
         }
 
+    def _train_exchanging(
+        self, batch: _Batch, inputs: Floats, rates: Sequence[float], seed: int
+    ) -> tuple[float, int]:
+        """Trains a block, with label rows pulled and pushed every few lines."""
+        loss, examples = 0.0, 0
+        edges = self._exchanges(len(batch.lines.label_ptr) - 1, len(batch.output_keys))
+        rate_at = np.interp(edges, (0, edges[-1]), rates).tolist()
+        for at, lines in enumerate(itertools.pairwise(edges)):
+            base = self.pull("output", batch.output_keys)
+            outputs = kernels.padded(*base.shape)
+            kernels.copy_rows(base, outputs)
+            done = self._train_lines(batch, inputs, outputs, lines, rate_at[at : at + 2], seed)
+            loss, examples = loss + done[0], examples + done[1]
+            self.push("output", batch.output_keys, outputs[:, : base.shape[1]] - base)
+        return loss, examples
+
     def _exchanges(self, line_num: int, output_num: int) -> list[int]:
-        """Lines at which label rows are pushed and pulled anew; several workers only."""
+        """Lines at which label rows are pushed and pulled anew."""
         lines = EXCHANGE_LINES
         if self.settings.loss == "ns":  # few rows a line: not before most of them were touched
             lines = max(lines, output_num // (1 + self.settings.negatives))
-        pieces = 1 if self.workers == 1 else max(1, line_num // lines)
+        pieces = max(1, line_num // lines)
         return [line_num * at // pieces for at in range(pieces + 1)]
 
     def _train_lines(
@@ -316,15 +330,14 @@ class Classifier(LocalSgd):
         batch: _Batch,
         inputs: Floats,
         outputs: Floats,
-        first: int,
-        last: int,
-        lr_start: float,
-        lr_stop: float,
+        span: tuple[int, int],
+        rates: Sequence[float],
         seed: int,
     ) -> tuple[float, int]:
-        """Trains lines first..last-1 with all threads; sum of losses, lines trained on."""
+        """Trains lines from `span[0]` to before `span[1]` with all threads; loss, lines."""
         s = self.settings
         lines = batch.lines
+        first, last = span
         # Parts about equal in features; where the rate falls, every part falls as the whole does.
         ptr = lines.feature_ptr
         wanted = np.linspace(float(ptr[first]), float(ptr[last]), self.threads + 1)[1:-1]
@@ -344,8 +357,8 @@ class Classifier(LocalSgd):
                 loss=LOSSES[s.loss],
                 negatives=s.negatives if len(batch.noise) else 0,
                 shared=len(edges) > 2,
-                lr_start=lr_start,
-                lr_stop=lr_stop,
+                lr_start=rates[0],
+                lr_stop=rates[1],
                 seed=(seed + begin) & ((1 << 64) - 1),
                 first=begin,
                 last=end,

@@ -121,7 +121,6 @@ class LocalSgd(Worker):
             copies.bases.append(pull.wait())
             if self._pushes:
                 self.correct(pull, self._pushes[at])
-        self._settle()
         for base in copies.bases:
             rows = self._locals.take(len(base))
             self._in_threads(kernels.copy_rows, base, rows)
@@ -147,6 +146,8 @@ class LocalSgd(Worker):
             if self.workers > 1:
                 share = share_of_delta(steps[at] * np.float32(step_size), self.workers)
                 self._in_threads(_scale, base, share[:, None])
+        # Not when these rows came: the last push had all of this block's training to arrive.
+        self._settle()
         self._pushes = tuple(
             self.push_async(table, keys, base)
             for (table, keys), base in zip(copies.keys.items(), copies.bases, strict=True)
