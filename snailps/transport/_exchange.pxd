@@ -9,8 +9,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
 from snailps.transport._link cimport *
+from snailps.transport._lists cimport NO_PLACE, lists_clear
+from snailps.transport._owing cimport owing_free
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport Request, request_wants
+from snailps.transport._request cimport Request, pool_free, request_wants
 
 cdef enum:
     EVENTS_MAX = 64
@@ -62,12 +64,14 @@ cdef inline void close_links(Core *core) noexcept nogil:
 
 
 cdef inline void core_free(Core *core) noexcept nogil:
-    cdef uint32_t i
+    cdef uint32_t i, j
     close_links(core)
     for i in range(core.order.shards):
         free(core.links[i].inp)
         free(core.links[i].out)
         free(core.links[i].queue.items)
+        for j in range(core.links[i].kept_num):
+            free(core.links[i].kept[j])
     if core.epoll_fd >= 0:
         c_close(core.epoll_fd)
     if core.wake_fd >= 0:
@@ -75,6 +79,9 @@ cdef inline void core_free(Core *core) noexcept nogil:
     pthread_mutex_destroy(&core.lock)
     pthread_cond_destroy(&core.changed)
     pthread_cond_destroy(&core.mend)
+    owing_free(core.owing)
+    pool_free(&core.pool)
+    free(core.packing)
     free(core.links)
     free(core.order.rank)
     free(core.order.fragment_at)
@@ -89,11 +96,18 @@ cdef inline void link_down(Core *core, Link *link) noexcept nogil:
     cdef const char *why = b"a server closes the connection again and again without answering: " \
         b"see its log"
     cdef uint32_t pause_ms = 0
-    cdef uint32_t i
+    cdef uint32_t i, slot
     c_close(link.fd)
     link.in_start = link.in_end = 0
     link.out_start = link.out_end = 0
     link.unwritten = link.oldest
+    lists_clear(&link.lists)
+    slot = link.oldest
+    while slot != NO_PART:
+        link.parts[slot].place = NO_PLACE
+        slot = link.parts[slot].after
+    core.busy_since = now_s()       # the time until the next connection says nothing of speed
+    core.busy_bytes = core.bytes_in + core.bytes_out
     link.fruitless += 1
     for i in range(1, link.fruitless):
         pause_ms = min(max(pause_ms * 2, <uint32_t>PAUSE_MS), <uint32_t>PAUSE_MAX_MS)
@@ -193,7 +207,7 @@ cdef inline void fail_all(Core *core) noexcept nogil:
         while link.oldest != NO_PART:
             r = link.parts[link.oldest].request
             r.failed = True
-            close_part(link, link.oldest)
+            close_part(core, link, link.oldest, True)
             finish_if_done(core, r)
         while link.queue.count:
             link.queue.items[link.queue.head].failed = True

@@ -8,31 +8,28 @@
 # what it shares with callers is in `Core`, under `Core.lock`.
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport malloc, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset, strlen
 
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport KIND_RAW, Order, Request, add_repeats, request_refused
+from snailps._wire cimport WireOps
+from snailps.transport._body cimport *
+from snailps.transport._lists cimport Lists, NO_PLACE, lists_release
+from snailps.transport._owing cimport Owing
+from snailps.transport._packing cimport Sampler, pack_body, sampler_says, unpack_body
+from snailps.transport._request cimport KIND_RAW, Order, Pool, Request, request_refused
 
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two
     NO_PART = WINDOW
     OUT_BYTES_AIM = 512 << 10       # build no further part while this much waits to be sent
     SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
+    KEPT_MAX = 16
+    GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
+    GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)
     TEXT_MAX = 4096
-
-
-cdef struct Part:
-    Request *request                # NULL = answered, the slot is free
-    uint64_t number                 # grows with every part; what the reply names
-    uint32_t before                 # slots of the open parts cut before and after this one
-    uint32_t after
-    uint32_t start
-    uint32_t count
-    uint32_t group                  # the one that `start` is in
-    uint64_t seq
 
 
 cdef struct Queue:                  # requests whose parts are still to be built
@@ -61,6 +58,10 @@ cdef struct Link:                   # the connection to one shard
     uint32_t oldest
     uint32_t newest
     uint32_t unwritten              # first part that this connection has not seen yet
+    Lists lists                     # of keys that the shard remembers
+    Sampler sampler                 # whether packing pays
+    char *kept[KEPT_MAX]            # rooms of parts, to be used again
+    uint32_t kept_num
     uint64_t cut_parts              # so far
     char *inp                       # IN_BYTES
     size_t in_start
@@ -92,6 +93,16 @@ cdef struct Core:
     uint64_t job
     uint64_t incarnation
     uint64_t seq                    # last number given to a part of a push
+    const WireOps *wire
+    bint pack                       # the network is slow: try to pack bodies
+    char *packing                   # DATA_BODY_MAX; NULL = not needed so far
+    Owing *owing
+    Pool pool                       # under the GIL
+    uint32_t open_parts             # of all links
+    double busy_since               # the first of them was cut, or the last piece was counted
+    uint64_t busy_bytes             # bytes in and out until then
+    double goodput_s                # busy times so far,
+    uint64_t goodput_bytes          # ... and what moved in them
     uint64_t bytes_out
     uint64_t bytes_in
     uint64_t rows_pulled
@@ -120,6 +131,19 @@ cdef inline void break_core(Core *core, const char *text, uint64_t text_bytes,
         store_flag(&core.broken, 1)
         pthread_cond_broadcast(&core.mend)
     pthread_mutex_unlock(&core.lock)
+
+
+cdef inline void note_goodput(Core *core) noexcept nogil:
+    """Counts the busy time that ends here, or a piece of it."""
+    cdef uint64_t moved = core.bytes_in + core.bytes_out - core.busy_bytes
+    cdef double now
+    if moved < GOODPUT_BYTES_MAX and (core.open_parts or moved < GOODPUT_BYTES_MIN):
+        return
+    now = now_s()
+    core.goodput_s += now - core.busy_since
+    core.goodput_bytes += moved
+    core.busy_since = now
+    core.busy_bytes += moved
 
 
 # --- sending -------------------------------------------------------------------------------------
@@ -157,13 +181,6 @@ cdef inline void leave_queue(Core *core, Link *link) noexcept nogil:
     finish_if_done(core, r)
 
 
-cdef inline uint32_t rows_per_part(const Request *r) noexcept nogil:
-    cdef uint32_t row_bytes = r.dim * 4
-    if r.kind == KIND_PUSH:
-        row_bytes += 8
-    return max(<uint32_t>1, <uint32_t>SUBFRAME_BYTES // row_bytes)
-
-
 cdef inline void no_parts(Link *link) noexcept nogil:
     """Empties the table of open parts."""
     cdef uint32_t i
@@ -174,7 +191,7 @@ cdef inline void no_parts(Link *link) noexcept nogil:
     link.oldest = link.newest = link.unwritten = NO_PART
 
 
-cdef inline Part *open_part(Link *link, Request *r) noexcept nogil:
+cdef inline Part *open_part(Core *core, Link *link, Request *r) noexcept nogil:
     """A new part at the end of the list; there must be a free slot."""
     cdef uint32_t slot
     cdef Part *part
@@ -184,6 +201,8 @@ cdef inline Part *open_part(Link *link, Request *r) noexcept nogil:
     link.cut_parts += 1
     part.number = link.cut_parts * WINDOW + slot
     part.request = r
+    part.place = NO_PLACE
+    part.kept = NULL
     part.before = link.newest
     part.after = NO_PART
     if link.newest == NO_PART:
@@ -194,11 +213,24 @@ cdef inline Part *open_part(Link *link, Request *r) noexcept nogil:
     if link.unwritten == NO_PART:
         link.unwritten = slot
     r.open += 1
+    if core.open_parts == 0:
+        core.busy_since = now_s()
+        core.busy_bytes = core.bytes_in + core.bytes_out
+    core.open_parts += 1
     return part
 
 
-cdef inline void close_part(Link *link, uint32_t slot) noexcept nogil:
+cdef inline void close_part(Core *core, Link *link, uint32_t slot, bint refused) noexcept nogil:
     cdef Part *part = &link.parts[slot]
+    lists_release(&link.lists, part.place, refused)
+    if part.kept != NULL:
+        if link.kept_num < KEPT_MAX:
+            link.kept[link.kept_num] = part.kept
+            link.kept_num += 1
+        else:
+            free(part.kept)
+    core.open_parts -= 1
+    note_goodput(core)
     part.request.open -= 1
     part.request = NULL
     if part.before == NO_PART:
@@ -223,7 +255,7 @@ cdef inline bint cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil
     if link.free_count == 0 or link.queue.count == 0:
         return False
     r = link.queue.items[link.queue.head]
-    part = open_part(link, r)
+    part = open_part(core, link, r)
     part.seq = 0
     if r.kind == KIND_RAW:
         leave_queue(core, link)
@@ -265,27 +297,24 @@ cdef inline bint out_reserve(Link *link, size_t need) noexcept nogil:
     return True
 
 
-cdef inline uint32_t groups_of(const Request *r, const Part *part) noexcept nogil:
-    """Groups that the part has keys of."""
-    cdef uint32_t g = part.group
-    while g < r.groups and r.group_start[g] < part.start + part.count:
-        g += 1
-    return g - part.group
-
-
-cdef inline size_t write_body(Link *link, const Request *r, const Part *part) noexcept nogil:
+cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) noexcept nogil:
     """Body of a PULL or PUSH behind the header to come; its length, 0 = no memory."""
     cdef uint32_t groups = groups_of(r, part)
-    cdef uint32_t last = part.start + part.count
-    cdef uint32_t g, i
-    cdef size_t row_bytes = <size_t>r.dim * 4
-    cdef size_t body = sizeof(GroupHead) + groups * sizeof(Group) + <size_t>part.count * 8
+    cdef uint32_t i
+    cdef size_t body = sizeof(GroupHead)
     cdef size_t pad
     cdef GroupHead *top
-    cdef Group *group
+    cdef uint64_t *held
     cdef char *to
+    cdef KeysPlan plan
+    plan_keys(&link.lists, r, part, groups, &plan)
+    body += plan.bytes
+    if r.held != NULL:
+        body += <size_t>part.count * 8
     if r.kind == KIND_PUSH:
-        body += part.count * row_bytes
+        body += <size_t>part.count * r.row_bytes
+        if r.owing != NULL and part.kept == NULL and not keep_room(link, part):
+            return 0
     pad = (8 - (body & 7)) & 7
     body += pad
     if not out_reserve(link, FRAME_HEADER_BYTES + body):
@@ -295,44 +324,78 @@ cdef inline size_t write_body(Link *link, const Request *r, const Part *part) no
     top.keys = part.count
     top.groups = groups
     top.floats = r.dim
-    top.options = r.options
-    group = <Group *>(top + 1)
-    for g in range(part.group, part.group + groups):
-        group.fragment = r.group_fragment[g]
-        group.keys = min(r.group_start[g + 1], last) - max(r.group_start[g], part.start)
-        group += 1
-    to = <char *>group
-    memcpy(to, r.keys + part.start, <size_t>part.count * 8)
-    to += <size_t>part.count * 8
+    top.options = r.options | plan.options | <uint32_t>r.wire << OPTION_WIRE_SHIFT
+    if core.pack and r.kind == KIND_PULL:
+        top.options |= OPTION_PACK
+    to = write_keys(<char *>(top + 1), r, part, groups, &plan)
+    if r.held != NULL:
+        held = <uint64_t *>to
+        for i in range(part.start, part.start + part.count):
+            held[0] = r.held[r.order[i]]
+            held += 1
+        to = <char *>held
     if r.kind == KIND_PUSH:
-        for i in range(part.start, last):
-            memcpy(to, r.rows + r.order[i] * r.row_stride, row_bytes)
-            if r.later != NULL:
-                add_repeats(r, i, <float *>to)
-            to += row_bytes
+        if not write_values(core.wire, r, part, to):
+            return 0
+        to += <size_t>part.count * r.row_bytes
     memset(to, 0, pad)
     return body
 
 
-cdef inline bint write_part(Core *core, Link *link, const Part *part) noexcept nogil:
+cdef inline bint keep_room(Link *link, Part *part) noexcept nogil:
+    """Room for the values of a part as they go out, and a byte that says whether they are there."""
+    if link.kept_num:
+        link.kept_num -= 1
+        part.kept = link.kept[link.kept_num]
+    else:
+        part.kept = <char *>malloc(SUBFRAME_BYTES + 1)
+        if part.kept == NULL:
+            return False
+    part.kept[SUBFRAME_BYTES] = 0
+    return True
+
+
+cdef inline size_t pack_part(Core *core, Link *link, char *body, size_t n) noexcept nogil:
+    """Packs the body of a push in place, where that pays; its new length, 0 = it stays."""
+    cdef size_t packed
+    if not core.pack or not sampler_says(&link.sampler, n) or not room_for_packing(core):
+        return 0
+    packed = pack_body(&link.sampler, body, n, core.packing)
+    if packed:
+        memcpy(body, core.packing, packed)
+    return packed
+
+
+cdef inline bint room_for_packing(Core *core) noexcept nogil:
+    if core.packing == NULL:
+        core.packing = <char *>malloc(DATA_BODY_MAX)
+    return core.packing != NULL
+
+
+cdef inline bint write_part(Core *core, Link *link, Part *part) noexcept nogil:
     """Appends the frame of a part to the output; False = no memory."""
     cdef Request *r = part.request
     cdef FrameHeader *head
     cdef size_t body
+    cdef size_t packed = 0
     if r.kind == KIND_RAW:
         body = r.raw_bytes
         if not out_reserve(link, FRAME_HEADER_BYTES + body):
             return False
         memcpy(link.out + link.out_end + FRAME_HEADER_BYTES, r.raw_body, body)
     else:
-        body = write_body(link, r, part)
+        body = write_body(core, link, r, part)
         if body == 0:
             return False
+        if r.kind == KIND_PUSH:
+            packed = pack_part(core, link, link.out + link.out_end + FRAME_HEADER_BYTES, body)
+            if packed:
+                body = packed
     head = <FrameHeader *>(link.out + link.out_end)
     head.magic = FRAME_MAGIC
     head.version = FRAME_VERSION
     head.kind = r.raw_kind if r.kind == KIND_RAW else r.kind
-    head.flags = 0
+    head.flags = FLAG_PACKED if packed else 0
     head.table = r.table
     head.epoch = core.epoch
     head.job = core.job
@@ -377,35 +440,6 @@ cdef inline int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil
 
 # --- receiving -----------------------------------------------------------------------------------
 
-cdef inline bint take_rows(Request *r, const Part *part, const char *body,
-                           uint64_t body_bytes) noexcept nogil:
-    """Scatters a PULLED body to the caller's rows; False when its length is another."""
-    cdef uint32_t groups = groups_of(r, part)
-    cdef uint32_t last = part.start + part.count
-    cdef uint32_t g, stop
-    cdef uint32_t i = part.start
-    cdef size_t row_bytes = <size_t>r.dim * 4
-    cdef uint64_t mark
-    if body_bytes != ((groups * 8 + part.count * row_bytes + 7) & ~<uint64_t>7):
-        return False
-    for g in range(part.group, part.group + groups):
-        memcpy(&mark, body, 8)
-        body += 8
-        stop = min(r.group_start[g + 1], last)
-        while i < stop:
-            r.stamps[i] = mark
-            i += 1
-    if r.dim == 1:                  # a constant size compiles to one move
-        for i in range(part.start, last):
-            memcpy(r.rows + r.order[i] * r.row_stride, body, 4)
-            body += 4
-    else:
-        for i in range(part.start, last):
-            memcpy(r.rows + r.order[i] * r.row_stride, body, row_bytes)
-            body += row_bytes
-    return True
-
-
 cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
                            const char *body) noexcept nogil:
     """Takes one reply; -1 = the shard broke the protocol."""
@@ -413,6 +447,12 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         b'another width than the array: declare the table with that dim"}'
     cdef Part *part
     cdef Request *r
+    cdef uint64_t body_bytes = head.body_bytes
+    if head.flags:
+        body_bytes = unpack_body(body, body_bytes, core.packing) if room_for_packing(core) else 0
+        if body_bytes == 0:
+            return -1
+        body = core.packing
     if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
         break_core(core, body, head.body_bytes, True)
         return 0
@@ -434,12 +474,12 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         return -1
     elif r.kind == KIND_PUSH:
         core.rows_pushed += part.count
-    elif take_rows(r, part, body, head.body_bytes):
+    elif take_rows(core.wire, r, part, body, body_bytes):
         core.rows_pulled += part.count
     else:
         request_refused(r, width, strlen(width))
     link.fruitless = 0
-    close_part(link, head.request & (WINDOW - 1))
+    close_part(core, link, head.request & (WINDOW - 1), head.kind == KIND_ERROR)
     finish_if_done(core, r)
     return 0
 
@@ -465,7 +505,8 @@ cdef inline int receive_some(Core *core, Link *link) noexcept nogil:
         if held < FRAME_HEADER_BYTES:
             break
         head = <FrameHeader *>(link.inp + link.in_start)
-        if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION or head.flags != 0 \
+        if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION \
+                or head.flags & ~<uint32_t>(FLAG_PACKED if head.kind == KIND_PULLED else 0) \
                 or head.body_bytes > DATA_BODY_MAX:
             return -1
         if held < FRAME_HEADER_BYTES + head.body_bytes:
