@@ -131,6 +131,7 @@ class Shards:
             JOB,
             incarnation,
             timeout_s,
+            kernels.wire_ops(),
         )
         self.clients.append(made)
         if start:

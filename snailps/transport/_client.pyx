@@ -8,7 +8,8 @@ It owns the connections to the shards, the numbers of pushes, and every request 
 answered.  It knows no models and no cluster: how to (re)connect is a function it is given, the
 route an array.  One thread of its own sends and receives without the GIL; callers only sort keys
 and wait; a second thread reconnects.  Here are the doors to Python; a request and the sorting of
-its keys are in `_request.pxd`, one connection in `_link.pxd`, the thread in `_exchange.pxd`.
+its keys are in `_request.pxd`, a connection's parts in `_link.pxd`, their bodies in `_body.pxd`,
+sending and receiving in `_traffic.pxd`, the thread in `_exchange.pxd`.
 
 What holds
 ----------

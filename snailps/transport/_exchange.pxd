@@ -3,7 +3,8 @@
 #
 #   callers -> fresh -> queues of the links <-> shards        links lost -> mender -> links again
 #
-# Never takes the GIL.  `Core` and `Link` are in _link.pxd; threads and arrays are the caller's.
+# Never takes the GIL but for lz4.  `Core` and `Link` are in _link.pxd; threads and arrays are the
+# caller's.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
@@ -13,6 +14,7 @@ from snailps.transport._lists cimport NO_PLACE, lists_clear
 from snailps.transport._owing cimport owing_free
 from snailps.transport._posix cimport *
 from snailps.transport._request cimport Request, pool_free, request_wants
+from snailps.transport._traffic cimport receive_some, send_some
 
 cdef enum:
     EVENTS_MAX = 64
