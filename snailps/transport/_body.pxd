@@ -46,7 +46,7 @@ cdef struct KeysPlan:               # how the keys of a part travel
 
 cdef inline uint32_t rows_per_part(const Request *r) noexcept nogil:
     """Equal for a pull and a push of the same keys, so that their parts have the same lists."""
-    return max(<uint32_t>1, <uint32_t>SUBFRAME_BYTES // (r.row_bytes + 8))
+    return max(<uint32_t>1, <uint32_t>PART_BYTES // (r.row_bytes + 8))
 
 
 cdef inline uint32_t groups_of(const Request *r, const Part *part) noexcept nogil:

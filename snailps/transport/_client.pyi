@@ -47,6 +47,25 @@ class Client:
         wire: int = 0,
         feedback: bool = True,
     ) -> Pending: ...
+    def pull(
+        self,
+        table: int,
+        keys: NDArray[np.uint64],
+        rows: NDArray[np.float32],
+        state: bool = False,
+        wire: int = 0,
+        held: NDArray[np.uint64] | None = None,
+    ) -> NDArray[np.float32]: ...
+    def push(
+        self,
+        table: int,
+        keys: NDArray[np.uint64],
+        values: NDArray[np.float32],
+        state: bool = False,
+        merge: bool = False,
+        wire: int = 0,
+        feedback: bool = True,
+    ) -> None: ...
     def scan(
         self, table: int, dim: int, fragments: Iterable[int], shard: int
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]: ...

@@ -4,8 +4,8 @@
 #
 #   queue of requests -> parts of about 256 KiB, in order -> answered, in any order -> done
 #
-# `_traffic.pxd` sends and receives them.  All of it runs in the client's thread; what it shares
-# with callers is in `Core`, under `Core.lock`.
+# `_traffic.pxd` sends and receives them.  All of it belongs to who holds `Core.turn`; what it shares
+# with others is in `Core`, under `Core.lock`.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
@@ -22,11 +22,12 @@ from snailps.transport._request cimport KIND_RAW, Order, Pool, Request
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two
     NO_PART = WINDOW
-    OUT_BYTES_AIM = 512 << 10       # build no further part while this much waits to be sent
+    OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
     SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
     KEPT_MAX = 16
     GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
     GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
+    RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)
     TEXT_MAX = 4096
 
@@ -74,8 +75,12 @@ cdef struct Link:                   # the connection to one shard
 
 cdef struct Core:
     pthread_mutex_t lock            # guards fresh, open_requests, done, new_fd, wants_mending, cut,
-    pthread_cond_t changed          # ... stop, ended, broken and its text
+    pthread_cond_t changed          # ... stop, ended, broken and its text, drivers, driven_at
     pthread_cond_t mend
+    pthread_mutex_t turn            # held by who serves the links: the client's thread, or a caller
+    pthread_cond_t idle             # ... for whom that thread stands back
+    uint32_t drivers                # callers that serve the links while they wait
+    double driven_at                # when the last of them went
     int epoll_fd
     int wake_fd
     int stop

@@ -36,7 +36,7 @@ from snailps.transport._parked cimport Parked, Parking, close_gaps, park, parkin
 from snailps.transport._posix cimport *
 
 cdef enum:
-    TURN_BYTES = 1 << 20            # work a connection may do before the next has its turn
+    TURN_BYTES = 128 << 10          # work a connection may do before the next has its turn
     EVENTS_MAX = 64
     TIMER_MS = 100                  # how often deadlines are looked at
     ID_LISTENER = 1
@@ -267,7 +267,7 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
             held = conn.out_end
             _handle(loop, conn, head, <const char *>head + FRAME_HEADER_BYTES, now)
             worked += frame_bytes + (conn.out_end - held if conn.out_end > held else 0)
-            if conn.out_end - conn.out_start >= SUBFRAME_BYTES \
+            if conn.out_end - conn.out_start >= PART_BYTES \
                     and conn_flush(&loop.conns, conn) < 0:
                 return -1
     if conn_flush(&loop.conns, conn) < 0:

@@ -233,7 +233,8 @@ cdef inline int receive_some(Core *core, Link *link) noexcept nogil:
         memmove(link.inp, link.inp + link.in_start, link.in_end - link.in_start)
         link.in_end -= link.in_start
         link.in_start = 0
-    got = c_recv(link.fd, link.inp + link.in_end, IN_BYTES - link.in_end, MSG_DONTWAIT)
+    got = c_recv(link.fd, link.inp + link.in_end,
+                 min(<size_t>IN_BYTES - link.in_end, <size_t>RECV_BYTES), MSG_DONTWAIT)
     if got < 0:
         return 0 if errno == EAGAIN or errno == EINTR else -1
     if got == 0:
