@@ -270,6 +270,12 @@ class JobSettings(Settings):
         when="To compare optimisers, where the model supports the other one.",
         aliases=[Alias("adagrad", adagrad_to_optimizer, "true means `optimizer: adagrad`")],
     )
+    wire: Literal["auto", "float32", "float16", "bfloat16", "int8"] = setting(
+        "auto",
+        help="Type of rows while they travel; in memory they are float32. `auto`: float16 where "
+        "the measured network is slow, else float32.",
+        when="To fix what would be measured: float32 for runs that must agree to the last bit.",
+    )
     scratch_dir: str = setting(
         "",
         help="Folder for unpacked input. Empty: the system's folder for temporary files.",

@@ -256,8 +256,8 @@ class WordVectors(Worker):
         """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
         s = self.settings
         return (
-            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed),
-            Table("output", s.dim),
+            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed, wire=s.wire),
+            Table("output", s.dim, wire=s.wire),
         )
 
     @classmethod

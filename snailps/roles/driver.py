@@ -18,6 +18,7 @@ from snailps.roles.links import connect_shards
 from snailps.roles.node import EXIT_OK, End, Node
 from snailps.roles.status import Status
 from snailps.roles.tables import Table
+from snailps.roles.wires import Wires
 from snailps.roles.worker import Keys, Rows
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -40,6 +41,7 @@ class Driver(Node):
     def __init__(self, settings: ClusterSettings) -> None:
         super().__init__(Role.DRIVER, settings)
         self._client: Client | None = None
+        self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self.routed = threading.Event()
 
@@ -47,8 +49,9 @@ class Driver(Node):
         """Takes the route; everything else as any node."""
         if isinstance(message, messages.TakeRoute):
             assert self.welcome is not None
+            route = Route.from_dict(message.route)
             self._client = connect_shards(
-                Route.from_dict(message.route),
+                route,
                 Role.DRIVER,
                 node=self.welcome.node,
                 incarnation=self.welcome.incarnation,
@@ -56,6 +59,7 @@ class Driver(Node):
                 timeout_s=self.settings.request_timeout,
                 give_up=self.ended.is_set,
             )
+            self._wires = Wires(self._client, route)
             self.routed.set()
             return messages.Ok()
         return super().on_message(message)
@@ -98,13 +102,18 @@ class Driver(Node):
         """Rows of `keys`, float32 (n, dim)."""
         number, declared = self._find(table)
         rows = np.empty((len(keys), declared.dim), np.float32)
-        self.client.pull_async(number, keys, rows).wait()
+        wire = self._wires.of_pull(declared) if self._wires else 0
+        self.client.pull_async(number, keys, rows, wire=wire).wait()
         return rows
 
     def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
         """Starts a push; ``.wait()`` for its end."""
         number, declared = self._find(table)
-        return self.client.push_async(number, keys, values, merge=declared.check_push(values))
+        wire, feedback = self._wires.of_push(declared) if self._wires else (0, False)
+        merge = declared.check_push(values)
+        return self.client.push_async(
+            number, keys, values, merge=merge, wire=wire, feedback=feedback
+        )
 
     @property
     def client(self) -> Client:

@@ -22,6 +22,7 @@ from snailps.config import JobSettings
 from snailps.errors import MisuseError
 from snailps.roles.loading import load_named
 from snailps.roles.tables import Table, Tensor
+from snailps.roles.wires import Wires
 from snailps.transport._client import Client, Pending
 
 __all__ = ["Block", "Pending", "Results", "Surveyor", "Worker", "load_class"]
@@ -159,6 +160,7 @@ class Worker:
         self.workers = 1
         self.summary = b""
         self._client: Client | None = None
+        self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self._tensors: dict[str, Tensor] = {}
 
@@ -230,7 +232,15 @@ class Worker:
 
     # --- to be used by the model -----------------------------------------------------------
 
-    def pull(self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False) -> Rows:
+    def pull(
+        self,
+        table: str,
+        keys: Keys,
+        out: Rows | None = None,
+        *,
+        state: bool = False,
+        held: Keys | None = None,
+    ) -> Rows:
         """Rows of `keys` as they are now.
 
         Parameters
@@ -242,25 +252,47 @@ class Worker:
             float32 (n, dim) to be filled; rows contiguous, their stride free.
         state : bool
             The optimiser's state behind the weights: rows are ``dim + Table.state_floats`` wide.
+        held : numpy.ndarray, optional
+            uint64 (n,), for tables with ``track="version"``: numbers that an earlier pull left
+            here for what `out` holds, 0 where it holds nothing.  Rows that have not changed since
+            do not travel and stay as they are; the numbers become those of now.
 
         Returns
         -------
         numpy.ndarray
             float32 (n, dim).
         """
-        rows: Rows = self.pull_async(table, keys, out, state=state).wait()
+        rows: Rows = self.pull_async(table, keys, out, state=state, held=held).wait()
         return rows
 
     def pull_async(
-        self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False
+        self,
+        table: str,
+        keys: Keys,
+        out: Rows | None = None,
+        *,
+        state: bool = False,
+        held: Keys | None = None,
     ) -> Pending:
-        """Starts a pull; ``.wait()`` gives the rows."""
+        """Starts a pull; ``.wait()`` gives the rows.
+
+        Raises
+        ------
+        MisuseError
+            Wrong shape, or `held` without `out` or for a table without versions.
+        """
         number, declared = self._find(table)
         width = declared.dim + declared.state_floats if state else declared.dim
+        if held is not None and (out is None or "version" not in declared.track):
+            raise MisuseError(
+                f"table {table!r}: a pull of changes needs the rows held, as `out`, and a table "
+                'declared with track="version"'
+            )
         if out is None:
             out = np.empty((len(keys), width), np.float32)
         declared.check_width(out, width)
-        return self._client.pull_async(number, keys, out, state)  # type: ignore[union-attr]
+        wire = self._wires.of_pull(declared, state)  # type: ignore[union-attr]
+        return self._client.pull_async(number, keys, out, state, wire, held)  # type: ignore[union-attr]
 
     def push(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> None:
         """Hands `values` to the table's access method, row by row; returns once it is done.
@@ -287,8 +319,9 @@ class Worker:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
         number, declared = self._find(table)
         merge = declared.check_push(values, state)
+        wire, feedback = self._wires.of_push(declared, state)  # type: ignore[union-attr]
         return self._client.push_async(  # type: ignore[union-attr]
-            number, keys, values, state, merge
+            number, keys, values, state, merge, wire, feedback
         )
 
     def pull_tensor(self, name: str) -> NDArray[np.float32]:
@@ -323,10 +356,12 @@ class Worker:
     def _connect(
         self,
         client: Client,
+        wires: Wires,
         tables: Mapping[str, tuple[int, Table]],
         tensors: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        self._client, self._tables, self._tensors = client, dict(tables), dict(tensors)
+        self._client, self._wires = client, wires
+        self._tables, self._tensors = dict(tables), dict(tensors)
 
 
 def load_class(path: str, origin: str) -> type[Worker]:

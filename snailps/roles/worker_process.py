@@ -34,6 +34,7 @@ from snailps.errors import (
 from snailps.roles.links import connect_shards
 from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain, peak_rss_mb
 from snailps.roles.tables import Table, Tensor
+from snailps.roles.wires import Wires
 from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -65,6 +66,7 @@ class WorkerProcess(Node):
         self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()
         self._client: Client | None = None
         self._route: Route | None = None
+        self._wires: Wires | None = None
         self._leaving = False
         self._unreadable: set[str] = set()
 
@@ -126,11 +128,12 @@ class WorkerProcess(Node):
             timeout_s=self.settings.request_timeout,
             give_up=self.ended.is_set,
         )
+        self._wires = Wires(self._client, route)
 
     # --- one job ---------------------------------------------------------------------------
 
     def _work(self, start: messages.Start) -> None:
-        assert self._client is not None
+        assert self._client is not None and self._wires is not None
         before = self._client.counters()
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
@@ -188,7 +191,7 @@ class WorkerProcess(Node):
             table.name: (number, table)
             for number, table in zip(answer.numbers, tables, strict=True)
         }
-        model._connect(self._client, numbered, tensors)
+        model._connect(self._client, self._wires, numbered, tensors)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
         while (lease := self._leased("survey")) is not None:
