@@ -101,6 +101,7 @@ def test_job_at_its_end_has_figures(make, clock):
     assert job.ledger.over
     figures = job.figures({"bytes_in": 6000.0, "bytes_out": 2000.0, "peak_rss_mb": 50.04})
     assert figures == {
+        "ended_by": "epochs",
         "examples_per_s": 200.0,
         "examples": 2000,
         "train_s": 10.0,

@@ -221,7 +221,7 @@ class WorkerProcess(Node):
             begin = time.monotonic()
             with _named(model, "train", block):
                 metrics = _numbers(model.train(block))
-            self._ask(
+            answer = self._ask(
                 messages.Done(
                     "train",
                     block.number,
@@ -231,6 +231,8 @@ class WorkerProcess(Node):
                 ),
                 self.settings.request_timeout,
             )
+            if isinstance(answer, messages.Enough):
+                return  # the prefetched block is left as it is
             block = self._await(coming)
             if self._leaving:
                 return

@@ -22,8 +22,11 @@ from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 
 BUCKET_KEY = 1 << 40
 EXPORT_ROWS = 50_000
+WORDS_TOGETHER = 5_000
+"""Words whose bags are pulled at a time: some 30,000 rows."""
 
 Floats = NDArray[np.float32]
+Keys = NDArray[np.uint64]
 
 
 def write_files(results: Results) -> Mapping[str, Any]:
@@ -83,20 +86,35 @@ def _ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[
 
 def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
     """Vectors of all words, in pieces: the mean of a word's row and its subwords' rows."""
-    step = 5_000 if s.maxn else EXPORT_ROWS
+    step = WORDS_TOGETHER if s.maxn else EXPORT_ROWS
     for at in range(0, len(words), step):
         piece = words[at : at + step]
-        first = np.uint64(at)
-        if s.maxn == 0:
-            yield results.pull("input", np.arange(len(piece), dtype=np.uint64) + first)
-            continue
-        bag_ptr, ids = subwords_csr(piece, s.minn, s.maxn, s.bucket)
-        used, rows = np.unique(ids, return_inverse=True)
-        used = used.astype(np.uint64)
-        n = np.uint64(len(piece))
-        keys = np.where(used < n, used + first, used - n + np.uint64(BUCKET_KEY))
-        out = np.empty((len(piece), s.dim), np.float32)
-        pulled = kernels.padded(len(keys), s.dim)
-        kernels.copy_rows(results.pull("input", keys), pulled)
-        kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), out)
-        yield out
+        keys = np.arange(at, at + len(piece), dtype=np.uint64)
+        yield bag_means(results, s, piece, keys)[0] if s.maxn else results.pull("input", keys)
+
+
+def bag_means(
+    results: Results, s: WordVectorSettings, words: Sequence[bytes], keys: Keys
+) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Of some words with subwords: their vectors, their own rows, and the sizes of their bags.
+
+    Parameters
+    ----------
+    keys : numpy.ndarray
+        uint64 (n,): the words' own.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (n, dim), float32 (n, dim) and int64 (n,).
+    """
+    bag_ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
+    used, rows = np.unique(ids, return_inverse=True)
+    n = len(words)  # ids below it are the words' own rows, and all of these are used
+    buckets = (used[n:] - n).astype(np.uint64) + np.uint64(BUCKET_KEY)
+    found = results.pull("input", np.concatenate((keys, buckets)))
+    pulled = kernels.padded(len(found), s.dim)
+    kernels.copy_rows(found, pulled)
+    means = np.empty((n, s.dim), np.float32)
+    kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), means)
+    return means, found[:n], np.diff(bag_ptr)

@@ -39,7 +39,9 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.models.word_vectors.deltas import CURVATURE, Shelf, share_of_delta
 from snailps.models.word_vectors.export import BUCKET_KEY, write_files
+from snailps.models.word_vectors.look import neighbours
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.start import adopt, count_on, put_model, put_vectors
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
 
@@ -73,10 +75,10 @@ class _Counting:
         self._counter.merge(part)
 
     def result(self) -> bytes:
-        vocabulary = Vocabulary.from_counter(
-            self._counter, self._settings.min_count, self._settings.max_vocab
-        )
-        return vocabulary.to_bytes()
+        s = self._settings
+        if s.continue_from:
+            return count_on(s, self._counter).to_bytes()
+        return Vocabulary.from_counter(self._counter, s.min_count, s.max_vocab).to_bytes()
 
 
 @dataclass(slots=True)
@@ -122,6 +124,28 @@ class WordVectors(Worker):
         counter = WordCounter()
         counter.count(block.data)
         return counter.dump()
+
+    @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """Takes dim, model and subwords from the file that the training begins with."""
+        assert isinstance(settings, WordVectorSettings)
+        return adopt(settings, explicit)
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Puts the rows of that file."""
+        assert isinstance(settings, WordVectorSettings)
+        if settings.continue_from:
+            return put_model
+        return put_vectors if settings.pretrained else None
+
+    @classmethod
+    def inspector(
+        cls, settings: JobSettings
+    ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
+        """Neighbours of `validation_words`."""
+        assert isinstance(settings, WordVectorSettings)
+        return neighbours if settings.validation_words else None
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:

@@ -107,6 +107,27 @@ class WordVectorSettings(JobSettings):
         low=1,
         high=1 << 30,
     )
+    continue_from: str = setting(
+        "",
+        help=(
+            "A `.bin` file, ours or fastText's own, to train on from: its words keep their rows "
+            "and counts, new words follow, its dim, model and subwords rule."
+        ),
+        when="There is new text, or more time for the old one.",
+        unit="path",
+    )
+    pretrained: str = setting(
+        "",
+        help="A `.vec` file: known words begin with its vectors, the others at random.",
+        when="The text is too small to learn its words from.",
+        unit="path",
+    )
+    validation_words: tuple[str, ...] = setting(
+        (),
+        help="Words whose neighbours are shown and logged each tenth of the training.",
+        when="To watch the model learn.",
+        unit="words",
+    )
     formats: tuple[str, ...] = setting(
         ("bin", "vec"),
         help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
@@ -120,6 +141,11 @@ class WordVectorSettings(JobSettings):
             raise ConfigError(
                 f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
                 f"got {self.minn}; for no subwords at all set maxn: 0"
+            )
+        if self.continue_from and self.pretrained:
+            raise ConfigError(
+                f"{where('pretrained')}: pretrained: expected nothing beside continue_from (from "
+                f"{where('continue_from')}), got {self.pretrained}: a word's row begins once"
             )
         for name in self.formats:
             if name not in ("bin", "vec", "npz"):
