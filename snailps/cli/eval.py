@@ -44,7 +44,7 @@ def command(
     ] = Oov.skip,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Name the pairs and questions that were skipped."),
+        typer.Option("--verbose", help="Name the pairs and questions skipped.", metavar=""),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
