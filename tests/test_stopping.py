@@ -2,6 +2,7 @@
 
 import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -88,6 +89,28 @@ def test_jobs_of_a_session_with_and_without_limits_follow_each_other(tmp_path, j
             figures = cluster.train(cls, timeout_s=30, max_steps=limit, **job)
             assert figures["ended_by"] == ended_by
             assert counted(tmp_path) == 100 * (limit or 20)
+
+
+def test_job_of_a_session_after_one_that_left_a_block_behind_is_whole(
+    tmp_path, job, gate, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    job = {**job, "input": str(tmp_path / "in.txt"), "output": str(tmp_path / "out")}
+    del job["worker_class"]
+    cls = "cluster_models:Hurried"
+    at_block = gate(2)
+    with local_cluster(workers=1) as cluster:
+        figures = cluster.train(cls, timeout_s=30, max_seconds=0.2, **job)
+        assert (figures["ended_by"], figures["blocks"]) == ("max_seconds", 2)
+        assert counted(tmp_path) == 200
+        at_block.meet()  # the worker is still there, and goes on when the next job has begun
+        with ThreadPoolExecutor(1) as helper:
+            again = helper.submit(cluster.train, cls, timeout_s=30, **job)
+            while cluster.status()["phase"] != "training":
+                assert not again.done()
+            at_block.open()
+            assert again.result()["ended_by"] == "epochs"
+        assert counted(tmp_path) == 2000
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------
