@@ -37,7 +37,7 @@ COMMANDS = {
     "similarity": [],
     "analogy": [],
     "vector": [],
-    "eval": ["--similarity", "--analogies", "--json"],
+    "eval": ["--similarity", "--analogies", "--verbose", "--json"],
 }
 
 

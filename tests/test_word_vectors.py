@@ -13,14 +13,14 @@ from shards import Shards
 from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models import word_vectors
 from snailps.models.word_vectors import (
     BUCKET_KEY,
+    Shelf,
     WordVectors,
     WordVectorSettings,
-    _Shelf,
     share_of_delta,
 )
+from snailps.models.word_vectors import model as blocks_of
 from snailps.roles.worker import Block
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
@@ -136,7 +136,7 @@ def test_bags_by_sorting_are_those_by_marking(present, bucket):
     settings = replace(SMALL, bucket=bucket)
     with pytest.MonkeyPatch.context() as patch:
         marked = bags(settings, WORDS, sorted(present))
-        patch.setattr(word_vectors, "BUCKETS_MARKED", 0)
+        patch.setattr(blocks_of, "BUCKETS_MARKED", 0)
         found = bags(settings, WORDS, sorted(present))
     for one, other in zip(marked, found, strict=True):
         assert one.dtype == other.dtype
@@ -146,7 +146,7 @@ def test_bags_by_sorting_are_those_by_marking(present, bucket):
 def test_bags_with_more_buckets_than_are_marked_are_the_same_for_equal_ids(monkeypatch):
     bag_ptr = np.array([0, 3, 5], np.int64)
     ids = np.array([0, 2 + 7, 2 + 3, 1, 2 + 7], np.int32)  # below 2: the words' own rows
-    monkeypatch.setattr(word_vectors, "subwords_csr", lambda *given: (bag_ptr, ids))
+    monkeypatch.setattr(blocks_of, "subwords_csr", lambda *given: (bag_ptr, ids))
     for bucket in (1 << 24, (1 << 24) + 1, (1 << 31) - 2):
         ptr, rows, keys = bags(replace(SMALL, bucket=bucket), WORDS, [1, 4])
         assert ptr.tolist() == [0, 3, 5]
@@ -188,7 +188,7 @@ class Maker:
 
 
 def test_shelf_gives_back_the_array_it_got():
-    shelf = _Shelf(maker := Maker())
+    shelf = Shelf(maker := Maker())
     first = shelf.take(80)
     assert first.shape == (80, 2)
     where = first.ctypes.data
@@ -201,7 +201,7 @@ def test_shelf_gives_back_the_array_it_got():
 
 
 def test_shelf_takes_the_smallest_that_fits():
-    shelf = _Shelf(Maker())
+    shelf = Shelf(Maker())
     lent = {n: shelf.take(n) for n in (800, 80, 8000)}
     where = {n: array.ctypes.data for n, array in lent.items()}
     for array in lent.values():
@@ -212,7 +212,7 @@ def test_shelf_takes_the_smallest_that_fits():
 
 
 def test_shelf_lets_go_of_what_is_too_small():
-    shelf = _Shelf(maker := Maker())
+    shelf = Shelf(maker := Maker())
     for n in (8, 80, 800, 8000):
         shelf.give(shelf.take(n))
     assert maker.made == [9, 90, 900, 9000]
@@ -220,7 +220,7 @@ def test_shelf_lets_go_of_what_is_too_small():
 
 
 def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
-    shelf = _Shelf(lambda n: kernels.padded(n, 3))
+    shelf = Shelf(lambda n: kernels.padded(n, 3))
     rows = shelf.take(0)
     assert rows.shape == (0, kernels.PAD)
     shelf.give(rows)
@@ -228,7 +228,7 @@ def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
 
 
 def test_shelf_lends_no_array_twice():
-    shelf = _Shelf(Maker())
+    shelf = Shelf(Maker())
     lent = [shelf.take(10) for _ in range(5)]
     for number, array in enumerate(lent):
         array[:] = number

@@ -84,7 +84,7 @@ class Surveyor(Protocol):
 
 
 class Results:
-    """The finished model as the master's export sees it: settings, summary, and the tables.
+    """The model as the master sees it, before, during or after training: settings, summary, tables.
 
     Attributes
     ----------
@@ -114,6 +114,34 @@ class Results:
         rows = np.empty((len(keys), self.tables[table].dim), np.float32)
         self._client.pull_async(self._numbers[table], keys, rows).wait()
         return rows
+
+    def put(self, table: str, keys: Keys, rows: Rows) -> None:
+        """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
+
+        Parameters
+        ----------
+        table : str
+            Of access method ``add``.
+        keys : numpy.ndarray
+            uint64 (n,), each once.
+        rows : numpy.ndarray
+            float32 (n, dim), finite.
+
+        Notes
+        -----
+        A server adds what is pushed.  So the first value is taken away, which leaves exactly 0,
+        and the row added to that: ``x + (row - x)`` would be off by rounding.  Rows that are so
+        already cost a pull only and are not stored.
+        """
+        if self.tables[table].access != "add":
+            raise MisuseError(f"table {table!r}: put() needs access 'add'")
+        self.tables[table].check_width(rows, self.tables[table].dim)
+        found = self.pull(table, keys)
+        other = np.flatnonzero((found != rows).any(axis=1))
+        keys, number = keys[other], self._numbers[table]
+        if found[other].any():
+            self._client.push_async(number, keys, -found[other], False, False).wait()
+        self._client.push_async(number, keys, rows[other], False, False).wait()
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
         """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim)."""
@@ -202,6 +230,41 @@ class Worker:
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
         """Merges the parts that `survey` returns; None (the default): no survey."""
+        return None
+
+    @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """The settings with what follows from a file that they name; at the master, before all.
+
+        Parameters
+        ----------
+        explicit : callable
+            Name of a setting -> where the user set it, None where nobody did.
+
+        Raises
+        ------
+        SnailError
+            The file cannot be read, or contradicts a setting that the user made.
+        """
+        return settings
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Puts the rows that the tables begin with, at the master, between survey and training.
+
+        None (the default): all rows begin as `tables` says.  Only for models with a `surveyor`.
+        """
+        return None
+
+    @classmethod
+    def inspector(
+        cls, settings: JobSettings
+    ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
+        """Looks at the model now and then during the training, and at its end, at the master.
+
+        What it returns is shown and logged: for each name a few other names with figures.
+        None (the default): there is nothing to look at.
+        """
         return None
 
     @classmethod

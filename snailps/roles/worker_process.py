@@ -224,7 +224,7 @@ class WorkerProcess(Node):
             begin = time.monotonic()
             with _named(model, "train", block):
                 metrics = _numbers(model.train(block))
-            self._ask(
+            answer = self._ask(
                 messages.Done(
                     "train",
                     block.number,
@@ -234,6 +234,8 @@ class WorkerProcess(Node):
                 ),
                 self.settings.request_timeout,
             )
+            if isinstance(answer, messages.Enough):
+                return  # the prefetched block is left as it is
             block = self._await(coming)
             if self._leaving:
                 return

@@ -13,8 +13,8 @@ from snailps.vectors.evaluate import (
     evaluate_similarity,
     similarity_file,
 )
-from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, write_bin
-from snailps.vectors.files import load, write_npz, write_vec
+from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, read_header, write_bin
+from snailps.vectors.files import load, read_vec, vec_shape, write_npz, write_vec
 from snailps.vectors.query import Neighbour, Vectors
 
 __all__ = [
@@ -29,7 +29,10 @@ __all__ = [
     "evaluate_similarity",
     "load",
     "read_bin",
+    "read_header",
+    "read_vec",
     "similarity_file",
+    "vec_shape",
     "write_bin",
     "write_npz",
     "write_vec",

@@ -23,8 +23,7 @@ ICML 2012.
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -33,16 +32,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.config import JobSettings, setting
+from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import Lexicon, WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
+from snailps.models.word_vectors.deltas import CURVATURE, Shelf, share_of_delta
+from snailps.models.word_vectors.export import BUCKET_KEY, write_files
+from snailps.models.word_vectors.look import neighbours
+from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.start import adopt, count_on, put_model, put_vectors
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
-from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 
-BUCKET_KEY = 1 << 40
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
 NOISE_POOL_MIN = 20_000
@@ -52,11 +54,6 @@ fewer rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80
 SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 .307 .289 at 4 and
 .684 .312 .295 at 1; a second run differs by about .01."""
 BUCKETS_MARKED = 1 << 24
-CURVATURE = 0.1
-"""Of a row's loss, a gradient; see `share_of_delta`.  2 workers, 17 M words, subwords: WS-353,
-SimLex, analogies .540 .253 .450 without scaling, .594 .295 .470 at 0.01, .600 .304 .484 at 0.1,
-.593 .303 .487 at 0.3; one worker .614 .310 .474."""
-EXPORT_ROWS = 50_000
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 BLOCK_BYTES_MAX = 6 << 20
@@ -65,121 +62,6 @@ BLOCK_BYTES_MAX = 6 << 20
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Keys = NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class WordVectorSettings(JobSettings):
-    """Settings of fastText and word2vec; the defaults are fastText's."""
-
-    dim: int = setting(
-        100,
-        help="Length of a word's vector.",
-        when="200 to 300 for corpora of a thousand million words.",
-        low=1,
-        high=4096,
-        aliases=["len_vec"],
-    )
-    model: Literal["skipgram", "cbow"] = setting(
-        "skipgram",
-        help="Predict the context from a word, or a word from its context.",
-        when="`cbow` is faster and a little worse on rare words.",
-    )
-    loss: Literal["ns", "nce"] = setting(
-        "ns",
-        help="Negative sampling, or noise-contrastive estimation (scores minus log of k q(w)).",
-        when="`nce` where the scores themselves should estimate probabilities.",
-    )
-    window: int = setting(
-        5,
-        help="Farthest context word; each centre draws its own reach from 1 to this.",
-        when="Smaller for syntax, larger for topics.",
-        unit="words",
-        low=1,
-        high=256,
-    )
-    negatives: int = setting(
-        5,
-        help="Noise words for each true one.",
-        when="10 to 20 for small corpora.",
-        unit="words",
-        low=1,
-        high=1000,
-        aliases=["negative"],
-    )
-    lr: float = setting(
-        0.05,
-        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
-        when="Lower when the loss jumps.",
-        low=1e-6,
-        high=10.0,
-        aliases=["learning_rate"],
-    )
-    sample: float = setting(
-        1e-4,
-        help="Words more frequent than this are thinned out (fastText's `-t`). 0: keep all.",
-        when="1e-5 for very large corpora.",
-        low=0.0,
-        high=1.0,
-    )
-    min_count: int = setting(
-        5,
-        help="Words that occur less often are left out.",
-        when="1 for tiny texts.",
-        unit="occurrences",
-        low=1,
-        high=1 << 40,
-    )
-    max_vocab: int = setting(
-        0,
-        help="Most words to keep, the most frequent ones. 0: no limit.",
-        when="Memory is short.",
-        unit="words",
-        low=0,
-        high=1 << 31,
-    )
-    minn: int = setting(
-        3,
-        help="Shortest subword.",
-        when="With `maxn`.",
-        unit="characters",
-        low=0,
-        high=32,
-    )
-    maxn: int = setting(
-        6,
-        help="Longest subword. 0: no subwords (word2vec).",
-        when="0 for word2vec, or for languages whose words have no parts.",
-        unit="characters",
-        low=0,
-        high=32,
-    )
-    bucket: int = setting(
-        2_000_000,
-        help="Rows that subwords are hashed to.",
-        when="Smaller for small vocabularies and small files.",
-        unit="rows",
-        low=1,
-        high=1 << 30,
-    )
-    formats: tuple[str, ...] = setting(
-        ("bin", "vec"),
-        help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
-        when="`bin` takes dim x bucket x 4 bytes; leave it out if nobody needs unknown words.",
-    )
-
-    def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse subword lengths that cannot be, and formats that do not exist."""
-        JobSettings.validate(self, where)
-        if self.maxn and not 1 <= self.minn <= self.maxn:
-            raise ConfigError(
-                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
-                f"got {self.minn}; for no subwords at all set maxn: 0"
-            )
-        for name in self.formats:
-            if name not in ("bin", "vec", "npz"):
-                raise ConfigError(
-                    f"{where('formats')}: formats: expected bin, vec or npz, got {name!r}"
-                )
 
 
 class _Counting:
@@ -193,39 +75,10 @@ class _Counting:
         self._counter.merge(part)
 
     def result(self) -> bytes:
-        vocabulary = Vocabulary.from_counter(
-            self._counter, self._settings.min_count, self._settings.max_vocab
-        )
-        return vocabulary.to_bytes()
-
-
-class _Shelf:
-    """Row arrays kept for the next block: a fresh one costs a page fault every 4 KiB."""
-
-    def __init__(self, make: Callable[[int], Floats]) -> None:
-        self._make = make
-        self._free: list[Floats] = []
-        self._lent: dict[int, Floats] = {}
-        self._lock = threading.Lock()
-
-    def take(self, n: int) -> Floats:
-        """An array of `n` rows; what is in it is left from before."""
-        with self._lock:
-            fitting = [array for array in self._free if len(array) >= n]
-            if fitting:
-                whole = min(fitting, key=len)
-                self._free = [array for array in self._free if array is not whole]
-            else:
-                self._free = self._free[1:]  # too small for today's blocks
-                whole = self._make(n + n // 8)
-            view = whole[:n]
-            self._lent[id(view)] = whole
-            return view
-
-    def give(self, view: Floats) -> None:
-        """Takes an array back."""
-        with self._lock:
-            self._free.append(self._lent.pop(id(view)))
+        s = self._settings
+        if s.continue_from:
+            return count_on(s, self._counter).to_bytes()
+        return Vocabulary.from_counter(self._counter, s.min_count, s.max_vocab).to_bytes()
 
 
 @dataclass(slots=True)
@@ -273,6 +126,28 @@ class WordVectors(Worker):
         return counter.dump()
 
     @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """Takes dim, model and subwords from the file that the training begins with."""
+        assert isinstance(settings, WordVectorSettings)
+        return adopt(settings, explicit)
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Puts the rows of that file."""
+        assert isinstance(settings, WordVectorSettings)
+        if settings.continue_from:
+            return put_model
+        return put_vectors if settings.pretrained else None
+
+    @classmethod
+    def inspector(
+        cls, settings: JobSettings
+    ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
+        """Neighbours of `validation_words`."""
+        assert isinstance(settings, WordVectorSettings)
+        return neighbours if settings.validation_words else None
+
+    @classmethod
     def check(cls, settings: JobSettings) -> None:
         """Deltas of local SGD are added up: no other access method fits."""
         if settings.optimizer not in ("auto", "add"):
@@ -301,8 +176,8 @@ class WordVectors(Worker):
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
-        self._bases = _Shelf(lambda n: np.empty((n, s.dim), np.float32))
-        self._locals = _Shelf(lambda n: kernels.padded(n, s.dim))
+        self._bases = Shelf(lambda n: np.empty((n, s.dim), np.float32))
+        self._locals = Shelf(lambda n: kernels.padded(n, s.dim))
         self._pushes: tuple[Pending, Pending] | None = None
 
     def prepare(self, block: Block) -> _Batch:
@@ -487,49 +362,8 @@ class WordVectors(Worker):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the model in the formats asked for; rows travel in pieces."""
-        s = results.settings
-        assert isinstance(s, WordVectorSettings)
-        vocabulary = Vocabulary.from_bytes(results.summary)
-        words = vocabulary.words
-        files = []
-        for name in s.formats:
-            path = f"{s.output}.{name}"
-            if name == "vec":
-                write_vec(path, words, _vectors(results, s, words), s.dim)
-            elif name == "npz":
-                chunks = _vectors(results, s, words)
-                write_npz(path, words, chunks, s.dim, counts=vocabulary.counts)
-            else:
-                _write_bin(path, results, s, vocabulary)
-            files.append(path)
-        return {"files": files, "vocabulary": len(words)}
-
-
-def share_of_delta(steps: Floats, workers: int) -> Floats:
-    """Part of a row's delta to push when `workers` train on it at once.
-
-    Think of a row's loss as a bowl: n steps of curvature h and rate r bring the row to a share
-    ``c = exp(-h r n)`` of its distance from the minimum.  Workers that start from one copy all go
-    ``1 - c`` of the way; their sum would go too far, while doing the same steps in turns goes
-    ``1 - c^workers``.  So each pushes ``(1 - c^workers) / (workers (1 - c))`` of its delta: all of
-    it for a rarely touched row, its share of a mean for one that has arrived.
-
-    Parameters
-    ----------
-    steps : numpy.ndarray
-        float32 (n,): ``h r n`` of each row, 0 or more.
-    workers : int
-        At least 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (n,), from ``1 / workers`` to 1.
-    """
-    left = np.exp(-np.maximum(steps, 1e-3))
-    share: Floats = ((1 - left**workers) / (workers * (1 - left))).astype(np.float32)
-    return share
+        """Writes the model in the formats asked for."""
+        return write_files(results)
 
 
 def _scale(rows: Floats, factor: Floats) -> None:
@@ -539,59 +373,3 @@ def _scale(rows: Floats, factor: Floats) -> None:
 def _subtract(new: Floats, base: Floats) -> None:
     """``base = new - base``: what training changed."""
     np.subtract(new, base, out=base)
-
-
-def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: Vocabulary) -> None:
-    buckets = s.bucket if s.maxn else 0
-    header = BinHeader(
-        dim=s.dim,
-        bucket=buckets,
-        minn=s.minn if s.maxn else 0,
-        maxn=s.maxn,
-        window=s.window,
-        epochs=s.epochs,
-        min_count=s.min_count,
-        negatives=s.negatives,
-        loss="ns",
-        model=s.model,
-        sample=s.sample,
-        tokens=vocabulary.tokens,
-    )
-    words = len(vocabulary)
-    write_bin(
-        path,
-        header,
-        vocabulary.words,
-        vocabulary.counts,
-        _ranges(results, "input", (0, words), (BUCKET_KEY, buckets)),
-        _ranges(results, "output", (0, words)),
-    )
-
-
-def _ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:
-    """Rows of key ranges (first, count), in pieces."""
-    for first, count in ranges:
-        for at in range(0, count, EXPORT_ROWS):
-            size = min(EXPORT_ROWS, count - at)
-            yield results.pull(table, np.arange(size, dtype=np.uint64) + np.uint64(first + at))
-
-
-def _vectors(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
-    """Vectors of all words, in pieces: the mean of a word's row and its subwords' rows."""
-    step = 5_000 if s.maxn else EXPORT_ROWS
-    for at in range(0, len(words), step):
-        piece = words[at : at + step]
-        first = np.uint64(at)
-        if s.maxn == 0:
-            yield results.pull("input", np.arange(len(piece), dtype=np.uint64) + first)
-            continue
-        bag_ptr, ids = subwords_csr(piece, s.minn, s.maxn, s.bucket)
-        used, rows = np.unique(ids, return_inverse=True)
-        used = used.astype(np.uint64)
-        n = np.uint64(len(piece))
-        keys = np.where(used < n, used + first, used - n + np.uint64(BUCKET_KEY))
-        out = np.empty((len(piece), s.dim), np.float32)
-        pulled = kernels.padded(len(keys), s.dim)
-        kernels.copy_rows(results.pull("input", keys), pulled)
-        kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), out)
-        yield out
