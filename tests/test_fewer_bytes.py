@@ -135,7 +135,9 @@ def test_narrow_rows_through_a_python_method_are_rounded_too():
         push(client, keys, values, "bfloat16")
         rows = first - 2 * as_wire("bfloat16", values)  # it reads as twice its weights
         assert np.array_equal(pull(client, keys, 3), rows)
-        assert np.array_equal(pull(client, keys[::-1].copy(), 3, "int8"), as_wire("int8", rows[::-1].copy()))
+        assert np.array_equal(
+            pull(client, keys[::-1].copy(), 3, "int8"), as_wire("int8", rows[::-1].copy())
+        )
 
 
 def test_narrow_rows_that_make_no_sense_are_refused(cluster):
@@ -157,7 +159,7 @@ def test_narrow_rows_that_make_no_sense_are_refused(cluster):
     seed=st.integers(0, 2**32 - 1),
 )
 def test_keys_of_any_spread_arrive_as_they_are(keyed, base, spread, n, seed):
-    cluster, client = keyed
+    client = keyed
     draws = np.random.default_rng(seed).integers(0, spread, n, dtype=np.uint64)
     keys = np.unique(np.uint64(base) + draws)
     before = pull(client, keys, 1)
@@ -169,7 +171,7 @@ def test_keys_of_any_spread_arrive_as_they_are(keyed, base, spread, n, seed):
 def keyed():
     with Shards(1, frag_num=4) as made:
         made.add_table(1, 1, ADD, ZEROS)
-        yield made, made.client()
+        yield made.client()
 
 
 def test_first_and_last_key_in_one_part_are_whole():
@@ -217,7 +219,7 @@ def test_more_lists_than_places_are_all_served():
         client = one.client()
         lists = [np.arange(i, i + 20, dtype=np.uint64) for i in range(2 * LISTS)]
         sums = np.zeros(2 * LISTS + 20, np.float32)
-        for turn in range(2):
+        for _ in range(2):
             for keys in lists:
                 client.push_async(1, keys, np.ones((20, 1), np.float32))
                 sums[keys] += 1

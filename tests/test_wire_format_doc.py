@@ -130,10 +130,14 @@ def test_worked_pull_is_what_the_client_sends_and_the_shard_answers(
     rows = np.full((len(found), len(found[0])), np.nan, np.float32)
     ours, theirs = socket.socketpair()
     theirs.settimeout(LIMIT_S)
-    client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S, wire_ops())
+    client = Client(
+        lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S, wire_ops()
+    )
     client.start()
     try:
-        pending = client.pull_async(number, np.array(keys, np.uint64), rows, name == "-state", name == "-narrow")
+        pending = client.pull_async(
+            number, np.array(keys, np.uint64), rows, name == "-state", name == "-narrow"
+        )
         sent = b""
         while len(sent) < len(pull):
             sent += theirs.recv(4096)
@@ -187,7 +191,8 @@ def test_digest_is_that_of_the_page():
     client.start()
     try:
         client.pull_async(1, keys, np.empty((23, 1), np.float32))
-        assert theirs.recv(HEADER_BYTES + 40)[HEADER_BYTES + 24 :][:8] == digest.to_bytes(8, "little")
+        sent = theirs.recv(HEADER_BYTES + 40)[HEADER_BYTES:]
+        assert sent[24:32] == digest.to_bytes(8, "little")
     finally:
         client.close()
         theirs.close()

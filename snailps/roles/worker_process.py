@@ -133,7 +133,7 @@ class WorkerProcess(Node):
     # --- one job ---------------------------------------------------------------------------
 
     def _work(self, start: messages.Start) -> None:
-        assert self._client is not None and self._wires is not None
+        assert self._client is not None
         before = self._client.counters()
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
@@ -191,6 +191,7 @@ class WorkerProcess(Node):
             table.name: (number, table)
             for number, table in zip(answer.numbers, tables, strict=True)
         }
+        assert self._wires is not None
         model._connect(self._client, self._wires, numbered, tensors)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
