@@ -21,6 +21,7 @@ from snailps.models.word_vectors import (
     share_of_delta,
 )
 from snailps.models.word_vectors import model as blocks_of
+from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
@@ -50,7 +51,8 @@ def make():
                 _, dim, access, *init = (number, *table.store_arguments())
                 shards.add_table(number, dim, access, *init[:3])
                 numbered[table.name] = (number, table)
-            model._connect(shards.client(), numbered)
+            client = shards.client()
+            model._connect(client, Wires(client, shards.route), numbered)
             model.summary = vocabulary_of(text).to_bytes()
             model.setup()
             made.append(model)

@@ -103,8 +103,7 @@ class Driver(Node):
         number, declared = self._find(table)
         rows = np.empty((len(keys), declared.dim), np.float32)
         wire = self._wires.of_pull(declared) if self._wires else 0
-        self.client.pull_async(number, keys, rows, wire=wire).wait()
-        return rows
+        return self.client.pull(number, keys, rows, wire=wire)
 
     def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
         """Starts a push; ``.wait()`` for its end."""

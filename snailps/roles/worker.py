@@ -112,7 +112,7 @@ class Results:
     def pull(self, table: str, keys: Keys) -> Rows:
         """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
         rows = np.empty((len(keys), self.tables[table].dim), np.float32)
-        self._client.pull_async(self._numbers[table], keys, rows).wait()
+        self._client.pull(self._numbers[table], keys, rows)
         return rows
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
@@ -325,8 +325,8 @@ class Worker:
         numpy.ndarray
             float32 (n, dim).
         """
-        rows: Rows = self.pull_async(table, keys, out, state=state, held=held).wait()
-        return rows
+        number, out, wire = self._pulled(table, keys, out, state, held)
+        return self._client.pull(number, keys, out, state, wire, held)  # type: ignore[union-attr]
 
     def pull_async(
         self,
@@ -336,14 +336,27 @@ class Worker:
         *,
         state: bool = False,
         held: Keys | None = None,
+        ahead: bool = False,
     ) -> Pending:
         """Starts a pull; ``.wait()`` gives the rows.
+
+        With `ahead` it may overtake own pushes that are still on their way: `correct` the rows
+        with each of them.
 
         Raises
         ------
         MisuseError
             Wrong shape, or `held` without `out` or for a table without versions.
         """
+        number, out, wire = self._pulled(table, keys, out, state, held)
+        return self._client.pull_async(  # type: ignore[union-attr]
+            number, keys, out, state, wire, held, ahead
+        )
+
+    def _pulled(
+        self, table: str, keys: Keys, out: Rows | None, state: bool, held: Keys | None
+    ) -> tuple[int, Rows, int]:
+        """Number of the table, where the rows go, and as what they travel."""
         number, declared = self._find(table)
         width = declared.dim + declared.state_floats if state else declared.dim
         if held is not None and (out is None or "version" not in declared.track):
@@ -354,8 +367,7 @@ class Worker:
         if out is None:
             out = np.empty((len(keys), width), np.float32)
         declared.check_width(out, width)
-        wire = self._wires.of_pull(declared, state)  # type: ignore[union-attr]
-        return self._client.pull_async(number, keys, out, state, wire, held)  # type: ignore[union-attr]
+        return number, out, self._wires.of_pull(declared, state)  # type: ignore[union-attr]
 
     def push(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> None:
         """Hands `values` to the table's access method, row by row; returns once it is done.
@@ -376,16 +388,21 @@ class Worker:
         MisuseError
             Wrong shape, or the table's state does not add up.
         """
-        self.push_async(table, keys, values, state=state).wait()
+        arguments = self._pushed(table, keys, values, state)
+        self._client.push(*arguments)  # type: ignore[union-attr]
 
     def push_async(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> Pending:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
+        arguments = self._pushed(table, keys, values, state)
+        return self._client.push_async(*arguments)  # type: ignore[union-attr]
+
+    def _pushed(
+        self, table: str, keys: Keys, values: Rows, state: bool
+    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
         merge = declared.check_push(values, state)
         wire, feedback = self._wires.of_push(declared, state)  # type: ignore[union-attr]
-        return self._client.push_async(  # type: ignore[union-attr]
-            number, keys, values, state, merge, wire, feedback
-        )
+        return number, keys, values, state, merge, wire, feedback
 
     def pull_tensor(self, name: str) -> NDArray[np.float32]:
         """A whole tensor as it is now, float32 of its shape."""

@@ -36,6 +36,7 @@ class Client:
         state: bool = False,
         wire: int = 0,
         held: NDArray[np.uint64] | None = None,
+        ahead: bool = False,
     ) -> Pending: ...
     def push_async(
         self,

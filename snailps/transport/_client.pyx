@@ -13,9 +13,10 @@ sending and receiving in `_traffic.pxd`, the thread in `_exchange.pxd`.
 
 What holds
 ----------
-* Requests go out in the order of the calls, per shard.  A pull called after a push sees it; a pull
-  called before a push does not, unless the shard had to be asked again or let it wait (the mark
-  that comes with a row says which pushes it contains: see `Client.correct`).
+* Requests go out in the order of the calls, per shard, but for pulls that may go ahead.  A pull
+  called after a push sees it; a pull called before a push does not, unless the shard had to be
+  asked again or let it wait (the mark that comes with a row says which pushes it contains: see
+  `Client.correct`).
 * Nothing is forgotten before it is answered: after a lost connection every open part is sent
   again, in the original order and with its original number, before anything new.
 * Sending never stops receiving: one epoll loop does both, and parts are built only when the
@@ -236,7 +237,8 @@ cdef class Client:
             thread.start()
             self.threads.append(thread)
 
-    def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None):
+    def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None,
+                   bint ahead=False):
         """Starts a pull of the rows of `keys` into `rows`.
 
         Parameters
@@ -255,12 +257,16 @@ cdef class Client:
             uint64 (n,), for tables that track versions: the number that came with the row that is
             in `rows` already, 0 = nothing is.  Rows that have not changed since are not sent and
             keep what is there; every number is replaced by the one that holds now.
+        ahead : bool
+            Overtake pushes that still wait for the socket, so that rows come in while values go
+            out; `correct` then adds what the rows lack.
 
         Returns
         -------
         Pending
         """
-        return self._submit(KIND_PULL, table, keys, rows, state, False, wire, False, held, True)
+        return self._submit(KIND_PULL, table, keys, rows, state, False, wire, False, held, True,
+                            ahead)
 
     def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False,
                    int wire=0, bint feedback=True):
@@ -347,7 +353,8 @@ cdef class Client:
         Parameters
         ----------
         pull, push : Pending
-            Of the same table and client; `pull` done, `push` submitted after `pull`.
+            Of the same table and client; `pull` done, `push` submitted after it, or before it if the
+            pull went ahead.
         base : numpy.ndarray, optional
             float32 (n, dim) beside `pull.rows`.
 
@@ -469,7 +476,7 @@ cdef class Client:
         self._wake()
 
     cdef Pending _submit(self, int kind, uint32_t table, keys, rows, bint state, bint merge,
-                         int wire, bint feedback, held, bint wake):
+                         int wire, bint feedback, held, bint wake, bint ahead=False):
         cdef Request *r
         cdef const uint64_t[::1] wanted
         cdef int failed = 0
@@ -497,6 +504,7 @@ cdef class Client:
         r.dim = rows.shape[1]
         r.options = (OPTION_STATE if state else 0) | (OPTION_CHANGED if held is not None else 0)
         r.wire = wire
+        r.ahead = ahead
         r.row_bytes = wire_row_bytes(wire, r.dim)
         if held is not None:
             r.held = <uint64_t *><uintptr_t>held.ctypes.data

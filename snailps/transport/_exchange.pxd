@@ -77,6 +77,7 @@ cdef inline void core_free(Core *core) noexcept nogil:
         free(core.links[i].inp)
         free(core.links[i].out)
         free(core.links[i].queue.items)
+        free(core.links[i].ahead.items)
         for j in range(core.links[i].kept_num):
             free(core.links[i].kept[j])
     if core.epoll_fd >= 0:
@@ -163,7 +164,7 @@ cdef inline void queue_request(Core *core, Request *r) noexcept nogil:
     r.unsent = 1                    # ours, so that it cannot be done before all queues have it
     for s in range(core.order.shards):
         if request_wants(r, s):
-            if queue_put(&core.links[s].queue, r):
+            if queue_put(&core.links[s].ahead if r.ahead else &core.links[s].queue, r):
                 r.unsent += 1
             else:
                 r.failed = True
@@ -206,6 +207,12 @@ cdef inline void take_fresh(Core *core) noexcept nogil:
                 link_down(core, link)
 
 
+cdef inline void fail_queue(Core *core, Queue *q) noexcept nogil:
+    while q.count:
+        q.items[q.head].failed = True
+        leave_queue(core, q)
+
+
 cdef inline void fail_all(Core *core) noexcept nogil:
     """Ends every request with the client's own error."""
     cdef Link *link
@@ -218,9 +225,8 @@ cdef inline void fail_all(Core *core) noexcept nogil:
             r.failed = True
             close_part(core, link, link.oldest, True)
             finish_if_done(core, r)
-        while link.queue.count:
-            link.queue.items[link.queue.head].failed = True
-            leave_queue(core, link)
+        fail_queue(core, &link.ahead)
+        fail_queue(core, &link.queue)
         link.out_start = link.out_end = 0
 
 

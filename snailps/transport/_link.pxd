@@ -37,6 +37,8 @@ cdef struct Queue:                  # requests whose parts are still to be built
     uint32_t head
     uint32_t count
     uint32_t cap
+    uint32_t group                  # where the first of them goes on
+    uint32_t at
 
 
 cdef struct Link:                   # the connection to one shard
@@ -48,8 +50,7 @@ cdef struct Link:                   # the connection to one shard
     uint32_t fruitless              # connections lost since a part was answered
     uint32_t events
     Queue queue
-    uint32_t group                  # where the first request of the queue goes on
-    uint32_t at
+    Queue ahead                     # pulls that may overtake what is in the queue
     # Open parts are a list in the order in which they were cut, in slots of a table: one that
     # waits long for its answer holds up none of the others.
     Part parts[WINDOW]
@@ -172,15 +173,15 @@ cdef inline bint queue_put(Queue *q, Request *r) noexcept nogil:
     return True
 
 
-cdef inline void leave_queue(Core *core, Link *link) noexcept nogil:
+cdef inline void leave_queue(Core *core, Queue *q) noexcept nogil:
     """The first request of the queue has all its parts."""
-    cdef Request *r = link.queue.items[link.queue.head]
-    link.queue.head += 1
-    link.queue.count -= 1
-    if link.queue.count == 0:
-        link.queue.head = 0
-    link.group = 0
-    link.at = 0
+    cdef Request *r = q.items[q.head]
+    q.head += 1
+    q.count -= 1
+    if q.count == 0:
+        q.head = 0
+    q.group = 0
+    q.at = 0
     r.unsent -= 1
     finish_if_done(core, r)
 
@@ -252,35 +253,34 @@ cdef inline void close_part(Core *core, Link *link, uint32_t slot, bint refused)
 
 
 cdef inline bint cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
-    """Makes the next part of the queue's first request; False when there is none or no slot."""
+    """Makes the next part of a queue's first request; False when there is none or no slot."""
+    cdef Queue *q = &link.ahead if link.ahead.count else &link.queue
     cdef Request *r
     cdef Part *part
     cdef uint32_t i, stop_group
-    if link.free_count == 0 or link.queue.count == 0:
+    if link.free_count == 0 or q.count == 0:
         return False
-    r = link.queue.items[link.queue.head]
+    r = q.items[q.head]
     part = open_part(core, link, r)
     part.seq = 0
     if r.kind == KIND_RAW:
-        leave_queue(core, link)
+        leave_queue(core, q)
         return True
     stop_group = r.shard_group[shard + 1]
-    if link.group < r.shard_group[shard]:       # the first part of this request
-        link.group = r.shard_group[shard]
-        link.at = r.group_start[link.group]
-    part.start = link.at
-    part.group = link.group
-    part.count = min(rows_per_part(r), r.group_start[stop_group] - link.at)
+    if q.group < r.shard_group[shard]:          # the first part of this request
+        q.group = r.shard_group[shard]
+        q.at = r.group_start[q.group]
+    part.start = q.at
+    part.group = q.group
+    part.count = min(rows_per_part(r), r.group_start[stop_group] - q.at)
     if r.kind == KIND_PUSH:
         core.seq += 1
         part.seq = core.seq
         for i in range(part.start, part.start + part.count):
             r.stamps[i] = part.seq
-    link.at += part.count
-    while link.group < stop_group and r.group_start[link.group + 1] <= link.at:
-        link.group += 1
-    if link.group == stop_group:
-        leave_queue(core, link)
+    q.at += part.count
+    while q.group < stop_group and r.group_start[q.group + 1] <= q.at:
+        q.group += 1
+    if q.group == stop_group:
+        leave_queue(core, q)
     return True
-
-

@@ -38,6 +38,7 @@ cdef struct Request:
     uint8_t raw_kind
     int done                        # set last: who sees it may free the request
     bint failed
+    bint ahead                      # may overtake pushes that wait to be sent
     uint32_t table
     uint32_t dim                    # floats a row: of weights, or of weights and state
     uint32_t options                # OPTION_STATE, OPTION_CHANGED

@@ -178,7 +178,7 @@ class WordVectors(Worker):
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
         self._bases = Shelf(lambda n: np.empty((n, s.dim), np.float32))
         self._locals = Shelf(lambda n: kernels.padded(n, s.dim))
-        self._pushes: tuple[Pending, Pending] | None = None
+        self._pushes: list[tuple[Pending, Pending]] = []  # the last two blocks', oldest first
 
     def prepare(self, block: Block) -> _Batch:
         """Numbers the block's words and rows locally and starts to pull the rows."""
@@ -207,9 +207,10 @@ class WordVectors(Worker):
         logit = np.zeros(len(output_words), np.float32)
         if self._noise_log is not None:
             logit[:] = self._noise_log[output_words]
+        # Rows come in while the last block's deltas go out; `train` makes up for what they lack.
         pulls = (
-            self.pull_async("input", input_keys, self._bases.take(len(input_keys))),
-            self.pull_async("output", output_keys, self._bases.take(len(output_keys))),
+            self.pull_async("input", input_keys, self._bases.take(len(input_keys)), ahead=True),
+            self.pull_async("output", output_keys, self._bases.take(len(output_keys)), ahead=True),
         )
         local_tokens = place[tokens]
         return _Batch(
@@ -243,9 +244,9 @@ class WordVectors(Worker):
         bases: list[Floats] = []
         for at, pull in enumerate(batch.pulls):
             bases.append(pull.wait())
-            if self._pushes is not None:
-                self.correct(pull, self._pushes[at])
-        self._settle()
+            for pushes in self._pushes:
+                self.correct(pull, pushes[at])
+        self._settle(1)  # no later pull can lack the older one
         local = [self._padded(base) for base in bases]
         # A part loses the contexts across its edges, so it must be long against the window.
         part_num = min(self.threads, max(1, len(batch.tokens) // (PART_WINDOWS * s.window)))
@@ -277,9 +278,11 @@ class WordVectors(Worker):
             if self.workers > 1:
                 share = share_of_delta(steps * (lr_start * CURVATURE), self.workers)
                 self._in_threads(_scale, base, share[:, None])
-        self._pushes = (
-            self.push_async("input", batch.input_keys, bases[0]),
-            self.push_async("output", batch.output_keys, bases[1]),
+        self._pushes.append(
+            (
+                self.push_async("input", batch.input_keys, bases[0]),
+                self.push_async("output", batch.output_keys, bases[1]),
+            )
         )
         figures["loss"] = sum(loss for loss, _ in results)
         figures["examples"] = float(sum(count for _, count in results))
@@ -287,7 +290,7 @@ class WordVectors(Worker):
 
     def finish(self) -> None:
         """Waits for the last pushes and takes their arrays back."""
-        self._settle()
+        self._settle(0)
         self._pool.shutdown()
 
     def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
@@ -336,12 +339,11 @@ class WordVectors(Worker):
         outputs[: len(pairs)] += pairs
         return inputs.astype(np.float32), outputs.astype(np.float32)
 
-    def _settle(self) -> None:
-        """Waits for the last pushes and takes their arrays back."""
-        if self._pushes is not None:
-            for push in self._pushes:
+    def _settle(self, kept: int) -> None:
+        """Waits for all pushes but the newest `kept`, and takes their arrays back."""
+        while len(self._pushes) > kept:
+            for push in self._pushes.pop(0):
                 self._bases.give(push.wait())
-            self._pushes = None
 
     def _padded(self, base: Floats) -> Floats:
         rows = self._locals.take(len(base))
