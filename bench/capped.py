@@ -174,16 +174,15 @@ def through(
     """Whole requests, one after the other, for so many seconds, from and into one and the same
     array, as a worker's blocks do: fresh memory costs more here than the network."""
     rows = rng.standard_normal((REQUEST_ROWS, DIM), np.float32)
-    number = driver._find(table)[0]
     before = driver.client.counters()
     spent_s, requests = 0.0, 0
     while spent_s < seconds:
         keys = rng.permutation(ROWS)[:REQUEST_ROWS].astype(np.uint64)
         begin = time.perf_counter()
         if kind == "pull":
-            driver.client.pull_async(number, keys, rows).wait()
+            driver.pull(table, keys, rows)
         else:
-            driver.push_async(table, keys, rows).wait()
+            driver.push(table, keys, rows)
         spent_s += time.perf_counter() - begin
         requests += 1
     after = driver.client.counters()

@@ -48,20 +48,19 @@ class Ours:
     def __init__(self, driver: Driver, table: Table, keys: np.ndarray) -> None:
         driver.declare(table)
         self._driver, self._table = driver, table
-        self._number = driver._find(table.name)[0]
         self._rows = np.empty((0, table.dim), np.float32)
         for at in range(0, len(keys), LOAD_ROWS):
             some = keys[at : at + LOAD_ROWS]
             content = np.arange(at, at + len(some)) % 1000
             values = np.repeat(content.astype(np.float32)[:, None], table.dim, axis=1)
-            driver.push_async(table.name, some, values).wait()
+            driver.push(table.name, some, values)
 
     def pull(self, keys: np.ndarray) -> float:
         """One pull for each row of `keys` into one and the same array, as a worker's blocks do."""
-        rows, client = self._array(keys.shape[1]), self._driver.client
+        rows = self._array(keys.shape[1])
         begin_s = time.perf_counter()
         for some in keys:
-            client.pull_async(self._number, some, rows).wait()
+            self._driver.pull(self._table.name, some, rows)
         return time.perf_counter() - begin_s
 
     def push(self, keys: np.ndarray) -> float:
@@ -70,7 +69,7 @@ class Ours:
         rows[:] = 1
         begin_s = time.perf_counter()
         for some in keys:
-            self._driver.push_async(self._table.name, some, rows).wait()
+            self._driver.push(self._table.name, some, rows)
         return time.perf_counter() - begin_s
 
     @property

@@ -93,6 +93,40 @@ def test_capped_link_pull_and_push_give_exact_values(netns, shaped, tmp_path):
             assert queue["bytes"] > least  # so it all went that way
 
 
+def test_auto_chooses_a_narrow_type_on_a_capped_link_and_says_so(netns, tmp_path, caplog):
+    keys = np.arange(ROWS, dtype=np.uint64)
+    values = np.full((ROWS, DIM), 0.1, np.float32)
+    with (
+        netns.linked(MBIT_PER_S) as link,
+        link.inside(link.near),
+        Cluster(tmp_path, host=link.far.address, workers=0) as cluster,
+    ):
+        with link.inside(link.far):
+            cluster.master(options=("--session",))
+            cluster.start("server")
+        raw = RawConfig.from_mapping({"master_addr": cluster.address}, "this test")
+        driver = Driver(raw.build(ClusterSettings))
+        try:
+            driver.join()
+            assert driver.routed.wait(LIMIT_S)
+            driver.declare(Table("t", DIM, wire="auto"))
+            with caplog.at_level("INFO"):
+                driver.push("t", keys, values)  # as float32: nothing is known yet
+                driver.push("t", keys, values)
+            assert "wire: auto" in caplog.text
+            assert "rows travel as float16, packed" in caplog.text
+            sent = driver.client.counters()["bytes_out"]
+            driver.push("t", keys, values)
+            assert driver.client.counters()["bytes_out"] - sent < ROWS * DIM * 2.5
+            rounded = np.float32(np.float16(0.1))
+            rows = driver.pull("t", keys[:5])
+            assert np.all(rows == np.float32(np.float16(np.float32(0.1) + rounded + rounded)))
+            driver.shut_down()
+        finally:
+            driver.close()
+        assert cluster.codes() == [0, 0]
+
+
 def test_netns_cap_can_be_changed_and_taken_off(netns, shaped):
     with netns.linked() as link:
         assert shaped(link, link.near)["kind"] != "tbf"

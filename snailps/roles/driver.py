@@ -98,21 +98,30 @@ class Driver(Node):
         """
         self._ask(messages.Submit(dict(settings)), None)
 
-    def pull(self, table: str, keys: Keys) -> Rows:
-        """Rows of `keys`, float32 (n, dim)."""
+    def pull(self, table: str, keys: Keys, out: Rows | None = None) -> Rows:
+        """Rows of `keys`, float32 (n, dim), in `out` where it is given."""
         number, declared = self._find(table)
-        rows = np.empty((len(keys), declared.dim), np.float32)
+        if out is None:
+            out = np.empty((len(keys), declared.dim), np.float32)
+        declared.check_width(out, declared.dim)
         wire = self._wires.of_pull(declared) if self._wires else 0
-        return self.client.pull(number, keys, rows, wire=wire)
+        return self.client.pull(number, keys, out, wire=wire)
+
+    def push(self, table: str, keys: Keys, values: Rows) -> None:
+        """Pushes `values` to the rows of `keys`; returns once they are applied."""
+        self.client.push(*self._pushed(table, keys, values))
 
     def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
         """Starts a push; ``.wait()`` for its end."""
+        return self.client.push_async(*self._pushed(table, keys, values))
+
+    def _pushed(
+        self, table: str, keys: Keys, values: Rows
+    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
-        wire, feedback = self._wires.of_push(declared) if self._wires else (0, False)
         merge = declared.check_push(values)
-        return self.client.push_async(
-            number, keys, values, merge=merge, wire=wire, feedback=feedback
-        )
+        wire, feedback = self._wires.of_push(declared) if self._wires else (0, False)
+        return number, keys, values, False, merge, wire, feedback
 
     @property
     def client(self) -> Client:
