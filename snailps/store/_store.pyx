@@ -14,7 +14,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from snailps._hash cimport hash_key
+from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._ops cimport (
     ACCESS_ADD, ACCESS_AVERAGE, ACCESS_PYTHON, HYPER_NUM, INIT_NORMAL, INIT_ZEROS, RowOps,
     state_floats_of, value_floats_of,
@@ -229,10 +229,12 @@ cdef class ShardStore:
         keys = np.ascontiguousarray(keys, dtype=np.uint64)
         cdef const uint64_t[::1] key_view = keys
         cdef uint32_t n = _count(key_view.shape[0])
+        cdef uint32_t i
         rows = np.empty((n, table.slab.dim), dtype=np.float32)
         cdef float[:, ::1] row_view = rows
-        for stray in keys[fragment_of(keys, self.shard.frag_num) != number][:1]:
-            raise SnailError(f"key {stray} does not belong to fragment {fragment}")
+        for i in range(n):
+            if fragment_of_hash(hash_key(key_view[i]), self.shard.frag_num) != number:
+                raise SnailError(f"key {keys[i]} does not belong to fragment {fragment}")
         if n:
             with nogil:
                 store_pull(self.shard, table, number, &key_view[0], n, &row_view[0, 0],

@@ -116,15 +116,26 @@ cdef inline void store_pull(Shard *shard, Table *table, uint32_t fragment, const
     cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
     cdef uint32_t m
     cdef uint32_t most = batch_rows(row_bytes)
-    cdef Batch batch
-    while n:
-        m = min(n, most)
-        hash_batch(&batch, part, keys, m)
-        find_rows(&batch, slab, m, row_bytes)
-        copy_rows(&batch, slab, keys, m, out, floats)
-        keys += m
-        out += <uint64_t>m * floats
-        n -= m
+    cdef uint32_t hashed = 0        # keys through the first step of a lookup,
+    cdef uint32_t found = 0         # ... the second,
+    cdef uint32_t done = 0          # ... the third
+    cdef uint32_t turn = 0
+    cdef Batch[3] batches
+    while done < n:
+        if hashed < n:
+            m = min(n - hashed, most)
+            hash_batch(&batches[turn % 3], part, keys + hashed, m)
+            hashed += m
+        if turn >= 1 and found < n:
+            m = min(n - found, most)
+            find_rows(&batches[(turn - 1) % 3], slab, m, row_bytes)
+            found += m
+        if turn >= 2:
+            m = min(n - done, most)
+            copy_rows(&batches[(turn - 2) % 3], slab, keys + done, m,
+                      out + <uint64_t>done * floats, floats)
+            done += m
+        turn += 1
 
 
 # The same for keys of any fragments, which it works out itself: lookups of different fragments
