@@ -11,6 +11,7 @@ from libc.string cimport memset
 
 from snailps._wire cimport WIRE_FLOAT32
 from snailps.roles._asked cimport Asked, Context, padded, refuse
+from snailps.store._changed cimport store_pull_changed, store_version
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport Reply

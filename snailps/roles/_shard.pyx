@@ -92,7 +92,7 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     if most > DATA_BODY_MAX:
         return refuse(out, reply, b"too-long", b"the reply could have %llu bytes, limit %llu",
                       most, DATA_BODY_MAX)
-    if asked.held != NULL and (not store_tracks_version(table)
+    if asked.held != NULL and (not (table.track & TRACK_VERSION)
                                or store_access(table) == ACCESS_PYTHON):
         return refuse(out, reply, b"option", b"table %llu keeps no versions of rows for a pull of "
                       b"changes: declare it with track version and a built-in access method",

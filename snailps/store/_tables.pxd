@@ -367,37 +367,3 @@ cdef inline Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim,
     shard.tables[table_id] = table
     return table
 
-
-
-# --- changes -------------------------------------------------------------------------------------
-
-# Whether the table keeps a version of each row.
-cdef inline bint store_tracks_version(Table *table) noexcept nogil:
-    return table.slab.version_at != 0
-
-
-# The number to give an asker with what it is sent now of this fragment; more than 0.
-cdef inline uint64_t store_version(Table *table, uint32_t fragment) noexcept nogil:
-    return table.slab.parts[fragment].version + 1
-
-
-# store_pull of the rows that changed since the asker got number held[i] with its copy (0 = it has
-# none), tightly packed; their bits in `changed`, which is all zeros before.  Returns how many.
-cdef inline uint32_t store_pull_changed(Shard *shard, Table *table, uint32_t fragment,
-                                        const uint64_t *keys, uint32_t n, const uint64_t *held,
-                                        uint8_t *changed, float *out, uint32_t floats) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t i, count = 0
-    cdef uint64_t version
-    cdef char *row
-    for i in range(n):
-        row = part_find(slab, part, keys[i], <uint32_t>hash_key(keys[i]))
-        version = 0
-        if row != NULL:
-            memcpy(&version, row + slab.version_at, 8)
-        if version >= held[i]:
-            store_pull(shard, table, fragment, keys + i, 1, out + <uint64_t>count * floats, floats)
-            changed[i >> 3] |= 1 << (i & 7)
-            count += 1
-    return count
