@@ -64,7 +64,9 @@ class Logistic(Worker):
 
     def tables(self):
         access = {"auto": "adagrad"}.get(self.settings.optimizer, self.settings.optimizer)
-        return [Table("weights", dim=1, access=access, lr=self.settings.lr)]
+        return [
+            Table("weights", dim=1, access=access, lr=self.settings.lr, wire=self.settings.wire)
+        ]
 
     def train(self, block):
         lines = [line for line in block.data.splitlines() if line.strip()]

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 
 LANES: int
 """float32 lanes of this build's vectors: 4 (base), 8 (avx2), 16 (avx512)."""
@@ -60,6 +61,80 @@ def add_state_row(access: int, hyper: Floats, row: Floats, delta: Floats, dim: i
 
 def init_state_row(access: int, hyper: Floats, row: Floats, dim: int) -> None:
     """Write the first state behind a row's first weights: zeros, but ftrl's z fits the weights."""
+
+def wire_ops() -> object:
+    """PyCapsule "snailps.wire_ops": pointer to this build's static `WireOps` (see `_wire.pxd`)."""
+
+def narrow_rows(wire: int, rows: Floats) -> Bytes:
+    """Rows as they travel.
+
+    Parameters
+    ----------
+    wire
+        A number of `snailps.kernels.WIRE_TYPES`: 0 float32, 1 float16, 2 bfloat16, 3 int8.
+    rows
+        float32[n, floats], 1 to 65,536 floats a row.
+
+    Returns
+    -------
+    uint8[n, row_bytes]
+        row_bytes is 4, 2 and 2 a float; int8: 4 + floats, a float32 scale and then its multiples.
+
+    Raises
+    ------
+    ValueError
+        An unknown `wire`, or rows of no or of too many floats.
+
+    Notes
+    -----
+    float16 and bfloat16 take the nearest value, ties to even.  A finite number too large for them
+    becomes their largest (float16: 65,504); inf and NaN stay what they are.
+
+    int8: the scale is max(abs(row)) / 127, rounded to 17 bits, and x becomes ``x * (1 / scale)``
+    rounded to the nearest integer, ties to even; the error is at most half a scale and 2^-17 of
+    the number.  A row of zeros, or of numbers below 1.5e-36, has scale 0; a row with an inf or a
+    NaN has a NaN for its scale, and is all NaN when widened.
+
+    The same bits in every build.  Releases the GIL; threads may work on the same `rows`.
+    """
+
+def widen_rows(wire: int, packed: Bytes, floats: int) -> Floats:
+    """float32[n, floats] of the uint8[n, row_bytes] that `narrow_rows` made; exact.
+
+    Raises ValueError where row_bytes does not fit `wire` and `floats`.
+    """
+
+def narrow_owing_rows(wire: int, rows: Floats, residues: Floats) -> Bytes:
+    """Rows as they travel, with what earlier ones left out: ``narrow_rows(wire, rows + residues)``.
+
+    Parameters
+    ----------
+    wire, rows
+        As in `narrow_rows`.
+    residues
+        float32[n, floats], zeros at first, not sharing memory with `rows`.  In place it becomes
+        what is still owed: ``rows + residues - widened``, or 0 where that is not finite.
+
+    Returns
+    -------
+    uint8[n, row_bytes]
+
+    Raises
+    ------
+    ValueError
+        As `narrow_rows`, or `residues` is of another shape.
+
+    Notes
+    -----
+    Error feedback: over many pushes what arrives adds up to what was pushed, because nothing is
+    rounded away for good.  Releases the GIL; one thread a row of `residues`.
+
+    References
+    ----------
+    F. Seide et al., "1-bit stochastic gradient descent and its application to data-parallel
+    distributed training of speech DNNs", Interspeech 2014.  S. P. Karimireddy et al., "Error
+    feedback fixes SignSGD and other gradient compression schemes", ICML 2019.
+    """
 
 def train_words(
     inputs: Floats,

@@ -3,6 +3,7 @@
 """Numeric loops: first values and updates of stored rows, word-vector training, row arithmetic.
 
     seed, key -> init -> row              row, pushed value -> apply -> row        (_steps.h)
+    row -> narrow -> bytes on the wire -> widen -> row                             (_wire.h)
     tokens, rows of a block, noise words -> train_words -> the same rows, trained
     features and labels of lines, rows   -> train_labels -> the same rows, trained
 
@@ -14,7 +15,7 @@ _labels.pxd.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -22,6 +23,7 @@ from snailps._hash cimport hash_key, mix64
 from snailps._ops cimport *
 from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
 from snailps._labels cimport train_lines
+from snailps._wire cimport *
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
 from snailps._words cimport lay_out, train
 
@@ -44,6 +46,16 @@ cdef extern from "_steps.h" nogil:
     void snail_merge_adagrad(const float *, float *, const float *, uint32_t) noexcept
     void snail_merge_ftrl(const float *, float *, const float *, uint32_t) noexcept
     void snail_first_ftrl(const float *, float *, uint32_t) noexcept
+
+ctypedef void (*Narrow)(const float *, char *, uint32_t) noexcept nogil
+ctypedef void (*Widen)(const char *, float *, uint32_t) noexcept nogil
+ctypedef void (*NarrowOwing)(const float *, float *, char *, uint32_t) noexcept nogil
+
+cdef extern from "_wire.h" nogil:
+    Narrow snail_narrow_float32, snail_narrow_float16, snail_narrow_bfloat16, snail_narrow_int8
+    Widen snail_widen_float32, snail_widen_float16, snail_widen_bfloat16, snail_widen_int8
+    NarrowOwing snail_narrow_owing_float32, snail_narrow_owing_float16
+    NarrowOwing snail_narrow_owing_bfloat16, snail_narrow_owing_int8
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **taken, size_t alignment, size_t size)
@@ -156,6 +168,69 @@ def init_state_row(int access, const float[::1] hyper, float[::1] row, Py_ssize_
     check_step(access, hyper.shape[0], row.shape[0], dim)
     with nogil:
         init_state(access, &hyper[0], &row[0], <uint32_t>dim)
+
+
+# ---- rows on the wire ----------------------------------------------------------------------------
+
+cdef WireOps WIRE_OPS
+WIRE_OPS.narrow[:] = [snail_narrow_float32, snail_narrow_float16, snail_narrow_bfloat16,
+                      snail_narrow_int8]
+WIRE_OPS.widen[:] = [snail_widen_float32, snail_widen_float16, snail_widen_bfloat16,
+                     snail_widen_int8]
+WIRE_OPS.narrow_owing[:] = [snail_narrow_owing_float32, snail_narrow_owing_float16,
+                            snail_narrow_owing_bfloat16, snail_narrow_owing_int8]
+
+
+def wire_ops():
+    return PyCapsule_New(&WIRE_OPS, b"snailps.wire_ops", NULL)
+
+
+cdef Py_ssize_t check_wire(int wire, Py_ssize_t floats) except -1:
+    """Bytes of a row on the wire."""
+    if not 0 <= wire < WIRE_NUM:
+        raise ValueError(f"wire must be 0 to {WIRE_NUM - 1} (see kernels.WIRE_TYPES), got {wire}")
+    if not 1 <= floats <= C_DIM_MAX:
+        raise ValueError(f"rows must have 1 to {C_DIM_MAX} floats, got {floats}")
+    return wire_row_bytes(wire, <uint32_t>floats)
+
+
+def narrow_rows(int wire, const float[:, ::1] rows):
+    cdef Py_ssize_t i, n = rows.shape[0], floats = rows.shape[1]
+    packed = np.empty((n, check_wire(wire, floats)), np.uint8)
+    cdef uint8_t[:, ::1] out = packed
+    with nogil:
+        for i in range(n):
+            WIRE_OPS.narrow[wire](&rows[i, 0], <char *>&out[i, 0], <uint32_t>floats)
+    return packed
+
+
+def widen_rows(int wire, const uint8_t[:, ::1] packed, Py_ssize_t floats):
+    cdef Py_ssize_t i, n = packed.shape[0], row_bytes = check_wire(wire, floats)
+    if packed.shape[1] != row_bytes:
+        raise ValueError(f"packed must have {row_bytes} bytes a row for {floats} floats of wire "
+                         f"type {wire}, got {packed.shape[1]}")
+    rows = np.empty((n, floats), np.float32)
+    cdef float[:, ::1] out = rows
+    with nogil:
+        for i in range(n):
+            WIRE_OPS.widen[wire](<const char *>&packed[i, 0], &out[i, 0], <uint32_t>floats)
+    return rows
+
+
+def narrow_owing_rows(int wire, const float[:, ::1] rows, float[:, ::1] residues):
+    cdef Py_ssize_t i, n = rows.shape[0], floats = rows.shape[1]
+    packed = np.empty((n, check_wire(wire, floats)), np.uint8)
+    cdef uint8_t[:, ::1] out = packed
+    if residues.shape[0] != n or residues.shape[1] != floats:
+        raise ValueError(f"residues ({residues.shape[0]} x {residues.shape[1]}) must have the "
+                         f"shape of rows ({n} x {floats})")
+    if n and &residues[0, 0] == &rows[0, 0]:
+        raise ValueError("residues must not be rows: both are read, and residues written")
+    with nogil:
+        for i in range(n):
+            WIRE_OPS.narrow_owing[wire](&rows[i, 0], &residues[i, 0], <char *>&out[i, 0],
+                                        <uint32_t>floats)
+    return packed
 
 
 # ---- word vectors: one call, checked ---------------------------------------------------------------

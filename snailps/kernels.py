@@ -32,6 +32,7 @@ __all__ = [
     "LANES",
     "PAD",
     "SHARED",
+    "WIRE_TYPES",
     "add_rows_at",
     "add_state_row",
     "apply_row",
@@ -41,11 +42,15 @@ __all__ = [
     "init_row",
     "init_state_row",
     "load",
+    "narrow_owing_rows",
+    "narrow_rows",
     "padded",
     "row_ops",
     "subtract_rows",
     "train_labels",
     "train_words",
+    "widen_rows",
+    "wire_ops",
 ]
 
 # Best first; the CPU flags (Linux' names) that a build's instructions need.
@@ -55,6 +60,7 @@ NEEDS = {
     "base": frozenset[str](),
 }
 VARIABLE = "SNAILPS_KERNELS"
+WIRE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  # of _wire.pxd
 HUGE_BYTES = 1 << 22  # from here on memory is asked for in huge pages: rows are visited at random
 
 
@@ -154,6 +160,10 @@ subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at
 copy_rows = _chosen.copy_rows
 bag_means = _chosen.bag_means
+wire_ops = _chosen.wire_ops
+narrow_rows = _chosen.narrow_rows
+widen_rows = _chosen.widen_rows
+narrow_owing_rows = _chosen.narrow_owing_rows
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
+from snailps.roles import course
 from snailps.roles.worker import Results
 
 
@@ -162,6 +163,45 @@ class Infinite(Surveyed):
 
     def train(self, block: Block) -> Mapping[str, float]:
         return {**super().train(block), "loss": float("inf")}
+
+
+class Loaded(Surveyed):
+    """Its counts begin at 1000.5; the master stops at the gate ``load-0`` before it puts them."""
+
+    @classmethod
+    def loader(cls, settings):
+        def load(results):
+            wait_at(settings, "load-0")
+            results.put("counts", np.arange(50, dtype=np.uint64), np.full((50, 1), 1000.5, "f4"))
+
+        return load
+
+
+class Watched(Counter):
+    """Its inspector tells the count of row 7, and fails once that is above 20, if told to."""
+
+    @classmethod
+    def inspector(cls, settings):
+        def look(results):
+            count = float(results.pull("counts", np.array([7], np.uint64))[0, 0])
+            if settings.fails_in == "look" and count > 20:
+                raise ValueError("planted failure")
+            return {"seven": [("count", count)]}
+
+        return look
+
+
+class Hurried(Counter):
+    """Its master waits for a block only half a second once the training is to end."""
+
+    @classmethod
+    def check(cls, settings):
+        course.DROP_S = 0.5  # only the master checks settings, in a process of its own
+
+    @classmethod
+    def export(cls, results):
+        wait_at(results.settings, "export-0")
+        return Counter.export(results)
 
 
 class SlowExport(Counter):

@@ -50,7 +50,13 @@ class Shards:
             listener = socket.create_server(("127.0.0.1", 0))
             self.ports.append(listener.getsockname()[1])
             thread = ShardThread(
-                listener, self._session, kernels.row_ops(), frag_num, park_limit_s, f"shard-{index}"
+                listener,
+                self._session,
+                kernels.row_ops(),
+                kernels.wire_ops(),
+                frag_num,
+                park_limit_s,
+                f"shard-{index}",
             )
             thread.start()
             self.threads.append(thread)
@@ -130,6 +136,7 @@ class Shards:
             JOB,
             incarnation,
             timeout_s,
+            kernels.wire_ops(),
         )
         self.clients.append(made)
         if start:

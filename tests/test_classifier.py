@@ -19,6 +19,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models import classifier
 from snailps.models.classifier import Classifier, ClassifierSettings, pack_summary, unpack_summary
 from snailps.models.local_sgd import BUCKET_KEY
+from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
 from snailps.vectors import LabelModel, evaluate_labels, read_bin
 
@@ -52,7 +53,8 @@ def make():
                 _, dim, access, *init = (number, *table.store_arguments())
                 shards.add_table(number, dim, access, *init[:3])
                 numbered[table.name] = (number, table)
-            model._connect(shards.client(), numbered)
+            client = shards.client()
+            model._connect(client, Wires(client, shards.route), numbered)
             model.workers = workers
             surveyor = Classifier.surveyor(settings)
             surveyor.add(counted(text).dump())
@@ -148,16 +150,19 @@ def test_train_on_blocks_lowers_the_loss_and_counts_lines_and_tokens(make, loss,
 def test_train_of_several_workers_exchanges_label_rows_within_a_block(make, monkeypatch):
     model = make(workers=2)
     asked = []
-    pull = Classifier.pull
-    monkeypatch.setattr(
-        Classifier, "pull", lambda self, *given: asked.append(given[0]) or pull(self, *given)
-    )
+    pull = Classifier.pull_async
+
+    def noted(self, table, *given, **named):
+        asked.append(table)
+        return pull(self, table, *given, **named)
+
+    monkeypatch.setattr(Classifier, "pull_async", noted)
     lines = 4 * (len(TEXT.splitlines()) * 10)
     train(model, TEXT * 40)
-    assert asked == ["output"] * (lines // classifier.EXCHANGE_LINES)
+    assert asked == ["input"] + ["output"] * (lines // classifier.EXCHANGE_LINES)
     asked.clear()
     train(make(workers=1), TEXT * 40)
-    assert asked == []  # with the input rows, ahead
+    assert asked == ["input", "output"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"the cat\n", b"__label__pet\n", b"__label__x cat\n"])

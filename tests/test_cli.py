@@ -39,7 +39,7 @@ COMMANDS = {
     "vector": [],
     "predict": ["-k", "--threshold"],
     "test": ["-k", "--threshold", "--json"],
-    "eval": ["--similarity", "--analogies", "--json"],
+    "eval": ["--similarity", "--analogies", "--verbose", "--json"],
 }
 
 

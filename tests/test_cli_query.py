@@ -110,18 +110,26 @@ def test_eval_prints_a_line_a_test_and_section(run, model, files):
     )
 
 
+def test_eval_verbose_names_what_it_skipped(run, model, files):
+    result = run("eval", model, "--similarity", files[0], "--analogies", files[1], "--verbose")
+    assert result.stdout.splitlines()[4:] == ["sim.txt\tking x", "ana.txt: none\tx y z w"]
+
+
 def test_eval_json_ends_with_one_object_of_all_figures(run, model, files):
     arguments = ["--similarity", files[0], "--similarity", files[0], "--analogies", files[1]]
     result = run("eval", model, *arguments, "--json", "--restrict", 4)
     figures = json.loads(result.stdout.splitlines()[-1])
     one = {"file": str(files[0]), "spearman": pytest.approx(1.0), "pairs": 3, "oov": 1}
+    one["skipped"] = [["king", "x"]]
     assert figures == {
         "model": str(model), "words": 5, "dim": 3, "oov": "skip", "similarity": [one, one],
         "analogies": {
             "file": str(files[1]), "restrict": 4, "accuracy": 1.0, "correct": 1, "asked": 1,
             "oov": 1, "sections": [
-                {"name": "royal", "accuracy": 1.0, "correct": 1, "asked": 1, "oov": 0},
-                {"name": "none", "accuracy": None, "correct": 0, "asked": 0, "oov": 1},
+                {"name": "royal", "accuracy": 1.0, "correct": 1, "asked": 1, "oov": 0,
+                 "skipped": []},
+                {"name": "none", "accuracy": None, "correct": 0, "asked": 0, "oov": 1,
+                 "skipped": [["x", "y", "z", "w"]]},
             ],
         },
     }  # fmt: skip

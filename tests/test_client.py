@@ -472,3 +472,26 @@ def test_correct_refuses_what_does_not_belong_together(shard):
         with pytest.raises(MisuseError):
             client.correct(early, push, base)
     assert client.correct(early, push, rows.copy()) == 3
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_pull_that_went_ahead_is_corrected_by_the_pushes_it_overtook(cut):
+    with Shards(2, frag_num=256) as cluster:
+        cluster.add_table(1, 64, ADD, ZEROS)
+        client = cluster.client()
+        keys = np.arange(30_000, dtype=np.uint64)
+        ones = np.ones((30_000, 64), np.float32)
+        some = keys[5::7].copy()
+        overtaken = 0
+        for turn in range(1, 9):
+            pushes = [client.push_async(1, keys, ones) for _ in range(2)]
+            pull = client.pull_async(1, some, np.empty((len(some), 64), np.float32), ahead=True)
+            if cut:
+                client.cut(turn % 2)
+            rows = pull.wait()
+            for push in pushes:
+                overtaken += client.correct(pull, push)
+            assert np.all(rows == 2 * turn)
+            client.flush()
+        assert overtaken
+        assert np.all(client.pull(1, some, np.empty((len(some), 64), np.float32)) == 16)

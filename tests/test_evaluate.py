@@ -71,7 +71,7 @@ def line_words():
 def test_evaluate_similarity_counts_what_it_skips(tmp_path):
     path = file_of(tmp_path, "A\tB\t9\na\tc\t8\na\td\t1\na\te\t2\na\tzebra\t5\n")
     result = evaluate_similarity(line_words(), path)
-    assert result == SimilarityResult(pytest.approx(0.8), pairs=4, oov=1)
+    assert result == SimilarityResult(pytest.approx(0.8), pairs=4, oov=1, skipped=(("a", "zebra"),))
 
 
 def test_evaluate_similarity_by_subwords_scores_unknown_words_that_have_some(tmp_path):
@@ -96,9 +96,9 @@ def test_evaluate_analogies_known_answers_by_section(tmp_path):
     assert result.accuracy == 0.5
     assert (result.correct, result.asked, result.oov) == (1, 2, 1)
     assert result.sections == (
-        SectionResult("family", 0.5, 1, 2, 0),
-        SectionResult("second part", None, 0, 0, 1),
-        SectionResult("empty", None, 0, 0, 0),
+        SectionResult("family", 0.5, 1, 2, 0, ()),
+        SectionResult("second part", None, 0, 0, 1, (("man", "woman", "king", "prince"),)),
+        SectionResult("empty", None, 0, 0, 0, ()),
     )
 
 

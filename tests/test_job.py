@@ -101,6 +101,7 @@ def test_job_at_its_end_has_figures(make, clock):
     assert job.ledger.over
     figures = job.figures({"bytes_in": 6000.0, "bytes_out": 2000.0, "peak_rss_mb": 50.04})
     assert figures == {
+        "ended_by": "epochs",
         "examples_per_s": 200.0,
         "examples": 2000,
         "train_s": 10.0,
@@ -116,6 +117,80 @@ def test_job_at_its_end_has_figures(make, clock):
         "bytes_per_example": 4.0,
         "peak_rss_mb": 50.0,
     }
+
+
+def test_job_with_max_steps_ends_after_so_many_blocks_with_all_of_its_progress(make):
+    job = make(max_steps="12")
+    job.begin_pass("train")
+    leases = []
+    while (lease := job.lease(1)) is not None:
+        leases.append(lease)
+        job.done(done(lease.number), 1)
+    assert len(leases) == 12
+    assert leases[-1].progress[1] == 1.0
+    job.end_pass()
+    figures = job.figures({})
+    assert (figures["ended_by"], figures["blocks"], figures["progress"]) == ("max_steps", 12, 1.0)
+
+
+def test_job_with_more_max_steps_than_blocks_ends_by_epochs(make):
+    job = make(max_steps="20")
+    job.begin_pass("train")
+    assert job.figures({})["ended_by"] == "epochs"
+    assert job.ledger.size == 20
+
+
+def test_job_with_max_seconds_shares_go_by_the_clock_where_that_is_faster(make, clock):
+    job = make(max_seconds="8", epochs="100")
+    job.begin_pass("train")
+    first, second = job.lease(1), job.lease(1)
+    assert first.progress == [0.0, 0.001]  # of 1,000 blocks; nothing is known of the speed
+    clock.now_s += 1
+    assert job.done(done(0), 1)  # took 1 s, the next one begins at once and is leased already
+    third = job.lease(1)
+    assert third.progress == [pytest.approx((1 + 1) / 8), pytest.approx((1 + 2) / 8)]
+    assert job.progress == 1 / 8
+    assert job.limit_reached() == ""
+    clock.now_s += 6.9
+    assert job.lease(1).progress == [1.0, 1.0]
+    assert job.limit_reached() == ""
+    clock.now_s += 0.1
+    assert job.limit_reached() == "max_seconds"
+    assert job.progress == 1.0
+    job.end_early("max_seconds")
+    assert job.lease(1) is None
+    assert not job.ledger.over  # blocks at work
+    assert job.done(done(second.number), 1)
+    assert job.figures({})["ended_by"] == "max_seconds"
+
+
+def test_job_with_max_seconds_and_fast_blocks_has_the_shares_of_its_bytes(make):
+    job = make(max_seconds="1e6")
+    job.begin_pass("train")
+    assert [job.lease(1).progress for _ in range(2)] == [[0.0, 0.05], [0.05, 0.1]]
+
+
+def test_job_with_target_loss_ends_once_an_epoch_of_blocks_is_that_good(make):
+    job = make(target_loss="0.5")
+    job.begin_pass("train")
+    for number in range(9):
+        job.done(done(job.lease(1).number, loss=10.0, examples=100.0), 1)
+        assert job.limit_reached() == "", number  # 0.1 is good enough, but not ten blocks yet
+    job.done(done(job.lease(1).number, loss=410.0, examples=100.0), 1)
+    assert job.loss == 0.5
+    assert job.limit_reached() == "target_loss"
+    job.done(done(job.lease(1).number, loss=100.0, examples=100.0), 1)
+    assert job.limit_reached() == ""
+
+
+def test_job_without_limits_or_without_a_loss_never_reaches_one(make, clock):
+    for settings in ({}, {"target_loss": "100"}):
+        job = make(**settings)
+        job.begin_pass("train")
+        clock.now_s += 1e9
+        while (lease := job.lease(1)) is not None:
+            job.done(done(lease.number), 1)
+        assert job.limit_reached() == ""
 
 
 def test_job_with_survey_merges_the_parts(make):

@@ -79,6 +79,21 @@ def test_ledger_with_entries_tells_epochs_and_shares_of_bytes():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("limit", "size", "shares"), [(3, 3, [0.2, 0.8, 1.0]), (9, 4, None)])
+def test_ledger_with_limit_ends_there_and_shares_add_up_to_all(limit, size, shares):
+    ledger = Ledger(blocks([10, 30]), 2, limit)
+    entries = [ledger.take(1) for _ in range(size)]
+    assert ledger.size == size
+    assert ledger.take(1) is None
+    assert entries[-1].after == 1.0
+    if shares is not None:
+        assert [entry.after for entry in entries] == shares
+    for entry in entries:
+        assert ledger.done(entry.number, 1)
+    assert ledger.over
+    assert ledger.progress == 1.0
+
+
 def test_ledger_with_entry_of_another_node_refuses_its_end():
     ledger = Ledger(blocks([1, 1]))
     ledger.take(1)

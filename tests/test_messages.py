@@ -46,6 +46,7 @@ KNOWN = [
         b'{"is":"Done","pass_":"train","number":1,"units":2,"seconds":0.25,'
         b'"metrics":{"loss":3.5}}part',
     ),
+    (m.Enough(), b'{"is":"Enough"}'),
     (m.Summarise(), b'{"is":"Summarise"}'),
     (m.Summary(b"voc"), b'{"is":"Summary"}voc'),
     (m.Finished({"rows": 1}), b'{"is":"Finished","figures":{"rows":1}}'),

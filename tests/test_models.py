@@ -182,6 +182,21 @@ class TestClassifier(ModelContract):
         assert (scores.lines, scores.precision) == (LINES, 1.0)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_steps", 7), ("max_seconds", 0.3), ("target_loss", 100.0)]
+)
+def test_classifier_that_ends_early_leaves_a_whole_model(tmp_path, name, value, workers):
+    figures = TestClassifier().run(tmp_path, workers=workers, **{"epochs": 10_000, name: value})
+    assert figures["ended_by"] == name
+    if name == "max_steps":
+        assert figures["blocks"] == value
+    model = LabelModel(tmp_path / "out.bin")
+    scores = evaluate_labels(model, tmp_path / "input")
+    assert scores.lines == LINES
+    assert all(np.isfinite(label.probability) for (label,) in model.predict(b"the cat\n", k=1))
+
+
 class TestClassifierOneVersusRest(TestClassifier):
     """Each label is a question of its own."""
 

@@ -286,3 +286,20 @@ def test_count_text_known_counts(count, text):
 )  # fmt: skip
 def test_seconds_text_known_durations(seconds, text):
     assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_validation_is_written_once_a_line_a_name(terminal):
+    stream = io.StringIO()
+    progress = Progress(stream, terminal=terminal, clock=Clock())
+    found = {"king": [("queen", 0.756), ("man", 0.5)], "x": []}
+    for _ in range(2):
+        progress.update(make_status(validation=found))
+        progress.update(make_status())  # a status of before has none
+    progress.validate(found)
+    progress.validate({**found, "x": [("caf\udce9", 1.0)]})
+    progress.close()
+    lines = [line.rstrip() for line in without_ansi(stream.getvalue()).splitlines()]
+    assert lines.count("  king: queen 0.76, man 0.50") == 2
+    assert lines.count("     x: not known") == 1
+    assert lines.count("     x: caf\ufffd 1.00") == 1

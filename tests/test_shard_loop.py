@@ -295,8 +295,9 @@ def make_thread():
     listener = socket.create_server(("127.0.0.1", 0))
     hello = Hello(Channel.DATA, Role.SERVER, os.urandom(16), job=JOB)
     thread = ShardThread(
-        listener, lambda: ServerSession(hello), kernels.row_ops(), FRAG_NUM, 1.0, "shard"
-    )
+        listener, lambda: ServerSession(hello), kernels.row_ops(), kernels.wire_ops(), FRAG_NUM,
+        1.0, "shard",
+    )  # fmt: skip
     return thread, listener.getsockname()
 
 

@@ -1,8 +1,10 @@
 """store._store: the rows of one shard, against a plain Python model and known answers."""
 
+import resource
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from snailps.store.route import fragment_of
 
 ZEROS, UNIFORM, NORMAL = 0, 1, 2
 TOP = 2**64 - 1
+STATM = Path("/proc/self/statm")
 
 
 def make_store(
@@ -77,6 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.store = ShardStore(FRAG_NUM, kernels.row_ops())
         self.model = twin.StoreModel(FRAG_NUM, kernels.init_row)
+        self.copies = {}  # (table, state) -> {key: (number, row)}: what one asker holds
 
     @rule(table=TABLES)
     def declare(self, table):
@@ -187,6 +191,33 @@ class StoreMachine(RuleBasedStateMachine):
             own = [k for k in keys if twin.fragment_of(k, FRAG_NUM) == fragment]
             found = self.store.pull_fragment(table, fragment, keys_of(*own))
             np.testing.assert_array_equal(found, self.store.pull(table, keys_of(*own)))
+
+    @rule(table=TABLES, keys=KEYS, state=st.booleans(), forgets=st.integers(1, 9))
+    def pull_changed(self, table, keys, state, forgets):
+        """An asker's copies are kept right by what is sent to it, whatever happened meanwhile."""
+        if table not in self.model.tables or not SHAPES[table][6] & 2:
+            return
+        asker = self.copies.setdefault((table, state), {})
+        for key in keys[::forgets]:
+            asker.pop(key, None)
+        held = [asker[key][0] if key in asker else 0 for key in keys]
+        try:
+            expected = self.model.pull_changed(table, keys, held, state)
+        except twin.NotOwned:
+            with pytest.raises(SnailError, match="not owned"):
+                self.store.pull_changed(table, keys_of(*keys), keys_of(*held), state)
+            return
+        found = self.store.pull_changed(table, keys_of(*keys), keys_of(*held), state)
+        assert found[0].tolist() == expected[0]
+        assert found[1].tolist() == expected[1]
+        np.testing.assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-5)
+        for key, row in zip(np.array(keys)[found[1]].tolist(), found[2], strict=True):
+            asker[key] = (0, row)
+        for key, number in zip(keys, found[0].tolist(), strict=True):
+            asker[key] = (number, asker[key][1])
+        whole = self.store.pull(table, keys_of(*keys), state)
+        for key, row in zip(keys, whole, strict=True):
+            np.testing.assert_array_equal(asker[key][1], row)
 
     def tracked(self, table, keys):
         rows = [self.model.row(table, key) for key in keys]
@@ -386,6 +417,7 @@ def test_store_deleted_key_reads_as_at_first_and_its_slot_is_used_again():
     first = store.pull(0, keys, state=True)
     store.push(0, 1, 1, keys, ones)
     full = store.bytes
+    changes = 1
     for seq in range(2, 12):
         gone = keys[seq::10]
         assert store.delete(0, gone) == len(gone)
@@ -393,7 +425,9 @@ def test_store_deleted_key_reads_as_at_first_and_its_slot_is_used_again():
         np.testing.assert_array_equal(store.pull(0, gone, state=True), first[seq::10])
         assert not store.versions(0, gone).any()
         store.push(0, 1, seq, gone, ones[: len(gone)])
-        assert (store.versions(0, gone) == seq).all()
+        assert (store.versions(0, gone) == store.version(0, 0)).all()
+        changes += 1 + len(gone)
+        assert store.version(0, 0) == changes
         assert (store.rows(0), store.bytes) == (1000, full)
     whole = store.pull(0, keys, state=True)
     np.testing.assert_array_equal(whole[:, 3:], ones)
@@ -445,7 +479,7 @@ def test_store_key_that_equals_the_mark_of_a_free_slot_is_no_ghost():
     assert sorted(scan_all(store, 0, 0, 3)[0]) == [*range(5), *range(35, 40)]
 
 
-def test_store_versions_count_pushes_of_a_table_in_a_fragment():
+def test_store_versions_count_changes_of_a_table_in_a_fragment():
     store = make_store(2, 1, track=2)
     keys = np.arange(100, dtype=np.uint64)
     owner = fragment_of(keys, 2)
@@ -459,7 +493,8 @@ def test_store_versions_count_pushes_of_a_table_in_a_fragment():
     assert np.array_equal(store.versions(0, keys), 1 + owner)
     store.delete(0, keys)
     store.push(0, 1, 3, keys, ones)
-    assert np.array_equal(store.versions(0, keys), 2 + owner)  # goes on where it was
+    rows = np.bincount(owner.astype(int))[owner.astype(int)]
+    assert np.array_equal(store.versions(0, keys), 2 + owner + rows)  # goes on where it was
 
 
 def test_store_expire_forgets_what_no_push_touched():
@@ -516,7 +551,94 @@ def test_store_close_round_of_an_average_leaves_other_tables_alone():
     assert store.close_round(0) == 400
     assert store.pull(0, keys[100:]).tolist() == [[2, 3]] * 400
     assert not store.pull(1, keys).any()
-    assert (store.versions(0, keys[100:]) == 2).all()
+    owner = fragment_of(keys, 4)
+    gone = np.bincount(owner[:100].astype(int), minlength=4)[owner[100:].astype(int)]
+    assert np.array_equal(store.versions(0, keys[100:]), 2 + gone)
+
+
+# --- only what changed ---------------------------------------------------------------------------
+
+
+def test_store_pull_changed_known_answer():
+    store = make_store(1, 2, init=UNIFORM, track=2)
+    keys = keys_of(5, 6, 7, 8)
+    first = store.pull(0, keys)
+    numbers, changed, rows = store.pull_changed(0, keys, keys_of(0, 0, 0, 0))
+    assert (numbers.tolist(), changed.tolist()) == ([1] * 4, [True] * 4)
+    np.testing.assert_array_equal(rows, first)
+
+    store.push(0, 1, 1, keys_of(6, 8), np.ones((2, 2)))
+    numbers, changed, rows = store.pull_changed(0, keys, numbers)
+    assert (numbers.tolist(), changed.tolist()) == ([2] * 4, [False, True, False, True])
+    np.testing.assert_array_equal(rows, first[[1, 3]] + 1)
+
+    numbers, changed, rows = store.pull_changed(0, keys, numbers)
+    assert (numbers.tolist(), changed.any(), rows.shape) == ([2] * 4, False, (0, 2))
+
+    assert store.delete(0, keys_of(6)) == 1
+    numbers, changed, rows = store.pull_changed(0, keys, numbers)
+    # 8 has a row that did not change; 5 and 7 have none, and a row was deleted somewhere.
+    assert (numbers.tolist(), changed.tolist()) == ([3] * 4, [True, True, True, False])
+    np.testing.assert_array_equal(rows, first[:3])
+    assert not store.pull_changed(0, keys, numbers)[1].any()
+
+
+def test_store_pull_changed_sends_duplicates_and_keys_in_any_order():
+    store = make_store(16, 3, track=2)
+    keys = some_keys(1000)
+    values = np.repeat(np.arange(1000, dtype=np.float32)[:, None], 3, axis=1)
+    store.push(0, 1, 1, keys, values)
+    numbers = store.pull_changed(0, keys, np.zeros(1000))[0]
+    store.push(0, 1, 2, keys[::3], values[::3])
+    order = np.random.default_rng(4).integers(0, 1000, 3001)
+    _, changed, rows = store.pull_changed(0, keys[order], numbers[order])
+    np.testing.assert_array_equal(changed, order % 3 == 0)
+    np.testing.assert_array_equal(rows, 2 * values[order[changed]])
+
+
+def test_store_pull_changed_after_fragment_was_dropped_sends_what_was_there():
+    """An asker from before is told that rows are gone, and no number comes twice."""
+    store = make_store(1, 1, track=2)
+    keys = np.arange(50, dtype=np.uint64)
+    store.push(0, 1, 1, keys, np.ones((50, 1)))
+    before = store.pull_changed(0, keys, np.zeros(50))[0]
+    store.disown(0)
+    store.own([0])
+    store.push(0, 2, 1, keys[:10], np.full((10, 1), 7))
+    numbers, changed, rows = store.pull_changed(0, keys, before)
+    assert changed.all()
+    assert (numbers > before).all()
+    np.testing.assert_array_equal(rows[:, 0], np.where(keys < 10, 7, 0))
+
+
+def test_store_pull_changed_at_a_fragments_new_place_goes_on_with_its_numbers():
+    left, right = (make_store(1, 1, track=2) for _ in range(2))
+    keys = np.arange(50, dtype=np.uint64)
+    for seq in range(1, 6):
+        left.push(0, 1, seq, keys[:40], np.ones((40, 1)))
+    held = left.pull_changed(0, keys, np.zeros(50))[0]
+    left.delete(0, keys[:5])
+    right.raise_version(0, 0, left.version(0, 0))
+    right.raise_version(0, 0, 1)  # never lowers
+    right.push(0, 1, 1, keys[5:40], left.pull(0, keys[5:40]))
+    numbers, changed, rows = right.pull_changed(0, keys, held)
+    assert changed.all()  # what was put anew counts as changed; what is absent may be deleted
+    np.testing.assert_array_equal(rows, left.pull(0, keys))
+    assert not right.pull_changed(0, keys, numbers)[1].any()
+    with pytest.raises(ConfigError, match="version"):
+        right.raise_version(0, 0, 2**64 - 1)
+
+
+def test_store_pull_changed_refuses_what_it_cannot_answer():
+    with pytest.raises(SnailError, match="does not track version"):
+        make_store().pull_changed(0, keys_of(1), keys_of(0))
+    with pytest.raises(SnailError, match="does not track version"):
+        make_store().raise_version(0, 0, 1)
+    store = make_store(track=3)
+    with pytest.raises(SnailError, match="a number for each of 2 keys"):
+        store.pull_changed(0, keys_of(1, 2), keys_of(0))
+    numbers, changed, rows = store.pull_changed(0, keys_of(), keys_of(), state=True)
+    assert (numbers.shape, changed.shape, rows.shape) == ((0,), (0,), (0, 4))
 
 
 # --- growth, memory, scans -----------------------------------------------------------------------
@@ -586,6 +708,19 @@ def test_store_bytes_of_dropped_fragments_serve_new_ones():
         store.push(0, 1, 1, keys, values)
         np.testing.assert_array_equal(store.pull(0, keys), values)
     assert store.bytes < 1.15 * full
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="reads Linux's /proc/self/statm")
+def test_store_dropped_while_its_next_memory_is_made_gives_back_all():
+    """Stores end at different moments of the thread that touches their next region."""
+    mapped = []
+    for _ in range(2):
+        for count in range(20_000, 60_000, 2_000):
+            store = make_store(4, 50)
+            store.push(0, 1, 1, some_keys(count), np.ones((count, 50), np.float32))
+            del store
+        mapped.append(int(STATM.read_text().split()[0]) * resource.getpagesize())
+    assert mapped[1] < mapped[0] + (8 << 20)  # 20 regions of 2 MiB or more, were they kept
 
 
 def test_store_scan_sees_each_row_once_while_rows_are_added():

@@ -7,6 +7,7 @@ from shards import Shards
 from snailps import JobSettings, Table, Tensor, Worker
 from snailps.errors import ConfigError, MisuseError
 from snailps.roles.tables import TENSOR_CHUNK
+from snailps.roles.wires import Wires
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 3), (TENSOR_CHUNK,), (TENSOR_CHUNK + 1,), (50, 100)])
@@ -36,7 +37,8 @@ def test_worker_tensor_over_two_shards_adds_what_is_pushed():
         for thread in shards.threads:
             thread.add_table(1, *table.store_arguments())
         model = Worker(JobSettings())
-        model._connect(shards.client(), {"w": (1, table)}, {"w": tensor})
+        client = shards.client()
+        model._connect(client, Wires(client, shards.route), {"w": (1, table)}, {"w": tensor})
         first = model.pull_tensor("w")
         assert first.shape == (30, 200)
         assert 0 < np.abs(first).max() <= 0.1

@@ -75,6 +75,35 @@ def test_from_counter_same_file_equals_fasttext(tmp_path, min_count):
     assert ours.counts.tolist() == counts.tolist()  # both fall
 
 
+def test_extended_keeps_ids_adds_counts_and_appends_new_words_by_count():
+    old = vocabulary(b"b b b a a c c", 2)
+    assert old.words == [b"b", b"a", b"c"]
+    counter = WordCounter()
+    counter.count(b"c c c x y y y x x x once __label__z __label__z a")
+    new = old.extended(counter, 2)
+    assert new.words == [b"b", b"a", b"c", b"x", b"y"]
+    assert new.counts.tolist() == [3, 3, 5, 4, 3]
+    assert new.tokens == old.tokens + counter.tokens
+    again = Vocabulary.from_bytes(new.to_bytes())
+    assert (again.words, again.counts.tolist()) == (new.words, new.counts.tolist())
+    assert old.counts.tolist() == [3, 2, 2]  # as it was
+
+
+@pytest.mark.parametrize(("size", "words"), [(4, 4), (2, 3), (0, 5)])
+def test_extended_with_max_size_leaves_out_new_words_only(size, words):
+    counter = WordCounter()
+    counter.count(b"x y y")
+    assert len(vocabulary(b"b b b a a c c", 2).extended(counter, 1, size)) == words
+
+
+def test_extended_by_text_without_known_words_is_the_same_words():
+    old = vocabulary(b"b b b a a c c", 2)
+    counter = WordCounter()
+    counter.count(b"q")
+    assert old.extended(counter, 2).words == old.words
+    assert old.extended(WordCounter(), 2).counts.tolist() == old.counts.tolist()
+
+
 def test_index_known_and_unknown():
     words = vocabulary(TEXT)
     assert [words.index(word) for word in words.words] == list(range(10))
@@ -135,7 +164,6 @@ def test_from_bytes_every_truncation_is_data_error():
     ("counts", "ends", "text", "tokens", "message"),
     [
         ([2, 1], [1, 2], b"aa", 3, "comes twice"),
-        ([1, 2], [1, 2], b"ab", 3, "do not fall"),
         ([2, 1], [1, 2], b"ab", 2, "add up to 3, the tokens are 2"),
         ([2, 0], [1, 2], b"ab", 3, "between 1 and"),
         ([2, 1], [2, 1], b"ab", 3, "fill their bytes"),

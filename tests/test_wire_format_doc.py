@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from shards import ADAGRAD, ADD, JOB, LIMIT_S, ZEROS, Raw, Shards, push_frame
 
+from snailps.kernels import WIRE_TYPES, wire_ops
+from snailps.store.route import fragment_of
 from snailps.transport import messages
 from snailps.transport._client import Client
 from snailps.transport.frame import (
@@ -20,6 +22,7 @@ from snailps.transport.frame import (
     Frame,
     FrameDecoder,
     Kind,
+    Option,
     encode_frame,
 )
 from snailps.transport.session import Channel, Hello, Role
@@ -95,7 +98,7 @@ def test_limits_are_those_of_the_code():
     assert (3 * SUBFRAME_BYTES // 4 + 1) * 4 + 64 < DATA_BODY_MAX
 
 
-@pytest.mark.parametrize("place", ["roles/_shard.pyx", "transport/_loop.pyx"])
+@pytest.mark.parametrize("place", ["roles/_shard.pyx", "roles/_asked.pxd", "transport/_loop.pyx"])
 def test_codes_of_the_compiled_side_are_listed(place):
     source = (Path(__file__).resolve().parent.parent / "snailps" / place).read_text()
     codes = set(re.findall(r'reply, b"([a-z-]+)",', source))
@@ -115,6 +118,7 @@ def test_worked_hello_is_what_the_code_sends():
 WORKED = [
     ("", 1, ADD, 0.0, [[1.0, -2.0]], [5, 11], [[0.0, 0.0], [1.0, -2.0]]),
     ("-state", 2, ADAGRAD, 1.0, [[1.0, 2.0]], [11], [[-1.0, -1.0, 1.0, 4.0]]),
+    ("-narrow", 1, ADD, 0.0, [[1.0, -2.0]], [11, 12, 13, 15], [[1.0, -2.0], *[[0.0, 0.0]] * 3]),
 ]
 
 
@@ -126,10 +130,14 @@ def test_worked_pull_is_what_the_client_sends_and_the_shard_answers(
     rows = np.full((len(found), len(found[0])), np.nan, np.float32)
     ours, theirs = socket.socketpair()
     theirs.settimeout(LIMIT_S)
-    client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
+    client = Client(
+        lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S, wire_ops()
+    )
     client.start()
     try:
-        pending = client.pull_async(number, np.array(keys, np.uint64), rows, bool(name))
+        pending = client.pull_async(
+            number, np.array(keys, np.uint64), rows, name == "-state", name == "-narrow"
+        )
         sent = b""
         while len(sent) < len(pull):
             sent += theirs.recv(4096)
@@ -142,6 +150,49 @@ def test_worked_pull_is_what_the_client_sends_and_the_shard_answers(
                 assert encode_frame(one.next()) == pulled
         theirs.sendall(pulled)
         assert pending.wait().tolist() == found
+    finally:
+        client.close()
+        theirs.close()
+
+
+def test_options_are_those_of_the_code():
+    rows = table(["bits", "option", "meaning"])
+    named = {name: 1 << int(bits) for bits, name, _ in rows if name.isupper()}
+    assert named == {option.name: int(option) for option in Option}
+    for name, number in WIRE_TYPES.items():
+        assert f"{number}: {name}" in {name: meaning for _, name, meaning in rows}["wire"]
+
+
+def test_digest_is_that_of_the_page():
+    """The digest of a list, worked out as the page says, is the one that travels."""
+    keys = np.random.default_rng(1).integers(0, 2**63, 23).astype(np.uint64)
+    order = np.argsort(fragment_of(keys, 64), kind="stable")
+    wrap, g = 2**64 - 1, 0x9E3779B97F4A7C15
+
+    def step(x, key):
+        y = ((x ^ key) * g) & wrap
+        return y ^ (y >> 29)
+
+    ordered = [int(key) for key in keys[order]]
+    sums = [g + len(ordered), 1, 2, 3]
+    while len(ordered) >= 4:
+        sums = [step(x, key) for x, key in zip(sums, ordered, strict=False)]
+        del ordered[:4]
+    a, b, c, d = sums
+    for key in ordered:
+        a = step(a, key)
+    a = ((a ^ b) * g) & wrap
+    a = ((a ^ (a >> 32) ^ c) * g) & wrap
+    a = ((a ^ (a >> 32) ^ d) * g) & wrap
+    digest = (a ^ (a >> 32)) or 1
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(LIMIT_S)
+    client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
+    client.start()
+    try:
+        client.pull_async(1, keys, np.empty((23, 1), np.float32))
+        sent = theirs.recv(HEADER_BYTES + 40)[HEADER_BYTES:]
+        assert sent[24:32] == digest.to_bytes(8, "little")
     finally:
         client.close()
         theirs.close()

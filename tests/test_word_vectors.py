@@ -1,6 +1,5 @@
-"""models.word_vectors at one worker: blocks of any size, bags of subwords, shelves of arrays."""
+"""models.word_vectors at one worker: blocks of any size, bags of subwords."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +9,12 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from shards import Shards
 
-from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models import word_vectors
-from snailps.models.local_sgd import BUCKET_KEY, Shelf, share_of_delta
+from snailps.models.local_sgd import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
+from snailps.models.word_vectors import model as blocks_of
+from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
@@ -45,7 +44,8 @@ def make():
                 _, dim, access, *init = (number, *table.store_arguments())
                 shards.add_table(number, dim, access, *init[:3])
                 numbered[table.name] = (number, table)
-            model._connect(shards.client(), numbered)
+            client = shards.client()
+            model._connect(client, Wires(client, shards.route), numbered)
             model.summary = vocabulary_of(text).to_bytes()
             model.setup()
             made.append(model)
@@ -131,7 +131,7 @@ def test_bags_by_sorting_are_those_by_marking(present, bucket):
     settings = replace(SMALL, bucket=bucket)
     with pytest.MonkeyPatch.context() as patch:
         marked = bags(settings, WORDS, sorted(present))
-        patch.setattr(word_vectors, "BUCKETS_MARKED", 0)
+        patch.setattr(blocks_of, "BUCKETS_MARKED", 0)
         found = bags(settings, WORDS, sorted(present))
     for one, other in zip(marked, found, strict=True):
         assert one.dtype == other.dtype
@@ -141,7 +141,7 @@ def test_bags_by_sorting_are_those_by_marking(present, bucket):
 def test_bags_with_more_buckets_than_are_marked_are_the_same_for_equal_ids(monkeypatch):
     bag_ptr = np.array([0, 3, 5], np.int64)
     ids = np.array([0, 2 + 7, 2 + 3, 1, 2 + 7], np.int32)  # below 2: the words' own rows
-    monkeypatch.setattr(word_vectors, "subwords_csr", lambda *given: (bag_ptr, ids))
+    monkeypatch.setattr(blocks_of, "subwords_csr", lambda *given: (bag_ptr, ids))
     for bucket in (1 << 24, (1 << 24) + 1, (1 << 31) - 2):
         ptr, rows, keys = bags(replace(SMALL, bucket=bucket), WORDS, [1, 4])
         assert ptr.tolist() == [0, 3, 5]
@@ -166,83 +166,3 @@ def test_bags_of_any_number_of_buckets_have_keys_in_range(bucket):
 def test_bags_without_subwords_are_the_words_themselves():
     ptr, rows, keys = bags(replace(SMALL, minn=0, maxn=0), WORDS, [2, 5])
     assert (ptr.tolist(), rows.tolist(), keys.tolist()) == ([0, 1, 2], [0, 1], [2, 5])
-
-
-# --- shelves ----------------------------------------------------------------------------------
-
-
-class Maker:
-    """Makes arrays and remembers their lengths."""
-
-    def __init__(self):
-        self.made = []
-
-    def __call__(self, n):
-        self.made.append(n)
-        return np.zeros((n, 2), np.float32)
-
-
-def test_shelf_gives_back_the_array_it_got():
-    shelf = Shelf(maker := Maker())
-    first = shelf.take(80)
-    assert first.shape == (80, 2)
-    where = first.ctypes.data
-    shelf.give(first)
-    for n in (80, 10, 90, 1):  # 90: an array has an eighth more than was asked for
-        again = shelf.take(n)
-        assert (len(again), again.ctypes.data) == (n, where)
-        shelf.give(again)
-    assert maker.made == [90]
-
-
-def test_shelf_takes_the_smallest_that_fits():
-    shelf = Shelf(Maker())
-    lent = {n: shelf.take(n) for n in (800, 80, 8000)}
-    where = {n: array.ctypes.data for n, array in lent.items()}
-    for array in lent.values():
-        shelf.give(array)
-    assert shelf.take(85).ctypes.data == where[80]
-    assert shelf.take(85).ctypes.data == where[800]
-    assert shelf.take(85).ctypes.data == where[8000]
-
-
-def test_shelf_lets_go_of_what_is_too_small():
-    shelf = Shelf(maker := Maker())
-    for n in (8, 80, 800, 8000):
-        shelf.give(shelf.take(n))
-    assert maker.made == [9, 90, 900, 9000]
-    assert len(shelf._free) == 1
-
-
-def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
-    shelf = Shelf(lambda n: kernels.padded(n, 3))
-    rows = shelf.take(0)
-    assert rows.shape == (0, kernels.PAD)
-    shelf.give(rows)
-    assert shelf.take(5).ctypes.data % 64 == 0
-
-
-def test_shelf_lends_no_array_twice():
-    shelf = Shelf(Maker())
-    lent = [shelf.take(10) for _ in range(5)]
-    for number, array in enumerate(lent):
-        array[:] = number
-    assert [array[0, 0] for array in lent] == [0, 1, 2, 3, 4]
-    for array in lent:
-        shelf.give(array)
-    assert shelf._lent == {}
-
-
-def test_share_of_delta_is_all_for_rare_rows_and_a_mean_for_hot_ones():
-    share = share_of_delta(np.array([0.0, 1e-6, 50.0, 1e6], np.float32), 4)
-    assert share[:2] == pytest.approx([1, 1], abs=2e-3)
-    assert share[2:] == pytest.approx([0.25, 0.25])
-    assert share_of_delta(np.array([0.7], np.float32), 1) == pytest.approx(1)
-
-
-@given(st.floats(1e-2, 5), st.integers(2, 8))
-def test_share_of_delta_makes_the_sum_what_taking_turns_gives(steps, workers):
-    """On a bowl: every worker goes 1 - c of the way from one start, in turns they go 1 - c^n."""
-    left = math.exp(-steps)
-    together = workers * float(share_of_delta(np.array([steps], np.float32), workers)[0])
-    assert together * (1 - left) == pytest.approx(1 - left**workers, rel=1e-4)

@@ -7,7 +7,9 @@ import pytest
 
 from snailps import Block, JobSettings, Table, Worker
 from snailps.errors import ConfigError, MisuseError
+from snailps.roles.wires import Wires
 from snailps.roles.worker import load_class
+from snailps.store.route import Route, ShardAddress
 
 
 @pytest.fixture
@@ -64,16 +66,12 @@ class Client:
     def __init__(self):
         self.asked = []
 
-    def pull_async(self, number, keys, out, state):
-        self.asked.append(("pull", number, out.shape, state))
-        return self
-
-    def push_async(self, number, keys, values, state, merge):
-        self.asked.append(("push", number, values.shape, state, merge))
-        return self
-
-    def wait(self):
+    def pull(self, number, keys, out, state, wire, held):
+        self.asked.append(("pull", number, out.shape, state, wire))
         return "rows"
+
+    def push(self, number, keys, values, state, merge, wire, feedback):
+        self.asked.append(("push", number, values.shape, state, merge, wire))
 
 
 @pytest.fixture
@@ -82,7 +80,10 @@ def worker():
     worker.client = Client()
     tables = [Table("w", 3), Table("g", 3, "ftrl", lr=0.1), Table("a", 3, "adam", lr=0.1)]
     tables += [Table("mean", 3, "average")]
-    worker._connect(worker.client, {table.name: (4 + i, table) for i, table in enumerate(tables)})
+    route = Route.build(1, [ShardAddress(0, "127.0.0.1", 1)], 4)
+    wires = Wires(worker.client, route)
+    numbered = {table.name: (4 + i, table) for i, table in enumerate(tables)}
+    worker._connect(worker.client, wires, numbered)
     return worker
 
 
@@ -91,8 +92,8 @@ def test_worker_with_declared_table_asks_for_its_number(worker):
     assert worker.pull("w", keys) == "rows"
     worker.push("w", keys, np.zeros((5, 3), np.float32))
     assert worker.client.asked == [
-        ("pull", 4, (5, 3), False),
-        ("push", 4, (5, 3), False, False),
+        ("pull", 4, (5, 3), False, 0),
+        ("push", 4, (5, 3), False, False, 0),
     ]
 
 
@@ -103,10 +104,10 @@ def test_worker_pushes_gradients_merged_and_differences_of_state_as_they_are(wor
     worker.push("g", keys, np.zeros((5, 9), np.float32), state=True)
     worker.push("mean", keys, np.zeros((5, 4), np.float32))
     assert worker.client.asked == [
-        ("pull", 5, (5, 9), True),
-        ("push", 5, (5, 3), False, True),
-        ("push", 5, (5, 9), True, False),
-        ("push", 7, (5, 4), False, False),
+        ("pull", 5, (5, 9), True, 0),
+        ("push", 5, (5, 3), False, True, 0),
+        ("push", 5, (5, 9), True, False, 0),
+        ("push", 7, (5, 4), False, False, 0),
     ]
 
 

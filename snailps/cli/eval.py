@@ -42,23 +42,31 @@ def command(
     oov: Annotated[
         Oov, typer.Option(help="Pairs with unknown words: left out, or scored by subwords.")
     ] = Oov.skip,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Name the pairs and questions skipped.", metavar=""),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
     ] = False,
 ) -> None:
     """Score a model: Spearman correlation on similarity files, accuracy on an analogy file.
 
-    Words are lower-cased.  What is outside the vocabulary is skipped and counted.
+    Words are lower-cased.  What is outside the vocabulary is skipped and counted; --verbose and
+    --json list it.
 
     For example: snailps eval out/corpus.bin --similarity wordsim353.tsv
 
-    In a pipe: test, score, asked, skipped, separated by tabs.
+    In a pipe: test, score, asked, skipped, separated by tabs; with --verbose then lines of test
+    and what it skipped.
     """
     figures = evaluate(model, similarity or [], analogies, restrict, oov.value)
     if as_json:
         print_json(figures)
         return
     print_rows(("test", "score", "asked", "skipped"), _rows(figures), title=str(model))
+    if verbose:
+        print_rows(("test", "skipped"), _skipped(figures))
 
 
 def evaluate(
@@ -87,6 +95,17 @@ def evaluate(
         result = asdict(evaluate_analogies(vectors, analogies, restrict))
         figures["analogies"] = {"file": str(analogies), "restrict": restrict, **result}
     return figures
+
+
+def _skipped(figures: dict[str, Any]) -> list[tuple[Cell, ...]]:
+    """A row for each pair or question that was skipped, as `_rows` names the tests."""
+    found: list[tuple[str, Any]] = [
+        (Path(entry["file"]).name, entry["skipped"]) for entry in figures["similarity"]
+    ]
+    if analogies := figures["analogies"]:
+        name = Path(analogies["file"]).name
+        found += [(f"{name}: {part['name']}", part["skipped"]) for part in analogies["sections"]]
+    return [(test, " ".join(words)) for test, skipped in found for words in skipped]
 
 
 def _rows(figures: dict[str, Any]) -> list[tuple[Cell, ...]]:

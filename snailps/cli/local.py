@@ -147,13 +147,14 @@ def run_local(
         launcher.end(END_LIMIT_S if len(interrupts) <= PATIENCE else LOOK_S)
         while not lines.empty():
             progress.say(lines.get())
+        text = launcher.output()
+        figures: dict[str, Any] = json.loads(text) if text.strip() else {}
+        progress.validate(figures.get("validation", {}))
         progress.close()
         for number, handler in old.items():
             # After an interrupt this process is about to end: another must not spoil its code.
             signal.signal(number, signal.SIG_IGN if interrupts else handler)
     code = launcher.poll()
-    text = launcher.output()
-    figures: dict[str, Any] = json.loads(text) if text.strip() else {}
     if figures:
         figures["peak_rss_mb"] = round(figures["peak_rss_mb"] + peak_rss_mb(), 1)
         if figures_to is not None:

@@ -59,7 +59,12 @@ def command(
                 ready.write(show((host, port)) + "\n")
 
     def draw(status: Status) -> None:
-        if progress is not None and status["phase"] in ("survey", "training", "exporting"):
+        if progress is not None and status["phase"] in (
+            "survey",
+            "loading",
+            "training",
+            "exporting",
+        ):
             progress.update(status)
 
     master = Master(
@@ -74,6 +79,8 @@ def command(
     master.catch_signals()
     try:
         code = master.run()
+        if progress is not None:
+            progress.validate(master.figures.get("validation", {}))
     finally:
         if progress is not None:
             progress.close()

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -104,6 +104,7 @@ class Progress:
         self._drawn_s: float | None = None
         self._news: tuple[str, str, str] = ("", "", "")
         self._states: dict[tuple[str, int], str] = {}
+        self._validation: Mapping[str, Sequence[Sequence[Any]]] = {}
         self._silent = False
         self._live: Live | None = None
         if terminal:
@@ -120,6 +121,24 @@ class Progress:
         now = self._clock()
         self._eta.note(now, status["phase"], status["progress"])
         self._guarded(lambda: self._draw(status, now, force=False))
+        self.validate(status.get("validation", {}))
+
+    def validate(self, found: Mapping[str, Sequence[Sequence[Any]]]) -> None:
+        """Write what the model's inspector saw, a line a name, unless that stands there already.
+
+        Parameters
+        ----------
+        found : mapping
+            Name -> pairs of another name and a figure, as `Status.validation`.
+        """
+        if found and found != self._validation:
+            self._validation = found
+            width = max(len(name) for name in found)
+            for name, pairs in found.items():
+                near = ", ".join(f"{other} {figure:.2f}" for other, figure in pairs)
+                line = f"  {name:>{width}}: {near or 'not known'}"
+                # Words need not be UTF-8: their odd bytes are lone surrogates here.
+                self.say(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
     def say(self, line: str) -> None:
         """Write a line of text (somebody's log, say) above the display."""

@@ -18,6 +18,7 @@ from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_loca
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
+from snailps.roles.job import job_settings
 from snailps.roles.worker import load_class
 
 _NOT_OPTIONS = ("worker_class",)
@@ -87,9 +88,9 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
     values = {key: value for key, value in given.items() if value is not None}
     if "input" in values:
         values["input"] = tuple(values["input"])
-    options = RawConfig.from_mapping({**values, **_FIXED.get(name, {})}, "--{key}")
-    own = {"worker_class": models.CLASSES[name]}
-    options = options.merged(RawConfig.from_mapping(own, "train"))
+    options = RawConfig.from_mapping(values, "--{key}")
+    own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}
+    options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))
     if json_log is not None:
         log_path = {"json_log": format_value(str(json_log))}
         options = options.merged(RawConfig.from_mapping(log_path, "--json-log"))
@@ -99,9 +100,8 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
         if not raw.explicit(needed, JobSettings):
             raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")
     cls = load_class(models.CLASSES[name], "train")
-    settings = raw.build(cls.Settings, also_known=known_classes(raw))
+    job_settings(cls, raw, known_classes(raw))
     raw.build(WorkerSettings, also_known=known_classes(raw))
-    cls.check(settings)
     overrides = [f"{entry.key}={entry.value}" for entry in options.entries]
     return run_local(
         raw,

@@ -249,6 +249,35 @@ class JobSettings(Settings):
         high=1_000_000,
         aliases=["num_iters"],
     )
+    max_steps: int = setting(
+        0,
+        help=(
+            "The training ends after so many steps; a step is one block, trained and pushed "
+            "(`blocks` in the figures). 0: no limit. The learning rate falls to its end by then."
+        ),
+        when="A part of the input is enough, or a trial run.",
+        unit="blocks",
+        low=0,
+    )
+    max_seconds: float = setting(
+        0.0,
+        help=(
+            "The training ends after this time, first counting of the input and export not "
+            "counted. 0: no limit. The learning rate falls to its end by then."
+        ),
+        when="A result is due at a certain time.",
+        unit="s",
+        low=0.0,
+    )
+    target_loss: float = setting(
+        0.0,
+        help=(
+            "The training ends when the mean loss of the last 16 blocks (of one epoch, where it "
+            "has fewer) is no higher. 0: never. The learning rate does not foresee it."
+        ),
+        when="You know the loss that is good enough.",
+        low=0.0,
+    )
     seed: int = setting(
         1,
         help="Beginning of all random numbers: first values of rows, sampling.",
@@ -269,6 +298,12 @@ class JobSettings(Settings):
         help="Access method of the tables: what a push does to a row. `auto`: the model's choice.",
         when="To compare optimisers, where the model supports the other one.",
         aliases=[Alias("adagrad", adagrad_to_optimizer, "true means `optimizer: adagrad`")],
+    )
+    wire: Literal["auto", "float32", "float16", "bfloat16", "int8"] = setting(
+        "auto",
+        help="Type of rows while they travel; in memory they are float32. `auto`: float16 where "
+        "the measured network is slow, else float32.",
+        when="To fix what would be measured: float32 for runs that must agree to the last bit.",
     )
     scratch_dir: str = setting(
         "",

@@ -36,7 +36,7 @@ class Vocabulary:
     Parameters
     ----------
     words : sequence of bytes
-        By falling count, equal counts by rising bytes.
+        By falling count, equal counts by rising bytes; but see `extended`.
     counts : int64 array, shape (len(words),)
         Occurrences of each word, at least 1.
     tokens : int
@@ -136,6 +136,49 @@ class Vocabulary:
         numbers = -np.array([count for count, _ in pairs], dtype=np.int64)
         return cls([word for _, word in pairs], numbers, counter.tokens)
 
+    def extended(
+        self,
+        counter: WordCounter,
+        min_count: int,
+        max_size: int = 0,
+        *,
+        label_prefix: bytes = LABEL_PREFIX,
+    ) -> Vocabulary:
+        """The vocabulary of this text and more text: its words keep their ids, new ones follow.
+
+        Parameters
+        ----------
+        counter : WordCounter
+            Counts of the new text.
+        min_count, max_size, label_prefix
+            As of `from_counter`, for new words only; all old ones stay, seen again or not.
+
+        Returns
+        -------
+        Vocabulary
+            Counts and tokens are sums of both texts'.  Counts fall within the old words and
+            within the new ones, not over the border.
+        """
+        found = counter.counts()
+        names = counter.words(list(range(len(found))))
+        ids = np.array([self.index(name) for name in names], dtype=np.int64)
+        counts = self.counts.copy()
+        counts[ids[ids >= 0]] += found[ids >= 0]
+        often = np.flatnonzero((ids < 0) & (found >= min_count)).tolist()
+        new = sorted(
+            (-int(found[i]), names[i])
+            for i in often
+            if not label_prefix or not names[i].startswith(label_prefix)
+        )
+        if max_size > 0:
+            del new[max(0, max_size - len(self)) :]
+        new_counts = np.array([-count for count, _ in new], dtype=np.int64)
+        return Vocabulary(
+            [*self.words, *(name for _, name in new)],
+            np.concatenate((counts, new_counts)),
+            self.tokens + counter.tokens,
+        )
+
     def index(self, word: bytes) -> int:
         """Id of a word, -1 if it is not in the vocabulary.  The first call builds a dict."""
         if not self._ids:
@@ -201,16 +244,16 @@ class Vocabulary:
         Raises
         ------
         DataError
-            The bytes are no vocabulary, or a word comes twice, or the order is broken.
+            The bytes are no vocabulary, or a word comes twice.
         """
         packed = unpack(_MAGIC, data, complete=False)
         text = packed.text.tobytes()
         ends = packed.ends.tolist()
         words = [text[i:j] for i, j in zip([0, *ends], ends, strict=False)]
-        if len(set(words)) != len(words) or (packed.counts[1:] > packed.counts[:-1]).any():
+        if len(set(words)) != len(words):
             raise DataError(
-                f"cannot read a vocabulary of {len(words)} words: a word comes twice, or the "
-                "counts do not fall. Check that all nodes run the same version of snailps"
+                f"cannot read a vocabulary of {len(words)} words: a word comes twice. Check that "
+                "all nodes run the same version of snailps"
             )
         # A copy: the views would keep all of the received bytes alive.
         return cls(words, packed.counts.astype(np.int64), packed.tokens)

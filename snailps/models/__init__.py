@@ -1,4 +1,4 @@
-"""The models that come with snailps: one file a model, a `Worker` subclass and its settings."""
+"""The models that come with snailps, each a `Worker` subclass and its settings."""
 
 from snailps.config import JobSettings
 from snailps.models.classifier import ClassifierSettings

@@ -33,7 +33,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, LocalSgd, key_ranges
 from snailps.roles.tables import Table
-from snailps.roles.worker import Block, Results, Surveyor
+from snailps.roles.worker import Block, Pending, Results, Surveyor
 from snailps.vectors import BinHeader, write_bin
 
 NOISE_POWER = 0.5
@@ -225,8 +225,8 @@ class Classifier(LocalSgd):
         """Input rows start at +-1/dim, label rows at zero, as fastText's."""
         s = self.settings
         return (
-            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed),
-            Table("output", s.dim),
+            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed, wire=s.wire),
+            Table("output", s.dim, wire=s.wire),
         )
 
     @classmethod
@@ -304,17 +304,30 @@ class Classifier(LocalSgd):
     def _train_exchanging(
         self, batch: _Batch, inputs: Floats, rates: Sequence[float], seed: int
     ) -> tuple[float, int]:
-        """Trains a block, with label rows pulled and pushed every few lines."""
+        """Trains a block, with label rows pushed and pulled every few lines, both at once.
+
+        The push before the last is done when the last begins, so the last is all that a pull can
+        lack; pulls also go ahead of the input rows' deltas of the block before.
+        """
         loss, examples = 0.0, 0
+        push: Pending | None = None
         edges = self._exchanges(len(batch.lines.label_ptr) - 1, len(batch.output_keys))
         rate_at = np.interp(edges, (0, edges[-1]), rates).tolist()
         for at, lines in enumerate(itertools.pairwise(edges)):
-            base = self.pull("output", batch.output_keys)
+            pull = self.pull_async("output", batch.output_keys, ahead=True)
+            base = pull.wait()
+            if push is not None:
+                self.correct(pull, push)
             outputs = kernels.padded(*base.shape)
             kernels.copy_rows(base, outputs)
             done = self._train_lines(batch, inputs, outputs, lines, rate_at[at : at + 2], seed)
             loss, examples = loss + done[0], examples + done[1]
-            self.push("output", batch.output_keys, outputs[:, : base.shape[1]] - base)
+            if push is not None:
+                push.wait()
+            delta = outputs[:, : base.shape[1]] - base
+            push = self.push_async("output", batch.output_keys, delta)
+        if push is not None:
+            push.wait()
         return loss, examples
 
     def _exchanges(self, line_num: int, output_num: int) -> list[int]:

@@ -5,6 +5,15 @@
 
 Here is how rows come, wait, and go; which rows a block needs and what is done to them is the
 model's.
+
+What holds
+----------
+* A pull goes ahead of pushes that still wait for the socket, so that rows come in while deltas go
+  out.  It may lack what pushes add that were not done when it was called, and later ones.
+* A push begins only when the one before it is done.  So when the pulls of block n are called, while
+  block n - 1 trains, at most the push of block n - 2 is under way; that of n - 1 follows: its rows
+  are corrected with these two, and no third one can be missing.
+* A push's arrays stay as they are until then, which is longer than until it is done.
 """
 
 from __future__ import annotations
@@ -105,12 +114,12 @@ class LocalSgd(Worker):
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
         self._bases = Shelf(lambda n: np.empty((n, dim), np.float32))
         self._locals = Shelf(lambda n: kernels.padded(n, dim))
-        self._pushes: tuple[Pending, ...] = ()
+        self._pushes: list[tuple[Pending, ...]] = []  # the last two blocks', oldest first
 
     def pull_copies(self, keys: Mapping[str, Keys]) -> Copies:
         """Starts to pull rows: table -> keys, each of them once; the same tables each time."""
         pulls = [
-            self.pull_async(table, wanted, self._bases.take(len(wanted)))
+            self.pull_async(table, wanted, self._bases.take(len(wanted)), ahead=True)
             for table, wanted in keys.items()
         ]
         return Copies(keys, tuple(pulls), [], [])
@@ -119,8 +128,9 @@ class LocalSgd(Worker):
         """Waits for the rows; padded arrays (see `kernels.padded`) to train on, one a table."""
         for at, pull in enumerate(copies.pulls):
             copies.bases.append(pull.wait())
-            if self._pushes:
-                self.correct(pull, self._pushes[at])
+            for pushes in self._pushes:
+                self.correct(pull, pushes[at])
+        self._settle(1)  # the older one was done before the pulls of any later block were called
         for base in copies.bases:
             rows = self._locals.take(len(base))
             self._in_threads(kernels.copy_rows, base, rows)
@@ -146,22 +156,26 @@ class LocalSgd(Worker):
             if self.workers > 1:
                 share = share_of_delta(steps[at] * np.float32(step_size), self.workers)
                 self._in_threads(_scale, base, share[:, None])
-        # Not when these rows came: the last push had all of this block's training to arrive.
-        self._settle()
-        self._pushes = tuple(
-            self.push_async(table, keys, base)
-            for (table, keys), base in zip(copies.keys.items(), copies.bases, strict=True)
+        for pushes in self._pushes:  # the last had all of this block's training to arrive
+            for push in pushes:
+                push.wait()
+        self._pushes.append(
+            tuple(
+                self.push_async(table, keys, base)
+                for (table, keys), base in zip(copies.keys.items(), copies.bases, strict=True)
+            )
         )
 
     def finish(self) -> None:
         """Waits for the last pushes and takes their arrays back."""
-        self._settle()
+        self._settle(0)
         self._pool.shutdown()
 
-    def _settle(self) -> None:
-        for push in self._pushes:
-            self._bases.give(push.wait())
-        self._pushes = ()
+    def _settle(self, kept: int) -> None:
+        """Waits for all pushes but the newest `kept`, and takes their arrays back."""
+        while len(self._pushes) > kept:
+            for push in self._pushes.pop(0):
+                self._bases.give(push.wait())
 
     def _in_threads(self, function: Callable[..., None], *arrays: Floats) -> None:
         """Calls a row-wise kernel on row ranges, a thread each."""

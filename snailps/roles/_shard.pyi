@@ -13,6 +13,7 @@ class ShardThread:
         listener: Any,
         make_session: Callable[[], ServerSession],
         row_ops: object,
+        wire_ops: object,
         frag_num: int,
         park_limit_s: float,
         name: str,

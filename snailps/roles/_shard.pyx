@@ -3,10 +3,11 @@
 
     frame of the loop -> body of PULL / PUSH / SCAN, checked -> store -> body of the reply
 
-It owns the meaning of data bodies (laid out in transport/_frame.pxd) and the counters per shard.
-It knows no socket: the loop calls it through `Handler`, in the shard's own thread, without the
-GIL, which is taken only for tables whose access method is written in Python.  A peer's body is never trusted: counts are compared with lengths before anything is read, and
-every key with the fragment that it claims.
+It owns the meaning of data bodies (laid out in transport/_frame.pxd) and the counters per shard:
+what was asked is `_asked.pxd`, with the lists of keys that it remembers in `_lists.pxd`; answers
+of the store are `_answers.pxd`; here are the requests as a whole and the doors to Python.  It
+knows no socket: the loop calls it through `Handler`, in the shard's own thread, without the GIL,
+which is taken only for tables whose access method is written in Python, and for lz4.
 """
 
 import threading
@@ -14,121 +15,60 @@ import traceback
 
 import numpy as np
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
 
-from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._ops cimport ACCESS_PYTHON
+from snailps._wire cimport WIRE_FLOAT32, WireOps
+from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
+from snailps.roles._asked cimport *
+from snailps.roles._lists cimport KeyLists, key_lists_free
 from snailps.store._store cimport ShardStore
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply, ShardLoop
+from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
 
 from snailps.errors import MisuseError, RemoteError
 from snailps.store._store import ShardStore as PyShardStore
 from snailps.transport.session import error_frame
-
-cdef enum:
-    FETCH_KEYS = 32                 # of a push of small groups: fetched at a time,
-    FETCH_AHEAD = 64                # ... until this many are ahead; more would not stay in cache
 
 ROW_FLOATS_MAX = SUBFRAME_BYTES // 4
 STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body
 TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
 
-cdef struct Context:
-    Shard *shard
-    void *door                  # the ShardThread, for tables with a Python access method
-    uint32_t frag_num
-    uint32_t epoch
-    uint64_t pulls
-    uint64_t pushes
-    uint64_t repeated           # groups of pushes skipped because their mark is not lower
-    uint64_t rows_pulled
-    uint64_t rows_pushed
-    uint64_t rows_scanned
-
-
-cdef Outcome _error(char *out, Reply *reply, const char *code, const char *text,
-                    uint64_t a, uint64_t b) noexcept nogil:
-    """Writes an ERROR body; `text` is a format of ours with up to two numbers."""
-    cdef int n = snprintf(out, 1024, b'{"code":"%s","text":"', code)
-    n += snprintf(out + n, 900, text, <unsigned long long>a, <unsigned long long>b)
-    n += snprintf(out + n, 16, b'"}')
-    reply.kind = KIND_ERROR
-    reply.body_bytes = n
-    return OUTCOME_REPLY
-
-
-cdef Outcome _handle(void *context, const FrameHeader *head, const char *body, char *out,
-                     Reply *reply) noexcept nogil:
+cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, const char *body,
+                     char *out, Reply *reply) noexcept nogil:
     cdef Context *me = <Context *>context
+    cdef FrameHeader plain
     cdef Table *table
     if head.epoch > me.epoch:
         reply.reason = b"the route that the asker knows already: the master has yet to send it"
         return OUTCOME_PARK
+    if head.flags:
+        plain = head[0]
+        plain.flags = 0
+        plain.body_bytes = unpack_body(body, head.body_bytes, me.packing)
+        if plain.body_bytes == 0 or plain.body_bytes & 7:
+            return refuse(out, reply, b"packed", b"the packed body of %llu bytes is damaged",
+                          head.body_bytes, 0)
+        head = &plain
+        body = me.packing
     table = store_table(me.shard, head.table)
     if table == NULL:
-        return _error(out, reply, b"table", b"no table %llu here: declare it first", head.table, 0)
+        return refuse(out, reply, b"table", b"no table %llu here: declare it first", head.table, 0)
     if head.kind == KIND_PULL:
-        return _pull(me, table, head, body, out, reply)
+        return _pull(me, <KeyLists **>memory, table, head, body, out, reply)
     if head.kind == KIND_PUSH:
-        return _push(me, table, head, body, out, reply)
+        return _push(me, <KeyLists **>memory, table, head, body, out, reply)
     return _scan(me, table, head, body, out, reply)
 
 
-cdef uint64_t _padded(uint64_t n) noexcept nogil:
-    return (n + 7) & ~<uint64_t>7
-
-
-cdef Outcome _groups_are_good(Context *me, const FrameHeader *head, const char *body,
-                              uint64_t floats, uint64_t row_bytes, char *out, Reply *reply,
-                              bint *good) noexcept nogil:
-    """Checks counts, lengths, ownership and the fragment of every key of a PULL or PUSH."""
-    cdef const GroupHead *top = <const GroupHead *>body
-    cdef const Group *groups = <const Group *>(body + sizeof(GroupHead))
-    cdef const uint64_t *keys
-    cdef uint64_t expected, total = 0
-    cdef uint32_t g, i, fragment
-    good[0] = False
-    if head.body_bytes < sizeof(GroupHead):
-        return _error(out, reply, b"length", b"body of %llu bytes, at least %llu expected",
-                      head.body_bytes, sizeof(GroupHead))
-    if top.options & ~<uint32_t>OPTION_STATE:
-        return _error(out, reply, b"option", b"unknown options %llu, known are %llu",
-                      top.options, OPTION_STATE)
-    if top.floats != floats:
-        return _error(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",
-                      floats, top.floats)
-    expected = _padded(sizeof(GroupHead) + <uint64_t>top.groups * sizeof(Group)
-                       + <uint64_t>top.keys * (8 + row_bytes))
-    if head.body_bytes != expected:
-        return _error(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
-                      head.body_bytes, expected)
-    keys = <const uint64_t *>(groups + top.groups)
-    for g in range(top.groups):
-        fragment = groups[g].fragment
-        if g and fragment <= groups[g - 1].fragment:    # twice in one push: it would be dropped
-            return _error(out, reply, b"order", b"fragment %llu stands behind fragment %llu",
-                          fragment, groups[g - 1].fragment)
-        if fragment >= me.frag_num or not store_owns(me.shard, fragment):
-            return _error(out, reply, b"stale-route",
-                          b"fragment %llu is not here (route epoch %llu): fetch the new route",
-                          fragment, me.epoch)
-        if groups[g].keys > top.keys - total:
-            return _error(out, reply, b"length", b"groups have more than %llu keys", top.keys, 0)
-        for i in range(groups[g].keys):
-            if fragment_of_hash(hash_key(keys[total + i]), me.frag_num) != fragment:
-                return _error(out, reply, b"fragment", b"key %llu is not of fragment %llu",
-                              keys[total + i], fragment)
-        total += groups[g].keys
-    if total != top.keys:
-        return _error(out, reply, b"length", b"groups have %llu keys, the body %llu",
-                      total, top.keys)
-    good[0] = True
-    return OUTCOME_REPLY
+cdef void _forget(void *memory) noexcept nogil:
+    key_lists_free(<KeyLists *>memory)
 
 
 cdef bint _wants_state(const FrameHeader *head, const char *body) noexcept nogil:
@@ -136,95 +76,81 @@ cdef bint _wants_state(const FrameHeader *head, const char *body) noexcept nogil
         and (<const GroupHead *>body).options & OPTION_STATE
 
 
-cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head, const char *body,
-                   char *out, Reply *reply) noexcept nogil:
-    cdef const GroupHead *top = <const GroupHead *>body
-    cdef const Group *groups = <const Group *>(body + sizeof(GroupHead))
-    cdef const uint64_t *keys
+cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeader *head,
+                   const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _wants_state(head, body)
-    cdef uint64_t floats = store_floats(table) if state else store_dim(table)
     cdef uint64_t *marks = <uint64_t *>out
-    cdef float *rows
-    cdef uint64_t reply_bytes
-    cdef uint32_t g, at = 0
-    cdef bint good
-    cdef Outcome outcome = _groups_are_good(me, head, body, floats, 0, out, reply, &good)
-    if not good:
-        return outcome
-    reply_bytes = _padded(<uint64_t>top.groups * 8 + top.keys * floats * 4)
-    if reply_bytes > DATA_BODY_MAX:
-        return _error(out, reply, b"too-long", b"the reply would have %llu bytes, limit %llu",
-                      reply_bytes, DATA_BODY_MAX)
-    keys = <const uint64_t *>(groups + top.groups)
-    rows = <float *>(marks + top.groups)
-    for g in range(top.groups):
-        marks[g] = store_mark(me.shard, groups[g].fragment, head.incarnation)
+    cdef uint64_t packed, most
+    cdef char *rows
+    cdef char *end
+    cdef uint32_t g
+    cdef Asked asked
+    if not read_asked(me, lists, head, body, store_floats(table) if state else store_dim(table),
+                      &asked, out, reply):
+        return OUTCOME_REPLY
+    most = asked.group_num * <uint64_t>24 + asked.key_num * (asked.row_bytes + <uint64_t>1) + 8
+    if most > DATA_BODY_MAX:
+        return refuse(out, reply, b"too-long", b"the reply could have %llu bytes, limit %llu",
+                      most, DATA_BODY_MAX)
+    if asked.held != NULL and (not (table.track & TRACK_VERSION)
+                               or store_access(table) == ACCESS_PYTHON):
+        return refuse(out, reply, b"option", b"table %llu keeps no versions of rows for a pull of "
+                      b"changes: declare it with track version and a built-in access method",
+                      head.table, 0)
+    rows = <char *>(marks + asked.group_num)
+    for g in range(asked.group_num):
+        marks[g] = store_mark(me.shard, asked.groups[g].fragment, head.incarnation)
     if store_access(table) == ACCESS_PYTHON:
-        if not _python_pull(me.door, table, head.table, top, groups, keys, state, rows, out, reply):
+        if not _python_pull(me.door, table, head.table, &asked, state,
+                            me.rows if asked.wire else <float *>rows, out, reply):
             return OUTCOME_REPLY
-    elif top.keys < 4 * top.groups:         # few keys a fragment: overlap their lookups
-        store_pull_any(me.shard, table, keys, top.keys, rows, <uint32_t>floats)
+        end = narrow_rows(me, &asked, me.rows, asked.key_num, rows) if asked.wire \
+            else rows + asked.key_num * <uint64_t>asked.row_bytes
+    elif asked.held != NULL:
+        end = pull_changed(me, table, &asked, marks + asked.group_num,
+                           <char *>(marks + 2 * <uint64_t>asked.group_num))
     else:
-        for g in range(top.groups):
-            store_pull(me.shard, table, groups[g].fragment, keys + at, groups[g].keys,
-                       rows + at * floats, <uint32_t>floats)
-            at += groups[g].keys
-    if (top.keys * floats) & 1:
-        rows[top.keys * floats] = 0
+        end = pull_all(me, table, &asked, rows)
+    while (end - out) & 7:
+        end[0] = 0
+        end += 1
     me.pulls += 1
-    me.rows_pulled += top.keys
+    me.rows_pulled += asked.key_num
     reply.kind = KIND_PULLED
-    reply.body_bytes = reply_bytes
+    reply.body_bytes = end - out
+    if asked.options & OPTION_PACK and sampler_says(&me.sampler, reply.body_bytes):
+        packed = pack_body(&me.sampler, out, reply.body_bytes, me.packing)
+        if packed:
+            memcpy(out, me.packing, packed)
+            reply.body_bytes = packed
+            reply.packed = True
     return OUTCOME_REPLY
 
 
-cdef Outcome _push(Context *me, Table *table, const FrameHeader *head, const char *body,
-                   char *out, Reply *reply) noexcept nogil:
-    cdef const GroupHead *top = <const GroupHead *>body
-    cdef const Group *groups = <const Group *>(body + sizeof(GroupHead))
-    cdef const uint64_t *keys
+cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeader *head,
+                   const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _wants_state(head, body)
-    cdef uint64_t floats = store_floats(table) if state else store_value_floats(table)
-    cdef const float *values
-    cdef uint32_t g, fetched, at = 0
-    cdef bint good
-    cdef Outcome outcome = _groups_are_good(me, head, body, floats, floats * 4, out, reply, &good)
-    if not good:
-        return outcome
+    cdef bint done
+    cdef Asked asked
+    if not read_asked(me, lists, head, body,
+                      store_floats(table) if state else store_value_floats(table),
+                      &asked, out, reply):
+        return OUTCOME_REPLY
     if state and not store_adds_state(table):
-        return _error(out, reply, b"state", b"the state of table %llu does not add up: only add, "
+        return refuse(out, reply, b"state", b"the state of table %llu does not add up: only add, "
                       b"sgd, adagrad and ftrl take differences of rows. Push gradients (adam), "
                       b"weighted values (average) or what the Python method expects",
                       head.table, 0)
-    if top.seq == 0 or head.incarnation == 0:
-        return _error(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
-    keys = <const uint64_t *>(groups + top.groups)
-    values = <const float *>(keys + top.keys)
+    if asked.seq == 0 or head.incarnation == 0:
+        return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
     if store_access(table) == ACCESS_PYTHON:
-        if _python_push(me.door, table, head, top, groups, keys, values, out, reply):
-            me.pushes += 1
-        return OUTCOME_REPLY
-    fetched = 0 if top.keys < 8 * <uint64_t>top.groups else top.keys
-    for g in range(top.groups):
-        while fetched < top.keys and fetched < at + groups[g].keys + FETCH_AHEAD:
-            store_fetch(me.shard, table, keys + fetched,
-                        min(<uint32_t>FETCH_KEYS, top.keys - fetched))
-            fetched += min(<uint32_t>FETCH_KEYS, top.keys - fetched)
-        if store_mark(me.shard, groups[g].fragment, head.incarnation) >= top.seq:
-            me.repeated += 1
-        else:
-            # The mark first: a push that ran out of memory half-way must not be applied again.
-            if store_set_mark(me.shard, groups[g].fragment, head.incarnation, top.seq) < 0 \
-                    or store_push(me.shard, table, groups[g].fragment, keys + at, groups[g].keys,
-                                  values + at * floats, state) < 0:
-                return _error(out, reply, b"memory",
-                              b"the server has no memory left for fragment %llu",
-                              groups[g].fragment, 0)
-            me.rows_pushed += groups[g].keys
-        at += groups[g].keys
-    me.pushes += 1
-    reply.kind = KIND_PUSHED
-    reply.body_bytes = 0
+        done = _python_push(me.door, table, head, &asked, out, reply)
+    else:
+        done = push_rows(me, table, &asked, head.incarnation, state, out, reply)
+    if done:
+        me.pushes += 1
+        reply.kind = KIND_PUSHED
+        reply.body_bytes = 0
     return OUTCOME_REPLY
 
 
@@ -240,14 +166,14 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     cdef float *rows
     cdef float *packed
     if head.body_bytes != sizeof(ScanHead):
-        return _error(out, reply, b"length", b"SCAN body of %llu bytes, %llu expected",
+        return refuse(out, reply, b"length", b"SCAN body of %llu bytes, %llu expected",
                       head.body_bytes, sizeof(ScanHead))
     if ask.fragment >= me.frag_num or not store_owns(me.shard, ask.fragment):
-        return _error(out, reply, b"stale-route",
+        return refuse(out, reply, b"stale-route",
                       b"fragment %llu is not here (route epoch %llu): fetch the new route",
                       ask.fragment, me.epoch)
     if ask.keys_max == 0:
-        return _error(out, reply, b"length", b"SCAN asks for no key", 0, 0)
+        return refuse(out, reply, b"length", b"SCAN asks for no key", 0, 0)
     if ask.keys_max < room:
         room = ask.keys_max
     cursor = ask.cursor
@@ -268,24 +194,23 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     top.dim = <uint32_t>dim
     me.rows_scanned += n
     reply.kind = KIND_SCANNED
-    reply.body_bytes = _padded(sizeof(ScannedHead) + n * (8 + dim * 4))
+    reply.body_bytes = padded(sizeof(ScannedHead) + n * (8 + dim * 4))
     return OUTCOME_REPLY
 
 
 # --- tables whose access method is written in Python ---------------------------------------------
 
-cdef bint _python_pull(void *door, Table *table, uint32_t number, const GroupHead *top,
-                       const Group *groups, const uint64_t *keys, bint state, float *rows,
-                       char *out, Reply *reply) noexcept with gil:
+cdef bint _python_pull(void *door, Table *table, uint32_t number, const Asked *asked, bint state,
+                       float *rows, char *out, Reply *reply) noexcept with gil:
     """Rows of a PULL, through the table's `init` and `pull`; False = `reply` is an ERROR."""
     cdef ShardThread me = <ShardThread>door
     cdef const float[:, ::1] view
-    if top.keys == 0:
+    if asked.key_num == 0:
         return True
     try:
-        whole = _whole_rows(me, table, number, top, groups, keys)
+        whole = _whole_rows(me, table, number, asked)
         if not state:
-            whole = _block(me.methods[number].pull(whole), top.keys, store_dim(table), "pull")
+            whole = _block(me.methods[number].pull(whole), asked.key_num, store_dim(table), "pull")
         view = whole
         memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
         return True
@@ -294,30 +219,29 @@ cdef bint _python_pull(void *door, Table *table, uint32_t number, const GroupHea
         return False
 
 
-cdef bint _python_push(void *door, Table *table, const FrameHeader *head, const GroupHead *top,
-                       const Group *groups, const uint64_t *keys, const float *values, char *out,
-                       Reply *reply) noexcept with gil:
+cdef bint _python_push(void *door, Table *table, const FrameHeader *head, const Asked *asked,
+                       char *out, Reply *reply) noexcept with gil:
     """Applies a PUSH through the table's `push`: all of it or, on an exception, nothing."""
     cdef ShardThread me = <ShardThread>door
     cdef Shard *shard = me.store.shard
     cdef uint32_t g, at, fragment
     cdef uint32_t dim = store_dim(table)
+    cdef uint64_t seq = asked.seq
+    cdef const Group *groups = asked.groups
     cdef const float[:, ::1] changed
     cdef const uint64_t[::1] unique
-    reply.kind = KIND_PUSHED
-    reply.body_bytes = 0
     try:
         at = 0
         work = []               # per fragment that has not had it: (fragment, keys, start in rows)
         blocks, gradients, total = [], [], 0
-        for g in range(top.groups):
+        for g in range(asked.group_num):
             fragment = groups[g].fragment
-            if store_mark(shard, fragment, head.incarnation) >= top.seq:
+            if store_mark(shard, fragment, head.incarnation) >= seq:
                 me.context.repeated += 1
             elif groups[g].keys:
-                some = _copied(keys + at, groups[g].keys)
+                some = _copied(asked.keys + at, groups[g].keys)
                 pushed = np.empty((groups[g].keys, dim), np.float32)
-                _fill(pushed, values + <uint64_t>at * dim)
+                _fill(pushed, me.context.wire, asked, at)
                 some, pushed = _merged(some, pushed)
                 work.append((fragment, some, total))
                 blocks.append(_rows_of(me, table, head.table, fragment, some))
@@ -330,7 +254,7 @@ cdef bint _python_push(void *door, Table *table, const FrameHeader *head, const 
             rows = me.methods[head.table].push(np.concatenate(blocks), np.concatenate(gradients))
             changed = _block(rows, total, store_floats(table), "push")
         for fragment, some, start in work:
-            if store_set_mark(shard, fragment, head.incarnation, top.seq) < 0:
+            if store_set_mark(shard, fragment, head.incarnation, seq) < 0:
                 raise MemoryError(f"no memory for a mark of fragment {fragment}")
             unique = some
             if len(some) and store_put(shard, table, fragment, &unique[0], <uint32_t>len(some),
@@ -374,21 +298,25 @@ cdef _copied(const uint64_t *keys, uint32_t n):
     return found
 
 
-cdef _fill(rows, const float *source):
+cdef _fill(rows, const WireOps *wire, const Asked *asked, uint32_t start):
+    """The values from number `start` on, as float32."""
     cdef float[:, ::1] view = rows
-    memcpy(&view[0, 0], source, view.shape[0] * view.shape[1] * sizeof(float))
+    cdef const char *values = asked.values + start * <uint64_t>asked.row_bytes
+    cdef Py_ssize_t i
+    for i in range(view.shape[0]):
+        wire.widen[asked.wire](values, &view[i, 0], asked.floats)
+        values += asked.row_bytes
 
 
-cdef _whole_rows(ShardThread me, Table *table, uint32_t number, const GroupHead *top,
-                 const Group *groups, const uint64_t *keys):
+cdef _whole_rows(ShardThread me, Table *table, uint32_t number, const Asked *asked):
     """Weights and state of all keys of a request, in their order."""
     cdef uint32_t g, at = 0
     blocks = []
-    for g in range(top.groups):
-        if groups[g].keys:
-            blocks.append(_rows_of(me, table, number, groups[g].fragment,
-                                   _copied(keys + at, groups[g].keys)))
-        at += groups[g].keys
+    for g in range(asked.group_num):
+        if asked.groups[g].keys:
+            blocks.append(_rows_of(me, table, number, asked.groups[g].fragment,
+                                   _copied(asked.keys + at, asked.groups[g].keys)))
+        at += asked.groups[g].keys
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
@@ -452,8 +380,8 @@ cdef class ShardThread:
         Listening socket; owned by the loop from now on.
     make_session : callable
         Gives a `ServerSession` for each connection.
-    row_ops : PyCapsule
-        Row operations of the kernel build in use.
+    row_ops, wire_ops : PyCapsule
+        Row operations and wire types of the kernel build in use.
     frag_num : int
         Fragments of the cluster.
     park_limit_s : float
@@ -468,8 +396,10 @@ cdef class ShardThread:
     cdef Context context
     cdef dict methods           # table number -> instance of AccessMethod
     cdef object thread
+    cdef object wire_ops        # keeps what context.wire points into
 
-    def __init__(self, listener, make_session, row_ops, int frag_num, double park_limit_s, name):
+    def __init__(self, listener, make_session, row_ops, wire_ops, int frag_num,
+                 double park_limit_s, name):
         self.store = PyShardStore(frag_num, row_ops)
         self.loop = ShardLoop(listener, make_session, park_limit_s)
         memset(&self.context, 0, sizeof(Context))
@@ -477,10 +407,23 @@ cdef class ShardThread:
         self.context.door = <void *>self
         self.context.shard = self.store.shard
         self.context.frag_num = frag_num
+        self.wire_ops = wire_ops
+        self.context.wire = <const WireOps *>PyCapsule_GetPointer(wire_ops, "snailps.wire_ops")
+        self.context.keys = <uint64_t *>malloc(ROOM_BYTES)
+        self.context.rows = <float *>malloc(ROOM_BYTES)
+        self.context.packing = <char *>malloc(DATA_BODY_MAX)
+        if self.context.keys == NULL or self.context.rows == NULL or self.context.packing == NULL:
+            raise MemoryError
         self.handler.context = &self.context
         self.handler.handle = _handle
+        self.handler.forget = _forget
         self.loop.set_handler(&self.handler, self)     # both must outlive the loop
         self.thread = threading.Thread(target=self.loop.run, name=name, daemon=True)
+
+    def __dealloc__(self):
+        free(self.context.keys)
+        free(self.context.rows)
+        free(self.context.packing)
 
     def start(self):
         """Starts serving."""
@@ -583,5 +526,7 @@ cdef class ShardThread:
             "repeated": self.context.repeated,
             "rows_pulled": self.context.rows_pulled,
             "rows_pushed": self.context.rows_pushed,
+            "rows_unchanged": self.context.rows_unchanged,
+            "lists_recalled": self.context.lists_recalled,
             "rows_scanned": self.context.rows_scanned,
         }

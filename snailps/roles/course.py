@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.roles.backup import write_tables
 from snailps.roles.job import Job
+from snailps.roles.ledger import Ledger
 from snailps.roles.links import connect_shards
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import explain, peak_rss_mb
@@ -32,6 +33,10 @@ from snailps.transport.session import Role
 log = logging.getLogger(__name__)
 
 BACKUPS_KEPT = 2
+DROP_S = 20.0
+"""How long a block may take once the training is to end early; after that nobody waits for it."""
+LOOKS = 10
+"""How often the model's inspector looks during the training."""
 Result = TypeVar("Result")
 
 
@@ -89,6 +94,9 @@ class Course:
         self._backup: Future[None] | None = None
         self._backups: list[Path] = []
         self._pushes_saved = 0
+        self._look: Future[None] | None = None
+        self._looks = 0
+        self._drop_at = 0.0
         self._clients: set[Client] = set()
         self._closed = threading.Event()
 
@@ -100,6 +108,7 @@ class Course:
         With `reply` (a submitted job) an error is told there, and the cluster lives on.
         """
         self.job, self.figures, self.interrupted = job, {}, False
+        self._looks = 0
         self.phase, self._submitter = "preparing", reply
         self._beside(lambda: job.prepare(workers), lambda _: self._prepared(job))
 
@@ -143,7 +152,7 @@ class Course:
 
     def start(self, member: Member) -> None:
         """Gives a worker the job, at its beginning or in the middle."""
-        if self.job is None or self.phase not in ("survey", "training"):
+        if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
         self._tell(member, self.job.start_message(len(self._members.nodes("worker"))))
@@ -162,10 +171,24 @@ class Course:
         elif job.pass_ == "survey" and job.ledger.over:
             job.end_pass()
             self._beside(job.end_survey, lambda _: self._summarised())
-        elif job.pass_ == "train" and job.ledger.over:
+        elif job.pass_ == "train":
+            self._step_training(job, job.ledger, workers)
+
+    def _step_training(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
+        if not (ledger.over or ledger.closed) and (limit := job.limit_reached()):
+            log.info("%s reached: finishing the blocks at work, then saving", limit)
+            self._end_early(job, limit)
+        self._check_look(job)
+        late = [member for member in workers if not (member.finished or member.dropped)]
+        if late and ledger.closed and time.monotonic() >= self._drop_at:
+            for member in late:
+                ledger.release(member.number)
+                member.dropped = True
+                log.warning("%s is not waited for: %.0f s at its block", member.name, DROP_S)
+        elif ledger.over:
             self.answer()
-            saving = self._backup is not None and not self._backup.done()
-            if all(member.finished for member in workers) and not saving:
+            beside = [work for work in (self._backup, self._look) if work is not None]
+            if not late and all(work.done() for work in beside):
                 job.end_pass()
                 self._begin_export()
 
@@ -174,8 +197,12 @@ class Course:
         if self.job is not None and self.job.ledger is not None and not self.interrupted:
             self.interrupted = True
             log.warning("interrupted: finishing the blocks at work, then saving")
-            self.job.ledger.close()
-            self.answer()
+            self._end_early(self.job, "interrupt")
+
+    def _end_early(self, job: Job, why: str) -> None:
+        job.end_early(why)
+        self._drop_at = time.monotonic() + DROP_S
+        self.answer()
 
     def close(self) -> None:
         """Refuses whatever still waits and lets go of threads and unpacked input."""
@@ -192,23 +219,41 @@ class Course:
 
     def lease(self, member: Member, pass_: str, reply: Reply) -> None:
         """A worker wants a block; answered now or when it is known that there is none."""
+        if member.dropped:
+            reply(messages.Leased(-1))
+            return
         self._running()
         self._leases.append((member, pass_, reply))
         self.answer()
 
     def done(self, member: Member, message: messages.Done, reply: Reply) -> None:
         """A worker finished a block."""
-        if not self._running().done(message, member.number):
+        if member.dropped:
+            reply(messages.Enough())
+            return
+        job = self._running()
+        if not job.done(message, member.number):
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / message.seconds
-        reply(messages.Ok())
+        closed = job.ledger is not None and job.ledger.closed
+        reply(messages.Enough() if closed else messages.Ok())
         self.answer()
+
+    def finished(self, member: Member, figures: dict[str, float]) -> None:
+        """A worker has ended its part of the job."""
+        if member.dropped:  # of this job or, in a session, of one that ended without it
+            member.dropped = False
+            return
+        member.finished, member.figures, member.state = True, figures, "finished"
+        if self.job is not None and self.job.ledger is not None and self.job.ledger.closed:
+            self.job.ledger.release(member.number)  # the block that it had prefetched
+            self.answer()
 
     def summarise(self, member: Member, reply: Reply) -> None:
         """A worker waits for the merged survey."""
         job = self._running()
-        if job.summary is not None:
+        if job.summary is not None and job.pass_ == "train":
             reply(messages.Summary(job.summary))
         else:
             member.waits = "the survey to be merged"
@@ -242,7 +287,7 @@ class Course:
                 member.waits, member.worked = "", True
                 member.state = "counting" if pass_ == "survey" else "training"
                 reply(lease)
-            elif not current or member.leaving or job.ledger.over:
+            elif not current or member.leaving or job.ledger.over or job.ledger.closed:
                 member.waits = ""
                 reply(messages.Leased(-1))
             else:
@@ -260,6 +305,16 @@ class Course:
         job = self._running()
         assert job.summary is not None
         log.info("survey done, summary of %.1f MB", len(job.summary) / 1e6)
+        load = job.cls.loader(job.settings)
+        if load is None:
+            self._begin_training()
+            return
+        self.phase = "loading"
+        self._beside(lambda: self._with_tables(job, load), lambda _: self._begin_training())
+
+    def _begin_training(self) -> None:
+        job = self._running()
+        assert job.summary is not None
         job.begin_pass("train")
         self.phase = "training"
         self.answer()
@@ -304,15 +359,13 @@ class Course:
 
     def _export(self) -> dict[str, Any]:
         job = self._running()
-        if not job.settings.output:
-            return {}
         begin = time.monotonic()
-        results, close = self._results(job)
-        try:
-            figures = dict(job.cls.export(results))
-        finally:
-            close()
-        return {**figures, "export_s": round(time.monotonic() - begin, 3)}
+        self._inspect(job)
+        figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
+        if job.settings.output:
+            figures |= self._with_tables(job, job.cls.export)
+            figures["export_s"] = round(time.monotonic() - begin, 3)
+        return figures
 
     def _exported(self, figures: dict[str, Any]) -> None:
         self.figures = figures
@@ -368,20 +421,42 @@ class Course:
             job = self.job
             self._backup = _in_thread("snailps-backup", lambda: self._save(job, pushes))
 
+    def _check_look(self, job: Job) -> None:
+        """Has the model's inspector look, once each tenth of the training."""
+        looks = int(job.progress * LOOKS)
+        if looks > self._looks and (self._look is None or self._look.done()):
+            self._looks = looks
+            self._look = _in_thread("snailps-look", lambda: self._inspect(job))
+
+    def _inspect(self, job: Job) -> None:
+        look = job.cls.inspector(job.settings)
+        if look is None:
+            return
+        try:
+            found = self._with_tables(job, look)
+        except Exception as error:  # a look is no reason to lose the model
+            log.error("cannot look at the model, the job goes on: %s", explain(error))
+            return
+        job.validation = {name: list(figures) for name, figures in found.items()}
+
     def _save(self, job: Job, pushes: int) -> None:
         folder = Path(job.settings.param_backup_root)
         folder.mkdir(parents=True, exist_ok=True)
-        results, close = self._results(job)
-        try:
-            path = folder / f"backup-{self._members.life:016x}-{pushes:012d}.npz"
-            write_tables(path, results)
-        finally:
-            close()
+        path = folder / f"backup-{self._members.life:016x}-{pushes:012d}.npz"
+        self._with_tables(job, lambda results: write_tables(path, results))
         log.info("saved all tables after %s pushes to %s", f"{pushes:,}", path)
         self._backups.append(path)  # only what this run wrote is ever removed
         for old in self._backups[:-BACKUPS_KEPT]:
             old.unlink(missing_ok=True)
         del self._backups[:-BACKUPS_KEPT]
+
+    def _with_tables(self, job: Job, work: Callable[[Results], Result]) -> Result:
+        """Calls `work` on the tables of the job; takes as long as that does."""
+        results, close = self._results(job)
+        try:
+            return work(results)
+        finally:
+            close()
 
     def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""

@@ -18,6 +18,7 @@ from snailps.roles.links import connect_shards
 from snailps.roles.node import EXIT_OK, End, Node
 from snailps.roles.status import Status
 from snailps.roles.tables import Table
+from snailps.roles.wires import Wires
 from snailps.roles.worker import Keys, Rows
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -40,6 +41,7 @@ class Driver(Node):
     def __init__(self, settings: ClusterSettings) -> None:
         super().__init__(Role.DRIVER, settings)
         self._client: Client | None = None
+        self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self.routed = threading.Event()
 
@@ -47,8 +49,9 @@ class Driver(Node):
         """Takes the route; everything else as any node."""
         if isinstance(message, messages.TakeRoute):
             assert self.welcome is not None
+            route = Route.from_dict(message.route)
             self._client = connect_shards(
-                Route.from_dict(message.route),
+                route,
                 Role.DRIVER,
                 node=self.welcome.node,
                 incarnation=self.welcome.incarnation,
@@ -56,6 +59,7 @@ class Driver(Node):
                 timeout_s=self.settings.request_timeout,
                 give_up=self.ended.is_set,
             )
+            self._wires = Wires(self._client, route)
             self.routed.set()
             return messages.Ok()
         return super().on_message(message)
@@ -94,17 +98,30 @@ class Driver(Node):
         """
         self._ask(messages.Submit(dict(settings)), None)
 
-    def pull(self, table: str, keys: Keys) -> Rows:
-        """Rows of `keys`, float32 (n, dim)."""
+    def pull(self, table: str, keys: Keys, out: Rows | None = None) -> Rows:
+        """Rows of `keys`, float32 (n, dim), in `out` where it is given."""
         number, declared = self._find(table)
-        rows = np.empty((len(keys), declared.dim), np.float32)
-        self.client.pull_async(number, keys, rows).wait()
-        return rows
+        if out is None:
+            out = np.empty((len(keys), declared.dim), np.float32)
+        declared.check_width(out, declared.dim)
+        wire = self._wires.of_pull(declared) if self._wires else 0
+        return self.client.pull(number, keys, out, wire=wire)
+
+    def push(self, table: str, keys: Keys, values: Rows) -> None:
+        """Pushes `values` to the rows of `keys`; returns once they are applied."""
+        self.client.push(*self._pushed(table, keys, values))
 
     def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
         """Starts a push; ``.wait()`` for its end."""
+        return self.client.push_async(*self._pushed(table, keys, values))
+
+    def _pushed(
+        self, table: str, keys: Keys, values: Rows
+    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
-        return self.client.push_async(number, keys, values, merge=declared.check_push(values))
+        merge = declared.check_push(values)
+        wire, feedback = self._wires.of_push(declared) if self._wires else (0, False)
+        return number, keys, values, False, merge, wire, feedback
 
     @property
     def client(self) -> Client:

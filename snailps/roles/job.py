@@ -13,20 +13,23 @@ import math
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from snailps.config import JobSettings, RawConfig, to_mapping
+from snailps.config.fields import Settings
 from snailps.data.blocks import Block, cut, expand, read_block
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, ProtocolError
-from snailps.roles.ledger import Ledger
+from snailps.roles.ledger import Entry, Ledger
 from snailps.roles.worker import Surveyor, Worker, load_class
 from snailps.transport import messages
 from snailps.transport.frame import CONTROL_BODY_MAX
 
 RATE_WINDOW_S = 10.0
+RECENT_BLOCKS = 16
+"""The loss shown, and compared with `target_loss`, is the mean over so many blocks."""
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
 """It travels in one message."""
 _MASK64 = (1 << 64) - 1
@@ -38,6 +41,26 @@ def block_seed(seed: int, number: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
     return x ^ (x >> 31)
+
+
+def job_settings(
+    cls: type[Worker], raw: RawConfig, also_known: Iterable[type[Settings]] = ()
+) -> JobSettings:
+    """Settings of a job, with what files that they name add to them, checked.
+
+    Raises
+    ------
+    SnailError
+        A setting is wrong, or contradicts such a file.
+    """
+
+    def explicit(name: str) -> str | None:
+        entry = raw.explicit(name, cls.Settings)
+        return None if entry is None else entry.origin
+
+    settings = cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit)
+    cls.check(settings)
+    return settings
 
 
 class Job:
@@ -67,8 +90,7 @@ class Job:
                 "(config/fasttext.conf shows a whole job)"
             )
         self.cls: type[Worker] = load_class(entry.value, entry.origin)
-        self.settings: JobSettings = raw.build(self.cls.Settings, also_known=also_known)
-        self.cls.check(self.settings)
+        self.settings = job_settings(self.cls, raw, also_known)
         self.worker_class = entry.value
         self.surveyor: Surveyor | None = self.cls.surveyor(self.settings)
         self.summary: bytes | None = None
@@ -84,7 +106,10 @@ class Job:
         self._pass_begun = self._begun
         self._rates: deque[tuple[float, int]] = deque()
         self._losses: list[list[float]] = []
-        self._recent: deque[tuple[float, float]] = deque(maxlen=16)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_BLOCKS)
+        self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
+        self.ended_by = ""
+        self.validation: dict[str, list[tuple[str, float]]] = {}
         self._lr: float | None = None
         self._seconds: dict[str, float] = {}
         self._block_units = 0
@@ -145,7 +170,12 @@ class Job:
     def begin_pass(self, name: str) -> None:
         """Opens the book of leases of "survey" or "train"."""
         self.pass_ = name
-        self.ledger = Ledger(self._blocks, self.settings.epochs if name == "train" else 1)
+        train = name == "train"
+        self.ledger = Ledger(
+            self._blocks,
+            self.settings.epochs if train else 1,
+            self.settings.max_steps if train else 0,
+        )
         self.units = 0
         self._pass_begun = self._clock()
         self._rates.clear()
@@ -155,6 +185,51 @@ class Job:
     def end_pass(self) -> None:
         """Notes how long the pass took."""
         self._seconds[self.pass_] = self._clock() - self._pass_begun
+
+    def limit_reached(self) -> str:
+        """Name of the setting that ends the training now; empty while none does."""
+        settings = self.settings
+        if settings.max_seconds and self._elapsed_s >= settings.max_seconds:
+            return "max_seconds"
+        enough = len(self._recent) >= min(RECENT_BLOCKS, len(self._blocks))
+        if settings.target_loss and enough and self.loss is not None:
+            return "target_loss" if self.loss <= settings.target_loss else ""
+        return ""
+
+    def end_early(self, why: str) -> None:
+        """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
+        assert self.ledger is not None
+        self.ended_by = why
+        self.ledger.close()
+
+    @property
+    def progress(self) -> float:
+        """Share of the pass, 0 to 1: of its bytes, or of `max_seconds` where that is more."""
+        assert self.ledger is not None
+        limit_s = self.settings.max_seconds if self.pass_ == "train" else 0.0
+        spent = min(1.0, self._elapsed_s / limit_s) if limit_s else 0.0
+        return max(self.ledger.progress, spent)
+
+    @property
+    def _elapsed_s(self) -> float:
+        """Seconds of the present pass."""
+        return self._clock() - self._pass_begun
+
+    def _shares(self, entry: Entry) -> list[float]:
+        """Share of the training before and after a block that is leased now.
+
+        A worker leases a block when it begins the one before it.  So where time is limited, the
+        block begins one mean duration of a block from now, and ends another one later.
+        """
+        shares = [entry.before, entry.after]
+        limit_s = self.settings.max_seconds
+        if limit_s and self.pass_ == "train":
+            block_s = sum(self._durations) / max(1, len(self._durations))
+            shares = [
+                min(1.0, max(share, (self._elapsed_s + blocks * block_s) / limit_s))
+                for blocks, share in enumerate(shares, 1)
+            ]
+        return shares
 
     def pass_text(self) -> str:
         """Where the training is, for people; empty outside it."""
@@ -187,7 +262,7 @@ class Job:
             entry.block.stop,
             entry.epoch,
             block_seed(self.settings.seed, entry.number),
-            [entry.before, entry.after],
+            self._shares(entry),
         )
 
     def content(self, number: int, unit: str) -> bytes:
@@ -226,6 +301,7 @@ class Job:
             assert self.surveyor is not None
             self.surveyor.add(message.blob)
             return True
+        self._durations.append(message.seconds)
         examples = message.metrics.get("examples", 0.0)
         loss = message.metrics.get("loss", math.nan)
         if examples > 0 and not math.isnan(loss):
@@ -271,7 +347,9 @@ class Job:
         seconds = self._seconds.get("train", 0.0)
         last = [sums for sums in self._losses if sums[1] > 0]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
+        whole = self.settings.epochs * len(self._blocks)
         return {
+            "ended_by": self.ended_by or ("max_steps" if self.ledger.size < whole else "epochs"),
             f"{kind}_per_s": round(self.units / seconds, 1) if seconds else None,
             kind: self.units,
             "train_s": round(seconds, 3),

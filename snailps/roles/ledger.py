@@ -34,11 +34,13 @@ class Ledger:
         At least one.
     epochs : int
         How often each is handed out; entry ``e * len(blocks) + b`` is block b in epoch e.
+    limit : int
+        Most entries; 0: no limit.
     """
 
-    def __init__(self, blocks: Sequence[Block], epochs: int = 1) -> None:
+    def __init__(self, blocks: Sequence[Block], epochs: int = 1, limit: int = 0) -> None:
         self._blocks = tuple(blocks)
-        self._size = len(self._blocks) * epochs
+        self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
         self._next = 0
         self._back: deque[int] = deque()
         self._leases: dict[int, int] = {}
@@ -46,10 +48,11 @@ class Ledger:
         self._closed = False
         sizes = [block.stop - block.start for block in self._blocks]
         self._epoch_bytes = sum(sizes)
-        self._total_bytes = self._epoch_bytes * epochs
         self._before = [0]
         for size in sizes:
             self._before.append(self._before[-1] + size)
+        whole, rest = divmod(self._size, len(self._blocks))
+        self._total_bytes = self._epoch_bytes * whole + self._before[rest]
         self._done_bytes = 0
 
     def entry(self, number: int) -> Entry:
@@ -99,6 +102,11 @@ class Ledger:
     def close(self) -> None:
         """Gives out nothing more; what is leased may still be finished."""
         self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        """`close` was called."""
+        return self._closed
 
     @property
     def over(self) -> bool:

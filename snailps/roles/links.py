@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from snailps import kernels
 from snailps.store.route import Route
 from snailps.transport._client import Client
 from snailps.transport.control import dial, show
@@ -57,7 +58,9 @@ def connect_shards(
         sock.setblocking(False)
         return sock.detach()
 
-    client = Client(connect, names, route.owner, route.epoch, job, incarnation, timeout_s)
+    client = Client(
+        connect, names, route.owner, route.epoch, job, incarnation, timeout_s, kernels.wire_ops()
+    )
     try:
         client.start()
     except BaseException:

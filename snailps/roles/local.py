@@ -45,16 +45,16 @@ class LocalTable:
     def __init__(self, driver: Driver, table: Table) -> None:
         self._driver, self.declaration = driver, table
 
-    def pull(self, keys: Sequence[int] | Keys) -> Rows:
-        """Rows of `keys` (any integers from 0), float32 (n, dim)."""
-        return self._driver.pull(self.declaration.name, _as_keys(keys))
+    def pull(self, keys: Sequence[int] | Keys, out: Rows | None = None) -> Rows:
+        """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` where it is given."""
+        return self._driver.pull(self.declaration.name, _as_keys(keys), out)
 
     def push(self, keys: Sequence[int] | Keys, values: Any) -> None:
         """Pushes `values` (n, dim) to the rows of `keys`; returns once they are applied."""
         rows = np.ascontiguousarray(values, np.float32)
         if rows.ndim == 1:
             rows = rows.reshape(len(keys), -1)
-        self._driver.push_async(self.declaration.name, _as_keys(keys), rows).wait()
+        self._driver.push(self.declaration.name, _as_keys(keys), rows)
 
 
 class LocalTensor:
@@ -72,7 +72,7 @@ class LocalTensor:
         """Pushes `values` of its shape; returns once they are applied."""
         tensor = self.declaration
         rows = tensor.to_rows(np.asarray(values))
-        self._driver.push_async(tensor.name, tensor.keys(), rows).wait()
+        self._driver.push(tensor.name, tensor.keys(), rows)
 
 
 def _as_keys(keys: Sequence[int] | Keys) -> Keys:

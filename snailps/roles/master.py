@@ -85,6 +85,7 @@ class Master:
         self._stop_at: float | None = None
         self._status_at = self._stats_at = self._log_at = 0.0
         self._log_file: TextIO | None = None
+        self._logged: dict[str, list[tuple[str, float]]] = {}
         self.verdict = ""
         """Why the cluster ended; empty for the ordinary end."""
 
@@ -191,9 +192,12 @@ class Master:
         if now >= self._status_at:
             self._status_at = now + STATUS_S
             self._on_status(self.status())
-        busy = self._course.phase in ("survey", "training", "exporting")
-        if self._log_file is not None and now >= self._log_at and busy:
+        busy = self._course.phase in ("survey", "loading", "training", "exporting")
+        job = self._course.job
+        news = job is not None and job.validation is not self._logged
+        if self._log_file is not None and busy and (now >= self._log_at or news):
             self._log_at = now + self._settings.json_log_interval
+            self._logged = job.validation if job is not None else {}
             self._write_log()
 
     def _ready(self, member: Member) -> None:
@@ -201,8 +205,8 @@ class Master:
             self._course.start(member)
 
     def _trouble(self, member: Member, text: str) -> None:
-        """A member cannot go on: the end of the job, unless it only just came to help."""
-        if member.late and not member.worked and member.role == "worker":
+        """A member cannot go on: the end of the job, unless it just came or is past its part."""
+        if member.dropped or (member.late and not member.worked and member.role == "worker"):
             log.warning("%s is sent away, the others go on: %s", member.name, text)
             self._server.note(member.peer, messages.Stop(True, text))
             self._members.remove(member)
@@ -305,7 +309,7 @@ class Master:
             self._members.remove(member)
             if self._session and not self._members.nodes("driver"):
                 self._stop(EXIT_OK, "the driver is gone")
-        elif member.role == "worker" and member.leaving and said_bye:
+        elif member.role == "worker" and (member.dropped or (member.leaving and said_bye)):
             self._members.remove(member)
             returned = self._course.released(member)
             log.info("%s left, %d blocks returned", member.name, returned)
@@ -359,7 +363,7 @@ class Master:
     def _on_note(self, peer: Peer, message: messages.Message) -> None:
         member = _member_of(peer, message)
         if isinstance(message, messages.Finished):
-            member.finished, member.figures, member.state = True, message.figures, "finished"
+            self._course.finished(member, message.figures)
         elif isinstance(message, messages.Failed):
             self._trouble(member, f"failed: {message.text}")
         elif isinstance(message, messages.Leaving):
@@ -381,7 +385,7 @@ class Master:
                 f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
                 "on_node_loss is 'stop'"
             )
-        elif self._course.phase not in ("survey", "training"):
+        elif self._course.phase not in ("survey", "loading", "training"):
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
         self._course.answer()
 
@@ -410,7 +414,7 @@ class Master:
         return {
             "phase": self._phase if self._phase != "idle" else self._course.phase,
             "waiting_for": self._members.missing() if self._phase == "forming" else "",
-            "progress": ledger.progress if ledger is not None else 0.0,
+            "progress": job.progress if job is not None and ledger is not None else 0.0,
             "pass_": job.pass_text() if job is not None else "",
             "unit": job.cls.counts if job is not None else "examples",
             "units": job.units if job is not None else 0,
@@ -422,6 +426,7 @@ class Master:
             "blocks": blocks,
             "nodes": [member.status() for member in self._members.all.values()],
             "message": self.verdict,
+            "validation": job.validation if job is not None else {},
             "figures": dict(self._course.figures),
         }
 

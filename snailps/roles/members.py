@@ -50,6 +50,8 @@ class Member:
         It joined after the start.
     worked : bool
         It has had a block.
+    dropped : bool
+        The job ended without the block it still works on.
     since : float
         When it registered, monotonic seconds.
     rate : float or None
@@ -71,6 +73,7 @@ class Member:
     leaving: bool = False
     late: bool = False
     worked: bool = False
+    dropped: bool = False
     since: float = field(default_factory=time.monotonic)
     rate: float | None = None
     figures: dict[str, Any] = field(default_factory=dict)

@@ -62,6 +62,7 @@ class Server(Node):
                 listener,
                 self._make_session,
                 kernels.row_ops(),
+                kernels.wire_ops(),
                 welcome.frag_num,
                 self.settings.request_timeout,
                 f"snailps-shard-{index}",

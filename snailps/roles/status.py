@@ -13,6 +13,7 @@ Phase = Literal[
     "ready",
     "idle",
     "survey",
+    "loading",
     "training",
     "exporting",
     "stopping",
@@ -46,6 +47,8 @@ class Status(TypedDict):
 
     `progress` is the share of the present pass, 0 to 1; `units` counts words or examples since
     its start, `units_per_s` is the present rate; `elapsed_s` counts from the birth of the master.
+    `validation` is what the model's inspector saw last (for word vectors: words and their
+    neighbours with cosines), empty before.
     """
 
     phase: Phase
@@ -62,4 +65,5 @@ class Status(TypedDict):
     blocks: BlockCounts
     nodes: list[NodeStatus]
     message: str
+    validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]

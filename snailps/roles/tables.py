@@ -22,12 +22,13 @@ TENSOR_CHUNK = 1024
 """Values of a tensor in one row: 4 KiB, so that a frame carries 64 rows and even a small tensor
 spreads over the shards."""
 _SHARED_WITH_TENSOR = (
-    "access", "init", "scale", "lr", "eps", "seed", "beta1", "beta2", "l1", "l2", "beta",
+    "access", "init", "scale", "lr", "eps", "seed", "beta1", "beta2", "l1", "l2", "beta", "wire",
 )  # fmt: skip
 _ACCESS = {"add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5}  # of _ops.pxd
 _PYTHON = 6
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2}
 _TRACK = {"": 0, "touch": 1, "version": 2, "touch+version": 3}
+_WIRE = ("float32", "float16", "bfloat16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
 _ADDS_STATE = {"add", "sgd", "adagrad", "ftrl"}
@@ -70,6 +71,10 @@ class Table:
     track : str
         What is kept beside each row: ``""``, ``touch`` (tick of its last push), ``version``
         (number of the push that changed it last) or ``touch+version``.
+    wire : str
+        Type of the rows while they travel: ``float32``, ``float16``, ``bfloat16``, ``int8`` (with
+        a scale a row) or ``auto``: float16 where the network is slow, else float32.  In memory
+        they are float32; rows with state and those of ``average`` travel as float32 always.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Table:
     l2: float = 0.0
     beta: float = 1.0
     track: str = ""
+    wire: str = "float32"
 
     def __post_init__(self) -> None:
         def refuse(what: str, expected: str, got: object) -> ConfigError:
@@ -124,6 +130,8 @@ class Table:
             raise refuse("dtype", "float32, the only one so far", self.dtype)
         if not isinstance(self.track, str) or self.track not in _TRACK:
             raise refuse("track", " or ".join(map(repr, _TRACK)), self.track)
+        if self.wire not in _WIRE:
+            raise refuse("wire", " or ".join(_WIRE), self.wire)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a message."""
@@ -216,7 +224,7 @@ class Tensor:
         As of a `Table`.
     shape : tuple of int
         Sizes of the axes, each at least 1.
-    access, init, scale, lr, eps, seed, beta1, beta2, l1, l2, beta
+    access, init, scale, lr, eps, seed, beta1, beta2, l1, l2, beta, wire
         As of a `Table`.
 
     Notes
@@ -238,6 +246,7 @@ class Tensor:
     l1: float = 0.0
     l2: float = 0.0
     beta: float = 1.0
+    wire: str = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))

@@ -22,6 +22,7 @@ from snailps.config import JobSettings
 from snailps.errors import MisuseError
 from snailps.roles.loading import load_named
 from snailps.roles.tables import Table, Tensor
+from snailps.roles.wires import Wires
 from snailps.transport._client import Client, Pending
 
 __all__ = ["Block", "Pending", "Results", "Surveyor", "Worker", "load_class"]
@@ -83,7 +84,7 @@ class Surveyor(Protocol):
 
 
 class Results:
-    """The finished model as the master's export sees it: settings, summary, and the tables.
+    """The model as the master sees it, before, during or after training: settings, summary, tables.
 
     Attributes
     ----------
@@ -111,8 +112,36 @@ class Results:
     def pull(self, table: str, keys: Keys) -> Rows:
         """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
         rows = np.empty((len(keys), self.tables[table].dim), np.float32)
-        self._client.pull_async(self._numbers[table], keys, rows).wait()
+        self._client.pull(self._numbers[table], keys, rows)
         return rows
+
+    def put(self, table: str, keys: Keys, rows: Rows) -> None:
+        """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
+
+        Parameters
+        ----------
+        table : str
+            Of access method ``add``.
+        keys : numpy.ndarray
+            uint64 (n,), each once.
+        rows : numpy.ndarray
+            float32 (n, dim), finite.
+
+        Notes
+        -----
+        A server adds what is pushed.  So the first value is taken away, which leaves exactly 0,
+        and the row added to that: ``x + (row - x)`` would be off by rounding.  Rows that are so
+        already cost a pull only and are not stored.
+        """
+        if self.tables[table].access != "add":
+            raise MisuseError(f"table {table!r}: put() needs access 'add'")
+        self.tables[table].check_width(rows, self.tables[table].dim)
+        found = self.pull(table, keys)
+        other = np.flatnonzero((found != rows).any(axis=1))
+        keys, number = keys[other], self._numbers[table]
+        if found[other].any():
+            self._client.push_async(number, keys, -found[other], False, False).wait()
+        self._client.push_async(number, keys, rows[other], False, False).wait()
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
         """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim)."""
@@ -159,6 +188,7 @@ class Worker:
         self.workers = 1
         self.summary = b""
         self._client: Client | None = None
+        self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self._tensors: dict[str, Tensor] = {}
 
@@ -203,6 +233,41 @@ class Worker:
         return None
 
     @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """The settings with what follows from a file that they name; at the master, before all.
+
+        Parameters
+        ----------
+        explicit : callable
+            Name of a setting -> where the user set it, None where nobody did.
+
+        Raises
+        ------
+        SnailError
+            The file cannot be read, or contradicts a setting that the user made.
+        """
+        return settings
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Puts the rows that the tables begin with, at the master, between survey and training.
+
+        None (the default): all rows begin as `tables` says.  Only for models with a `surveyor`.
+        """
+        return None
+
+    @classmethod
+    def inspector(
+        cls, settings: JobSettings
+    ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
+        """Looks at the model now and then during the training, and at its end, at the master.
+
+        What it returns is shown and logged: for each name a few other names with figures.
+        None (the default): there is nothing to look at.
+        """
+        return None
+
+    @classmethod
     def check(cls, settings: JobSettings) -> None:
         """Refuses settings that do not fit each other, at the master, before anything starts.
 
@@ -230,7 +295,15 @@ class Worker:
 
     # --- to be used by the model -----------------------------------------------------------
 
-    def pull(self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False) -> Rows:
+    def pull(
+        self,
+        table: str,
+        keys: Keys,
+        out: Rows | None = None,
+        *,
+        state: bool = False,
+        held: Keys | None = None,
+    ) -> Rows:
         """Rows of `keys` as they are now.
 
         Parameters
@@ -242,25 +315,59 @@ class Worker:
             float32 (n, dim) to be filled; rows contiguous, their stride free.
         state : bool
             The optimiser's state behind the weights: rows are ``dim + Table.state_floats`` wide.
+        held : numpy.ndarray, optional
+            uint64 (n,), for tables with ``track="version"``: numbers that an earlier pull left
+            here for what `out` holds, 0 where it holds nothing.  Rows that have not changed since
+            do not travel and stay as they are; the numbers become those of now.
 
         Returns
         -------
         numpy.ndarray
             float32 (n, dim).
         """
-        rows: Rows = self.pull_async(table, keys, out, state=state).wait()
-        return rows
+        number, out, wire = self._pulled(table, keys, out, state, held)
+        return self._client.pull(number, keys, out, state, wire, held)  # type: ignore[union-attr]
 
     def pull_async(
-        self, table: str, keys: Keys, out: Rows | None = None, *, state: bool = False
+        self,
+        table: str,
+        keys: Keys,
+        out: Rows | None = None,
+        *,
+        state: bool = False,
+        held: Keys | None = None,
+        ahead: bool = False,
     ) -> Pending:
-        """Starts a pull; ``.wait()`` gives the rows."""
+        """Starts a pull; ``.wait()`` gives the rows.
+
+        With `ahead` it may overtake own pushes that are still on their way: `correct` the rows
+        with each of them.
+
+        Raises
+        ------
+        MisuseError
+            Wrong shape, or `held` without `out` or for a table without versions.
+        """
+        number, out, wire = self._pulled(table, keys, out, state, held)
+        return self._client.pull_async(  # type: ignore[union-attr]
+            number, keys, out, state, wire, held, ahead
+        )
+
+    def _pulled(
+        self, table: str, keys: Keys, out: Rows | None, state: bool, held: Keys | None
+    ) -> tuple[int, Rows, int]:
+        """Number of the table, where the rows go, and as what they travel."""
         number, declared = self._find(table)
         width = declared.dim + declared.state_floats if state else declared.dim
+        if held is not None and (out is None or "version" not in declared.track):
+            raise MisuseError(
+                f"table {table!r}: a pull of changes needs the rows held, as `out`, and a table "
+                'declared with track="version"'
+            )
         if out is None:
             out = np.empty((len(keys), width), np.float32)
         declared.check_width(out, width)
-        return self._client.pull_async(number, keys, out, state)  # type: ignore[union-attr]
+        return number, out, self._wires.of_pull(declared, state)  # type: ignore[union-attr]
 
     def push(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> None:
         """Hands `values` to the table's access method, row by row; returns once it is done.
@@ -281,15 +388,21 @@ class Worker:
         MisuseError
             Wrong shape, or the table's state does not add up.
         """
-        self.push_async(table, keys, values, state=state).wait()
+        arguments = self._pushed(table, keys, values, state)
+        self._client.push(*arguments)  # type: ignore[union-attr]
 
     def push_async(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> Pending:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
+        arguments = self._pushed(table, keys, values, state)
+        return self._client.push_async(*arguments)  # type: ignore[union-attr]
+
+    def _pushed(
+        self, table: str, keys: Keys, values: Rows, state: bool
+    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
         merge = declared.check_push(values, state)
-        return self._client.push_async(  # type: ignore[union-attr]
-            number, keys, values, state, merge
-        )
+        wire, feedback = self._wires.of_push(declared, state)  # type: ignore[union-attr]
+        return number, keys, values, state, merge, wire, feedback
 
     def pull_tensor(self, name: str) -> NDArray[np.float32]:
         """A whole tensor as it is now, float32 of its shape."""
@@ -323,10 +436,12 @@ class Worker:
     def _connect(
         self,
         client: Client,
+        wires: Wires,
         tables: Mapping[str, tuple[int, Table]],
         tensors: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        self._client, self._tables, self._tensors = client, dict(tables), dict(tensors)
+        self._client, self._wires = client, wires
+        self._tables, self._tensors = dict(tables), dict(tensors)
 
 
 def load_class(path: str, origin: str) -> type[Worker]:

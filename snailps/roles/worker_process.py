@@ -34,6 +34,7 @@ from snailps.errors import (
 from snailps.roles.links import connect_shards
 from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain, peak_rss_mb
 from snailps.roles.tables import Table, Tensor
+from snailps.roles.wires import Wires
 from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -65,6 +66,7 @@ class WorkerProcess(Node):
         self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()
         self._client: Client | None = None
         self._route: Route | None = None
+        self._wires: Wires | None = None
         self._leaving = False
         self._unreadable: set[str] = set()
 
@@ -126,6 +128,7 @@ class WorkerProcess(Node):
             timeout_s=self.settings.request_timeout,
             give_up=self.ended.is_set,
         )
+        self._wires = Wires(self._client, route)
 
     # --- one job ---------------------------------------------------------------------------
 
@@ -188,7 +191,8 @@ class WorkerProcess(Node):
             table.name: (number, table)
             for number, table in zip(answer.numbers, tables, strict=True)
         }
-        model._connect(self._client, numbered, tensors)
+        assert self._wires is not None
+        model._connect(self._client, self._wires, numbered, tensors)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
         while (lease := self._leased("survey")) is not None:
@@ -221,7 +225,7 @@ class WorkerProcess(Node):
             begin = time.monotonic()
             with _named(model, "train", block):
                 metrics = _numbers(model.train(block))
-            self._ask(
+            answer = self._ask(
                 messages.Done(
                     "train",
                     block.number,
@@ -231,6 +235,8 @@ class WorkerProcess(Node):
                 ),
                 self.settings.request_timeout,
             )
+            if isinstance(answer, messages.Enough):
+                return  # the prefetched block is left as it is
             block = self._await(coming)
             if self._leaving:
                 return

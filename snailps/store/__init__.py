@@ -5,12 +5,15 @@
 
 ================  ==============================================================================
 `route`           fragment -> shard -> endpoint; the hash of keys for NumPy arrays
-`_store`          one shard's rows as an object: setting up, commands, doors for tests
+`_store`          one shard's rows as an object: commands, doors for tests
+`_owned`          its base: fragments, tables and marks; setting up
 ``_tables.pxd``   the same as C: tables, pulls, pushes, marks
+``_changed.pxd``  pulls of only what changed since the asker's copy
 ``_batch.pxd``    lookups of many keys, their cache misses overlapping
 ``_slab.pxd``     index and slab of one table in one fragment, and how they grow
 ``_upkeep.pxd``   ticks and versions beside rows, expiry, rounds of averages
 ``_arena.pxd``    the memory behind them
+``_regions.pxd``  where that comes from: huge pages, touched before they are needed
 ``_marks.pxd``    highest push applied, per incarnation
 ================  ==============================================================================
 

@@ -1,48 +1,31 @@
-# Memory of one shard: huge-page regions, cut into rows and indices, taken back for re-use.
+# Memory of one shard: regions, cut into rows and indices, taken back for re-use.
 #
-#   mmap'd regions -> bump pointer -> exact pieces (chunks of rows: arena_cut)
-#                  -> free lists   -> power-of-two blocks (indices, first chunks: arena_block)
+#   regions (_regions.pxd) -> bump pointer -> exact pieces (chunks of rows: arena_cut)
+#                          -> free lists   -> power-of-two blocks (indices, first chunks: arena_block)
 #
 # Knows no rows, keys or threads.  Regions go back to the system only when the shard ends: a job
 # that once needed the memory needs it again.  Every piece is 64-byte aligned.  NULL = no memory.
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t
 
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *address, size_t length, int prot, int flags, int fd, long offset)
-    int munmap(void *address, size_t length)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS
-
-cdef extern from *:
-    """
-    #include <sys/mman.h>
-    /* Best effort: a kernel without transparent huge pages gives plain ones. */
-    static inline void snail_want_huge_pages(void *address, size_t length) {
-    #ifdef MADV_HUGEPAGE
-        (void)madvise(address, length, MADV_HUGEPAGE);
-    #else
-        (void)address; (void)length;
-    #endif
-    }
-    """
-    void want_huge_pages "snail_want_huge_pages"(void *address, size_t length) noexcept nogil
+from snailps.store._regions cimport (
+    HUGE_BYTES, REGION_HEAD, Region, Spare, munmap, region_map, spare_end, spare_is_late,
+    spare_order, spare_take,
+)
 
 cdef enum:
     BLOCK_MIN = 64                  # a cache line; class c is blocks of 64 << c bytes
     BLOCK_CLASSES = 40
-    REGION_MIN = 2 << 20            # one huge page: all that a small shard takes
-    REGION_MAX = 64 << 20
+    REGION_MIN = HUGE_BYTES         # all that a small shard takes
+    REGION_MAX = 32 << 20           # one and a half of them are touched before they are needed
 
 cdef struct FreeBlock:
     FreeBlock *next
-
-cdef struct Region:                 # heads each region, in its first 64 bytes
-    Region *next
-    uint64_t length
 
 cdef struct Arena:
     char *bump                      # never used, hence zero, up to `end`
     char *end
     Region *regions
+    Spare spare
     uint64_t reserved               # bytes of all regions
     FreeBlock *free[BLOCK_CLASSES]
 
@@ -75,54 +58,51 @@ cdef inline void arena_give(Arena *arena, char *piece, uint64_t length) noexcept
         length -= <uint64_t>BLOCK_MIN << c
 
 
-cdef inline Region *_map_region(Arena *arena, uint64_t length) noexcept nogil:
-    """A region of `length` bytes (a multiple of 2 MiB) on a 2 MiB boundary, or NULL."""
-    cdef uint64_t spare = REGION_MIN
-    cdef char *raw = <char *>mmap(NULL, length + spare, PROT_READ | PROT_WRITE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    cdef uint64_t head
-    cdef Region *region
-    if raw == <char *>-1:
-        return NULL
-    head = (spare - <uintptr_t>raw % spare) % spare
-    if head:
-        munmap(raw, head)
-    munmap(raw + head + length, spare - head)
-    want_huge_pages(raw + head, length)
-    region = <Region *>(raw + head)
-    region.next = arena.regions
-    region.length = length
-    arena.regions = region
-    arena.reserved += length
+cdef inline uint64_t _usual_region(const Arena *arena) noexcept nogil:
+    """Bytes of the next region: they grow with the shard."""
+    cdef uint64_t eighth = arena.reserved // 8 // HUGE_BYTES * HUGE_BYTES
+    return min(max(eighth, <uint64_t>REGION_MIN), <uint64_t>REGION_MAX)
+
+
+cdef inline Region *_new_region(Arena *arena, uint64_t room) noexcept nogil:
+    """A region for a piece of `room` bytes, the spare one if it can be; NULL = no memory."""
+    cdef uint64_t needed = (room + REGION_HEAD + HUGE_BYTES - 1) // HUGE_BYTES * HUGE_BYTES
+    cdef Region *region = spare_take(&arena.spare, needed, False)
+    if region == NULL and spare_is_late(&arena.spare):
+        # This thread touches these pages itself: in small steps, and no more than it must.
+        region = region_map(needed, False)
+    elif region == NULL:
+        region = region_map(max(needed, _usual_region(arena)), True)
+    if region == NULL:
+        region = spare_take(&arena.spare, needed, True)
+    if region != NULL:
+        region.next = arena.regions
+        arena.regions = region
+        arena.reserved += region.length
     return region
 
 
 cdef inline char *arena_cut(Arena *arena, uint64_t length) noexcept nogil:
     """A new piece of exactly `length` bytes (a multiple of 64), all zero."""
-    cdef uint64_t usual = arena.reserved // 8       # regions grow with the shard
-    cdef uint64_t needed
+    cdef uint64_t left = <uint64_t>(arena.end - arena.bump)
     cdef Region *region
     cdef char *piece
-    if length > <uint64_t>(arena.end - arena.bump):
-        usual = min(max(usual, <uint64_t>REGION_MIN), <uint64_t>REGION_MAX)
-        needed = length + BLOCK_MIN
-        if needed < usual:
-            needed = usual
-        needed = (needed + REGION_MIN - 1) // REGION_MIN * REGION_MIN
-        region = _map_region(arena, needed)
+    if length > left:
+        region = _new_region(arena, length)
         if region == NULL:
             return NULL
         # Go on in whichever of the two regions has more left; the rest of the other stays useful.
-        piece = <char *>region + BLOCK_MIN
-        if needed - BLOCK_MIN - length < <uint64_t>(arena.end - arena.bump):
-            arena_give(arena, piece + length, needed - BLOCK_MIN - length)
+        piece = <char *>region + REGION_HEAD
+        if region.length - REGION_HEAD - length < left:
+            arena_give(arena, piece + length, region.length - REGION_HEAD - length)
             return piece
-        if arena.end != arena.bump:
-            arena_give(arena, arena.bump, <uint64_t>(arena.end - arena.bump))
+        arena_give(arena, arena.bump, left)
         arena.bump = piece
-        arena.end = <char *>region + needed
+        arena.end = <char *>region + region.length
     piece = arena.bump
     arena.bump += length
+    if <uint64_t>(arena.end - arena.bump) < _usual_region(arena) // 2:
+        spare_order(&arena.spare, _usual_region(arena))
     return piece
 
 
@@ -148,6 +128,7 @@ cdef inline void arena_end(Arena *arena) noexcept nogil:
     """Gives every region back to the system."""
     cdef Region *region = arena.regions
     cdef Region *following
+    spare_end(&arena.spare)
     while region != NULL:
         following = region.next
         munmap(region, region.length)

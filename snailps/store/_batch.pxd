@@ -49,15 +49,22 @@ cdef inline void hash_batch(Batch *batch, Part *part, const uint64_t *keys,
         fetch(&buckets[tag & mask])
 
 
+cdef inline void fetch_row(const char *row, uint32_t row_bytes) noexcept nogil:
+    cdef uint32_t offset
+    if row_bytes > FETCH_BYTES:
+        row_bytes = FETCH_BYTES
+    for offset in range(0, row_bytes, 64):
+        fetch(row + offset)
+    fetch(row + row_bytes - 1)
+
+
 cdef inline void find_rows(Batch *batch, const Slab *slab, uint32_t n,
                             uint32_t row_bytes) noexcept nogil:
     """Second step: the first row whose tag fits.  Only its line of the index is read."""
-    cdef uint32_t i, found, slot, offset
+    cdef uint32_t i, found, slot
     cdef const Bucket *bucket
     cdef Part *part
     cdef char *row
-    if row_bytes > FETCH_BYTES:
-        row_bytes = FETCH_BYTES
     for i in range(n):
         part = batch.parts[i]
         bucket = &part.buckets[batch.tags[i] & part.mask]
@@ -66,9 +73,7 @@ cdef inline void find_rows(Batch *batch, const Slab *slab, uint32_t n,
         row = NULL
         if slot:
             row = row_at(slab, part, slot - 1)
-            for offset in range(0, row_bytes, 64):
-                fetch(row + offset)
-            fetch(row + row_bytes - 1)
+            fetch_row(row, row_bytes)
         batch.rows[i] = row
 
 

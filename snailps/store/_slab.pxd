@@ -73,7 +73,7 @@ cdef struct Part:               # 64 bytes
     uint32_t chunk_num
     uint32_t chunk_cap
     uint32_t first_class        # block class of the first chunk while it is a small one
-    uint64_t version            # of its newest push; 0 = none, or not tracked
+    uint64_t version            # of its newest change; 0 = none, or not tracked
 
 cdef struct Slab:               # the rows of one table in one shard
     Part *parts                 # by fragment
@@ -87,6 +87,7 @@ cdef struct Slab:               # the rows of one table in one shard
     const uint32_t *tick        # the caller's clock
     uint32_t touch_at           # bytes from the key to the tick of the last push; 0 = not tracked
     uint32_t version_at         # ... to the version
+    uint64_t *deleted           # by fragment: version of the newest deletion; NULL = not tracked
     uint32_t stride             # bytes from one row's key to the next one's
     uint32_t chunk_rows
     uint32_t chunk_shift        # 1 << chunk_shift >= chunk_rows: slot = chunk << shift | place
@@ -393,6 +394,9 @@ cdef inline bint part_delete(Slab *slab, Part *part, uint64_t key, uint32_t tag)
         return False
     memcpy(row_at(slab, part, slot - 1), &following, KEY_BYTES)
     part.free_slot = slot
+    if slab.deleted != NULL:
+        part.version += 1
+        slab.deleted[part - slab.parts] = part.version
     part.rows -= 1
     slab.rows -= 1
     return True

@@ -1,12 +1,6 @@
 # One shard's rows as an object; what C code does with them is in _tables.pxd.
-from libc.stdint cimport uint32_t
-
-from snailps.store._tables cimport Shard, Table
+from snailps.store._owned cimport OwnedShard
 
 
-cdef class ShardStore:
-    cdef Shard *shard       # lives as long as this object
-    cdef object _ops        # keeps the capsule of row operations, and so its module, alive
-    cdef Table *_table(self, table_id) except NULL
-    cdef Table *_tracking(self, table_id, what) except NULL
-    cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF
+cdef class ShardStore(OwnedShard):
+    pass

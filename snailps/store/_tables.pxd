@@ -16,14 +16,14 @@ from libc.string cimport memcpy, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps, RowStep
-from snailps.store._arena cimport Arena, arena_cut, arena_used
+from snailps.store._arena cimport BLOCK_MIN, Arena, arena_cut, arena_used
 from snailps.store._batch cimport Batch, batch_rows, copy_rows, fetch, find_rows, hash_batch
 from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
 from snailps.store._slab cimport (
     CHUNK_BYTES, KEY_BYTES, NO_BUCKET, Bucket, Part, Slab, holds_row, key_of, part_clear,
-    part_drop, part_find, part_insert, row_at, slot_of, weights_of,
+    part_find, part_insert, row_at, slot_of, weights_of,
 )
-from snailps.store._upkeep cimport track_push
+from snailps.store._upkeep cimport drop_rows, track_push
 
 cdef enum:                      # what a table keeps beside its rows
     TRACK_TOUCH = 1
@@ -116,15 +116,26 @@ cdef inline void store_pull(Shard *shard, Table *table, uint32_t fragment, const
     cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
     cdef uint32_t m
     cdef uint32_t most = batch_rows(row_bytes)
-    cdef Batch batch
-    while n:
-        m = min(n, most)
-        hash_batch(&batch, part, keys, m)
-        find_rows(&batch, slab, m, row_bytes)
-        copy_rows(&batch, slab, keys, m, out, floats)
-        keys += m
-        out += <uint64_t>m * floats
-        n -= m
+    cdef uint32_t hashed = 0        # keys through the first step of a lookup,
+    cdef uint32_t found = 0         # ... the second,
+    cdef uint32_t done = 0          # ... the third
+    cdef uint32_t turn = 0
+    cdef Batch[3] batches
+    while done < n:
+        if hashed < n:
+            m = min(n - hashed, most)
+            hash_batch(&batches[turn % 3], part, keys + hashed, m)
+            hashed += m
+        if turn >= 1 and found < n:
+            m = min(n - found, most)
+            find_rows(&batches[(turn - 1) % 3], slab, m, row_bytes)
+            found += m
+        if turn >= 2:
+            m = min(n - done, most)
+            copy_rows(&batches[(turn - 2) % 3], slab, keys + done, m,
+                      out + <uint64_t>done * floats, floats)
+            done += m
+        turn += 1
 
 
 # The same for keys of any fragments, which it works out itself: lookups of different fragments
@@ -297,7 +308,7 @@ cdef inline void store_disown(Shard *shard, uint32_t fragment) noexcept nogil:
     cdef uint32_t t
     for t in range(shard.table_cap):
         if shard.tables[t] != NULL:
-            part_drop(&shard.tables[t].slab, &shard.tables[t].slab.parts[fragment])
+            drop_rows(&shard.tables[t].slab, &shard.tables[t].slab.parts[fragment])
     marks_drop(&shard.fragments[fragment].marks)
     shard.fragments[fragment].owned = False
 
@@ -309,6 +320,7 @@ cdef inline Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim,
     cdef Table **tables
     cdef Table *table
     cdef Slab *slab
+    cdef uint64_t *deleted = NULL
     cdef uint32_t f
     while table_cap <= table_id:
         table_cap *= 2
@@ -324,7 +336,9 @@ cdef inline Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim,
         return NULL
     slab = &table.slab
     slab.parts = <Part *>arena_cut(&shard.arena, shard.frag_num * sizeof(Part))
-    if slab.parts == NULL:
+    if track & TRACK_VERSION:
+        deleted = <uint64_t *>arena_cut(&shard.arena, (shard.frag_num + 7) // 8 * BLOCK_MIN)
+    if slab.parts == NULL or (track & TRACK_VERSION and deleted == NULL):
         free(table)
         return NULL
     slab.no_bucket = <Bucket *>NO_BUCKET
@@ -345,9 +359,11 @@ cdef inline Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim,
     if track & TRACK_VERSION:
         slab.version_at = slab.stride
         slab.stride += sizeof(uint64_t)
+        slab.deleted = deleted
     slab.chunk_rows = max(CHUNK_BYTES // slab.stride, <uint32_t>1)
     while <uint32_t>1 << slab.chunk_shift < slab.chunk_rows:
         slab.chunk_shift += 1
     slab.chunk_bytes = (<uint64_t>slab.chunk_rows * slab.stride + 63) // 64 * 64
     shard.tables[table_id] = table
     return table
+

@@ -22,12 +22,21 @@ cdef inline void track_push(const Slab *slab, const Part *part, char *row) noexc
         memcpy(row + slab.version_at, &part.version, sizeof(uint64_t))
 
 
+cdef inline void drop_rows(Slab *slab, Part *part) noexcept nogil:
+    """Drops all rows of a part; its version goes on, and where there were rows they are deleted."""
+    cdef uint64_t version = part.version
+    if part.rows and slab.deleted != NULL:
+        version += 1
+        slab.deleted[part - slab.parts] = version
+    if part.used:
+        part_drop(slab, part)
+    part.version = version              # never counts backwards: others compare with it
+
+
 cdef inline void drop_if_empty(Slab *slab, Part *part) noexcept nogil:
     """Gives the memory of a part that lost its last row to the others."""
-    cdef uint64_t version = part.version
-    if part.rows == 0 and part.used:
-        part_drop(slab, part)
-        part.version = version          # never counts backwards: others compare with it
+    if part.rows == 0:
+        drop_rows(slab, part)
 
 
 cdef inline uint64_t expire_part(Slab *slab, Part *part, uint32_t before) noexcept nogil:

@@ -25,6 +25,7 @@ class Client:
         job: int,
         incarnation: int,
         timeout_s: float = 60.0,
+        wire_ops: object = None,
     ) -> None: ...
     def start(self) -> None: ...
     def pull_async(
@@ -33,6 +34,9 @@ class Client:
         keys: NDArray[np.uint64],
         rows: NDArray[np.float32],
         state: bool = False,
+        wire: int = 0,
+        held: NDArray[np.uint64] | None = None,
+        ahead: bool = False,
     ) -> Pending: ...
     def push_async(
         self,
@@ -41,7 +45,28 @@ class Client:
         values: NDArray[np.float32],
         state: bool = False,
         merge: bool = False,
+        wire: int = 0,
+        feedback: bool = True,
     ) -> Pending: ...
+    def pull(
+        self,
+        table: int,
+        keys: NDArray[np.uint64],
+        rows: NDArray[np.float32],
+        state: bool = False,
+        wire: int = 0,
+        held: NDArray[np.uint64] | None = None,
+    ) -> NDArray[np.float32]: ...
+    def push(
+        self,
+        table: int,
+        keys: NDArray[np.uint64],
+        values: NDArray[np.float32],
+        state: bool = False,
+        merge: bool = False,
+        wire: int = 0,
+        feedback: bool = True,
+    ) -> None: ...
     def scan(
         self, table: int, dim: int, fragments: Iterable[int], shard: int
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]: ...
@@ -50,6 +75,7 @@ class Client:
     ) -> int: ...
     def flush(self, timeout_s: float | None = None) -> None: ...
     def fail(self, text: str) -> None: ...
+    def pack(self, on: bool) -> None: ...
     def counters(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
     def cut(self, shard: int) -> None: ...

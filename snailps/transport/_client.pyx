@@ -6,15 +6,17 @@
 
 It owns the connections to the shards, the numbers of pushes, and every request until it is
 answered.  It knows no models and no cluster: how to (re)connect is a function it is given, the
-route an array.  One thread of its own sends and receives without the GIL; callers only sort keys
-and wait; a second thread reconnects.  Here are the doors to Python; a request and the sorting of
-its keys are in `_request.pxd`, one connection in `_link.pxd`, the thread in `_exchange.pxd`.
+route an array.  A thread of its own, or a caller while it waits, sends and receives without the GIL;
+a second thread reconnects.  Here are the doors to Python; a request and the sorting of
+its keys are in `_request.pxd`, a connection's parts in `_link.pxd`, their bodies in `_body.pxd`,
+sending and receiving in `_traffic.pxd`, the thread in `_exchange.pxd`.
 
 What holds
 ----------
-* Requests go out in the order of the calls, per shard.  A pull called after a push sees it; a pull
-  called before a push does not, unless the shard had to be asked again or let it wait (the mark
-  that comes with a row says which pushes it contains: see `Client.correct`).
+* Requests go out in the order of the calls, per shard, but for pulls that may go ahead.  A pull
+  called after a push sees it; a pull called before a push does not, unless the shard had to be
+  asked again or let it wait (the mark that comes with a row says which pushes it contains: see
+  `Client.correct`).
 * Nothing is forgotten before it is answered: after a lost connection every open part is sent
   again, in the original order and with its original number, before anything new.
 * Sending never stops receiving: one epoll loop does both, and parts are built only when the
@@ -27,6 +29,7 @@ import threading
 
 import numpy as np
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -38,9 +41,12 @@ from snailps.errors import (
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.session import remote_error
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from snailps._wire cimport WIRE_FLOAT32, WIRE_NUM, WireOps, wire_row_bytes
 from snailps.transport._exchange cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._link cimport Core, IN_BYTES, Link, WINDOW, break_core
+from snailps.transport._owing cimport owing_of
 from snailps.transport._posix cimport *
 from snailps.transport._request cimport (
     KIND_RAW, Order, Request, add_newer, merge_keys, request_free, request_new, sort_keys,
@@ -54,6 +60,7 @@ _SCANNED = struct.Struct("<QII")
 PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs a microsecond
 
 
+@cython.no_gc_clear                 # __dealloc__ needs the client
 cdef class Pending:
     """A pull or push under way.
 
@@ -68,7 +75,7 @@ cdef class Pending:
     cdef Request *request
     cdef Client client
     cdef readonly object rows
-    cdef object keys                # keeps a raw body alive
+    cdef object keys                # keeps a raw body, or the numbers of a pull, alive
     cdef str what
     cdef bint told                  # its failure was raised to somebody
 
@@ -76,7 +83,8 @@ cdef class Pending:
         raise TypeError("a Pending comes from Client.pull_async or Client.push_async")
 
     def __dealloc__(self):
-        request_free(self.request)
+        if self.request != NULL:
+            request_free(&self.client.core.pool, self.request)
 
     @property
     def done(self):
@@ -118,8 +126,11 @@ cdef class Pending:
         cdef Core *core = self.client.core
         cdef timespec until
         cdef bint done
+        cdef bint serves = len(self.client.threads) > 0
         time_of(until_s, &until)
         with nogil:
+            if serves and not load_flag(&self.request.done):
+                drive(core, self.request, until_s)
             pthread_mutex_lock(&core.lock)
             while not self.request.done:
                 if pthread_cond_timedwait(&core.changed, &core.lock, &until) != 0:
@@ -156,6 +167,8 @@ cdef class Client:
         together with the incarnation, so use one client an incarnation.
     timeout_s : float
         Default limit of a wait, seconds.
+    wire_ops : PyCapsule, optional
+        What `snailps.kernels.wire_ops()` returns; without it rows travel as float32 only.
 
     Notes
     -----
@@ -168,11 +181,12 @@ cdef class Client:
     cdef dict live                  # Pending -> None, oldest first: what may not be freed yet
     cdef Py_ssize_t prune_at
     cdef object live_lock
+    cdef object wire_ops            # keeps what core.wire points into
     cdef readonly list names
     cdef readonly double timeout_s
 
     def __cinit__(self, connect, names, owner, uint32_t epoch, uint64_t job, uint64_t incarnation,
-                  double timeout_s=60.0):
+                  double timeout_s=60.0, wire_ops=None):
         cdef epoll_event event
         owners = np.ascontiguousarray(owner, np.uint32)
         if owners.ndim != 1 or owners.shape[0] == 0 or np.max(owners) >= len(names):
@@ -190,6 +204,9 @@ cdef class Client:
         self.core.epoch = epoch
         self.core.job = job
         self.core.incarnation = incarnation
+        self.wire_ops = wire_ops
+        if wire_ops is not None:
+            self.core.wire = <const WireOps *>PyCapsule_GetPointer(wire_ops, "snailps.wire_ops")
         self.core.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         self.core.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.core.epoll_fd < 0 or self.core.wake_fd < 0:
@@ -220,7 +237,8 @@ cdef class Client:
             thread.start()
             self.threads.append(thread)
 
-    def pull_async(self, uint32_t table, keys, rows, bint state=False):
+    def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None,
+                   bint ahead=False):
         """Starts a pull of the rows of `keys` into `rows`.
 
         Parameters
@@ -232,15 +250,26 @@ cdef class Client:
         rows : numpy.ndarray
             float32 (n, dim), written in place; rows contiguous, their stride free.
         state : bool
-            Pull weights and the optimiser's state: `rows` are dim + state wide.
+            Pull weights and the optimiser's state: `rows` are dim + state wide.  As float32 only.
+        wire : int
+            Type of the rows while they travel, a value of `snailps.kernels.WIRE_TYPES`.
+        held : numpy.ndarray, optional
+            uint64 (n,), for tables that track versions: the number that came with the row that is
+            in `rows` already, 0 = nothing is.  Rows that have not changed since are not sent and
+            keep what is there; every number is replaced by the one that holds now.
+        ahead : bool
+            Overtake pushes that still wait for the socket, so that rows come in while values go
+            out; `correct` then adds what the rows lack.
 
         Returns
         -------
         Pending
         """
-        return self._submit(KIND_PULL, table, keys, rows, state, False)
+        return self._submit(KIND_PULL, table, keys, rows, state, False, wire, False, held, True,
+                            ahead)
 
-    def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False):
+    def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False,
+                   int wire=0, bint feedback=True):
         """Starts a push of `values` to the rows of `keys`; applied exactly once each.
 
         Parameters
@@ -252,16 +281,31 @@ cdef class Client:
         values : numpy.ndarray
             float32 (n, dim); rows contiguous, their stride free.  Must not change until done.
         state : bool
-            `values` are differences of weights and state, dim + state wide.
+            `values` are differences of weights and state, dim + state wide.  As float32 only.
         merge : bool
             Sum the values of a repeated key first.  By default they are applied one after the
             other, which is the same where what a push does is linear in its value.
+        wire : int
+            Type of the values while they travel, a value of `snailps.kernels.WIRE_TYPES`.
+        feedback : bool
+            Keep what rounding to `wire` took from a key's value and add it to the key's next push.
 
         Returns
         -------
         Pending
         """
-        return self._submit(KIND_PUSH, table, keys, values, state, merge)
+        return self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback, None, True)
+
+    def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None):
+        """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
+        return self._submit(KIND_PULL, table, keys, rows, state, False, wire, False, held,
+                            False).wait()
+
+    def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
+             int wire=0, bint feedback=True):
+        """`push_async` and its `wait`, some microseconds faster."""
+        self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback, None,
+                     False).wait()
 
     def scan(self, uint32_t table, uint32_t dim, fragments, uint32_t shard):
         """Yields all stored rows of some fragments of one shard, in pieces of up to 1 MiB.
@@ -309,7 +353,8 @@ cdef class Client:
         Parameters
         ----------
         pull, push : Pending
-            Of the same table and client; `pull` done, `push` submitted after `pull`.
+            Of the same table and client; `pull` done, `push` submitted after it, or before it if the
+            pull went ahead.
         base : numpy.ndarray, optional
             float32 (n, dim) beside `pull.rows`.
 
@@ -333,7 +378,8 @@ cdef class Client:
         cdef size_t second_stride = 0
         cdef int64_t corrected
         if not load_flag(&a.done) or a.failed or a.kind != KIND_PULL or b.kind != KIND_PUSH \
-                or a.table != b.table or a.dim != b.dim or a.options != b.options \
+                or a.table != b.table or a.dim != b.dim \
+                or (a.options ^ b.options) & OPTION_STATE \
                 or b.later != NULL \
                 or pull.client is not self or push.client is not self:
             raise MisuseError("correct() wants a finished pull and a push of the same table, "
@@ -380,9 +426,19 @@ cdef class Client:
         break_core(self.core, words, len(words), False)
         self._wake()
 
+    def pack(self, bint on):
+        """Tries lz4 on pushes and pulls from now on: worth it where the network is slow."""
+        self.core.pack = on
+
     def counters(self):
-        """Counts since the start, as a dict of numbers."""
+        """Counts since the start, as a dict of numbers.
+
+        ``goodput_bytes`` moved both ways in ``goodput_s``, the time during which something was
+        under way, as far as it was enough to tell the speed of the network from its delays.
+        """
         return {
+            "goodput_bytes": self.core.goodput_bytes,
+            "goodput_s": self.core.goodput_s,
             "bytes_out": self.core.bytes_out,
             "bytes_in": self.core.bytes_in,
             "rows_pulled": self.core.rows_pulled,
@@ -419,7 +475,8 @@ cdef class Client:
             pthread_mutex_unlock(&self.core.lock)
         self._wake()
 
-    cdef Pending _submit(self, int kind, uint32_t table, keys, rows, bint state, bint merge):
+    cdef Pending _submit(self, int kind, uint32_t table, keys, rows, bint state, bint merge,
+                         int wire, bint feedback, held, bint wake, bint ahead=False):
         cdef Request *r
         cdef const uint64_t[::1] wanted
         cdef int failed = 0
@@ -431,30 +488,47 @@ cdef class Client:
             raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand million")
         _check_rows(rows, wanted.shape[0], kind == KIND_PULL,
                     STATE_FLOATS_MAX if state else ROW_FLOATS_MAX)
-        r = request_new(&self.core.order, <uint32_t>wanted.shape[0])
+        if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or self.core.wire == NULL)):
+            raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 for rows with "
+                              "state or where the client was made without wire_ops")
+        if held is not None and not (
+                isinstance(held, np.ndarray) and held.dtype == np.uint64
+                and held.shape == (wanted.shape[0],) and held.flags.carray):
+            raise MisuseError(f"held must be a writable uint64 array with a number a key, "
+                              f"got {held!r:.80}")
+        r = request_new(&self.core.pool, &self.core.order, <uint32_t>wanted.shape[0])
         if r == NULL:
             raise MemoryError
         r.kind = kind
         r.table = table
         r.dim = rows.shape[1]
-        r.options = OPTION_STATE if state else 0
+        r.options = (OPTION_STATE if state else 0) | (OPTION_CHANGED if held is not None else 0)
+        r.wire = wire
+        r.ahead = ahead
+        r.row_bytes = wire_row_bytes(wire, r.dim)
+        if held is not None:
+            r.held = <uint64_t *><uintptr_t>held.ctypes.data
+        if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
+            with self.live_lock:            # the client's thread only reads the list
+                r.owing = owing_of(&self.core.owing, table, r.dim)
+            failed = r.owing == NULL
         r.rows = <char *><uintptr_t>rows.ctypes.data
         r.row_stride = rows.strides[0] if r.n > 1 else 0     # of one row it may be anything
         name = "pull" if kind == KIND_PULL else "push"
-        pending = self._pending(r, rows, None, f"{name} of {r.n:,} rows of table {table}")
-        if r.n:
+        pending = self._pending(r, rows, held, f"{name} of {r.n:,} rows of table {table}")
+        if r.n and not failed:
             with nogil:
                 failed = sort_keys(&self.core.order, r, &wanted[0])
                 if merge and not failed:
                     failed = merge_keys(r)
         if failed:
             raise MemoryError
-        self._send(pending)
+        self._send(pending, wake)
         return pending
 
     def _ask(self, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
         """Sends a body as it is to one shard and returns the reply's body."""
-        cdef Request *r = request_new(&self.core.order, 0)
+        cdef Request *r = request_new(&self.core.pool, &self.core.order, 0)
         cdef Pending pending
         if r == NULL:
             raise MemoryError
@@ -465,7 +539,7 @@ cdef class Client:
         r.raw_bytes = len(body)
         r.raw_shard = shard
         pending = self._pending(r, None, body, f"{Kind(kind).name} of table {table}")
-        self._send(pending)
+        self._send(pending, False)
         pending.wait()
         return r.raw_reply[:r.raw_reply_bytes]
 
@@ -478,13 +552,13 @@ cdef class Client:
         pending.what = what
         return pending
 
-    cdef _send(self, Pending pending):
+    cdef _send(self, Pending pending, bint wake):
         with self.live_lock:
             if len(self.live) < PRUNE_ALWAYS_BELOW or len(self.live) >= self.prune_at:
                 self._prune()
                 self.prune_at = 2 * len(self.live)
             self.live[pending] = None
-        enqueue(self.core, pending.request)
+        enqueue(self.core, pending.request, wake)
 
     cdef _prune(self):
         """Lets go of what is answered; failed pushes that nobody was told of stay until flush."""
@@ -504,8 +578,7 @@ cdef class Client:
             raise MisuseError(f"no shard {shard}: the route has {self.core.order.shards}")
 
     def _wake(self):
-        cdef uint64_t one = 1
-        c_write(self.core.wake_fd, &one, sizeof(one))
+        wake_exchange(self.core)
 
     def _loop(self):
         with nogil:

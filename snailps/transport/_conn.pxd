@@ -44,6 +44,7 @@ cdef struct Conn:
     uint32_t parked_pushes
     uint64_t parked_bytes
     uint64_t job
+    void *memory                    # the handler's, of this connection
     double since                    # accepted; later: when it began to close
     char *inp
     size_t in_cap

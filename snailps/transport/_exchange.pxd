@@ -1,16 +1,22 @@
 # cython: cdivision=True
-# The client's thread: new requests in, all links served in turns, lost links handed to the mender.
+# The exchange: new requests in, all links served in turns, lost links handed to the mender.
 #
 #   callers -> fresh -> queues of the links <-> shards        links lost -> mender -> links again
 #
-# Never takes the GIL.  `Core` and `Link` are in _link.pxd; threads and arrays are the caller's.
+# It is done by the client's thread, or by a caller that waits for an answer: two wake-ups less,
+# which is most of what a short pull costs.  Whoever does it holds `Core.turn`.
+# Never takes the GIL but for lz4.  `Core` and `Link` are in _link.pxd; threads and arrays are the
+# caller's.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
 from snailps.transport._link cimport *
+from snailps.transport._lists cimport NO_PLACE, lists_clear
+from snailps.transport._owing cimport owing_free
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport Request, request_wants
+from snailps.transport._request cimport Request, pool_free, request_wants
+from snailps.transport._traffic cimport receive_some, send_some
 
 cdef enum:
     EVENTS_MAX = 64
@@ -19,6 +25,7 @@ cdef enum:
     FRUITLESS_MAX = 9
     PAUSE_MS = 50
     PAUSE_MAX_MS = 1000
+    STAND_BACK_MS = 50              # after a caller has served, the next one probably will, too
 
 
 # --- birth and end -------------------------------------------------------------------------------
@@ -39,6 +46,8 @@ cdef inline Core *core_new(uint32_t shards) noexcept nogil:
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC)
     pthread_cond_init(&core.changed, &attr)
     pthread_cond_init(&core.mend, &attr)
+    pthread_cond_init(&core.idle, &attr)
+    pthread_mutex_init(&core.turn, NULL)
     pthread_condattr_destroy(&attr)
     core.epoll_fd = core.wake_fd = -1
     core.order.shards = shards
@@ -62,12 +71,15 @@ cdef inline void close_links(Core *core) noexcept nogil:
 
 
 cdef inline void core_free(Core *core) noexcept nogil:
-    cdef uint32_t i
+    cdef uint32_t i, j
     close_links(core)
     for i in range(core.order.shards):
         free(core.links[i].inp)
         free(core.links[i].out)
         free(core.links[i].queue.items)
+        free(core.links[i].ahead.items)
+        for j in range(core.links[i].kept_num):
+            free(core.links[i].kept[j])
     if core.epoll_fd >= 0:
         c_close(core.epoll_fd)
     if core.wake_fd >= 0:
@@ -75,6 +87,11 @@ cdef inline void core_free(Core *core) noexcept nogil:
     pthread_mutex_destroy(&core.lock)
     pthread_cond_destroy(&core.changed)
     pthread_cond_destroy(&core.mend)
+    pthread_cond_destroy(&core.idle)
+    pthread_mutex_destroy(&core.turn)
+    owing_free(core.owing)
+    pool_free(&core.pool)
+    free(core.packing)
     free(core.links)
     free(core.order.rank)
     free(core.order.fragment_at)
@@ -89,11 +106,18 @@ cdef inline void link_down(Core *core, Link *link) noexcept nogil:
     cdef const char *why = b"a server closes the connection again and again without answering: " \
         b"see its log"
     cdef uint32_t pause_ms = 0
-    cdef uint32_t i
+    cdef uint32_t i, slot
     c_close(link.fd)
     link.in_start = link.in_end = 0
     link.out_start = link.out_end = 0
     link.unwritten = link.oldest
+    lists_clear(&link.lists)
+    slot = link.oldest
+    while slot != NO_PART:
+        link.parts[slot].place = NO_PLACE
+        slot = link.parts[slot].after
+    core.busy_since = now_s()       # the time until the next connection says nothing of speed
+    core.busy_bytes = core.bytes_in + core.bytes_out
     link.fruitless += 1
     for i in range(1, link.fruitless):
         pause_ms = min(max(pause_ms * 2, <uint32_t>PAUSE_MS), <uint32_t>PAUSE_MAX_MS)
@@ -140,7 +164,7 @@ cdef inline void queue_request(Core *core, Request *r) noexcept nogil:
     r.unsent = 1                    # ours, so that it cannot be done before all queues have it
     for s in range(core.order.shards):
         if request_wants(r, s):
-            if queue_put(&core.links[s].queue, r):
+            if queue_put(&core.links[s].ahead if r.ahead else &core.links[s].queue, r):
                 r.unsent += 1
             else:
                 r.failed = True
@@ -183,6 +207,12 @@ cdef inline void take_fresh(Core *core) noexcept nogil:
                 link_down(core, link)
 
 
+cdef inline void fail_queue(Core *core, Queue *q) noexcept nogil:
+    while q.count:
+        q.items[q.head].failed = True
+        leave_queue(core, q)
+
+
 cdef inline void fail_all(Core *core) noexcept nogil:
     """Ends every request with the client's own error."""
     cdef Link *link
@@ -193,11 +223,10 @@ cdef inline void fail_all(Core *core) noexcept nogil:
         while link.oldest != NO_PART:
             r = link.parts[link.oldest].request
             r.failed = True
-            close_part(link, link.oldest)
+            close_part(core, link, link.oldest, True)
             finish_if_done(core, r)
-        while link.queue.count:
-            link.queue.items[link.queue.head].failed = True
-            leave_queue(core, link)
+        fail_queue(core, &link.ahead)
+        fail_queue(core, &link.queue)
         link.out_start = link.out_end = 0
 
 
@@ -210,9 +239,11 @@ cdef inline void end_exchange(Core *core) noexcept nogil:
     fail_all(core)
 
 
-cdef inline bint enqueue(Core *core, Request *r) noexcept nogil:
-    """Hands a request to the thread; False = it has failed already: the thread has ended."""
-    cdef uint64_t one = 1
+cdef inline bint enqueue(Core *core, Request *r, bint wake) noexcept nogil:
+    """Hands in a request; False = it has failed already: the client has ended.
+
+    Without `wake` the caller will `drive`.
+    """
     cdef bint ended
     pthread_mutex_lock(&core.lock)
     ended = core.ended
@@ -227,11 +258,19 @@ cdef inline bint enqueue(Core *core, Request *r) noexcept nogil:
             core.fresh_tail.next = r
         core.fresh_tail = r
     pthread_mutex_unlock(&core.lock)
-    c_write(core.wake_fd, &one, sizeof(one))
+    if wake:
+        wake_exchange(core)
     return not ended
 
 
-# --- the thread ----------------------------------------------------------------------------------
+cdef inline void wake_exchange(Core *core) noexcept nogil:
+    """Something is new: whoever serves the links shall look."""
+    cdef uint64_t one = 1
+    c_write(core.wake_fd, &one, sizeof(one))
+    pthread_cond_signal(&core.idle)
+
+
+# --- serving -------------------------------------------------------------------------------------
 
 cdef inline void exchange_turn(Core *core, Link *link, uint32_t shard) noexcept nogil:
     """Sends what it can to one shard; epoll tells when it can take more."""
@@ -249,29 +288,85 @@ cdef inline void exchange_turn(Core *core, Link *link, uint32_t shard) noexcept 
         epoll_ctl(core.epoll_fd, EPOLL_CTL_MOD, link.fd, &event)
 
 
-cdef inline void exchange(Core *core) noexcept nogil:
-    """Serves until `stop`."""
-    cdef epoll_event events[EVENTS_MAX]
+cdef inline void serve(Core *core, const epoll_event *events, int n) noexcept nogil:
+    """Takes what came in and what is new, sends what can go.  For who holds the turn."""
     cdef uint64_t token
     cdef uint32_t s
-    cdef int n, i
+    cdef int i
     cdef Link *link
+    for i in range(n):
+        token = events[i].data.u64
+        if token == 0:
+            c_read(core.wake_fd, &token, sizeof(token))
+            continue
+        link = &core.links[token - 1]
+        if link.fd >= 0 and events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP) \
+                and receive_some(core, link) < 0:
+            link_down(core, link)
+    take_fresh(core)
+    if load_flag(&core.broken):
+        fail_all(core)
+        return
+    for s in range(core.order.shards):
+        if core.links[s].fd >= 0:
+            exchange_turn(core, &core.links[s], s)
+
+
+cdef inline void stand_back(Core *core) noexcept nogil:
+    """Lets callers serve the links, for as long as they do and a little longer."""
+    cdef double now = now_s()
+    cdef timespec until
+    pthread_mutex_lock(&core.lock)
+    while not core.stop and (core.drivers or (
+            core.open_requests == 0 and core.fresh == NULL
+            and now < core.driven_at + STAND_BACK_MS * 1e-3)):
+        time_of(now + STAND_BACK_MS * 1e-3, &until)
+        pthread_cond_timedwait(&core.idle, &core.lock, &until)
+        now = now_s()
+    pthread_mutex_unlock(&core.lock)
+
+
+cdef inline void exchange(Core *core) noexcept nogil:
+    """The client's thread: serves until `stop`, when no caller does."""
+    cdef epoll_event events[EVENTS_MAX]
+    cdef int n
     while not load_flag(&core.stop):
         n = epoll_wait(core.epoll_fd, events, EVENTS_MAX, 1000)
-        for i in range(n):
-            token = events[i].data.u64
-            if token == 0:
-                c_read(core.wake_fd, &token, sizeof(token))
-                continue
-            link = &core.links[token - 1]
-            if link.fd >= 0 and events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP) \
-                    and receive_some(core, link) < 0:
-                link_down(core, link)
-        take_fresh(core)
-        if load_flag(&core.broken):
-            fail_all(core)
+        if pthread_mutex_trylock(&core.turn) != 0:
+            stand_back(core)
             continue
-        for s in range(core.order.shards):
-            if core.links[s].fd >= 0:
-                exchange_turn(core, &core.links[s], s)
+        serve(core, events, n)
+        pthread_mutex_unlock(&core.turn)
+    pthread_mutex_lock(&core.turn)
     end_exchange(core)
+    pthread_mutex_unlock(&core.turn)
+
+
+cdef inline void drive(Core *core, const Request *r, double until_s) noexcept nogil:
+    """Serves the links in the caller's thread until the request is done or the time has come.
+
+    Does nothing while another one serves: then that one was told of the request.
+    """
+    cdef epoll_event events[EVENTS_MAX]
+    cdef int n = 0
+    cdef double left
+    pthread_mutex_lock(&core.lock)
+    core.drivers += 1
+    pthread_mutex_unlock(&core.lock)
+    if pthread_mutex_trylock(&core.turn) == 0:
+        while True:
+            serve(core, events, n)
+            left = until_s - now_s()
+            if load_flag(&(<Request *>r).done) or left <= 0 or load_flag(&core.stop):
+                break
+            n = epoll_wait(core.epoll_fd, events, EVENTS_MAX, <int>(left * 1e3) + 1)
+            n = max(n, 0)
+        pthread_mutex_unlock(&core.turn)
+    else:
+        wake_exchange(core)
+    pthread_mutex_lock(&core.lock)
+    core.drivers -= 1
+    core.driven_at = now_s()
+    if core.open_requests and core.drivers == 0:
+        pthread_cond_signal(&core.idle)
+    pthread_mutex_unlock(&core.lock)

@@ -9,6 +9,7 @@ cdef enum:
     DATA_BODY_MAX = 1 << 20
     HANDSHAKE_BODY_MAX = 4096
     SUBFRAME_BYTES = 256 << 10
+    PART_BYTES = 128 << 10
 
 cdef enum:
     KIND_ERROR = 4
@@ -20,8 +21,22 @@ cdef enum:
     KIND_SCAN = 20
     KIND_SCANNED = 21
 
-cdef enum:                          # options of a PULL or PUSH
-    OPTION_STATE = 1                # rows are weights and the optimiser's state
+cdef enum:
+    FLAG_PACKED = 1                 # a data body that travels as PackedHead and an lz4 block
+
+cdef enum:                          # options of a PULL or PUSH: frame.Option explains them
+    OPTION_STATE = 1 << 0
+    OPTION_REMEMBER = 1 << 1
+    OPTION_RECALL = 1 << 2
+    OPTION_CHANGED = 1 << 3
+    OPTION_PACK = 1 << 4
+    OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire.pxd
+    OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
+    OPTIONS_KNOWN = 0x1F | 3 << 8 | 7 << 12
+
+cdef enum:                          # key lists that a shard remembers for a connection
+    LISTS = 1024                    # places for them
+    LISTS_BYTES = 8 << 20           # of all lists that a client keeps there; a shard takes twice
 
 cdef packed struct FrameHeader:
     uint32_t magic
@@ -35,22 +50,34 @@ cdef packed struct FrameHeader:
     uint64_t request
     uint64_t body_bytes
 
-# Bodies of data frames.  Every one is padded with zero bytes to a multiple of 8, so that keys stay
-# aligned in the receiver's buffer.
+# Bodies of data frames.  Every one is padded with zero bytes to a multiple of 8, and so is the list
+# of keys, so that keys and floats stay aligned in the receiver's buffer.
 #
-# PULL     GroupHead, groups x Group, keys x uint64
-# PULLED   groups x uint64 (the asker's mark in that fragment), keys x floats x float32
-# PUSH     GroupHead, groups x Group, keys x uint64, keys x floats x float32
+# PULL     GroupHead, keys, [keys x uint64: what the asker holds, OPTION_CHANGED]
+# PULLED   groups x uint64 (the asker's mark in that fragment), rows, one a key;  or OPTION_CHANGED:
+#          groups x uint64 (marks), groups x uint64 (numbers: what the asker holds now),
+#          a group's keys as bits, whole bytes a group (row is here), padded; rows that changed
+# PUSH     GroupHead, keys, values, one a key
 # PUSHED   empty
 # SCAN     ScanHead
 # SCANNED  ScannedHead, keys x uint64, keys x dim x float32
 # ERROR    JSON {"code": ..., "text": ...}; `request` names what it answers, 0 = the connection
+#
+# keys     groups x Group, keys x uint64
+#          with bytes a key: groups x Group, uint64 base, keys x that many bytes (key - base)
+#          OPTION_REMEMBER: ListHead, then one of these;  OPTION_RECALL: ListHead alone
+# rows     float32, or as _wire.pxd has them, without gaps
 cdef packed struct GroupHead:
     uint64_t seq                    # PUSH: number of this push; PULL: 0
     uint32_t keys                   # in all groups
     uint32_t groups                 # in ascending order of fragment, none twice
     uint32_t floats                 # a row (PULL) or value (PUSH), as the sender knows the table
     uint32_t options
+
+cdef packed struct ListHead:        # names a list of groups and keys
+    uint64_t digest                 # of its keys
+    uint32_t place                  # below LISTS; chosen by the client
+    uint32_t unused                 # 0
 
 cdef packed struct Group:           # the next `keys` keys belong to `fragment`
     uint32_t fragment
@@ -65,3 +92,7 @@ cdef packed struct ScannedHead:
     uint64_t cursor                 # where to go on, 0 = this was the end
     uint32_t keys
     uint32_t dim
+
+cdef packed struct PackedHead:
+    uint32_t body_bytes             # unpacked
+    uint32_t block_bytes            # of the lz4 block that follows, without the padding

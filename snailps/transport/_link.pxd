@@ -1,38 +1,35 @@
 # cython: cdivision=True
-# The client's connection to one shard: parts of requests out, replies in.
+# What the client keeps of all its connections (`Core`) and of one (`Link`): requests that wait for
+# their turn, and the parts of them that are under way.
 #
-#   queue of requests -> parts of about 256 KiB -> frames -> socket
-#   socket -> replies, in any order -> rows to their places in the caller's array
+#   queue of requests -> parts of about 256 KiB, in order -> answered, in any order -> done
 #
-# Knows neither how connections are made nor who waits.  All of it runs in the client's thread;
-# what it shares with callers is in `Core`, under `Core.lock`.
-from libc.errno cimport EAGAIN, EINTR, errno
+# `_traffic.pxd` sends and receives them.  All of it belongs to who holds `Core.turn`; what it shares
+# with others is in `Core`, under `Core.lock`.
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport malloc, realloc
-from libc.string cimport memcpy, memmove, memset, strlen
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
 
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport KIND_RAW, Order, Request, add_repeats, request_refused
+from snailps._wire cimport WireOps
+from snailps.transport._body cimport *
+from snailps.transport._lists cimport Lists, NO_PLACE, lists_release
+from snailps.transport._owing cimport Owing
+from snailps.transport._packing cimport Sampler
+from snailps.transport._request cimport KIND_RAW, Order, Pool, Request
 
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two
     NO_PART = WINDOW
-    OUT_BYTES_AIM = 512 << 10       # build no further part while this much waits to be sent
+    OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
     SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
+    KEPT_MAX = 16
+    GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
+    GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
+    RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)
     TEXT_MAX = 4096
-
-
-cdef struct Part:
-    Request *request                # NULL = answered, the slot is free
-    uint64_t number                 # grows with every part; what the reply names
-    uint32_t before                 # slots of the open parts cut before and after this one
-    uint32_t after
-    uint32_t start
-    uint32_t count
-    uint32_t group                  # the one that `start` is in
-    uint64_t seq
 
 
 cdef struct Queue:                  # requests whose parts are still to be built
@@ -40,6 +37,8 @@ cdef struct Queue:                  # requests whose parts are still to be built
     uint32_t head
     uint32_t count
     uint32_t cap
+    uint32_t group                  # where the first of them goes on
+    uint32_t at
 
 
 cdef struct Link:                   # the connection to one shard
@@ -51,8 +50,7 @@ cdef struct Link:                   # the connection to one shard
     uint32_t fruitless              # connections lost since a part was answered
     uint32_t events
     Queue queue
-    uint32_t group                  # where the first request of the queue goes on
-    uint32_t at
+    Queue ahead                     # pulls that may overtake what is in the queue
     # Open parts are a list in the order in which they were cut, in slots of a table: one that
     # waits long for its answer holds up none of the others.
     Part parts[WINDOW]
@@ -61,6 +59,10 @@ cdef struct Link:                   # the connection to one shard
     uint32_t oldest
     uint32_t newest
     uint32_t unwritten              # first part that this connection has not seen yet
+    Lists lists                     # of keys that the shard remembers
+    Sampler sampler                 # whether packing pays
+    char *kept[KEPT_MAX]            # rooms of parts, to be used again
+    uint32_t kept_num
     uint64_t cut_parts              # so far
     char *inp                       # IN_BYTES
     size_t in_start
@@ -74,8 +76,12 @@ cdef struct Link:                   # the connection to one shard
 
 cdef struct Core:
     pthread_mutex_t lock            # guards fresh, open_requests, done, new_fd, wants_mending, cut,
-    pthread_cond_t changed          # ... stop, ended, broken and its text
+    pthread_cond_t changed          # ... stop, ended, broken and its text, drivers, driven_at
     pthread_cond_t mend
+    pthread_mutex_t turn            # held by who serves the links: the client's thread, or a caller
+    pthread_cond_t idle             # ... for whom that thread stands back
+    uint32_t drivers                # callers that serve the links while they wait
+    double driven_at                # when the last of them went
     int epoll_fd
     int wake_fd
     int stop
@@ -92,6 +98,16 @@ cdef struct Core:
     uint64_t job
     uint64_t incarnation
     uint64_t seq                    # last number given to a part of a push
+    const WireOps *wire
+    bint pack                       # the network is slow: try to pack bodies
+    char *packing                   # DATA_BODY_MAX; NULL = not needed so far
+    Owing *owing
+    Pool pool                       # under the GIL
+    uint32_t open_parts             # of all links
+    double busy_since               # the first of them was cut, or the last piece was counted
+    uint64_t busy_bytes             # bytes in and out until then
+    double goodput_s                # busy times so far,
+    uint64_t goodput_bytes          # ... and what moved in them
     uint64_t bytes_out
     uint64_t bytes_in
     uint64_t rows_pulled
@@ -122,7 +138,20 @@ cdef inline void break_core(Core *core, const char *text, uint64_t text_bytes,
     pthread_mutex_unlock(&core.lock)
 
 
-# --- sending -------------------------------------------------------------------------------------
+cdef inline void note_goodput(Core *core) noexcept nogil:
+    """Counts the busy time that ends here, or a piece of it."""
+    cdef uint64_t moved = core.bytes_in + core.bytes_out - core.busy_bytes
+    cdef double now
+    if moved < GOODPUT_BYTES_MAX and (core.open_parts or moved < GOODPUT_BYTES_MIN):
+        return
+    now = now_s()
+    core.goodput_s += now - core.busy_since
+    core.goodput_bytes += moved
+    core.busy_since = now
+    core.busy_bytes += moved
+
+
+# --- parts ---------------------------------------------------------------------------------------
 
 cdef inline bint queue_put(Queue *q, Request *r) noexcept nogil:
     """False = no memory."""
@@ -144,24 +173,17 @@ cdef inline bint queue_put(Queue *q, Request *r) noexcept nogil:
     return True
 
 
-cdef inline void leave_queue(Core *core, Link *link) noexcept nogil:
+cdef inline void leave_queue(Core *core, Queue *q) noexcept nogil:
     """The first request of the queue has all its parts."""
-    cdef Request *r = link.queue.items[link.queue.head]
-    link.queue.head += 1
-    link.queue.count -= 1
-    if link.queue.count == 0:
-        link.queue.head = 0
-    link.group = 0
-    link.at = 0
+    cdef Request *r = q.items[q.head]
+    q.head += 1
+    q.count -= 1
+    if q.count == 0:
+        q.head = 0
+    q.group = 0
+    q.at = 0
     r.unsent -= 1
     finish_if_done(core, r)
-
-
-cdef inline uint32_t rows_per_part(const Request *r) noexcept nogil:
-    cdef uint32_t row_bytes = r.dim * 4
-    if r.kind == KIND_PUSH:
-        row_bytes += 8
-    return max(<uint32_t>1, <uint32_t>SUBFRAME_BYTES // row_bytes)
 
 
 cdef inline void no_parts(Link *link) noexcept nogil:
@@ -174,7 +196,7 @@ cdef inline void no_parts(Link *link) noexcept nogil:
     link.oldest = link.newest = link.unwritten = NO_PART
 
 
-cdef inline Part *open_part(Link *link, Request *r) noexcept nogil:
+cdef inline Part *open_part(Core *core, Link *link, Request *r) noexcept nogil:
     """A new part at the end of the list; there must be a free slot."""
     cdef uint32_t slot
     cdef Part *part
@@ -184,6 +206,8 @@ cdef inline Part *open_part(Link *link, Request *r) noexcept nogil:
     link.cut_parts += 1
     part.number = link.cut_parts * WINDOW + slot
     part.request = r
+    part.place = NO_PLACE
+    part.kept = NULL
     part.before = link.newest
     part.after = NO_PART
     if link.newest == NO_PART:
@@ -194,11 +218,24 @@ cdef inline Part *open_part(Link *link, Request *r) noexcept nogil:
     if link.unwritten == NO_PART:
         link.unwritten = slot
     r.open += 1
+    if core.open_parts == 0:
+        core.busy_since = now_s()
+        core.busy_bytes = core.bytes_in + core.bytes_out
+    core.open_parts += 1
     return part
 
 
-cdef inline void close_part(Link *link, uint32_t slot) noexcept nogil:
+cdef inline void close_part(Core *core, Link *link, uint32_t slot, bint refused) noexcept nogil:
     cdef Part *part = &link.parts[slot]
+    lists_release(&link.lists, part.place, refused)
+    if part.kept != NULL:
+        if link.kept_num < KEPT_MAX:
+            link.kept[link.kept_num] = part.kept
+            link.kept_num += 1
+        else:
+            free(part.kept)
+    core.open_parts -= 1
+    note_goodput(core)
     part.request.open -= 1
     part.request = NULL
     if part.before == NO_PART:
@@ -216,263 +253,34 @@ cdef inline void close_part(Link *link, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
-    """Makes the next part of the queue's first request; False when there is none or no slot."""
+    """Makes the next part of a queue's first request; False when there is none or no slot."""
+    cdef Queue *q = &link.ahead if link.ahead.count else &link.queue
     cdef Request *r
     cdef Part *part
     cdef uint32_t i, stop_group
-    if link.free_count == 0 or link.queue.count == 0:
+    if link.free_count == 0 or q.count == 0:
         return False
-    r = link.queue.items[link.queue.head]
-    part = open_part(link, r)
+    r = q.items[q.head]
+    part = open_part(core, link, r)
     part.seq = 0
     if r.kind == KIND_RAW:
-        leave_queue(core, link)
+        leave_queue(core, q)
         return True
     stop_group = r.shard_group[shard + 1]
-    if link.group < r.shard_group[shard]:       # the first part of this request
-        link.group = r.shard_group[shard]
-        link.at = r.group_start[link.group]
-    part.start = link.at
-    part.group = link.group
-    part.count = min(rows_per_part(r), r.group_start[stop_group] - link.at)
+    if q.group < r.shard_group[shard]:          # the first part of this request
+        q.group = r.shard_group[shard]
+        q.at = r.group_start[q.group]
+    part.start = q.at
+    part.group = q.group
+    part.count = min(rows_per_part(r), r.group_start[stop_group] - q.at)
     if r.kind == KIND_PUSH:
         core.seq += 1
         part.seq = core.seq
         for i in range(part.start, part.start + part.count):
             r.stamps[i] = part.seq
-    link.at += part.count
-    while link.group < stop_group and r.group_start[link.group + 1] <= link.at:
-        link.group += 1
-    if link.group == stop_group:
-        leave_queue(core, link)
+    q.at += part.count
+    while q.group < stop_group and r.group_start[q.group + 1] <= q.at:
+        q.group += 1
+    if q.group == stop_group:
+        leave_queue(core, q)
     return True
-
-
-cdef inline bint out_reserve(Link *link, size_t need) noexcept nogil:
-    cdef size_t held = link.out_end - link.out_start
-    cdef char *grown
-    if link.out_start > 0 and (held == 0 or link.out_cap - link.out_end < need):
-        memmove(link.out, link.out + link.out_start, held)
-        link.out_start = 0
-        link.out_end = held
-    if link.out_cap - link.out_end >= need:
-        return True
-    grown = <char *>realloc(link.out, held + need)
-    if grown == NULL:
-        return False
-    link.out = grown
-    link.out_cap = held + need
-    return True
-
-
-cdef inline uint32_t groups_of(const Request *r, const Part *part) noexcept nogil:
-    """Groups that the part has keys of."""
-    cdef uint32_t g = part.group
-    while g < r.groups and r.group_start[g] < part.start + part.count:
-        g += 1
-    return g - part.group
-
-
-cdef inline size_t write_body(Link *link, const Request *r, const Part *part) noexcept nogil:
-    """Body of a PULL or PUSH behind the header to come; its length, 0 = no memory."""
-    cdef uint32_t groups = groups_of(r, part)
-    cdef uint32_t last = part.start + part.count
-    cdef uint32_t g, i
-    cdef size_t row_bytes = <size_t>r.dim * 4
-    cdef size_t body = sizeof(GroupHead) + groups * sizeof(Group) + <size_t>part.count * 8
-    cdef size_t pad
-    cdef GroupHead *top
-    cdef Group *group
-    cdef char *to
-    if r.kind == KIND_PUSH:
-        body += part.count * row_bytes
-    pad = (8 - (body & 7)) & 7
-    body += pad
-    if not out_reserve(link, FRAME_HEADER_BYTES + body):
-        return 0
-    top = <GroupHead *>(link.out + link.out_end + FRAME_HEADER_BYTES)
-    top.seq = part.seq
-    top.keys = part.count
-    top.groups = groups
-    top.floats = r.dim
-    top.options = r.options
-    group = <Group *>(top + 1)
-    for g in range(part.group, part.group + groups):
-        group.fragment = r.group_fragment[g]
-        group.keys = min(r.group_start[g + 1], last) - max(r.group_start[g], part.start)
-        group += 1
-    to = <char *>group
-    memcpy(to, r.keys + part.start, <size_t>part.count * 8)
-    to += <size_t>part.count * 8
-    if r.kind == KIND_PUSH:
-        for i in range(part.start, last):
-            memcpy(to, r.rows + r.order[i] * r.row_stride, row_bytes)
-            if r.later != NULL:
-                add_repeats(r, i, <float *>to)
-            to += row_bytes
-    memset(to, 0, pad)
-    return body
-
-
-cdef inline bint write_part(Core *core, Link *link, const Part *part) noexcept nogil:
-    """Appends the frame of a part to the output; False = no memory."""
-    cdef Request *r = part.request
-    cdef FrameHeader *head
-    cdef size_t body
-    if r.kind == KIND_RAW:
-        body = r.raw_bytes
-        if not out_reserve(link, FRAME_HEADER_BYTES + body):
-            return False
-        memcpy(link.out + link.out_end + FRAME_HEADER_BYTES, r.raw_body, body)
-    else:
-        body = write_body(link, r, part)
-        if body == 0:
-            return False
-    head = <FrameHeader *>(link.out + link.out_end)
-    head.magic = FRAME_MAGIC
-    head.version = FRAME_VERSION
-    head.kind = r.raw_kind if r.kind == KIND_RAW else r.kind
-    head.flags = 0
-    head.table = r.table
-    head.epoch = core.epoch
-    head.job = core.job
-    head.incarnation = core.incarnation
-    head.request = part.number
-    head.body_bytes = body
-    link.out_end += FRAME_HEADER_BYTES + body
-    return True
-
-
-cdef inline int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil:
-    """Sends parts until the socket is full, the turn is over or nothing is left.
-
-    Returns 1 when more is to be sent, 0 when nothing is, -1 when the connection is lost.
-    """
-    cdef ssize_t sent
-    cdef Part *part
-    cdef uint64_t turn = 0
-    while True:
-        while link.out_end - link.out_start < OUT_BYTES_AIM:
-            if link.unwritten == NO_PART and not cut_part(core, link, shard):
-                break
-            part = &link.parts[link.unwritten]
-            if not write_part(core, link, part):
-                return -1
-            link.unwritten = part.after
-        if link.out_end == link.out_start:
-            link.out_start = link.out_end = 0
-            return 0
-        if turn > SEND_TURN_BYTES:
-            return 1
-        sent = c_send(link.fd, link.out + link.out_start, link.out_end - link.out_start,
-                      MSG_NOSIGNAL | MSG_DONTWAIT)
-        if sent < 0:
-            if errno == EINTR:
-                continue
-            return 1 if errno == EAGAIN else -1
-        link.out_start += sent
-        core.bytes_out += sent
-        turn += sent
-
-
-# --- receiving -----------------------------------------------------------------------------------
-
-cdef inline bint take_rows(Request *r, const Part *part, const char *body,
-                           uint64_t body_bytes) noexcept nogil:
-    """Scatters a PULLED body to the caller's rows; False when its length is another."""
-    cdef uint32_t groups = groups_of(r, part)
-    cdef uint32_t last = part.start + part.count
-    cdef uint32_t g, stop
-    cdef uint32_t i = part.start
-    cdef size_t row_bytes = <size_t>r.dim * 4
-    cdef uint64_t mark
-    if body_bytes != ((groups * 8 + part.count * row_bytes + 7) & ~<uint64_t>7):
-        return False
-    for g in range(part.group, part.group + groups):
-        memcpy(&mark, body, 8)
-        body += 8
-        stop = min(r.group_start[g + 1], last)
-        while i < stop:
-            r.stamps[i] = mark
-            i += 1
-    if r.dim == 1:                  # a constant size compiles to one move
-        for i in range(part.start, last):
-            memcpy(r.rows + r.order[i] * r.row_stride, body, 4)
-            body += 4
-    else:
-        for i in range(part.start, last):
-            memcpy(r.rows + r.order[i] * r.row_stride, body, row_bytes)
-            body += row_bytes
-    return True
-
-
-cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
-                           const char *body) noexcept nogil:
-    """Takes one reply; -1 = the shard broke the protocol."""
-    cdef const char *width = b'{"code":"width","text":"the shard\'s rows of this table have ' \
-        b'another width than the array: declare the table with that dim"}'
-    cdef Part *part
-    cdef Request *r
-    if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
-        break_core(core, body, head.body_bytes, True)
-        return 0
-    part = &link.parts[head.request & (WINDOW - 1)]
-    r = part.request
-    if r == NULL or part.number != head.request:
-        return 0                                    # answered before: a repeated reply
-    if head.kind == KIND_ERROR:
-        request_refused(r, body, head.body_bytes)
-    elif r.kind == KIND_RAW:
-        if head.kind != r.raw_kind + 1:             # replies are numbered next to what they answer
-            return -1
-        r.raw_reply = <char *>malloc(head.body_bytes + 1)
-        if r.raw_reply == NULL:
-            return -1
-        memcpy(r.raw_reply, body, head.body_bytes)
-        r.raw_reply_bytes = head.body_bytes
-    elif head.kind != r.kind + 1:
-        return -1
-    elif r.kind == KIND_PUSH:
-        core.rows_pushed += part.count
-    elif take_rows(r, part, body, head.body_bytes):
-        core.rows_pulled += part.count
-    else:
-        request_refused(r, width, strlen(width))
-    link.fruitless = 0
-    close_part(link, head.request & (WINDOW - 1))
-    finish_if_done(core, r)
-    return 0
-
-
-cdef inline int receive_some(Core *core, Link *link) noexcept nogil:
-    """One recv and all frames that it completes; -1 = the connection is lost."""
-    cdef ssize_t got
-    cdef FrameHeader *head
-    cdef size_t held
-    if link.in_start > 0 and IN_BYTES - link.in_end < <size_t>DATA_BODY_MAX >> 1:
-        memmove(link.inp, link.inp + link.in_start, link.in_end - link.in_start)
-        link.in_end -= link.in_start
-        link.in_start = 0
-    got = c_recv(link.fd, link.inp + link.in_end, IN_BYTES - link.in_end, MSG_DONTWAIT)
-    if got < 0:
-        return 0 if errno == EAGAIN or errno == EINTR else -1
-    if got == 0:
-        return -1
-    link.in_end += got
-    core.bytes_in += got
-    while True:
-        held = link.in_end - link.in_start
-        if held < FRAME_HEADER_BYTES:
-            break
-        head = <FrameHeader *>(link.inp + link.in_start)
-        if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION or head.flags != 0 \
-                or head.body_bytes > DATA_BODY_MAX:
-            return -1
-        if held < FRAME_HEADER_BYTES + head.body_bytes:
-            break
-        if take_frame(core, link, head, <const char *>head + FRAME_HEADER_BYTES) < 0:
-            return -1
-        link.in_start += FRAME_HEADER_BYTES + head.body_bytes
-    if link.in_start == link.in_end:
-        link.in_start = link.in_end = 0
-    return 0

@@ -11,14 +11,18 @@ cdef enum Outcome:
 ctypedef struct Reply:
     uint64_t body_bytes
     uint8_t kind
+    bint packed                 # the body is packed
     const char *reason          # OUTCOME_PARK: for whom or what it waits; a static string
 
 ctypedef struct Handler:
     void *context
     # `body` is head.body_bytes long and 8-byte aligned; `out` has room for DATA_BODY_MAX bytes.
-    # Runs in the loop's thread without the GIL, must not block and must not keep pointers.
-    Outcome (*handle)(void *context, const FrameHeader *head, const char *body,
+    # `memory` is the handler's own, one a connection, NULL at first; `forget` is told when the
+    # connection has ended.  Runs in the loop's thread without the GIL, must not block and must not
+    # keep pointers.
+    Outcome (*handle)(void *context, void **memory, const FrameHeader *head, const char *body,
                       char *out, Reply *reply) noexcept nogil
+    void (*forget)(void *memory) noexcept nogil
 
 
 cdef struct Loop

@@ -36,7 +36,7 @@ from snailps.transport._parked cimport Parked, Parking, close_gaps, park, parkin
 from snailps.transport._posix cimport *
 
 cdef enum:
-    TURN_BYTES = 1 << 20            # work a connection may do before the next has its turn
+    TURN_BYTES = 128 << 10          # work a connection may do before the next has its turn
     EVENTS_MAX = 64
     TIMER_MS = 100                  # how often deadlines are looked at
     ID_LISTENER = 1
@@ -74,6 +74,7 @@ cdef void _close(Loop *loop, Conn *conn, void *self) noexcept nogil:
         close_gaps(&loop.parking)
     if not conn.opened:
         _forget_session(self, conn.id)
+    loop.handler.forget(conn.memory)
     conn_free(&loop.conns, conn)
 
 
@@ -123,11 +124,14 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
     cdef char *out = conn.out + conn.out_end
     reply.body_bytes = 0
     reply.kind = KIND_ERROR
+    reply.packed = False
     reply.reason = b""
-    if loop.handler.handle(loop.handler.context, asked, body, out + FRAME_HEADER_BYTES,
-                           reply) == OUTCOME_PARK:
+    if loop.handler.handle(loop.handler.context, &conn.memory, asked, body,
+                           out + FRAME_HEADER_BYTES, reply) == OUTCOME_PARK:
         return False
     fill_head(<FrameHeader *>out, reply.kind, asked.request, reply.body_bytes)
+    if reply.packed:
+        (<FrameHeader *>out).flags = FLAG_PACKED
     if reply.kind == KIND_ERROR:
         loop.refused += 1
     conn.out_end += FRAME_HEADER_BYTES + reply.body_bytes
@@ -205,7 +209,9 @@ cdef void _retry_parked(Loop *loop, void *self, double now) noexcept nogil:
 
 cdef bint _header_is_good(const FrameHeader *head, bint opened) noexcept nogil:
     cdef uint64_t limit = DATA_BODY_MAX if opened else HANDSHAKE_BODY_MAX
-    if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION or head.flags != 0:
+    if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION:
+        return False
+    if head.flags and (head.flags != FLAG_PACKED or not opened or head.kind != KIND_PUSH):
         return False
     if head.body_bytes > limit:
         return False
@@ -261,7 +267,7 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
             held = conn.out_end
             _handle(loop, conn, head, <const char *>head + FRAME_HEADER_BYTES, now)
             worked += frame_bytes + (conn.out_end - held if conn.out_end > held else 0)
-            if conn.out_end - conn.out_start >= SUBFRAME_BYTES \
+            if conn.out_end - conn.out_start >= PART_BYTES \
                     and conn_flush(&loop.conns, conn) < 0:
                 return -1
     if conn_flush(&loop.conns, conn) < 0:
@@ -393,7 +399,7 @@ cdef void _refuse(void *self, uint64_t conn_id, const char *head, size_t n) noex
         check_header((<char *>&whole)[:4], whole.version, whole.kind, whole.flags,
                      whole.body_bytes, DATA_BODY_MAX if conn.opened else HANDSHAKE_BODY_MAX)
         if whole.flags:
-            error = ProtocolError("packed frames are for the control plane only", "flag")
+            error = ProtocolError(f"a packed {Kind(whole.kind).name} is not expected", "flag")
         elif 16 <= whole.kind < 32 and whole.body_bytes & 7:
             error = ProtocolError(
                 f"body of {whole.body_bytes} bytes is not a multiple of 8", "length")

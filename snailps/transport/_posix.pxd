@@ -63,6 +63,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_init(pthread_mutex_t *m, void *attr)
     int pthread_mutex_destroy(pthread_mutex_t *m)
     int pthread_mutex_lock(pthread_mutex_t *m)
+    int pthread_mutex_trylock(pthread_mutex_t *m)
     int pthread_mutex_unlock(pthread_mutex_t *m)
     int pthread_condattr_init(pthread_condattr_t *a)
     int pthread_condattr_setclock(pthread_condattr_t *a, int clock)
@@ -70,6 +71,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_init(pthread_cond_t *c, pthread_condattr_t *a)
     int pthread_cond_destroy(pthread_cond_t *c)
     int pthread_cond_broadcast(pthread_cond_t *c)
+    int pthread_cond_signal(pthread_cond_t *c)
     int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const timespec *t)
 
 cdef extern from *:

@@ -11,10 +11,13 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
+from snailps.transport._owing cimport Owing
 
 cdef enum:
     KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN)
     NO_KEY = 0xFFFFFFFF
+    POOL_BLOCKS = 4
+    POOL_BLOCK_MAX = 256 << 20      # a larger one goes back to the system
 
 
 cdef struct Order:                  # of the fragments: by shard, then by number
@@ -25,16 +28,27 @@ cdef struct Order:                  # of the fragments: by shard, then by number
     uint32_t *shard_start           # shards + 1: first place of each shard
 
 
+cdef struct Pool:                   # memory of ended requests, to be used again
+    char *blocks[POOL_BLOCKS]
+    size_t sizes[POOL_BLOCKS]
+
+
 cdef struct Request:
     uint8_t kind                    # KIND_PULL, KIND_PUSH or KIND_RAW
     uint8_t raw_kind
     int done                        # set last: who sees it may free the request
     bint failed
+    bint ahead                      # may overtake pushes that wait to be sent
     uint32_t table
     uint32_t dim                    # floats a row: of weights, or of weights and state
-    uint32_t options                # OPTION_STATE
+    uint32_t options                # OPTION_STATE, OPTION_CHANGED
+    int wire                        # how rows travel: WIRE_...
+    uint32_t row_bytes              # a row, there
+    Owing *owing                    # what earlier pushes rounded away; NULL = no feedback
     uint32_t n
     uint32_t groups
+    char *block                     # what the arrays down to shard_group lie in
+    size_t block_size
     uint64_t *keys                  # n, in order of shard and fragment
     uint32_t *order                 # n: place in the caller's arrays
     uint32_t *later                 # a merged push: by place, the next one of its key; else NULL
@@ -42,6 +56,8 @@ cdef struct Request:
     uint32_t *group_fragment        # groups
     uint32_t *group_start           # groups + 1
     uint32_t *shard_group           # shards + 1: first group of each shard
+    uint64_t *held                  # by place: the number that came with the caller's copy; or NULL
+    float *sum                      # of a key's values while they are written; or NULL
     char *rows                      # caller's values or output
     size_t row_stride               # bytes
     const char *raw_body
@@ -56,38 +72,81 @@ cdef struct Request:
     Request *next                   # in the list of new requests
 
 
-cdef inline void request_free(Request *r) noexcept nogil:
+cdef inline void pool_free(Pool *pool) noexcept nogil:
+    cdef uint32_t i
+    for i in range(POOL_BLOCKS):
+        free(pool.blocks[i])
+
+
+cdef inline char *pool_take(Pool *pool, size_t need, size_t *size) noexcept nogil:
+    """A block of at least `need` bytes, preferably one whose pages are there; NULL = no memory.
+
+    The caller holds the GIL: that is the pool's lock.
+    """
+    cdef uint32_t i
+    cdef uint32_t best = POOL_BLOCKS
+    cdef char *block
+    for i in range(POOL_BLOCKS):
+        if pool.sizes[i] >= need and pool.sizes[i] // 4 <= need \
+                and (best == POOL_BLOCKS or pool.sizes[i] < pool.sizes[best]):
+            best = i
+    if best == POOL_BLOCKS:
+        size[0] = need
+        return <char *>malloc(need)
+    block = pool.blocks[best]
+    size[0] = pool.sizes[best]
+    pool.blocks[best] = NULL
+    pool.sizes[best] = 0
+    return block
+
+
+cdef inline void pool_give(Pool *pool, char *block, size_t size) noexcept nogil:
+    """Keeps a block in the place of the smallest, which goes.  The caller holds the GIL."""
+    cdef uint32_t i
+    cdef uint32_t least = 0
+    for i in range(1, POOL_BLOCKS):
+        if pool.sizes[i] < pool.sizes[least]:
+            least = i
+    if size < pool.sizes[least] or size > POOL_BLOCK_MAX:
+        free(block)
+        return
+    free(pool.blocks[least])
+    pool.blocks[least] = block
+    pool.sizes[least] = size
+
+
+cdef inline void request_free(Pool *pool, Request *r) noexcept nogil:
     if r == NULL:
         return
-    free(r.shard_group)
-    free(r.keys)
-    free(r.stamps)
-    free(r.order)
+    if r.block != NULL:
+        pool_give(pool, r.block, r.block_size)
     free(r.later)
-    free(r.group_fragment)
-    free(r.group_start)
+    free(r.sum)
     free(r.raw_reply)
     free(r.text)
     free(r)
 
 
-cdef inline Request *request_new(const Order *order, uint32_t n) noexcept nogil:
+cdef inline Request *request_new(Pool *pool, const Order *order, uint32_t n) noexcept nogil:
     """An empty request with room for n keys; NULL = no memory."""
     cdef Request *r = <Request *>calloc(1, sizeof(Request))
-    cdef uint32_t groups = min(n, order.frag_num)
+    cdef size_t groups = min(n, order.frag_num)
+    cdef size_t need = <size_t>n * 20 + groups * 8 + order.shards * <size_t>4 + 64
     if r == NULL:
         return NULL
-    r.n = n
-    r.shard_group = <uint32_t *>calloc(order.shards + 1, 4)
-    r.keys = <uint64_t *>malloc(<size_t>n * 8 + 8)
-    r.stamps = <uint64_t *>calloc(<size_t>n + 1, 8)
-    r.order = <uint32_t *>malloc(<size_t>n * 4 + 4)
-    r.group_fragment = <uint32_t *>malloc(<size_t>groups * 4 + 4)
-    r.group_start = <uint32_t *>calloc(groups + 1, 4)
-    if r.shard_group == NULL or r.keys == NULL or r.stamps == NULL or r.order == NULL \
-            or r.group_fragment == NULL or r.group_start == NULL:
-        request_free(r)
+    r.block = pool_take(pool, need, &r.block_size)
+    if r.block == NULL:
+        free(r)
         return NULL
+    r.n = n
+    r.keys = <uint64_t *>r.block
+    r.stamps = r.keys + n
+    r.order = <uint32_t *>(r.stamps + n)
+    r.group_fragment = r.order + n
+    r.group_start = r.group_fragment + groups
+    r.shard_group = r.group_start + groups + 1
+    memset(r.group_start, 0, (groups + 1) * 4)
+    memset(r.shard_group, 0, (order.shards + <size_t>1) * 4)
     return r
 
 
@@ -112,14 +171,12 @@ cdef inline void request_refused(Request *r, const char *text, size_t text_bytes
 cdef inline int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcept nogil:
     """Counting sort of the caller's keys by (shard, fragment), stable; -1 = no memory."""
     cdef uint32_t frag_num = order.frag_num
-    cdef uint32_t *place = <uint32_t *>malloc(<size_t>r.n * 4 + 4)
+    cdef uint32_t *place = <uint32_t *>r.stamps             # which are not in use yet
     cdef uint32_t *at = <uint32_t *>calloc(frag_num, 4)     # keys of a place; then where they go
     cdef uint32_t i, p, s, keys_here
     cdef uint32_t g = 0
     cdef uint32_t total = 0
-    if place == NULL or at == NULL:
-        free(place)
-        free(at)
+    if at == NULL:
         return -1
     for i in range(r.n):
         p = order.rank[fragment_of_hash(hash_key(keys[i]), frag_num)]
@@ -143,7 +200,7 @@ cdef inline int sort_keys(const Order *order, Request *r, const uint64_t *keys) 
         at[place[i]] += 1
         r.keys[p] = keys[i]
         r.order[p] = i
-    free(place)
+    memset(r.stamps, 0, <size_t>r.n * 8)
     free(at)
     return 0
 
@@ -200,8 +257,10 @@ cdef inline int merge_keys(Request *r) noexcept nogil:
     if kept == r.n:                 # the usual case: values are copied as they are
         free(r.later)
         r.later = NULL
+        return 0
     r.n = kept
-    return 0
+    r.sum = <float *>malloc(<size_t>r.dim * 4)
+    return 0 if r.sum != NULL else -1
 
 
 cdef inline void add_repeats(const Request *r, uint32_t i, float *value) noexcept nogil:

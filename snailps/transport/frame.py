@@ -64,19 +64,33 @@ class Flag(enum.IntFlag):
     """Properties of a body."""
 
     PACKED = 1
-    """The body is a uint32 of its unpacked length and one lz4 block.  Control plane only."""
+    """Compressed.  Control plane: a uint32 of the unpacked length, then one lz4 block.  Data plane
+    (PUSH and PULLED only): both lengths, the block, zeros to a multiple of 8."""
 
 
 class Option(enum.IntFlag):
-    """What the rows of a PULL or PUSH are; in their bodies."""
+    """What the keys and rows of a PULL or PUSH are; in their bodies.
+
+    Besides these bits: bits 8 and 9 are the wire type of rows (`WIRE_TYPES`), bits 12 to 14 the
+    bytes that a key takes beyond a base common to the part, 0 = keys are whole.
+    """
 
     STATE = 1
-    """Weights and the optimiser's state."""
+    """Rows are weights and the optimiser's state."""
+    REMEMBER = 2
+    """The shard shall keep this list of keys for the connection, in the place named."""
+    RECALL = 4
+    """The keys are those of the list kept in the place named."""
+    CHANGED = 8
+    """PULL: only rows that changed since the numbers that stand behind the keys."""
+    PACK = 16
+    """PULL: the reply may be packed."""
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
 FLAGS = int(Flag.PACKED)
 DATA_KINDS = frozenset(range(16, 32))
+PACKED_DATA_KINDS = frozenset({int(Kind.PUSH), int(Kind.PULLED)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +251,7 @@ def check_header(
         )
     if kind not in KINDS:
         raise ProtocolError(f"unknown frame kind {kind}", "kind")
-    if flags & ~FLAGS or (flags & Flag.PACKED and kind in DATA_KINDS):
+    if flags & ~FLAGS or (flags and kind in DATA_KINDS - PACKED_DATA_KINDS):
         raise ProtocolError(f"unknown flags 0x{flags:04x} for frame kind {kind}", "flag")
     limit = min(body_max, body_limit(kind))
     if body_bytes > limit:

@@ -10,7 +10,7 @@ sockets, clocks or threads here.
 Who says what (a *call* is answered, a *note* is not):
 
     node   -> master   Register>Welcome  Declare>Declared  Lease>Leased  Fetch>Content
-                       Summarise>Summary  Done>Ok  Finished  Failed  Leaving  Bye  Ask>Report
+                       Summarise>Summary  Done>Ok|Enough  Finished  Failed  Leaving  Bye  Ask>Report
     driver -> master   Submit>Ok  Shutdown>Ok
     master -> node     TakeRoute>Ok  MakeTables>Ok  Ask>Report  Start  Stop
 """
@@ -183,6 +183,12 @@ class Summary(Message):
     """The merged survey (a vocabulary, say)."""
 
     blob: bytes
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Enough(Message):
+    """Answer to Done in the place of Ok: the training is to end, train on no further block."""
 
 
 @_message

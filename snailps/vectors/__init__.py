@@ -14,8 +14,8 @@ from snailps.vectors.evaluate import (
     evaluate_similarity,
     similarity_file,
 )
-from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, write_bin
-from snailps.vectors.files import load, write_npz, write_vec
+from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, read_header, write_bin
+from snailps.vectors.files import load, read_vec, vec_shape, write_npz, write_vec
 from snailps.vectors.labels import (
     LabelModel,
     LabelScore,
@@ -42,7 +42,10 @@ __all__ = [
     "evaluate_similarity",
     "load",
     "read_bin",
+    "read_header",
+    "read_vec",
     "similarity_file",
+    "vec_shape",
     "write_bin",
     "write_npz",
     "write_vec",

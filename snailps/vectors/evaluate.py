@@ -50,22 +50,26 @@ class SimilarityResult:
         Pairs that were scored.
     oov : int
         Pairs skipped because a word has no vector.
+    skipped : tuple of tuple of str
+        These pairs, in the order of the file.
     """
 
     spearman: float | None
     pairs: int
     oov: int
+    skipped: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SectionResult:
-    """One section of an analogy file: `correct` of `asked` questions; `oov` were skipped."""
+    """One section of an analogy file: `correct` of `asked` questions; `oov` were `skipped`."""
 
     name: str
     accuracy: float | None
     correct: int
     asked: int
     oov: int
+    skipped: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +148,21 @@ def evaluate_similarity(
     ----------
     Finkelstein et al., "Placing Search in Context: The Concept Revisited", 2002 (WordSim-353).
     """
-    cosines, judgements, skipped = [], [], 0
+    cosines, judgements = [], []
+    skipped: list[tuple[str, ...]] = []
     for first, second, score in similarity_file(path):
         known = first in vectors and second in vectors
         if not known and not (oov == "subword" and vectors.has_subwords):
-            skipped += 1
+            skipped.append((first, second))
             continue
         try:
             cosines.append(vectors.similarity(first, second))
         except DataError:  # too short for a single n-gram
-            skipped += 1
+            skipped.append((first, second))
             continue
         judgements.append(score)
     rho = spearman(np.array(cosines), np.array(judgements))
-    return SimilarityResult(rho, len(cosines), skipped)
+    return SimilarityResult(rho, len(cosines), len(skipped), tuple(skipped))
 
 
 def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float | None:
@@ -218,17 +223,16 @@ def evaluate_analogies(
     asked = ids.max(axis=1) < size
     right = np.zeros(len(ids), dtype=bool)
     right[asked] = _answers(vectors.normalised[:size], ids[asked]) == ids[asked, 3]
-    results = tuple(
-        _tally(name, right[section == i], asked[section == i]) for i, name in enumerate(names)
-    )
-    total = _tally("", right, asked)
-    return AnalogyResult(total.accuracy, total.correct, total.asked, total.oov, results)
-
-
-def _tally(name: str, right: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> SectionResult:
+    results = []
+    for i, name in enumerate(names):
+        here = section == i
+        skipped = tuple(questions[at] for at in np.flatnonzero(here & ~asked).tolist())
+        correct, count = int(right[here].sum()), int(asked[here].sum())
+        accuracy = correct / count if count else None
+        results.append(SectionResult(name, accuracy, correct, count, len(skipped), skipped))
     correct, count = int(right.sum()), int(asked.sum())
-    return SectionResult(
-        name, correct / count if count else None, correct, count, len(asked) - count
+    return AnalogyResult(
+        correct / count if count else None, correct, count, len(asked) - count, tuple(results)
     )
 
 

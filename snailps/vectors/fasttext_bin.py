@@ -191,10 +191,7 @@ def read_bin(path: str | os.PathLike[str]) -> BinModel:
         with open(path, "rb") as file:
             length = os.fstat(file.fileno()).st_size
             if length < _HEAD.size:
-                raise ModelFileError(
-                    f"{path}: not a fastText model: it has {length} bytes, its header alone "
-                    f"would have {_HEAD.size}; was the copy interrupted?"
-                )
+                raise _too_short(path, length)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -211,6 +208,24 @@ def read_bin(path: str | os.PathLike[str]) -> BinModel:
             "fetch or export it again"
         )
     return BinModel(replace(header, tokens=tokens), words, counts, labels, matrix, output)
+
+
+def read_header(path: str | os.PathLike[str]) -> BinHeader:
+    """The training arguments of a .bin file, without its tokens; reads 64 bytes.
+
+    Raises
+    ------
+    ModelFileError
+        Not such a file.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = file.read(_HEAD.size)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(start) < _HEAD.size:
+        raise _too_short(path, len(start))
+    return _unpack_header(path, start)
 
 
 def check_words(path: str | os.PathLike[str], words: Sequence[bytes]) -> None:
@@ -311,7 +326,7 @@ def _pack_entries(
     )
 
 
-def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap) -> BinHeader:
+def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> BinHeader:
     (
         magic, version, dim, window, epochs, min_count, negatives, word_ngrams, loss, model,
         bucket, minn, maxn, lr_update_rate, sample,
@@ -407,6 +422,13 @@ def _map_matrix(
         raise _cut_short(path, f"{name} matrix", end, length)
     values = np.frombuffer(mapped, dtype="<f4", count=rows * dim, offset=offset)
     return values.reshape(rows, dim), end
+
+
+def _too_short(path: str | os.PathLike[str], length: int) -> ModelFileError:
+    return ModelFileError(
+        f"{path}: not a fastText model: it has {length} bytes, its header alone "
+        f"would have {_HEAD.size}; was the copy interrupted?"
+    )
 
 
 def _cut_short(path: str | os.PathLike[str], part: str, needed: int, length: int) -> ModelFileError:

@@ -13,7 +13,7 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -175,30 +175,51 @@ def _first_bytes(path: str | os.PathLike[str]) -> bytes:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _read_vec(path: str | os.PathLike[str]) -> Vectors:
+def vec_shape(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Number of words and dimension that the first line of a .vec file announces.
+
+    Raises
+    ------
+    ModelFileError
+        Missing, unreadable, or no such file.
+    """
+    _first_bytes(path)
+    with open(path, "rb") as file:
+        # A header is two short numbers; the bound keeps a binary file from being one line.
+        return _parse_vec_header(path, file.readline(64), os.fstat(file.fileno()).st_size)
+
+
+def read_vec(path: str | os.PathLike[str]) -> Iterator[tuple[list[bytes], Float32]]:
+    """Words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand.
+
+    Raises
+    ------
+    ModelFileError
+        The file is unreadable, damaged or cut short.
+    """
+    count, dim = vec_shape(path)
+    done = 0
     try:
         with open(path, "rb") as file:
-            length = os.fstat(file.fileno()).st_size
-            # A header is two short numbers; the bound keeps a binary file from being one line.
-            count, dim = _parse_vec_header(path, file.readline(64), length)
-            matrix = np.empty((count, dim), dtype=np.float32)
-            words: list[bytes] = []
-            while len(words) < count:
-                wanted = min(_LINES_TOGETHER, count - len(words))
+            file.readline()
+            while done < count:
+                wanted = min(_LINES_TOGETHER, count - done)
                 lines = [line for _ in range(wanted) if (line := file.readline())]
                 if len(lines) < wanted:
                     raise ModelFileError(
                         f"{path}: cut short: its first line announces {count} words, "
-                        f"it has {len(words) + len(lines)}; fetch or export it again"
+                        f"it has {done + len(lines)}; fetch or export it again"
                     )
                 if not lines[-1].endswith(b"\n"):
                     # Its last number may have lost digits, which nothing else would show.
                     raise ModelFileError(
-                        f"{path}: cut short: line {len(words) + len(lines) + 1} has no end; "
+                        f"{path}: cut short: line {done + len(lines) + 1} has no end; "
                         "fetch or export it again, or add a newline if it is complete"
                     )
-                first = len(words)
-                matrix[first : first + wanted] = _parse_lines(path, lines, first, dim, words)
+                words: list[bytes] = []
+                rows = _parse_lines(path, lines, done, dim, words)
+                yield words, rows
+                done += wanted
             if file.read(65536).strip():
                 raise ModelFileError(
                     f"{path}: more lines than the {count} words that its first line announces; "
@@ -206,6 +227,14 @@ def _read_vec(path: str | os.PathLike[str]) -> Vectors:
                 )
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_vec(path: str | os.PathLike[str]) -> Vectors:
+    matrix = np.empty(vec_shape(path), dtype=np.float32)
+    words: list[bytes] = []
+    for part, rows in read_vec(path):
+        matrix[len(words) : len(words) + len(part)] = rows
+        words += part
     return Vectors(words, matrix)
 
 
@@ -235,7 +264,7 @@ def _parse_vec_header(path: str | os.PathLike[str], line: bytes, length: int) ->
 def _parse_lines(
     path: str | os.PathLike[str], lines: list[bytes], first: int, dim: int, words: list[bytes]
 ) -> Float32:
-    """Numbers of some lines as float32[len(lines), dim]; their words are appended to `words`."""
+    """Numbers of some lines as float32[len(lines), dim]; their words are put into `words`."""
     numbers = []
     for line in lines:
         word, _, rest = line.partition(b" ")
@@ -243,13 +272,13 @@ def _parse_lines(
         numbers.append(rest)
     # One call for thousands of lines is fast but would not see a value that moved from one line
     # to the next, so the number of values a line is checked by counting, which is cheap.
-    if all(word for word in words[first:]) and all(len(rest.split()) == dim for rest in numbers):
+    if all(words) and all(len(rest.split()) == dim for rest in numbers):
         try:
             values = np.array(b" ".join(numbers).split(), dtype=np.float32)
             return values.reshape(len(lines), dim)
         except ValueError:
             pass
-    for row, (word, rest) in enumerate(zip(words[first:], numbers, strict=True)):
+    for row, (word, rest) in enumerate(zip(words, numbers, strict=True)):
         found = rest.split()
         if word and len(found) == dim and all(_is_number(value) for value in found):
             continue

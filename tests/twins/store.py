@@ -32,7 +32,8 @@ class StoreModel:
         self.tables = {}  # table id -> settings
         self.rows = {}  # fragment -> {(table id, key): Row}, in order of creation
         self.marks = {}  # fragment -> {incarnation: seq}
-        self.versions = {}  # (table id, fragment) -> pushes so far
+        self.versions = {}  # (table id, fragment) -> changes so far: pushes and deletions
+        self.deleted = {}  # (table id, fragment) -> the change that was the newest deletion
         self.tick = 0
 
     def own(self, fragments):
@@ -41,10 +42,15 @@ class StoreModel:
             self.marks.setdefault(fragment, {})
 
     def disown(self, fragment):
+        for table in self.tables:
+            if self.keys_of(table, fragment):
+                self._note_deletion(table, fragment)
         del self.rows[fragment]
         del self.marks[fragment]
-        for table in self.tables:
-            self.versions.pop((table, fragment), None)
+
+    def _note_deletion(self, table_id, fragment):
+        version = self.versions.get((table_id, fragment), 0) + 1
+        self.versions[table_id, fragment] = self.deleted[table_id, fragment] = version
 
     def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0):
         self.tables[table_id] = (dim, access, init, scale, seed, np.float32(hyper))
@@ -103,9 +109,23 @@ class StoreModel:
         self._check(keys)
         deleted = 0
         for key in keys:
-            rows = self.rows[fragment_of(key, self.frag_num)]
-            deleted += rows.pop((table_id, key), None) is not None
+            fragment = fragment_of(key, self.frag_num)
+            if self.rows[fragment].pop((table_id, key), None) is not None:
+                self._note_deletion(table_id, fragment)
+                deleted += 1
         return deleted
+
+    def pull_changed(self, table_id, keys, held, state=False):
+        """Numbers, whether each key changed, the rows of those that did."""
+        self._check(keys)
+        numbers, changed = [], []
+        for key, number in zip(keys, held, strict=True):
+            place = table_id, fragment_of(key, self.frag_num)
+            row = self.row(table_id, key)
+            changed.append((self.deleted.get(place, 0) if row is None else row.version) >= number)
+            numbers.append(self.versions.get(place, 0) + 1)
+        fresh = [key for key, yes in zip(keys, changed, strict=True) if yes]
+        return numbers, changed, self.pull(table_id, fresh, state)
 
     def expire(self, table_id, before):
         old = [

@@ -6,8 +6,8 @@
     export: tables -> .bin, .vec, .npz
 
 One model: skip-gram or CBOW, negative sampling or NCE, with subwords (`maxn` > 0: fastText) or
-without (word2vec).  The arithmetic is `kernels.train_words`; here is which rows a block needs and
-how they come and go.
+without (word2vec).  The arithmetic is `kernels.train_words`, how rows come and go is `local_sgd`'s;
+here is which rows a block needs.
 
 Keys: word i of the vocabulary is key i of the tables "input" and "output"; subword bucket b is key
 ``BUCKET_KEY + b`` of "input", so that a vocabulary may grow without moving a bucket.
@@ -22,7 +22,7 @@ ICML 2012.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -30,15 +30,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.config import JobSettings, setting
+from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import Lexicon, WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.errors import ConfigError
-from snailps.models.local_sgd import BUCKET_KEY, EXPORT_ROWS, Copies, LocalSgd, key_ranges
+from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, Keys, LocalSgd
+from snailps.models.word_vectors.export import write_files
+from snailps.models.word_vectors.look import neighbours
+from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.start import adopt, count_on, put_model, put_vectors
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Results, Surveyor
-from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
@@ -56,124 +58,7 @@ WS-353, SimLex, analogies .540 .253 .450 without scaling, .594 .295 .470 at 0.01
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 
-Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-Keys = NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class WordVectorSettings(JobSettings):
-    """Settings of fastText and word2vec; the defaults are fastText's."""
-
-    dim: int = setting(
-        100,
-        help="Length of a word's vector.",
-        when="200 to 300 for corpora of a thousand million words.",
-        low=1,
-        high=4096,
-        aliases=["len_vec"],
-    )
-    model: Literal["skipgram", "cbow"] = setting(
-        "skipgram",
-        help="Predict the context from a word, or a word from its context.",
-        when="`cbow` is faster and a little worse on rare words.",
-    )
-    loss: Literal["ns", "nce"] = setting(
-        "ns",
-        help="Negative sampling, or noise-contrastive estimation (scores minus log of k q(w)).",
-        when="`nce` where the scores themselves should estimate probabilities.",
-    )
-    window: int = setting(
-        5,
-        help="Farthest context word; each centre draws its own reach from 1 to this.",
-        when="Smaller for syntax, larger for topics.",
-        unit="words",
-        low=1,
-        high=256,
-    )
-    negatives: int = setting(
-        5,
-        help="Noise words for each true one.",
-        when="10 to 20 for small corpora.",
-        unit="words",
-        low=1,
-        high=1000,
-        aliases=["negative"],
-    )
-    lr: float = setting(
-        0.05,
-        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
-        when="Lower when the loss jumps.",
-        low=1e-6,
-        high=10.0,
-        aliases=["learning_rate"],
-    )
-    sample: float = setting(
-        1e-4,
-        help="Words more frequent than this are thinned out (fastText's `-t`). 0: keep all.",
-        when="1e-5 for very large corpora.",
-        low=0.0,
-        high=1.0,
-    )
-    min_count: int = setting(
-        5,
-        help="Words that occur less often are left out.",
-        when="1 for tiny texts.",
-        unit="occurrences",
-        low=1,
-        high=1 << 40,
-    )
-    max_vocab: int = setting(
-        0,
-        help="Most words to keep, the most frequent ones. 0: no limit.",
-        when="Memory is short.",
-        unit="words",
-        low=0,
-        high=1 << 31,
-    )
-    minn: int = setting(
-        3,
-        help="Shortest subword.",
-        when="With `maxn`.",
-        unit="characters",
-        low=0,
-        high=32,
-    )
-    maxn: int = setting(
-        6,
-        help="Longest subword. 0: no subwords (word2vec).",
-        when="0 for word2vec, or for languages whose words have no parts.",
-        unit="characters",
-        low=0,
-        high=32,
-    )
-    bucket: int = setting(
-        2_000_000,
-        help="Rows that subwords are hashed to.",
-        when="Smaller for small vocabularies and small files.",
-        unit="rows",
-        low=1,
-        high=1 << 30,
-    )
-    formats: tuple[str, ...] = setting(
-        ("bin", "vec"),
-        help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
-        when="`bin` takes dim x bucket x 4 bytes; leave it out if nobody needs unknown words.",
-    )
-
-    def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse subword lengths that cannot be, and formats that do not exist."""
-        JobSettings.validate(self, where)
-        if self.maxn and not 1 <= self.minn <= self.maxn:
-            raise ConfigError(
-                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
-                f"got {self.minn}; for no subwords at all set maxn: 0"
-            )
-        for name in self.formats:
-            if name not in ("bin", "vec", "npz"):
-                raise ConfigError(
-                    f"{where('formats')}: formats: expected bin, vec or npz, got {name!r}"
-                )
 
 
 class _Counting:
@@ -187,10 +72,10 @@ class _Counting:
         self._counter.merge(part)
 
     def result(self) -> bytes:
-        vocabulary = Vocabulary.from_counter(
-            self._counter, self._settings.min_count, self._settings.max_vocab
-        )
-        return vocabulary.to_bytes()
+        s = self._settings
+        if s.continue_from:
+            return count_on(s, self._counter).to_bytes()
+        return Vocabulary.from_counter(self._counter, s.min_count, s.max_vocab).to_bytes()
 
 
 @dataclass(slots=True)
@@ -219,8 +104,8 @@ class WordVectors(LocalSgd):
         """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
         s = self.settings
         return (
-            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed),
-            Table("output", s.dim),
+            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed, wire=s.wire),
+            Table("output", s.dim, wire=s.wire),
         )
 
     @classmethod
@@ -234,6 +119,28 @@ class WordVectors(LocalSgd):
         counter = WordCounter()
         counter.count(block.data)
         return counter.dump()
+
+    @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """Takes dim, model and subwords from the file that the training begins with."""
+        assert isinstance(settings, WordVectorSettings)
+        return adopt(settings, explicit)
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Puts the rows of that file."""
+        assert isinstance(settings, WordVectorSettings)
+        if settings.continue_from:
+            return put_model
+        return put_vectors if settings.pretrained else None
+
+    @classmethod
+    def inspector(
+        cls, settings: JobSettings
+    ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
+        """Neighbours of `validation_words`."""
+        assert isinstance(settings, WordVectorSettings)
+        return neighbours if settings.validation_words else None
 
     # --- at a worker -------------------------------------------------------------------------
 
@@ -382,68 +289,5 @@ class WordVectors(LocalSgd):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the model in the formats asked for; rows travel in pieces."""
-        s = results.settings
-        assert isinstance(s, WordVectorSettings)
-        vocabulary = Vocabulary.from_bytes(results.summary)
-        words = vocabulary.words
-        files = []
-        for name in s.formats:
-            path = f"{s.output}.{name}"
-            if name == "vec":
-                write_vec(path, words, _vectors(results, s, words), s.dim)
-            elif name == "npz":
-                chunks = _vectors(results, s, words)
-                write_npz(path, words, chunks, s.dim, counts=vocabulary.counts)
-            else:
-                _write_bin(path, results, s, vocabulary)
-            files.append(path)
-        return {"files": files, "vocabulary": len(words)}
-
-
-def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: Vocabulary) -> None:
-    buckets = s.bucket if s.maxn else 0
-    header = BinHeader(
-        dim=s.dim,
-        bucket=buckets,
-        minn=s.minn if s.maxn else 0,
-        maxn=s.maxn,
-        window=s.window,
-        epochs=s.epochs,
-        min_count=s.min_count,
-        negatives=s.negatives,
-        loss="ns",
-        model=s.model,
-        sample=s.sample,
-        tokens=vocabulary.tokens,
-    )
-    words = len(vocabulary)
-    write_bin(
-        path,
-        header,
-        vocabulary.words,
-        vocabulary.counts,
-        key_ranges(results, "input", (0, words), (BUCKET_KEY, buckets)),
-        key_ranges(results, "output", (0, words)),
-    )
-
-
-def _vectors(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
-    """Vectors of all words, in pieces: the mean of a word's row and its subwords' rows."""
-    step = 5_000 if s.maxn else EXPORT_ROWS
-    for at in range(0, len(words), step):
-        piece = words[at : at + step]
-        first = np.uint64(at)
-        if s.maxn == 0:
-            yield results.pull("input", np.arange(len(piece), dtype=np.uint64) + first)
-            continue
-        bag_ptr, ids = subwords_csr(piece, s.minn, s.maxn, s.bucket)
-        used, rows = np.unique(ids, return_inverse=True)
-        used = used.astype(np.uint64)
-        n = np.uint64(len(piece))
-        keys = np.where(used < n, used + first, used - n + np.uint64(BUCKET_KEY))
-        out = np.empty((len(piece), s.dim), np.float32)
-        pulled = kernels.padded(len(keys), s.dim)
-        kernels.copy_rows(results.pull("input", keys), pulled)
-        kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), out)
-        yield out
+        """Writes the model in the formats asked for."""
+        return write_files(results)

@@ -1,0 +1,301 @@
+/* Rows of float32 to and from what travels: the loops behind WireOps of _wire.pxd.
+ *
+ * row -> narrow -> bytes        bytes -> widen -> row        row, residue -> narrow_owing -> bytes,
+ *                                                            residue
+ *
+ * float16, bfloat16: the nearest value, ties to even.  A finite value beyond the largest becomes
+ * the largest, so that the residue carries the rest; inf stays inf and NaN NaN, because a model
+ * that diverged must be seen to.
+ * int8: a float32 scale s, then q = the integer nearest to x * (1 / s), ties to even.  s is max|x|
+ * / 127 to 17 bits: q * s is then exact, with and without fused multiply-add, and a row that was
+ * widened narrows to the same bytes.  A row with an inf or NaN has a NaN for s; one whose s would
+ * be subnormal (max|x| below 1.5e-36) has s = 0.
+ * Residues that are not finite become 0.
+ *
+ * Every build gives the same bits, although this is compiled with -ffast-math: what rounds is
+ * done on integers, or is one operation whose operands and result are stored.  In C for `restrict`
+ * and for F16C; the bytes lie at any address.  A twin of each loop is in tests/twins/wire.py.
+ */
+#ifndef SNAILPS_WIRE_H
+#define SNAILPS_WIRE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "rows travel little endian, and this machine is not"
+#endif
+
+#define SNAIL_WIRE_INLINE static inline __attribute__((always_inline))
+#define SNAIL_INF 0x7f800000 /* bits of |inf|: beyond them lie the NaNs */
+
+/* Bytes of a frame, wherever they lie. */
+typedef float snail_loose __attribute__((aligned(1), may_alias));
+typedef uint16_t snail_half __attribute__((aligned(1), may_alias));
+
+SNAIL_WIRE_INLINE uint32_t snail_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+SNAIL_WIRE_INLINE float snail_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Bits of |x|, below 2^31: compared as int, which every vector unit can. */
+SNAIL_WIRE_INLINE int32_t snail_size(float x) { return (int32_t)(snail_bits(x) & 0x7fffffffu); }
+
+/* ---- one number ------------------------------------------------------------------------------ */
+
+SNAIL_WIRE_INLINE uint16_t snail_to_float16(float x) {
+    const int32_t size = snail_size(x);
+    const int32_t top = size < 0x477fe000 ? size : 0x477fe000; /* 65504 */
+    /* Exponent 127 - 15 less; half of the last place, less one when that place is even. */
+    const uint32_t normal = ((uint32_t)top + 0xc8000fffu + ((uint32_t)top >> 13 & 1)) >> 13;
+    /* 0.5 + x: float32's own rounding leaves x in units of 2^-24 in the last bits. */
+    const uint32_t small = snail_bits(snail_float((uint32_t)top) + 0.5f) - 0x3f000000u;
+    const uint32_t finite = top < 0x38800000 ? small : normal; /* 2^-14 */
+    const uint32_t nan = 0x7e00u | ((uint32_t)size >> 13 & 0x3ffu);
+    const uint32_t other = size > SNAIL_INF ? nan : 0x7c00u;
+    const uint32_t sign = snail_bits(x) >> 16 & 0x8000;
+    return (uint16_t)((size < SNAIL_INF ? finite : other) | sign);
+}
+
+SNAIL_WIRE_INLINE float snail_from_float16(uint16_t half) {
+    const uint32_t size = half & 0x7fffu, shifted = size << 13;
+    const float small = snail_float(shifted + 0x38800000u) - 0x1p-14f;
+    const uint32_t nan = size > 0x7c00u ? 0x400000u : 0; /* quiet, as hardware makes it */
+    const uint32_t large = (shifted + 0x70000000u) | nan;
+    const uint32_t normal = shifted + 0x38000000u;
+    const uint32_t wide = size < 0x400u ? snail_bits(small) : size < 0x7c00u ? normal : large;
+    return snail_float(wide | (uint32_t)(half & 0x8000u) << 16);
+}
+
+SNAIL_WIRE_INLINE uint16_t snail_to_bfloat16(float x) {
+    const int32_t size = snail_size(x);
+    const uint32_t top = (uint32_t)(size < 0x7f7f0000 ? size : 0x7f7f0000);
+    const uint32_t finite = (top + 0x7fff + (top >> 16 & 1)) >> 16;
+    const uint32_t other = (uint32_t)size >> 16 | (size > SNAIL_INF ? 0x40 : 0);
+    const uint32_t sign = snail_bits(x) >> 16 & 0x8000;
+    return (uint16_t)((size < SNAIL_INF ? finite : other) | sign);
+}
+
+SNAIL_WIRE_INLINE float snail_from_bfloat16(uint16_t half) {
+    return snail_float((uint32_t)half << 16); /* quiet since it was narrowed */
+}
+
+SNAIL_WIRE_INLINE float snail_owed(float sum, float sent) {
+    const float rest = sum - sent;
+    return snail_float(snail_size(rest) < SNAIL_INF ? snail_bits(rest) : 0);
+}
+
+/* ---- blocks: n is 16, 4 or 1 where they are called, so that rows have short tails ---------- */
+
+#define SNAIL_EACH _Pragma("GCC unroll 1") for (uint32_t j = 0; j < n; j++)
+
+/* `call` for every block of n numbers of a row, from number i on. */
+#define SNAIL_BLOCKS(call)                                                            \
+    do {                                                                              \
+        uint32_t i = 0;                                                               \
+        for (const uint32_t n = 16; i + n <= floats; i += n) call;                    \
+        for (const uint32_t n = 4; i + n <= floats; i += n) call;                     \
+        for (const uint32_t n = 1; i < floats; i++) call;                             \
+    } while (0)
+
+#define SNAIL_HALF_BLOCKS(type)                                                                   \
+    SNAIL_WIRE_INLINE void snail_narrow_block_##type(const float *restrict row,                   \
+                                                     char *restrict out, const uint32_t n) {      \
+        SNAIL_EACH((snail_half *)out)[j] = snail_to_##type(row[j]);                               \
+    }                                                                                             \
+    SNAIL_WIRE_INLINE void snail_widen_block_##type(const char *restrict inp,                     \
+                                                    float *restrict row, const uint32_t n) {      \
+        SNAIL_EACH row[j] = snail_from_##type(((const snail_half *)inp)[j]);                      \
+    }                                                                                             \
+    SNAIL_WIRE_INLINE void snail_owing_block_##type(const float *restrict row,                    \
+                                                    float *restrict residue, char *restrict out,  \
+                                                    const uint32_t n) {                           \
+        SNAIL_EACH {                                                                              \
+            const float sum = row[j] + residue[j];                                                \
+            const uint16_t half = snail_to_##type(sum);                                           \
+            ((snail_half *)out)[j] = half;                                                        \
+            residue[j] = snail_owed(sum, snail_from_##type(half));                                \
+        }                                                                                         \
+    }
+
+SNAIL_HALF_BLOCKS(float16)
+SNAIL_HALF_BLOCKS(bfloat16)
+
+#ifdef __F16C__
+
+/* Eight numbers of a block of 16, or all of a smaller one and zeros. */
+SNAIL_WIRE_INLINE __m256 snail_load_floats(const float *p, const uint32_t n) {
+    return n == 16  ? _mm256_loadu_ps(p)
+           : n == 4 ? _mm256_insertf128_ps(_mm256_setzero_ps(), _mm_loadu_ps(p), 0)
+                    : _mm256_insertf128_ps(_mm256_setzero_ps(), _mm_load_ss(p), 0);
+}
+
+SNAIL_WIRE_INLINE void snail_store_floats(float *p, __m256 x, const uint32_t n) {
+    if (n == 16) _mm256_storeu_ps(p, x);
+    else if (n == 4) _mm_storeu_ps(p, _mm256_castps256_ps128(x));
+    else *p = _mm256_cvtss_f32(x);
+}
+
+SNAIL_WIRE_INLINE __m128i snail_load_halves(const char *p, const uint32_t n) {
+    return n == 16  ? _mm_loadu_si128((const __m128i *)p)
+           : n == 4 ? _mm_loadl_epi64((const __m128i *)p)
+                    : _mm_cvtsi32_si128(*(const snail_half *)p);
+}
+
+SNAIL_WIRE_INLINE void snail_store_halves(char *p, __m128i halves, const uint32_t n) {
+    if (n == 16) _mm_storeu_si128((__m128i *)p, halves);
+    else if (n == 4) _mm_storel_epi64((__m128i *)p, halves);
+    else *(snail_half *)p = (uint16_t)_mm_cvtsi128_si32(halves);
+}
+
+/* Lanes that the hardware would make inf, or that are not finite: rare, and left to plain C. */
+SNAIL_WIRE_INLINE __m256 snail_beyond_float16(__m256 x) {
+    return _mm256_cmp_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), x), _mm256_set1_ps(65504),
+                         _CMP_NLE_UQ);
+}
+
+SNAIL_WIRE_INLINE void snail_narrow_block_f16c(const float *restrict row, char *restrict out,
+                                               const uint32_t n) {
+    __m256 beyond = _mm256_setzero_ps();
+    for (uint32_t j = 0; j < n; j += 8) {
+        const __m256 x = snail_load_floats(row + j, n);
+        beyond = _mm256_or_ps(beyond, snail_beyond_float16(x));
+        snail_store_halves(out + 2 * j, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT), n);
+    }
+    if (__builtin_expect(_mm256_movemask_ps(beyond), 0)) snail_narrow_block_float16(row, out, n);
+}
+
+SNAIL_WIRE_INLINE void snail_widen_block_f16c(const char *restrict inp, float *restrict row,
+                                              const uint32_t n) {
+    for (uint32_t j = 0; j < n; j += 8)
+        snail_store_floats(row + j, _mm256_cvtph_ps(snail_load_halves(inp + 2 * j, n)), n);
+}
+
+SNAIL_WIRE_INLINE void snail_owing_block_f16c(const float *restrict row, float *restrict residue,
+                                              char *restrict out, const uint32_t n) {
+    __m256 sum[2], beyond = _mm256_setzero_ps();
+    for (uint32_t j = 0; j < n; j += 8) {
+        const __m256 x = snail_load_floats(row + j, n), owed = snail_load_floats(residue + j, n);
+        sum[j / 8] = _mm256_add_ps(x, owed);
+        beyond = _mm256_or_ps(beyond, snail_beyond_float16(sum[j / 8]));
+    }
+    if (__builtin_expect(_mm256_movemask_ps(beyond), 0)) {
+        snail_owing_block_float16(row, residue, out, n);
+        return;
+    }
+    for (uint32_t j = 0; j < n; j += 8) {
+        const __m128i halves = _mm256_cvtps_ph(sum[j / 8], _MM_FROUND_TO_NEAREST_INT);
+        snail_store_halves(out + 2 * j, halves, n);
+        snail_store_floats(residue + j, _mm256_sub_ps(sum[j / 8], _mm256_cvtph_ps(halves)), n);
+    }
+}
+#endif
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+#define SNAIL_HALF_ROWS(type, block)                                                              \
+    static void snail_narrow_##type(const float *restrict row, char *restrict out,                \
+                                    uint32_t floats) {                                            \
+        SNAIL_BLOCKS(snail_narrow_block_##block(row + i, out + 2 * i, n));                        \
+    }                                                                                             \
+    static void snail_widen_##type(const char *restrict inp, float *restrict row,                 \
+                                   uint32_t floats) {                                             \
+        SNAIL_BLOCKS(snail_widen_block_##block(inp + 2 * i, row + i, n));                         \
+    }                                                                                             \
+    static void snail_narrow_owing_##type(const float *restrict row, float *restrict residue,     \
+                                          char *restrict out, uint32_t floats) {                  \
+        SNAIL_BLOCKS(snail_owing_block_##block(row + i, residue + i, out + 2 * i, n));            \
+    }
+
+#ifdef __F16C__
+SNAIL_HALF_ROWS(float16, f16c)
+#else
+SNAIL_HALF_ROWS(float16, float16)
+#endif
+SNAIL_HALF_ROWS(bfloat16, bfloat16)
+
+static void snail_narrow_float32(const float *restrict row, char *restrict out, uint32_t floats) {
+    memcpy(out, row, 4 * (size_t)floats);
+}
+
+static void snail_widen_float32(const char *restrict inp, float *restrict row, uint32_t floats) {
+    memcpy(row, inp, 4 * (size_t)floats);
+}
+
+static void snail_narrow_owing_float32(const float *restrict row, float *restrict residue,
+                                       char *restrict out, uint32_t floats) {
+    for (uint32_t j = 0; j < floats; j++) {
+        ((snail_loose *)out)[j] = row[j] + residue[j];
+        residue[j] = 0;
+    }
+}
+
+/* ---- int8 ------------------------------------------------------------------------------------ */
+
+/* Bits of max|x|: as int exact in any order, and inf and NaN come out on top. */
+SNAIL_WIRE_INLINE int32_t snail_largest(const float *row, uint32_t floats) {
+    int32_t largest = 0;
+    for (uint32_t j = 0; j < floats; j++) {
+        const int32_t size = snail_size(row[j]);
+        largest = size > largest ? size : largest;
+    }
+    return largest;
+}
+
+/* The scale of a row, also written; inverse: 1 / scale, or 0 for a row whose q are all 0. */
+SNAIL_WIRE_INLINE float snail_scale(int32_t largest, char *out, float *inverse) {
+    const float exact = snail_float((uint32_t)largest) * (1.0f / 127);
+    float scale = snail_float((snail_bits(exact) + 0x40) & 0xffffff80u);
+    if (largest >= SNAIL_INF) scale = snail_float(0x7fc00000);
+    else if (exact < 0x1p-126f) scale = 0;
+    *inverse = scale > 0 ? 1 / scale : 0;
+    *(snail_loose *)out = scale;
+    return scale;
+}
+
+static void snail_narrow_int8(const float *restrict row, char *restrict out, uint32_t floats) {
+    float inverse;
+    snail_scale(snail_largest(row, floats), out, &inverse);
+    out += 4;
+    if (inverse > 0)
+        for (uint32_t j = 0; j < floats; j++) out[j] = (int8_t)(int32_t)rintf(row[j] * inverse);
+    else memset(out, 0, floats);
+}
+
+static void snail_widen_int8(const char *restrict inp, float *restrict row, uint32_t floats) {
+    const float scale = *(const snail_loose *)inp;
+    const int8_t *restrict q = (const int8_t *)inp + 4;
+    for (uint32_t j = 0; j < floats; j++) row[j] = q[j] * scale;
+}
+
+static void snail_narrow_owing_int8(const float *restrict row, float *restrict residue,
+                                    char *restrict out, uint32_t floats) {
+    float inverse;
+    for (uint32_t j = 0; j < floats; j++) residue[j] += row[j];
+    const float scale = snail_scale(snail_largest(residue, floats), out, &inverse);
+    out += 4;
+    if (inverse > 0)
+        for (uint32_t j = 0; j < floats; j++) {
+            const int32_t q = (int32_t)rintf(residue[j] * inverse);
+            out[j] = (int8_t)q;
+            residue[j] -= (float)q * scale;
+        }
+    else {
+        memset(out, 0, floats);
+        for (uint32_t j = 0; j < floats; j++) residue[j] = snail_owed(residue[j], scale);
+    }
+}
+
+#endif

@@ -1,0 +1,108 @@
+"""The result files of word vectors, written from the tables in pieces.
+
+    vocabulary + tables "input", "output" -> .bin, .vec, .npz
+
+Owns how a word's vector comes of its rows; knows no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.data._subwords import subwords_csr
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.local_sgd import BUCKET_KEY, EXPORT_ROWS, Floats, Keys, key_ranges
+from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.roles.worker import Results
+from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
+
+WORDS_TOGETHER = 5_000
+"""Words whose bags are pulled at a time: some 30,000 rows."""
+
+
+def write_files(results: Results) -> Mapping[str, Any]:
+    """Writes the model in the formats asked for; rows travel in pieces."""
+    s = results.settings
+    assert isinstance(s, WordVectorSettings)
+    vocabulary = Vocabulary.from_bytes(results.summary)
+    words = vocabulary.words
+    files = []
+    for name in s.formats:
+        path = f"{s.output}.{name}"
+        if name == "vec":
+            write_vec(path, words, word_rows(results, s, words), s.dim)
+        elif name == "npz":
+            chunks = word_rows(results, s, words)
+            write_npz(path, words, chunks, s.dim, counts=vocabulary.counts)
+        else:
+            _write_bin(path, results, s, vocabulary)
+        files.append(path)
+    return {"files": files, "vocabulary": len(words)}
+
+
+def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: Vocabulary) -> None:
+    buckets = s.bucket if s.maxn else 0
+    header = BinHeader(
+        dim=s.dim,
+        bucket=buckets,
+        minn=s.minn if s.maxn else 0,
+        maxn=s.maxn,
+        window=s.window,
+        epochs=s.epochs,
+        min_count=s.min_count,
+        negatives=s.negatives,
+        loss="ns",
+        model=s.model,
+        sample=s.sample,
+        tokens=vocabulary.tokens,
+    )
+    words = len(vocabulary)
+    write_bin(
+        path,
+        header,
+        vocabulary.words,
+        vocabulary.counts,
+        key_ranges(results, "input", (0, words), (BUCKET_KEY, buckets)),
+        key_ranges(results, "output", (0, words)),
+    )
+
+
+def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
+    """Vectors of all words, in pieces: the mean of a word's row and its subwords' rows."""
+    step = WORDS_TOGETHER if s.maxn else EXPORT_ROWS
+    for at in range(0, len(words), step):
+        piece = words[at : at + step]
+        keys = np.arange(at, at + len(piece), dtype=np.uint64)
+        yield bag_means(results, s, piece, keys)[0] if s.maxn else results.pull("input", keys)
+
+
+def bag_means(
+    results: Results, s: WordVectorSettings, words: Sequence[bytes], keys: Keys
+) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Of some words with subwords: their vectors, their own rows, and the sizes of their bags.
+
+    Parameters
+    ----------
+    keys : numpy.ndarray
+        uint64 (n,): the words' own.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (n, dim), float32 (n, dim) and int64 (n,).
+    """
+    bag_ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
+    used, rows = np.unique(ids, return_inverse=True)
+    n = len(words)  # ids below it are the words' own rows, and all of these are used
+    buckets = (used[n:] - n).astype(np.uint64) + np.uint64(BUCKET_KEY)
+    found = results.pull("input", np.concatenate((keys, buckets)))
+    pulled = kernels.padded(len(found), s.dim)
+    kernels.copy_rows(found, pulled)
+    means = np.empty((n, s.dim), np.float32)
+    kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), means)
+    return means, found[:n], np.diff(bag_ptr)

@@ -1,0 +1,138 @@
+"""Where word vectors begin that do not begin at random: an earlier model, or a file of vectors.
+
+    settings + header of a .bin or .vec -> adopt -> settings
+    counts of the new text + words of a .bin -> count_on -> Vocabulary
+    .bin or .vec -> put_model, put_vectors -> rows of the tables, before the training
+
+All of it runs at the master, once: whatever happens to a worker, no row is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._text import WordCounter
+from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError, ModelFileError
+from snailps.models.local_sgd import BUCKET_KEY, EXPORT_ROWS, Floats
+from snailps.models.word_vectors.export import bag_means
+from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.roles.worker import Results
+from snailps.vectors import read_bin, read_header, read_vec, vec_shape
+
+
+def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
+    """The settings with the shape of the file that the training begins with.
+
+    Raises
+    ------
+    ConfigError
+        The user set it otherwise, or the model is of a kind that cannot be trained on here.
+    ModelFileError
+        The file cannot be read.
+    """
+    path = s.continue_from or s.pretrained
+    if not path:
+        return s
+    theirs = _shape_of(path) if s.continue_from else {"dim": vec_shape(path)[1]}
+    for name, value in theirs.items():
+        where = explicit(name)
+        if where is not None and getattr(s, name) != value:
+            raise ConfigError(
+                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
+                f"with; got {getattr(s, name)}. Leave {name} out, or begin without that file"
+            )
+    return replace(s, **theirs)
+
+
+def _shape_of(path: str) -> dict[str, Any]:
+    """The settings that the rows of a .bin file dictate."""
+    header = read_header(path)
+    if header.model == "supervised" or header.loss != "ns":
+        raise ConfigError(
+            f"{path}: continue_from: expected word vectors trained with negative sampling, got "
+            f"model {header.model!r} with loss {header.loss!r}, whose output rows are not words"
+        )
+    shape: dict[str, Any] = {"dim": header.dim, "model": header.model}
+    if header.bucket == 0 or header.maxn < max(header.minn, 1):
+        return {**shape, "maxn": 0}
+    # fastText takes a `minn` of 0 for 1.
+    return {**shape, "minn": max(header.minn, 1), "maxn": header.maxn, "bucket": header.bucket}
+
+
+def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
+    """The words of the model that the training goes on from, then those of the new text."""
+    model = read_bin(s.continue_from)
+    counts = np.maximum(model.counts, 1)
+    old = Vocabulary(model.words, counts, max(model.header.tokens, int(counts.sum())))
+    return old.extended(counter, s.min_count, s.max_vocab)
+
+
+def put_model(results: Results) -> None:
+    """Puts all rows of the `.bin` file, input and output.
+
+    Raises
+    ------
+    ModelFileError
+        The file has changed meanwhile, or holds numbers that are none.
+    """
+    s = results.settings
+    assert isinstance(s, WordVectorSettings)
+    model = read_bin(s.continue_from)
+    n = len(model.words)
+    if Vocabulary.from_bytes(results.summary).words[:n] != model.words:
+        raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
+    _put(results, "input", 0, model.input[:n])
+    _put(results, "output", 0, model.output)
+    if s.maxn:
+        _put(results, "input", BUCKET_KEY, model.input[n:])
+
+
+def _put(results: Results, table: str, first_key: int, rows: Floats) -> None:
+    """Puts the rows of a mapped matrix, in pieces, under keys that follow each other."""
+    for at in range(0, len(rows), EXPORT_ROWS):
+        piece = np.array(rows[at : at + EXPORT_ROWS])  # a copy: what is mapped is not aligned
+        keys = np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at)
+        _put_finite(results, table, keys, piece)
+
+
+def _put_finite(results: Results, table: str, keys: NDArray[np.uint64], rows: Floats) -> None:
+    if not np.isfinite(rows).all():
+        s = results.settings
+        assert isinstance(s, WordVectorSettings)
+        raise ModelFileError(
+            f"{s.continue_from or s.pretrained}: holds values that are no numbers: its training "
+            "diverged, or the file is damaged"
+        )
+    results.put(table, keys, rows)
+
+
+def put_vectors(results: Results) -> None:
+    """Puts the vectors of the `.vec` file for the words that the vocabulary has.
+
+    With subwords a word's vector is the mean of its bag; its own row is set so that this mean is
+    the vector of the file, and its n-grams begin at random as ever.
+    """
+    s = results.settings
+    assert isinstance(s, WordVectorSettings)
+    vocabulary = Vocabulary.from_bytes(results.summary)
+    fresh = np.ones(len(vocabulary), np.bool_)  # should a word occur twice, the first counts
+    for words, vectors in read_vec(s.pretrained):
+        ids = np.array([vocabulary.index(word) for word in words], np.int64)
+        _, first = np.unique(ids, return_index=True)
+        rows = first[(ids[first] >= 0) & fresh[ids[first]]]
+        known = ids[rows]
+        fresh[known] = False
+        if len(known) == 0:
+            continue
+        keys, wanted = known.astype(np.uint64), vectors[rows]
+        if s.maxn:
+            found = [vocabulary.words[i] for i in known.tolist()]
+            means, own, sizes = bag_means(results, s, found, keys)
+            wanted = own + (wanted - means) * sizes[:, None].astype(np.float32)
+        _put_finite(results, "input", keys, wanted)

@@ -1,0 +1,204 @@
+# cython: cdivision=True
+# What a PULL or PUSH asks for: its body, checked, with the keys as the store wants them.
+#
+#   body -> options, groups, keys (whole, remembered or narrow), numbers held, values -> Asked
+#
+# A peer's body is never trusted: counts are compared with lengths before anything is read, and
+# every key with the fragment that it claims; only a list that passed is remembered.  Knows no
+# tables: how wide rows are, it is told.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+
+from snailps._hash cimport fragment_of_hash, hash_key
+from snailps._wire cimport WireOps, wire_row_bytes
+from snailps.roles._lists cimport KeyList, KeyLists, recall, remember
+from snailps.store._tables cimport Shard, store_owns
+from snailps.transport._frame cimport *
+from snailps.transport._keys cimport keys_digest, narrow_keys_bytes, read_narrow_keys
+from snailps.transport._loop cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._packing cimport Sampler
+
+cdef enum:
+    ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32
+
+
+cdef struct Context:
+    Shard *shard
+    void *door                  # the ShardThread, for tables with a Python access method
+    const WireOps *wire
+    uint64_t *keys              # ROOM_BYTES: narrow keys made whole
+    float *rows                 # ROOM_BYTES: rows before or after another type
+    char *packing               # DATA_BODY_MAX: a body before or behind lz4
+    Sampler sampler
+    uint32_t frag_num
+    uint32_t epoch
+    uint64_t pulls
+    uint64_t pushes
+    uint64_t repeated           # groups of pushes skipped because their mark is not lower
+    uint64_t rows_pulled
+    uint64_t rows_pushed
+    uint64_t rows_unchanged     # asked for and not sent, because the asker has them
+    uint64_t rows_scanned
+    uint64_t lists_recalled     # parts whose keys did not travel
+
+
+cdef struct Asked:
+    uint64_t seq
+    uint32_t options
+    int wire
+    uint32_t floats
+    uint32_t row_bytes          # of a row as it travels
+    uint32_t key_num
+    uint32_t group_num
+    const Group *groups
+    const uint64_t *keys        # those of the first group, then of the second, ...
+    const uint64_t *held        # numbers of the asker's copies; NULL = it wants all rows
+    const char *values          # of a PUSH
+
+
+cdef inline uint64_t padded(uint64_t n) noexcept nogil:
+    return (n + 7) & ~<uint64_t>7
+
+
+cdef inline Outcome refuse(char *out, Reply *reply, const char *code, const char *text,
+                           uint64_t a, uint64_t b) noexcept nogil:
+    """Writes an ERROR body; `text` is a format of ours with up to two numbers."""
+    cdef int n = snprintf(out, 1024, b'{"code":"%s","text":"', code)
+    n += snprintf(out + n, 900, text, <unsigned long long>a, <unsigned long long>b)
+    n += snprintf(out + n, 16, b'"}')
+    reply.kind = KIND_ERROR
+    reply.body_bytes = n
+    return OUTCOME_REPLY
+
+
+cdef inline bint groups_are_good(Context *me, const Asked *asked, bint new_list, char *out,
+                                 Reply *reply) noexcept nogil:
+    """Checks order, ownership and counts of groups; of a list not seen before, the keys too."""
+    cdef const Group *groups = asked.groups
+    cdef uint64_t total = 0
+    cdef uint32_t g, i, fragment
+    for g in range(asked.group_num):
+        fragment = groups[g].fragment
+        if g and fragment <= groups[g - 1].fragment:    # twice in one push: it would be dropped
+            refuse(out, reply, b"order", b"fragment %llu stands behind fragment %llu",
+                   fragment, groups[g - 1].fragment)
+            return False
+        if fragment >= me.frag_num or not store_owns(me.shard, fragment):
+            refuse(out, reply, b"stale-route",
+                   b"fragment %llu is not here (route epoch %llu): fetch the new route",
+                   fragment, me.epoch)
+            return False
+        if groups[g].keys > asked.key_num - total:
+            refuse(out, reply, b"length", b"groups have more than %llu keys", asked.key_num, 0)
+            return False
+        if new_list:
+            for i in range(groups[g].keys):
+                if fragment_of_hash(hash_key(asked.keys[total + i]), me.frag_num) != fragment:
+                    refuse(out, reply, b"fragment", b"key %llu is not of fragment %llu",
+                           asked.keys[total + i], fragment)
+                    return False
+        total += groups[g].keys
+    if total != asked.key_num:
+        refuse(out, reply, b"length", b"groups have %llu keys, the body %llu",
+               total, asked.key_num)
+        return False
+    return True
+
+
+cdef inline bint read_list(Context *me, KeyLists **lists, Asked *asked, const char **at,
+                           const char *end, char *out, Reply *reply) noexcept nogil:
+    """Reads the list of keys at `at` and moves it behind; False = `reply` is a refusal."""
+    cdef uint32_t width = asked.options >> OPTION_KEY_SHIFT & 7
+    cdef bint named = asked.options & (OPTION_REMEMBER | OPTION_RECALL)
+    cdef const ListHead *list = <const ListHead *>at[0]
+    cdef uint64_t need
+    cdef KeyList *found
+    if named:
+        at[0] += sizeof(ListHead)
+        if at[0] > end or list.place >= LISTS or list.digest == 0:
+            refuse(out, reply, b"list", b"there is no place %llu for a list of keys, only %llu",
+                   0 if at[0] > end else list.place, LISTS)
+            return False
+    if asked.options & OPTION_RECALL:
+        found = recall(lists[0], list.place, list.digest)
+        if found == NULL or found.keys != asked.key_num or found.groups != asked.group_num:
+            refuse(out, reply, b"list", b"the keys of place %llu are not (or no longer) known here",
+                   list.place, 0)
+            return False
+        asked.groups = <const Group *>found.data
+        asked.keys = <const uint64_t *>(found.data + 8 * <uint64_t>found.groups)
+        me.lists_recalled += 1
+        return groups_are_good(me, asked, False, out, reply)
+    need = asked.group_num * <uint64_t>sizeof(Group)
+    need += narrow_keys_bytes(asked.key_num, width) if width else asked.key_num * <uint64_t>8
+    if need > <uint64_t>(end - at[0]):
+        refuse(out, reply, b"length", b"%llu keys do not fit into the body", asked.key_num, 0)
+        return False
+    asked.groups = <const Group *>at[0]
+    at[0] += need
+    asked.keys = <const uint64_t *>(asked.groups + asked.group_num)
+    if width:
+        read_narrow_keys(<const char *>asked.keys, me.keys, asked.key_num, width)
+        asked.keys = me.keys
+    if not groups_are_good(me, asked, True, out, reply):
+        return False
+    if not named:
+        return True
+    if keys_digest(asked.keys, asked.key_num) != list.digest \
+            or not remember(lists, list.place, list.digest, asked.groups, asked.group_num,
+                            asked.keys, asked.key_num):
+        refuse(out, reply, b"list", b"the keys of place %llu have another digest, or are too many "
+               b"to be remembered", list.place, 0)
+        return False
+    return True
+
+
+cdef inline bint read_asked(Context *me, KeyLists **lists, const FrameHeader *head,
+                            const char *body, uint64_t floats, Asked *asked, char *out,
+                            Reply *reply) noexcept nogil:
+    """Reads and checks a PULL or PUSH of rows of `floats`; False = `reply` is a refusal."""
+    cdef const GroupHead *top = <const GroupHead *>body
+    cdef bint push = head.kind == KIND_PUSH
+    cdef const char *at = body + sizeof(GroupHead)
+    cdef const char *end = body + head.body_bytes
+    cdef uint64_t rest = 0
+    if head.body_bytes < sizeof(GroupHead):
+        refuse(out, reply, b"length", b"body of %llu bytes, at least %llu expected",
+               head.body_bytes, sizeof(GroupHead))
+        return False
+    asked.seq = top.seq
+    asked.options = top.options
+    asked.wire = top.options >> OPTION_WIRE_SHIFT & 3
+    asked.key_num = top.keys
+    asked.group_num = top.groups
+    asked.floats = top.floats
+    asked.row_bytes = wire_row_bytes(asked.wire, top.floats)
+    asked.held = NULL
+    if top.options & ~<uint32_t>OPTIONS_KNOWN \
+            or (push and top.options & (OPTION_CHANGED | OPTION_PACK)) \
+            or (asked.wire and top.options & OPTION_STATE):
+        refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
+               b"are %llu", top.options, OPTIONS_KNOWN)
+        return False
+    if top.floats != floats:
+        refuse(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",
+               floats, top.floats)
+        return False
+    # Before any room is used: the rows of all keys fit into one body, there or back.
+    if top.keys * <uint64_t>asked.row_bytes > DATA_BODY_MAX:
+        refuse(out, reply, b"too-long", b"rows of %llu bytes, limit %llu",
+               top.keys * <uint64_t>asked.row_bytes, DATA_BODY_MAX)
+        return False
+    if not read_list(me, lists, asked, &at, end, out, reply):
+        return False
+    asked.values = at
+    if asked.options & OPTION_CHANGED:
+        asked.held = <const uint64_t *>at
+        rest = asked.key_num * <uint64_t>8
+    elif push:
+        rest = asked.key_num * <uint64_t>asked.row_bytes
+    if padded(rest) != <uint64_t>(end - at):
+        refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
+               head.body_bytes, (at - body) + padded(rest))
+        return False
+    return True

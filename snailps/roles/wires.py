@@ -1,0 +1,85 @@
+"""As what rows travel: the wire type of each request, chosen where a table says `auto`.
+
+    table, client's measured goodput -> type of rows on the wire, error feedback or not, lz4 or not
+
+It knows no sockets and no rows; it is asked once a request, by whoever pulls and pushes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+
+from snailps.kernels import WIRE_TYPES
+from snailps.roles.tables import Table
+from snailps.store.route import Route
+from snailps.transport._client import Client
+
+log = logging.getLogger(__name__)
+
+MEASURED_BYTES = 4 << 20
+"""Traffic that is enough to know the speed of a network by."""
+FAST_BYTES_PER_S = 400e6
+"""From here on turning rows into another type costs more time than it saves: about 4 Gbit/s."""
+PACK_BYTES_PER_S = 150e6
+"""Below this lz4 is tried: it packs some 500 MB/s and takes a core for it."""
+_EXACT = {"add", "sgd"}
+"""What is pushed counts by its size, so half a unit in float16's last place is as good as none.
+Other methods divide by the size of what came before: there the smallest values count, too."""
+
+
+class Wires:
+    """The wire types of one client's requests.
+
+    Parameters
+    ----------
+    client : Client
+        Its counters tell the goodput; it is told whether to try lz4.
+    route : Route
+        Where the shards are: on this machine nothing is measured, rows travel as they are.
+
+    Notes
+    -----
+    ``auto`` starts as float32 and is decided once, for all tables, after `MEASURED_BYTES`.
+    """
+
+    def __init__(self, client: Client, route: Route) -> None:
+        self._client = client
+        self._chosen: str | None = None
+        if all(_is_loopback(shard.host) for shard in route.shards):
+            self._chosen = "float32"
+
+    def of_pull(self, table: Table, state: bool = False) -> int:
+        """Wire type of a pull, a value of `WIRE_TYPES`."""
+        name = table.wire
+        if name == "auto":
+            name = self._chosen or self._choose()
+        return WIRE_TYPES["float32" if state or table.access == "average" else name]
+
+    def of_push(self, table: Table, state: bool = False) -> tuple[int, bool]:
+        """Wire type of a push, and whether what rounding takes is kept for the next push."""
+        wire = self.of_pull(table, state)
+        return wire, wire != WIRE_TYPES["float16"] or table.access not in _EXACT
+
+    def _choose(self) -> str:
+        counters = self._client.counters()
+        if counters["goodput_bytes"] < MEASURED_BYTES:
+            return "float32"
+        speed = counters["goodput_bytes"] / counters["goodput_s"]
+        self._chosen = "float32" if speed >= FAST_BYTES_PER_S else "float16"
+        packed = speed < PACK_BYTES_PER_S
+        self._client.pack(packed)
+        log.info(
+            "wire: auto: %.0f MB/s to and from the servers: rows travel as %s%s",
+            speed / 1e6,
+            self._chosen,
+            ", packed where that saves a tenth" if packed else "",
+        )
+        return self._chosen
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

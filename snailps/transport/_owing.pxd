@@ -1,0 +1,170 @@
+# cython: cdivision=True
+# Error feedback: what rounding to a narrow wire type left unsent, by key.
+#
+#   table, key -> residue (float32 row) -> added to the key's next push, replaced by what is left
+#
+# So the sum of a key's pushes arrives exactly but for its last rounding.  Memory is bounded: when
+# OWING_BYTES_MAX is reached, a key that comes takes the place of another, whose residue is
+# dropped; that costs the other one rounding, as without feedback.  Knows no frames; used by the
+# client's thread alone.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset
+
+from snailps._hash cimport hash_key
+from snailps.transport._fetch cimport fetch, fetch_row
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **taken, size_t alignment, size_t size)
+
+cdef extern from "<sys/mman.h>" nogil:
+    enum: MADV_HUGEPAGE
+    int madvise(void *start, size_t size, int advice)
+
+cdef enum:
+    OWING_BYTES_MAX = 256 << 20     # rows of one table
+    OWING_CHUNK = 2 << 20           # bytes of rows taken at a time: a huge page
+    OWING_PROBES = 8
+
+
+cdef struct OwingSlot:
+    uint64_t key
+    uint64_t row                    # + 1; 0 = the slot is empty
+
+
+cdef struct Owing:                  # of one table
+    Owing *next
+    uint32_t table
+    uint32_t floats
+    OwingSlot *slots                # open addressing
+    uint64_t mask
+    char **chunks
+    uint32_t chunk_num
+    uint32_t chunk_rows
+    uint32_t row_num
+    uint32_t row_max
+
+
+cdef inline float *_owing_row(const Owing *owing, uint64_t row) noexcept nogil:
+    return <float *>owing.chunks[row // owing.chunk_rows] \
+        + <uint64_t>(row % owing.chunk_rows) * owing.floats
+
+
+cdef inline void owing_free(Owing *owing) noexcept nogil:
+    """Frees the list that begins here."""
+    cdef Owing *following
+    cdef uint32_t i
+    while owing != NULL:
+        following = owing.next
+        for i in range(owing.chunk_num):
+            free(owing.chunks[i])
+        free(owing.chunks)
+        free(owing.slots)
+        free(owing)
+        owing = following
+
+
+cdef inline Owing *owing_of(Owing **first, uint32_t table, uint32_t floats) noexcept nogil:
+    """The residues of a table; NULL = no memory."""
+    cdef Owing *owing = first[0]
+    while owing != NULL:
+        if owing.table == table and owing.floats == floats:
+            return owing
+        owing = owing.next
+    owing = <Owing *>calloc(1, sizeof(Owing))
+    if owing == NULL:
+        return NULL
+    owing.table = table
+    owing.floats = floats
+    owing.chunk_rows = max(<uint32_t>OWING_CHUNK // (4 * floats), <uint32_t>1)
+    owing.row_max = max(<uint32_t>OWING_BYTES_MAX // (4 * floats), <uint32_t>1)
+    owing.next = first[0]
+    first[0] = owing
+    return owing
+
+
+cdef inline bint _grow_index(Owing *owing) noexcept nogil:
+    """Doubles the index; False = no memory, nothing changed."""
+    cdef uint64_t size = (owing.mask + 1) * 2 if owing.slots != NULL else 1024
+    cdef OwingSlot *slots = <OwingSlot *>calloc(size, sizeof(OwingSlot))
+    cdef uint64_t i, at
+    if slots == NULL:
+        return False
+    if owing.slots != NULL:
+        for i in range(owing.mask + 1):
+            if owing.slots[i].row:
+                at = hash_key(owing.slots[i].key) & (size - 1)
+                while slots[at].row:
+                    at = (at + 1) & (size - 1)
+                slots[at] = owing.slots[i]
+    free(owing.slots)
+    owing.slots = slots
+    owing.mask = size - 1
+    return True
+
+
+cdef inline float *_new_row(Owing *owing, uint64_t at, uint64_t key) noexcept nogil:
+    """A row of zeros for the key at an empty slot; NULL = no memory."""
+    cdef char **grown
+    cdef uint32_t row = owing.row_num
+    if row == owing.chunk_num * owing.chunk_rows:
+        grown = <char **>realloc(owing.chunks, (owing.chunk_num + 1) * sizeof(char *))
+        if grown == NULL:
+            return NULL
+        owing.chunks = grown
+        if posix_memalign(<void **>&grown[owing.chunk_num], OWING_CHUNK,
+                          max(<uint32_t>OWING_CHUNK, 4 * owing.floats)) != 0:
+            return NULL
+        madvise(grown[owing.chunk_num], OWING_CHUNK, MADV_HUGEPAGE)
+        memset(grown[owing.chunk_num], 0, owing.chunk_rows * 4 * <uint64_t>owing.floats)
+        owing.chunk_num += 1
+    owing.row_num += 1
+    owing.slots[at].key = key
+    owing.slots[at].row = row + 1
+    return _owing_row(owing, row)
+
+
+cdef inline float *owing_row(Owing *owing, uint64_t key) noexcept nogil:
+    """The residue of a key, zeros if it is new; NULL = no memory."""
+    cdef uint64_t at, home
+    cdef float *row
+    if owing.slots == NULL or (owing.row_num * <uint64_t>4 > (owing.mask + 1) * 3
+                              and owing.row_num < owing.row_max):
+        if not _grow_index(owing):
+            return NULL
+    at = home = hash_key(key) & owing.mask
+    while owing.slots[at].row:
+        if owing.slots[at].key == key:
+            return _owing_row(owing, owing.slots[at].row - 1)
+        at = (at + 1) & owing.mask
+        if owing.row_num >= owing.row_max and at - home >= <uint64_t>OWING_PROBES:
+            break
+    if owing.row_num < owing.row_max:
+        return _new_row(owing, at, key)
+    # Full: the key takes over the row next to its home.  What it displaces is not looked for any
+    # further, so a chain that led past it may lose a member: that one is dropped, too.
+    at = home
+    while not owing.slots[at].row:
+        at = (at + 1) & owing.mask
+    owing.slots[at].key = key
+    row = _owing_row(owing, owing.slots[at].row - 1)
+    memset(row, 0, 4 * <uint64_t>owing.floats)
+    return row
+
+
+cdef inline void owing_fetch_index(const Owing *owing, uint64_t key) noexcept nogil:
+    """Brings what `owing_row` looks at first into the cache."""
+    cdef uint64_t at
+    if owing.slots != NULL:
+        at = hash_key(key) & owing.mask
+        fetch(&owing.slots[at])
+
+
+cdef inline void owing_fetch_row(const Owing *owing, uint64_t key) noexcept nogil:
+    """Brings the row of a key that is in its first slot into the cache: most are."""
+    cdef uint64_t at
+    if owing.slots != NULL:
+        at = hash_key(key) & owing.mask
+        if owing.slots[at].row:
+            fetch_row(<const char *>_owing_row(owing, owing.slots[at].row - 1),
+                      4 * owing.floats)

@@ -1,0 +1,260 @@
+# cython: cdivision=True
+# The client's traffic with one shard: parts out, replies in.
+#
+#   parts -> bodies (`_body.pxd`), packed where that pays -> frames -> socket
+#   socket -> replies, in any order -> rows to their places in the caller's array
+#
+# Knows neither how connections are made nor who waits.  All of it runs in the client's thread.
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport malloc, realloc
+from libc.string cimport memcpy, memmove, memset, strlen
+
+from snailps.transport._body cimport *
+from snailps.transport._frame cimport *
+from snailps.transport._link cimport *
+from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
+from snailps.transport._posix cimport *
+from snailps.transport._request cimport KIND_RAW, Request, request_refused
+
+
+# --- sending -------------------------------------------------------------------------------------
+
+cdef inline bint out_reserve(Link *link, size_t need) noexcept nogil:
+    cdef size_t held = link.out_end - link.out_start
+    cdef char *grown
+    if link.out_start > 0 and (held == 0 or link.out_cap - link.out_end < need):
+        memmove(link.out, link.out + link.out_start, held)
+        link.out_start = 0
+        link.out_end = held
+    if link.out_cap - link.out_end >= need:
+        return True
+    grown = <char *>realloc(link.out, held + need)
+    if grown == NULL:
+        return False
+    link.out = grown
+    link.out_cap = held + need
+    return True
+
+
+cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) noexcept nogil:
+    """Body of a PULL or PUSH behind the header to come; its length, 0 = no memory."""
+    cdef uint32_t groups = groups_of(r, part)
+    cdef uint32_t i
+    cdef size_t body = sizeof(GroupHead)
+    cdef size_t pad
+    cdef GroupHead *top
+    cdef uint64_t *held
+    cdef char *to
+    cdef KeysPlan plan
+    plan_keys(&link.lists, r, part, groups, &plan)
+    body += plan.bytes
+    if r.held != NULL:
+        body += <size_t>part.count * 8
+    if r.kind == KIND_PUSH:
+        body += <size_t>part.count * r.row_bytes
+        if r.owing != NULL and part.kept == NULL and not keep_room(link, part):
+            return 0
+    pad = (8 - (body & 7)) & 7
+    body += pad
+    if not out_reserve(link, FRAME_HEADER_BYTES + body):
+        return 0
+    top = <GroupHead *>(link.out + link.out_end + FRAME_HEADER_BYTES)
+    top.seq = part.seq
+    top.keys = part.count
+    top.groups = groups
+    top.floats = r.dim
+    top.options = r.options | plan.options | <uint32_t>r.wire << OPTION_WIRE_SHIFT
+    if core.pack and r.kind == KIND_PULL:
+        top.options |= OPTION_PACK
+    to = write_keys(<char *>(top + 1), r, part, groups, &plan)
+    if r.held != NULL:
+        held = <uint64_t *>to
+        for i in range(part.start, part.start + part.count):
+            held[0] = r.held[r.order[i]]
+            held += 1
+        to = <char *>held
+    if r.kind == KIND_PUSH:
+        if not write_values(core.wire, r, part, to):
+            return 0
+        to += <size_t>part.count * r.row_bytes
+    memset(to, 0, pad)
+    return body
+
+
+cdef inline bint keep_room(Link *link, Part *part) noexcept nogil:
+    """Room for the values of a part as they go out, and a byte that says whether they are there."""
+    if link.kept_num:
+        link.kept_num -= 1
+        part.kept = link.kept[link.kept_num]
+    else:
+        part.kept = <char *>malloc(SUBFRAME_BYTES + 1)
+        if part.kept == NULL:
+            return False
+    part.kept[SUBFRAME_BYTES] = 0
+    return True
+
+
+cdef inline size_t pack_part(Core *core, Link *link, char *body, size_t n) noexcept nogil:
+    """Packs the body of a push in place, where that pays; its new length, 0 = it stays."""
+    cdef size_t packed
+    if not core.pack or not sampler_says(&link.sampler, n) or not room_for_packing(core):
+        return 0
+    packed = pack_body(&link.sampler, body, n, core.packing)
+    if packed:
+        memcpy(body, core.packing, packed)
+    return packed
+
+
+cdef inline bint room_for_packing(Core *core) noexcept nogil:
+    if core.packing == NULL:
+        core.packing = <char *>malloc(DATA_BODY_MAX)
+    return core.packing != NULL
+
+
+cdef inline bint write_part(Core *core, Link *link, Part *part) noexcept nogil:
+    """Appends the frame of a part to the output; False = no memory."""
+    cdef Request *r = part.request
+    cdef FrameHeader *head
+    cdef size_t body
+    cdef size_t packed = 0
+    if r.kind == KIND_RAW:
+        body = r.raw_bytes
+        if not out_reserve(link, FRAME_HEADER_BYTES + body):
+            return False
+        memcpy(link.out + link.out_end + FRAME_HEADER_BYTES, r.raw_body, body)
+    else:
+        body = write_body(core, link, r, part)
+        if body == 0:
+            return False
+        if r.kind == KIND_PUSH:
+            packed = pack_part(core, link, link.out + link.out_end + FRAME_HEADER_BYTES, body)
+            if packed:
+                body = packed
+    head = <FrameHeader *>(link.out + link.out_end)
+    head.magic = FRAME_MAGIC
+    head.version = FRAME_VERSION
+    head.kind = r.raw_kind if r.kind == KIND_RAW else r.kind
+    head.flags = FLAG_PACKED if packed else 0
+    head.table = r.table
+    head.epoch = core.epoch
+    head.job = core.job
+    head.incarnation = core.incarnation
+    head.request = part.number
+    head.body_bytes = body
+    link.out_end += FRAME_HEADER_BYTES + body
+    return True
+
+
+cdef inline int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil:
+    """Sends parts until the socket is full, the turn is over or nothing is left.
+
+    Returns 1 when more is to be sent, 0 when nothing is, -1 when the connection is lost.
+    """
+    cdef ssize_t sent
+    cdef Part *part
+    cdef uint64_t turn = 0
+    while True:
+        while link.out_end - link.out_start < OUT_BYTES_AIM:
+            if link.unwritten == NO_PART and not cut_part(core, link, shard):
+                break
+            part = &link.parts[link.unwritten]
+            if not write_part(core, link, part):
+                return -1
+            link.unwritten = part.after
+        if link.out_end == link.out_start:
+            link.out_start = link.out_end = 0
+            return 0
+        if turn > SEND_TURN_BYTES:
+            return 1
+        sent = c_send(link.fd, link.out + link.out_start, link.out_end - link.out_start,
+                      MSG_NOSIGNAL | MSG_DONTWAIT)
+        if sent < 0:
+            if errno == EINTR:
+                continue
+            return 1 if errno == EAGAIN else -1
+        link.out_start += sent
+        core.bytes_out += sent
+        turn += sent
+
+
+# --- receiving -----------------------------------------------------------------------------------
+
+cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
+                           const char *body) noexcept nogil:
+    """Takes one reply; -1 = the shard broke the protocol."""
+    cdef const char *width = b'{"code":"width","text":"the shard\'s rows of this table have ' \
+        b'another width than the array: declare the table with that dim"}'
+    cdef Part *part
+    cdef Request *r
+    cdef uint64_t body_bytes = head.body_bytes
+    if head.flags:
+        body_bytes = unpack_body(body, body_bytes, core.packing) if room_for_packing(core) else 0
+        if body_bytes == 0:
+            return -1
+        body = core.packing
+    if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
+        break_core(core, body, head.body_bytes, True)
+        return 0
+    part = &link.parts[head.request & (WINDOW - 1)]
+    r = part.request
+    if r == NULL or part.number != head.request:
+        return 0                                    # answered before: a repeated reply
+    if head.kind == KIND_ERROR:
+        request_refused(r, body, head.body_bytes)
+    elif r.kind == KIND_RAW:
+        if head.kind != r.raw_kind + 1:             # replies are numbered next to what they answer
+            return -1
+        r.raw_reply = <char *>malloc(head.body_bytes + 1)
+        if r.raw_reply == NULL:
+            return -1
+        memcpy(r.raw_reply, body, head.body_bytes)
+        r.raw_reply_bytes = head.body_bytes
+    elif head.kind != r.kind + 1:
+        return -1
+    elif r.kind == KIND_PUSH:
+        core.rows_pushed += part.count
+    elif take_rows(core.wire, r, part, body, body_bytes):
+        core.rows_pulled += part.count
+    else:
+        request_refused(r, width, strlen(width))
+    link.fruitless = 0
+    close_part(core, link, head.request & (WINDOW - 1), head.kind == KIND_ERROR)
+    finish_if_done(core, r)
+    return 0
+
+
+cdef inline int receive_some(Core *core, Link *link) noexcept nogil:
+    """One recv and all frames that it completes; -1 = the connection is lost."""
+    cdef ssize_t got
+    cdef FrameHeader *head
+    cdef size_t held
+    if link.in_start > 0 and IN_BYTES - link.in_end < <size_t>DATA_BODY_MAX >> 1:
+        memmove(link.inp, link.inp + link.in_start, link.in_end - link.in_start)
+        link.in_end -= link.in_start
+        link.in_start = 0
+    got = c_recv(link.fd, link.inp + link.in_end,
+                 min(<size_t>IN_BYTES - link.in_end, <size_t>RECV_BYTES), MSG_DONTWAIT)
+    if got < 0:
+        return 0 if errno == EAGAIN or errno == EINTR else -1
+    if got == 0:
+        return -1
+    link.in_end += got
+    core.bytes_in += got
+    while True:
+        held = link.in_end - link.in_start
+        if held < FRAME_HEADER_BYTES:
+            break
+        head = <FrameHeader *>(link.inp + link.in_start)
+        if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION \
+                or head.flags & ~<uint32_t>(FLAG_PACKED if head.kind == KIND_PULLED else 0) \
+                or head.body_bytes > DATA_BODY_MAX:
+            return -1
+        if held < FRAME_HEADER_BYTES + head.body_bytes:
+            break
+        if take_frame(core, link, head, <const char *>head + FRAME_HEADER_BYTES) < 0:
+            return -1
+        link.in_start += FRAME_HEADER_BYTES + head.body_bytes
+    if link.in_start == link.in_end:
+        link.in_start = link.in_end = 0
+    return 0

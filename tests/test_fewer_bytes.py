@@ -1,0 +1,504 @@
+"""Fewer bytes on the data plane: narrow rows, narrow and remembered keys, changes only, lz4."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shards import ADD, JOB, ZEROS, Shards, pull_frame, push_frame
+
+from snailps import kernels
+from snailps.errors import MisuseError, ProtocolError, RemoteError
+from snailps.roles.tables import Table
+from snailps.roles.wires import FAST_BYTES_PER_S, MEASURED_BYTES, PACK_BYTES_PER_S, Wires
+from snailps.store.route import Route, ShardAddress, fragment_of
+from snailps.transport.frame import Flag, Frame, Kind, Option
+from snailps.transport.session import remote_error
+
+NARROW = ["float16", "bfloat16", "int8"]
+LISTS = 1024
+VERSION = 2  # track: the version of each row
+
+
+def u64(keys):
+    return np.array(list(keys), np.uint64)
+
+
+def as_wire(name, rows):
+    """Rows as they are after a journey."""
+    wire = kernels.WIRE_TYPES[name]
+    return kernels.widen_rows(wire, kernels.narrow_rows(wire, rows), rows.shape[1])
+
+
+def pull(client, keys, dim, wire="float32", table=1):
+    rows = np.full((len(keys), dim), np.nan, np.float32)
+    return client.pull_async(table, keys, rows, wire=kernels.WIRE_TYPES[wire]).wait()
+
+
+def push(client, keys, values, wire="float32", feedback=True, **options):
+    number = kernels.WIRE_TYPES[wire]
+    client.push_async(1, keys, values, wire=number, feedback=feedback, **options).wait()
+
+
+@pytest.fixture
+def cluster():
+    with Shards(2) as made:
+        made.add_table(1, 5, ADD, ZEROS)
+        yield made
+
+
+# --- narrow rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("n", [1, 3, 50, 40_000])
+def test_pull_of_narrow_rows_rounds_each_row_once(cluster, name, n):
+    client = cluster.client()
+    rows = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
+    push(client, np.arange(n, dtype=np.uint64), rows)
+    keys = np.random.default_rng(1).permutation(n).astype(np.uint64)
+    assert np.array_equal(pull(client, keys, 5, name), as_wire(name, rows[keys]))
+    assert np.array_equal(pull(client, keys, 5), rows[keys])
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("n", [1, 3, 50, 40_000])
+def test_push_of_narrow_values_applies_the_rounded_ones(cluster, name, n):
+    client = cluster.client()
+    values = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
+    keys = np.random.default_rng(2).permutation(n).astype(np.uint64)
+    push(client, keys, values, name)
+    assert np.array_equal(pull(client, keys, 5), as_wire(name, values))
+
+
+def test_narrow_rows_of_other_strides_find_their_places(cluster):
+    client = cluster.client()
+    wide = np.arange(400, dtype=np.float32).reshape(40, 10)
+    keys = np.arange(40, dtype=np.uint64)
+    push(client, keys, wide[:, 2:7], "float16")
+    out = np.zeros((40, 9), np.float32)
+    client.pull_async(1, keys, out[:, 1:6], wire=1).wait()
+    assert np.array_equal(out[:, 1:6], wide[:, 2:7])
+    assert not out[:, 0].any()
+    assert not out[:, 6:].any()
+
+
+def test_repeated_keys_of_a_narrow_merged_push_are_summed_before_rounding():
+    with Shards(1) as one:
+        one.add_table(1, 2, ADD, ZEROS)
+        client = one.client()
+        values = np.array([[1, 2048], [2, 1], [3, 0], [4, 1]], np.float32)
+        push(client, u64([7, 7, 8, 7]), values, "float16", merge=True)
+        assert pull(client, u64([7, 8]), 2).tolist() == [[7, 2050], [3, 0]]  # 2048 + 1 alone: 2048
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_feedback_sends_later_what_rounding_took(cut):
+    with Shards(1) as one:
+        one.add_table(1, 2, ADD, ZEROS)
+        with_it, without = one.client(1), one.client(2)
+        values = np.tile(np.array([1.0, 0.003], np.float32), (300, 1))  # 0.003 of a scale of 1/127
+        every = np.arange(600, dtype=np.uint64)
+        for turn in range(100):
+            pushed = with_it.push_async(1, every[:300], values, wire=3)
+            if cut and turn % 7 == 3:
+                with_it.cut(0)
+            pushed.wait()
+            push(without, every[300:], values, "int8", feedback=False)
+        sums = pull(with_it, every, 2)
+        assert np.abs(sums[:300] - [100, 0.3]).max() < 1 / 127
+        assert np.abs(sums[300:, 0] - 100).max() < 0.01
+        assert not sums[300:, 1].any()
+
+
+def test_feedback_of_more_keys_than_an_index_begins_with_is_kept_by_key():
+    with Shards(1) as one:
+        one.add_table(1, 2, ADD, ZEROS)
+        client = one.client()
+        keys = np.random.default_rng(3).integers(0, 2**63, 5000).astype(np.uint64)
+        values = np.ones((5000, 2), np.float32)
+        values[:, 1] = np.linspace(0, 0.0035, 5000)
+        for _ in range(4):
+            order = np.random.default_rng(4).permutation(5000)
+            push(client, keys[order], values[order], "int8")
+        assert np.abs(pull(client, keys, 2) - 4 * values).max() < 1 / 127
+
+
+def test_narrow_rows_through_a_python_method_are_rounded_too():
+    with Shards(1) as one:
+        one.declare(Table("t", 3, access="python_methods:Momentum", lr=1.0))
+        client = one.client()
+        values = np.array([[0.1, 0.2, 0.3], [1, 2, 3]], np.float32)
+        keys = u64([1, 2])
+        first = pull(client, keys, 3)
+        push(client, keys, values, "bfloat16")
+        rows = first - 2 * as_wire("bfloat16", values)  # it reads as twice its weights
+        assert np.array_equal(pull(client, keys, 3), rows)
+        assert np.array_equal(
+            pull(client, keys[::-1].copy(), 3, "int8"), as_wire("int8", rows[::-1].copy())
+        )
+
+
+def test_narrow_rows_that_make_no_sense_are_refused(cluster):
+    client = cluster.client()
+    rows = np.zeros((1, 5), np.float32)
+    for options in ({"wire": 4}, {"wire": -1}, {"wire": 1, "state": True}):
+        with pytest.raises(MisuseError, match="wire type"):
+            client.pull_async(1, u64([1]), rows, **options)
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    base=st.sampled_from([0, 1, 2**32 - 9, 2**40, 2**63, 2**64 - 2**34]),
+    spread=st.sampled_from([1, 200, 2**8, 2**16, 2**24 + 1, 2**32, 2**34]),
+    n=st.integers(1, 300),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_keys_of_any_spread_arrive_as_they_are(keyed, base, spread, n, seed):
+    client = keyed
+    draws = np.random.default_rng(seed).integers(0, spread, n, dtype=np.uint64)
+    keys = np.unique(np.uint64(base) + draws)
+    before = pull(client, keys, 1)
+    push(client, keys, np.ones((len(keys), 1), np.float32))
+    assert np.array_equal(pull(client, keys[::-1].copy(), 1), before[::-1] + 1)
+
+
+@pytest.fixture(scope="module")
+def keyed():
+    with Shards(1, frag_num=4) as made:
+        made.add_table(1, 1, ADD, ZEROS)
+        yield made.client()
+
+
+def test_first_and_last_key_in_one_part_are_whole():
+    with Shards(1, frag_num=1) as one:
+        one.add_table(1, 1, ADD, ZEROS)
+        client = one.client()
+        keys = u64([2**64 - 1, 0, 5, 2**64 - 2, 7])
+        push(client, keys, np.arange(1, 6, dtype=np.float32)[:, None])
+        assert pull(client, np.sort(keys), 1)[:, 0].tolist() == [2, 3, 5, 4, 1]
+
+
+def test_repeated_list_of_keys_travels_once():
+    with Shards(1) as one:
+        one.add_table(1, 5, ADD, ZEROS)
+        client = one.client()
+        keys = np.random.default_rng(1).integers(0, 2**63, 30_000).astype(np.uint64)
+        keys = np.unique(keys)
+        ones = np.ones((len(keys), 5), np.float32)
+        sent = []
+        for turn in range(3):
+            before = client.counters()["bytes_out"]
+            assert np.all(pull(client, keys, 5) == turn)
+            sent.append(client.counters()["bytes_out"] - before)
+            push(client, keys, ones)
+        assert sent[0] > 8 * len(keys)
+        assert sent[1] == sent[2] < 2000
+        assert one.stats("lists_recalled") == 5 * -(-len(keys) // ((128 << 10) // 28))
+
+
+def test_lists_begin_anew_with_each_connection():
+    with Shards(1) as one:
+        one.add_table(1, 5, ADD, ZEROS)
+        client = one.client()
+        keys = np.arange(3000, dtype=np.uint64)
+        for turn in range(1, 9):
+            push(client, keys, np.ones((3000, 5), np.float32))
+            client.cut(0)
+            assert np.all(pull(client, keys, 5) == turn)
+        assert client.counters()["reconnects"] >= 7
+
+
+def test_more_lists_than_places_are_all_served():
+    with Shards(1) as one:
+        one.add_table(1, 1, ADD, ZEROS)
+        client = one.client()
+        lists = [np.arange(i, i + 20, dtype=np.uint64) for i in range(2 * LISTS)]
+        sums = np.zeros(2 * LISTS + 20, np.float32)
+        for _ in range(2):
+            for keys in lists:
+                client.push_async(1, keys, np.ones((20, 1), np.float32))
+                sums[keys] += 1
+            client.flush()
+        every = np.arange(len(sums), dtype=np.uint64)
+        assert np.array_equal(pull(client, every, 1)[:, 0], sums)
+
+
+def test_two_clients_lists_do_not_meet():
+    with Shards(1) as one:
+        one.add_table(1, 1, ADD, ZEROS)
+        a, b = one.client(1), one.client(2)
+        keys = np.arange(100, dtype=np.uint64)
+        push(a, keys, np.ones((100, 1), np.float32))
+        push(b, keys + np.uint64(50), np.ones((100, 1), np.float32))
+        push(a, keys, np.ones((100, 1), np.float32))
+        assert pull(b, u64([0, 60, 120]), 1)[:, 0].tolist() == [2, 3, 1]
+
+
+def keys_of(fragment, n):
+    keys = np.arange(200 * n + 4096, dtype=np.uint64)
+    return keys[fragment_of(keys, 64) == fragment][:n].tolist()
+
+
+def with_list(frame, options, digest, place, unused=0, drop=0):
+    """The same request with a ListHead before its groups; without the last `drop` bytes."""
+    body = bytearray(frame.body[: len(frame.body) - drop])
+    body[20:24] = struct.pack("<I", options)
+    body[24:24] = struct.pack("<QII", digest, place, unused)
+    return Frame(frame.kind, bytes(body), 1, 1, JOB, 1, frame.request)
+
+
+@pytest.mark.parametrize(
+    ("options", "digest", "place"),
+    [
+        (Option.REMEMBER, 5, 0),  # another digest than that of the keys
+        (Option.REMEMBER, 0, 0),
+        (Option.REMEMBER, 5, LISTS),
+        (Option.RECALL, 5, 3),  # nothing was ever put there
+        (Option.RECALL, 5, 2**32 - 1),
+    ],
+)
+def test_list_that_is_not_what_it_says_is_refused(cluster, options, digest, place):
+    with cluster.raw() as one:
+        (fragment,) = cluster.route.fragments_of(0)[:1]
+        keys = keys_of(fragment, 3)
+        plain = pull_frame({fragment: keys}, dim=5)
+        drop = 32 if options == Option.RECALL else 0
+        reply = one.ask(with_list(plain, options, digest, place, drop=drop))
+        assert remote_error(reply).code == "list"
+        assert one.ask(plain).kind == Kind.PULLED
+
+
+@pytest.mark.parametrize("options", [1 << 5, 1 << 15, Option.STATE | 1 << 8])
+def test_options_that_do_not_go_together_are_refused(cluster, options):
+    with cluster.raw() as one:
+        (fragment,) = cluster.route.fragments_of(0)[:1]
+        reply = one.ask(pull_frame({fragment: keys_of(fragment, 3)}, dim=5, options=options))
+        assert remote_error(reply).code == "option"
+
+
+@pytest.mark.parametrize("options", [Option.CHANGED, Option.PACK])
+def test_push_with_options_of_a_pull_is_refused(cluster, options):
+    with cluster.raw() as one:
+        (fragment,) = cluster.route.fragments_of(0)[:1]
+        values = np.ones((3, 5), np.float32)
+        reply = one.ask(push_frame({fragment: keys_of(fragment, 3)}, values, options=options))
+        assert remote_error(reply).code == "option"
+
+
+@pytest.mark.parametrize("width", range(1, 8))
+def test_narrow_keys_that_do_not_fill_the_body_are_refused(cluster, width):
+    with cluster.raw() as one:
+        (fragment,) = cluster.route.fragments_of(0)[:1]
+        keys = keys_of(fragment, 400)
+        frame = pull_frame({fragment: keys}, dim=5, options=width << 12)
+        assert remote_error(one.ask(frame)).code in ("fragment", "length")
+        body = frame.body[:32] + struct.pack("<Q", min(keys))
+        body += b"".join((key - min(keys)).to_bytes(width, "little") for key in keys if width > 1)
+        if width > 1:
+            body += bytes(-len(body) % 8)
+            narrow = Frame(Kind.PULL, body, 1, 1, JOB, 1, 9)
+            assert one.ask(narrow).kind == Kind.PULLED
+            cut = Frame(Kind.PULL, body[:-8], 1, 1, JOB, 1, 9)
+            assert remote_error(one.ask(cut)).code == "length"
+
+
+# --- changes only --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["float32", *NARROW])
+def test_pull_of_changes_leaves_what_is_held(name):
+    with Shards(2) as two:
+        two.add_table(1, 3, ADD, ZEROS, track=VERSION)
+        client, other = two.client(1), two.client(2)
+        keys = np.arange(5000, dtype=np.uint64)
+        wire = kernels.WIRE_TYPES[name]
+        rows, held = np.full((5000, 3), 9, np.float32), np.zeros(5000, np.uint64)
+        client.pull_async(1, keys, rows, wire=wire, held=held).wait()
+        assert not rows.any()  # first values: nothing was held
+        assert held.all()
+        rows[:] = 9  # what is held is the holder's: a row that did not change is not touched
+        changed = np.arange(0, 5000, 7)
+        push(other, keys[changed], np.full((len(changed), 3), 2, np.float32))
+        before = two.stats("rows_unchanged")
+        client.pull_async(1, keys, rows, wire=wire, held=held).wait()
+        assert np.all(rows[changed] == as_wire(name, np.full((1, 3), 2, np.float32)))
+        assert np.all(np.delete(rows, changed, 0) == 9)
+        assert two.stats("rows_unchanged") - before == 5000 - len(changed)
+
+
+def test_pull_of_changes_saves_the_bytes_of_the_others():
+    with Shards(1) as one:
+        one.add_table(1, 100, ADD, ZEROS, track=VERSION)
+        client = one.client()
+        keys = np.arange(2000, dtype=np.uint64)
+        push(client, keys, np.ones((2000, 100), np.float32))
+        rows, held = np.empty((2000, 100), np.float32), np.zeros(2000, np.uint64)
+        moved = []
+        for _ in range(2):
+            before = client.counters()["bytes_in"]
+            client.pull_async(1, keys, rows, held=held).wait()
+            moved.append(client.counters()["bytes_in"] - before)
+        assert moved[0] > 400 * 2000
+        assert moved[1] < 2 * 2000
+        assert np.all(rows == 1)
+
+
+def test_repeated_keys_of_a_pull_of_changes_have_numbers_of_their_own():
+    with Shards(1) as one:
+        one.add_table(1, 1, ADD, ZEROS, track=VERSION)
+        client = one.client()
+        keys = u64([4, 4, 4])
+        push(client, u64([4]), np.ones((1, 1), np.float32))
+        rows, held = np.zeros((3, 1), np.float32), np.zeros(3, np.uint64)
+        client.pull_async(1, keys[:1], rows[:1], held=held[:1]).wait()
+        assert rows[:, 0].tolist() == [1, 0, 0]
+        client.pull_async(1, keys, rows, held=held).wait()
+        assert rows[:, 0].tolist() == [1, 1, 1]
+
+
+def test_pull_of_changes_without_versions_is_refused(cluster):
+    client = cluster.client()
+    rows, held = np.zeros((2, 5), np.float32), np.zeros(2, np.uint64)
+    with pytest.raises(RemoteError, match="track"):
+        client.pull_async(1, u64([1, 2]), rows, held=held).wait()
+    for bad in (held[:1], held.astype(np.int64), np.zeros((2, 1), np.uint64)):
+        with pytest.raises(MisuseError, match="held"):
+            client.pull_async(1, u64([1, 2]), rows, held=bad)
+
+
+# --- lz4 -----------------------------------------------------------------------------------------
+
+
+def test_packed_bodies_save_bytes_where_rows_repeat(cluster):
+    client = cluster.client()
+    keys = np.arange(40_000, dtype=np.uint64)
+    moved = []
+    for turn, on in enumerate((False, True)):
+        client.pack(on)
+        before = client.counters()
+        push(client, keys, np.full((40_000, 5), 1, np.float32))
+        assert np.all(pull(client, keys, 5) == turn + 1)
+        after = client.counters()
+        moved.append([after[name] - before[name] for name in ("bytes_out", "bytes_in")])
+    assert moved[1][0] < moved[0][0] / 3
+    assert moved[1][1] < moved[0][1] / 3
+
+
+def test_bodies_that_do_not_pack_travel_as_they_are(cluster):
+    client = cluster.client()
+    client.pack(True)
+    keys = np.arange(40_000, dtype=np.uint64)
+    noise = np.random.default_rng(1).integers(0, 2**32, (40_000, 5), np.uint32)
+    noise = np.where(noise >> 23 & 255 == 255, np.uint32(0), noise).view(np.float32)  # finite
+    push(client, keys, noise)
+    assert np.array_equal(pull(client, keys, 5), noise)
+    assert client.counters()["bytes_out"] > 20 * 40_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        bytes(8),
+        struct.pack("<II", 100, 8) + bytes(8),
+        struct.pack("<II", 2**32 - 1, 8) + bytes(8),
+        struct.pack("<II", 24, 2**32 - 1) + bytes(8),
+    ],
+)
+def test_damaged_packed_body_is_refused_and_the_connection_goes_on(cluster, body):
+    with cluster.raw() as one:
+        one.sock.sendall(packed_frame(Kind.PUSH, body))
+        assert remote_error(one.next()).code == "packed"
+        (fragment,) = cluster.route.fragments_of(0)[:1]
+        assert one.ask(pull_frame({fragment: keys_of(fragment, 3)}, dim=5)).kind == Kind.PULLED
+
+
+def packed_frame(kind, body):
+    from snailps.transport.frame import HEADER, MAGIC, VERSION
+
+    head = HEADER.pack(MAGIC, VERSION, kind, int(Flag.PACKED), 1, 1, JOB, 1, 7, len(body))
+    return head + body
+
+
+def test_packed_request_of_another_kind_ends_the_connection(cluster):
+    with cluster.raw() as one:
+        one.sock.sendall(packed_frame(Kind.PULL, bytes(8)))
+        assert isinstance(remote_error(one.next()), ProtocolError | RemoteError)
+        assert one.next() is None
+
+
+# --- the choice ----------------------------------------------------------------------------------
+
+
+class Speed:
+    """A client that moved so many bytes in a second."""
+
+    def __init__(self, moved, seconds=1.0):
+        self.moved, self.seconds, self.packs = moved, seconds, None
+
+    def counters(self):
+        return {"goodput_bytes": self.moved, "goodput_s": self.seconds}
+
+    def pack(self, on):
+        self.packs = on
+
+
+def route_to(host):
+    return Route.build(1, [ShardAddress(0, host, 1)], 4)
+
+
+@pytest.mark.parametrize(
+    ("speed", "chosen", "packs"),
+    [
+        (FAST_BYTES_PER_S, "float32", False),
+        (FAST_BYTES_PER_S - 1, "float16", False),
+        (PACK_BYTES_PER_S, "float16", False),
+        (PACK_BYTES_PER_S - 1, "float16", True),
+    ],
+)
+def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, packs, caplog):
+    client, table = Speed(int(speed)), Table("t", 4, wire="auto")
+    wires = Wires(client, route_to("10.0.0.1"))
+    with caplog.at_level("INFO"):
+        assert wires.of_pull(table) == kernels.WIRE_TYPES[chosen]
+    assert client.packs == packs
+    assert f"rows travel as {chosen}" in caplog.text
+    client.moved *= 1000
+    assert wires.of_push(table)[0] == kernels.WIRE_TYPES[chosen]  # decided once
+
+
+def test_auto_waits_for_enough_traffic_before_it_decides():
+    client, table = Speed(MEASURED_BYTES - 1, 3600.0), Table("t", 4, wire="auto")
+    wires = Wires(client, route_to("10.0.0.1"))
+    assert wires.of_pull(table) == 0
+    client.moved += 1
+    assert wires.of_pull(table) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_auto_on_this_machine_is_float32_whatever_the_speed(host):
+    wires = Wires(Speed(MEASURED_BYTES, 3600.0), route_to(host))
+    assert wires.of_pull(Table("t", 4, wire="auto")) == 0
+
+
+@pytest.mark.parametrize(
+    ("access", "wire", "expected"),
+    [
+        ("add", "float16", (1, False)),
+        ("sgd", "float16", (1, False)),
+        ("adagrad", "float16", (1, True)),
+        ("add", "bfloat16", (2, True)),
+        ("add", "int8", (3, True)),
+        ("average", "int8", (0, True)),
+    ],
+)
+def test_push_says_whether_what_is_rounded_off_is_kept(access, wire, expected):
+    table = Table("t", 4, access=access, wire=wire, lr=0.1)
+    wires = Wires(Speed(0), route_to("10.0.0.1"))
+    assert wires.of_push(table) == expected
+    assert wires.of_push(table, state=True)[0] == 0

@@ -1,0 +1,270 @@
+"""models.local_sgd: rows that went ahead of pushes, shelves of arrays, shares of deltas."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+from snailps import JobSettings, kernels
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.classifier import Classifier, ClassifierSettings, pack_summary
+from snailps.models.local_sgd import LocalSgd, Shelf, share_of_delta
+from snailps.roles.worker import Block
+
+DIM = 3
+ROWS = 12
+
+
+# --- rows that went ahead -----------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Request:
+    """A pull or a push, as the network below sees it."""
+
+    network: Any
+    table: str
+    keys: np.ndarray
+    rows: np.ndarray
+    has: frozenset = frozenset()
+    pushed: np.ndarray | None = None
+
+    def wait(self):
+        if self.pushed is not None:
+            self.network.serve_until(self)
+        return self.rows
+
+
+class Network:
+    """The slowest there is: a pull is served when it is called, a push when it is waited for.
+
+    To be mixed into a worker.  Keeps the rows of all tables, and says when a push's array is not
+    what was pushed although its values are still needed.
+    """
+
+    def open(self):
+        self.stored = {}
+        self.waiting, self.served = [], []
+
+    def table(self, name):
+        return self.stored.setdefault(name, np.zeros((ROWS, DIM), np.float32))
+
+    def pull_async(self, table, keys, out=None, *, ahead=False):
+        rows = np.empty((len(keys), DIM), np.float32) if out is None else out
+        if not ahead:
+            self.serve(len(self.waiting))
+        rows[:] = self.table(table)[keys.astype(int)]
+        return Request(self, table, keys, rows, has=frozenset(self.served))
+
+    def push_async(self, table, keys, values):
+        push = Request(self, table, keys, values, pushed=values.copy())
+        self.waiting.append(push)
+        return push
+
+    def serve(self, count):
+        """Serves the oldest pushes."""
+        for push in self.waiting[:count]:
+            np.testing.assert_array_equal(push.rows, push.pushed)
+            self.table(push.table)[push.keys.astype(int)] += push.pushed
+        self.served += self.waiting[:count]
+        del self.waiting[:count]
+
+    def serve_until(self, push):
+        if push in self.waiting:
+            self.serve(self.waiting.index(push) + 1)
+
+    def correct(self, pull, push):
+        np.testing.assert_array_equal(push.rows, push.pushed)
+        if push in pull.has:
+            return
+        for at, key in enumerate(pull.keys.tolist()):
+            pull.rows[at] += push.pushed[push.keys == key].sum(axis=0)
+
+
+class Adding(Network, LocalSgd):
+    """Adds a number to each row of a block."""
+
+    def setup(self):
+        self.open()
+        self.set_up_copies(DIM)
+
+
+TABLES = ("a", "b")
+BLOCKS = st.tuples(
+    st.sets(st.integers(0, ROWS - 1)),  # its keys; none: nothing to train on
+    st.sampled_from(["at once", "while it trains", "at the end"]),  # when the next one prefetches
+    st.integers(0, 4),  # pushes that arrive by themselves
+)
+
+
+@limits(deadline=None, max_examples=200)
+@given(st.lists(BLOCKS, min_size=3, max_size=9))
+def test_rows_prefetched_ahead_of_any_push_hold_all_own_pushes(blocks):
+    model = Adding(JobSettings())
+    model.setup()
+    keys = [np.array(sorted(block[0]), np.uint64) for block in blocks]
+    coming = []  # copies of the next block
+
+    def prefetch(number, when, now):
+        if now == when and number < len(keys):
+            some = len(keys[number])
+            coming.append(model.pull_copies(dict.fromkeys(TABLES, keys[number])) if some else None)
+
+    expected = np.zeros((ROWS, DIM), np.float32)
+    prefetch(0, "", "")
+    for number, (_, when, arriving) in enumerate(blocks):
+        (copies,) = coming
+        coming.clear()
+        model.serve(arriving)
+        prefetch(number + 1, when, "at once")
+        local = model.load_copies(copies) if copies else []
+        for rows in local:
+            np.testing.assert_array_equal(rows[:, :DIM], expected[keys[number].astype(int)])
+            rows[:, :DIM] += number + 1
+        prefetch(number + 1, when, "while it trains")
+        if copies:
+            expected[keys[number].astype(int)] += number + 1
+            model.push_copies(copies, (), 0.0)
+        prefetch(number + 1, when, "at the end")
+    model.finish()
+    for name in TABLES:
+        np.testing.assert_array_equal(model.table(name), expected)
+    assert not model.waiting
+
+
+def test_arrays_of_many_blocks_are_those_of_four():
+    """Two blocks' deltas on their way, one block at work, one prefetched."""
+    model = Adding(JobSettings())
+    model.setup()
+    keys = np.arange(ROWS, dtype=np.uint64)
+    seen = set()
+    coming = model.pull_copies({"a": keys})
+    for _ in range(20):
+        copies, coming = coming, model.pull_copies({"a": keys})
+        model.load_copies(copies)
+        seen.add(copies.bases[0].ctypes.data)
+        model.push_copies(copies, (), 0.0)
+    model.load_copies(coming)
+    model.push_copies(coming, (), 0.0)
+    model.finish()
+    assert len(seen) <= 4
+    assert not model._bases._lent
+
+
+class Exchanging(Network, Classifier):
+    """A classifier whose lines add 1 to each label row."""
+
+    seen: list
+
+    def _train_lines(self, batch, inputs, outputs, span, rates, seed):
+        self.seen.append(outputs[:, :DIM].copy())
+        outputs[:, :DIM] += 1
+        self.serve(len(self.seen) % 3)
+        return 1.0, span[1] - span[0]
+
+
+def test_label_rows_exchanged_ahead_of_any_push_hold_all_own_pushes():
+    words = Vocabulary([b"word", b"</s>"], np.array([9, 9]), 18)
+    labels = Vocabulary([b"__label__a", b"__label__b"], np.array([5, 4]), 18)
+    model = Exchanging(ClassifierSettings(dim=DIM))
+    model.open()
+    model.seen = []
+    model.workers = 2
+    model.summary = pack_summary(words, labels)
+    model.setup()
+    data = b"__label__a word\n__label__b word\n" * 500
+    blocks = [Block(n, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data) for n in range(3)]
+    for block in blocks:
+        block.prepared = model.prepare(block)
+        model.train(block)
+    model.finish()
+    assert len(model.seen) == 3 * (1000 // 64)
+    for number, rows in enumerate(model.seen):
+        np.testing.assert_array_equal(rows, np.full((2, DIM), number, np.float32))
+    np.testing.assert_array_equal(model.table("output")[:2], len(model.seen))
+    assert not model.waiting
+
+
+# --- shelves ----------------------------------------------------------------------------------
+
+
+class Maker:
+    """Makes arrays and remembers their lengths."""
+
+    def __init__(self):
+        self.made = []
+
+    def __call__(self, n):
+        self.made.append(n)
+        return np.zeros((n, 2), np.float32)
+
+
+def test_shelf_gives_back_the_array_it_got():
+    shelf = Shelf(maker := Maker())
+    first = shelf.take(80)
+    assert first.shape == (80, 2)
+    where = first.ctypes.data
+    shelf.give(first)
+    for n in (80, 10, 90, 1):  # 90: an array has an eighth more than was asked for
+        again = shelf.take(n)
+        assert (len(again), again.ctypes.data) == (n, where)
+        shelf.give(again)
+    assert maker.made == [90]
+
+
+def test_shelf_takes_the_smallest_that_fits():
+    shelf = Shelf(Maker())
+    lent = {n: shelf.take(n) for n in (800, 80, 8000)}
+    where = {n: array.ctypes.data for n, array in lent.items()}
+    for array in lent.values():
+        shelf.give(array)
+    assert shelf.take(85).ctypes.data == where[80]
+    assert shelf.take(85).ctypes.data == where[800]
+    assert shelf.take(85).ctypes.data == where[8000]
+
+
+def test_shelf_lets_go_of_what_is_too_small():
+    shelf = Shelf(maker := Maker())
+    for n in (8, 80, 800, 8000):
+        shelf.give(shelf.take(n))
+    assert maker.made == [9, 90, 900, 9000]
+    assert len(shelf._free) == 1
+
+
+def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
+    shelf = Shelf(lambda n: kernels.padded(n, 3))
+    rows = shelf.take(0)
+    assert rows.shape == (0, kernels.PAD)
+    shelf.give(rows)
+    assert shelf.take(5).ctypes.data % 64 == 0
+
+
+def test_shelf_lends_no_array_twice():
+    shelf = Shelf(Maker())
+    lent = [shelf.take(10) for _ in range(5)]
+    for number, array in enumerate(lent):
+        array[:] = number
+    assert [array[0, 0] for array in lent] == [0, 1, 2, 3, 4]
+    for array in lent:
+        shelf.give(array)
+    assert shelf._lent == {}
+
+
+def test_share_of_delta_is_all_for_rare_rows_and_a_mean_for_hot_ones():
+    share = share_of_delta(np.array([0.0, 1e-6, 50.0, 1e6], np.float32), 4)
+    assert share[:2] == pytest.approx([1, 1], abs=2e-3)
+    assert share[2:] == pytest.approx([0.25, 0.25])
+    assert share_of_delta(np.array([0.7], np.float32), 1) == pytest.approx(1)
+
+
+@given(st.floats(1e-2, 5), st.integers(2, 8))
+def test_share_of_delta_makes_the_sum_what_taking_turns_gives(steps, workers):
+    """On a bowl: every worker goes 1 - c of the way from one start, in turns they go 1 - c^n."""
+    left = math.exp(-steps)
+    together = workers * float(share_of_delta(np.array([steps], np.float32), workers)[0])
+    assert together * (1 - left) == pytest.approx(1 - left**workers, rel=1e-4)

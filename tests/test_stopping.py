@@ -1,0 +1,244 @@
+"""Every way to end a training: steps, time, loss, Ctrl-C; and what is looked at meanwhile."""
+
+import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import Cluster, Gate, environment
+from test_cluster import figures_of
+from test_ends import Observer, states_of
+
+from snailps import local_cluster
+
+INTERRUPTED, FAILED = 130, 1
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of 20 blocks of 100 lines; its result is known."""
+    write_numbers(tmp_path / "in.txt", 1000)
+    return {
+        "worker_class": COUNTER,
+        "input": "in.txt",
+        "output": "out",
+        "epochs": 2,
+        "gates": str(tmp_path / "gates"),
+    }
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Makes gates."""
+    return lambda number, kind="block": Gate(tmp_path / "gates", number, kind)
+
+
+def counted(folder):
+    """How many lines the result has counted."""
+    with np.load(folder / "out.npz") as saved:
+        return saved["counts.rows"].sum()
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_job_with_max_steps_trains_on_exactly_so_many_blocks(tmp_path, job, workers):
+    with Cluster(tmp_path, job=job | {"max_steps": 13}, workers=workers) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * len(codes)
+        figures = figures_of(master)
+    assert (figures["ended_by"], figures["blocks"], figures["examples"]) == ("max_steps", 13, 1300)
+    assert figures["progress"] == 1.0
+    assert counted(tmp_path) == 1300
+
+
+def test_job_with_max_seconds_finishes_the_block_at_work_and_saves(tmp_path, job, gate):
+    at_block = gate(2)
+    with Cluster(tmp_path, job=job | {"max_seconds": 0.5}) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        master.wait_line("max_seconds reached")
+        at_block.open()
+        assert cluster.codes() == [0, 0, 0]
+        figures = figures_of(master)
+    assert (figures["ended_by"], figures["blocks"]) == ("max_seconds", 3)  # not the prefetched one
+    assert counted(tmp_path) == 300
+    assert figures["train_s"] >= 0.5
+
+
+def test_job_with_target_loss_ends_there(tmp_path, job):
+    with Cluster(tmp_path, job=job | {"target_loss": 1.0, "epochs": 1000}) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0]
+        figures = figures_of(master)
+    assert figures["ended_by"] == "target_loss"
+    assert 10 <= figures["blocks"] < 10_000
+    assert counted(tmp_path) == 100 * figures["blocks"]
+
+
+def test_jobs_of_a_session_with_and_without_limits_follow_each_other(tmp_path, job, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    job = {**job, "input": str(tmp_path / "in.txt"), "output": str(tmp_path / "out")}
+    cls = job.pop("worker_class")
+    with local_cluster(workers=2) as cluster:
+        for limit, ended_by in [(7, "max_steps"), (0, "epochs"), (3, "max_steps")]:
+            figures = cluster.train(cls, timeout_s=30, max_steps=limit, **job)
+            assert figures["ended_by"] == ended_by
+            assert counted(tmp_path) == 100 * (limit or 20)
+
+
+def test_job_of_a_session_after_one_that_left_a_block_behind_is_whole(
+    tmp_path, job, gate, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    job = {**job, "input": str(tmp_path / "in.txt"), "output": str(tmp_path / "out")}
+    del job["worker_class"]
+    cls = "cluster_models:Hurried"
+    at_block = gate(2)
+    with local_cluster(workers=1) as cluster:
+        figures = cluster.train(cls, timeout_s=30, max_seconds=0.2, **job)
+        assert (figures["ended_by"], figures["blocks"]) == ("max_seconds", 2)
+        assert counted(tmp_path) == 200
+        at_block.meet()  # the worker is still there, and goes on when the next job has begun
+        with ThreadPoolExecutor(1) as helper:
+            again = helper.submit(cluster.train, cls, timeout_s=30, **job)
+            while cluster.status()["phase"] != "training":
+                assert not again.done()
+            at_block.open()
+            assert again.result()["ended_by"] == "epochs"
+        assert counted(tmp_path) == 2000
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------
+
+
+def test_interrupt_drops_what_is_prefetched_and_keeps_what_is_at_work(tmp_path, job, gate):
+    at_block = gate(2)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        master.send(signal.SIGINT)
+        master.wait_line("interrupted: finishing")
+        at_block.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+        assert figures_of(master)["ended_by"] == "interrupt"
+    assert counted(tmp_path) == 300
+
+
+def test_interrupt_with_a_block_that_does_not_end_saves_without_it(tmp_path, job, gate):
+    at_block, at_export = gate(2), gate(0, "export")
+    with Cluster(
+        tmp_path, job=job | {"worker_class": "cluster_models:Hurried"}, workers=2
+    ) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        at_block.meet()
+        master.send(signal.SIGINT)
+        master.wait_line("worker .* is not waited for: 0 s at its block")
+        at_export.meet()
+        at_block.open()  # it comes back while the master exports, and that is no error
+        with Observer(cluster) as observer:
+            observer.until(lambda status: "finished" not in states_of(status, "worker"))
+            status = observer.status()
+            assert status["phase"] == "exporting"
+        at_export.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0, 0]
+        assert not master.errors
+    assert counted(tmp_path) >= 200
+
+
+def test_interrupt_with_a_block_that_never_ends_ends_the_cluster_in_bounded_time(
+    tmp_path, job, gate
+):
+    at_block = gate(2)
+    with Cluster(tmp_path, job=job | {"worker_class": "cluster_models:Hurried"}) as cluster:
+        master = cluster.master()
+        _, (worker,) = cluster.nodes()
+        at_block.meet()
+        master.send(signal.SIGINT)
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+        worker.wait_line("still busy 8 s after the end")
+        at_block.open()
+    assert counted(tmp_path) == 200
+
+
+# --- rows that the tables begin with ----------------------------------------------------------
+
+
+def test_loader_puts_rows_once_whoever_leaves_or_joins_meanwhile(tmp_path, job, gate):
+    at_load = gate(0, "load")
+    job |= {"worker_class": "cluster_models:Loaded", "lines": 1000}
+    with Cluster(tmp_path, job=job, workers=2, servers=2) as cluster:
+        master = cluster.master()
+        _, (leaving, _) = cluster.nodes()
+        at_load.meet()
+        leaving.send(signal.SIGTERM)
+        master.wait_line("SIGTERM")
+        late = cluster.start("worker")
+        cluster.name_of(late)
+        with Observer(cluster) as observer:
+            assert observer.status()["phase"] == "loading"
+        at_load.open()
+        assert cluster.codes() == [0] * 6
+        assert figures_of(master)["examples"] == 2000
+    with np.load(tmp_path / "out.npz") as saved:
+        assert saved["counts.rows"].ravel().tolist() == [1040.5] * 50
+
+
+def test_worker_killed_while_rows_are_put_ends_the_job_without_a_result(tmp_path, job, gate):
+    at_load = gate(0, "load")
+    job |= {"worker_class": "cluster_models:Loaded", "lines": 1000}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        _, (worker,) = cluster.nodes()
+        at_load.meet()
+        worker.send(signal.SIGKILL)
+        master.wait_line("is lost")
+        at_load.open()
+        assert cluster.codes()[0] == FAILED
+    assert not (tmp_path / "out.npz").exists()
+
+
+# --- looking ----------------------------------------------------------------------------------
+
+
+def test_inspector_looks_during_the_training_and_at_its_end(tmp_path, job, gate):
+    at_block = gate(10)
+    log = tmp_path / "log"
+    job |= {"worker_class": "cluster_models:Watched"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master(f"json_log={log}")
+        cluster.nodes()
+        at_block.meet()
+        with Observer(cluster) as observer:
+            observer.until(lambda status: status["validation"] == {"seven": [["count", 20.0]]})
+        at_block.open()
+        assert cluster.codes() == [0, 0, 0]
+        assert figures_of(master)["validation"] == {"seven": [["count", 40.0]]}
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    seen = [record["validation"]["seven"][0][1] for record in records if record["validation"]]
+    assert {20.0, 40.0} <= set(seen)
+    assert seen == sorted(seen)
+
+
+def test_inspector_that_fails_is_told_and_the_job_goes_on(tmp_path, job, gate):
+    job |= {"worker_class": "cluster_models:Watched", "fails_in": "look"}
+    early, late = gate(4), gate(12)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        early.meet()
+        with Observer(cluster) as observer:
+            observer.until(lambda status: status["validation"] == {"seven": [["count", 8.0]]})
+        early.open()
+        late.meet()
+        master.wait_line("cannot look at the model, the job goes on: ValueError: planted")
+        late.open()
+        assert cluster.codes() == [0, 0, 0]
+        assert figures_of(master)["validation"]["seven"][0][1] <= 20
+    assert counted(tmp_path) == 2000
