@@ -169,30 +169,48 @@ cdef inline void request_refused(Request *r, const char *text, size_t text_bytes
 
 
 cdef inline int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcept nogil:
-    """Counting sort of the caller's keys by (shard, fragment), stable; -1 = no memory."""
-    cdef uint32_t frag_num = order.frag_num
+    """Counting sort of the caller's keys by (shard, fragment), stable; -1 = no memory.
+
+    Which places have keys is kept as bits, so that a short request walks over some words and not
+    over all fragments.
+    """
+    cdef uint32_t words = (order.frag_num + 63) >> 6
     cdef uint32_t *place = <uint32_t *>r.stamps             # which are not in use yet
-    cdef uint32_t *at = <uint32_t *>calloc(frag_num, 4)     # keys of a place; then where they go
-    cdef uint32_t i, p, s, keys_here
+    cdef uint64_t *seen = <uint64_t *>malloc(words * <size_t>8 + order.frag_num * <size_t>4)
+    cdef uint32_t *at = <uint32_t *>(seen + words)          # keys of a place; then where they go
+    cdef uint64_t bits
+    cdef uint32_t i, p, w, keys_here
     cdef uint32_t g = 0
+    cdef uint32_t shard = 0
     cdef uint32_t total = 0
-    if at == NULL:
+    if seen == NULL:
         return -1
+    memset(seen, 0, words * <size_t>8)
     for i in range(r.n):
-        p = order.rank[fragment_of_hash(hash_key(keys[i]), frag_num)]
+        p = order.rank[fragment_of_hash(hash_key(keys[i]), order.frag_num)]
         place[i] = p
-        at[p] += 1
-    for s in range(order.shards):
-        r.shard_group[s] = g
-        for p in range(order.shard_start[s], order.shard_start[s + 1]):
+        if seen[p >> 6] >> (p & 63) & 1:
+            at[p] += 1
+        else:
+            seen[p >> 6] |= <uint64_t>1 << (p & 63)
+            at[p] = 1
+    for w in range(words):
+        bits = seen[w]
+        while bits:
+            p = (w << 6) + lowest_bit64(bits)
+            bits &= bits - 1
+            while p >= order.shard_start[shard + 1]:
+                shard += 1
+                r.shard_group[shard] = g
             keys_here = at[p]
             at[p] = total
-            if keys_here:
-                r.group_fragment[g] = order.fragment_at[p]
-                r.group_start[g] = total
-                g += 1
-                total += keys_here
-    r.shard_group[order.shards] = g
+            r.group_fragment[g] = order.fragment_at[p]
+            r.group_start[g] = total
+            g += 1
+            total += keys_here
+    while shard < order.shards:
+        shard += 1
+        r.shard_group[shard] = g
     r.group_start[g] = total
     r.groups = g
     for i in range(r.n):
@@ -201,8 +219,15 @@ cdef inline int sort_keys(const Order *order, Request *r, const uint64_t *keys) 
         r.keys[p] = keys[i]
         r.order[p] = i
     memset(r.stamps, 0, <size_t>r.n * 8)
-    free(at)
+    free(seen)
     return 0
+
+
+cdef extern from *:
+    """
+    #define snail_lowest_bit64(bits) ((unsigned)__builtin_ctzll(bits))
+    """
+    unsigned int lowest_bit64 "snail_lowest_bit64"(uint64_t bits) noexcept nogil
 
 
 cdef inline int merge_keys(Request *r) noexcept nogil:
