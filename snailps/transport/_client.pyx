@@ -391,7 +391,8 @@ cdef class Client:
 
         Notes
         -----
-        A hash join, about 20 ns a key.  Releases the GIL.
+        A hash join, fragment by fragment; nothing but a look at the marks where no row lacks
+        anything.  Releases the GIL.
         """
         cdef Request *a = pull.request
         cdef Request *b = push.request
@@ -415,7 +416,7 @@ cdef class Client:
             second = where.rows
             second_stride = where.row_stride
         with nogil:
-            corrected = add_newer(a, b, second, second_stride)
+            corrected = add_newer(&self.core.order, a, b, second, second_stride)
         if corrected < 0:
             raise MemoryError
         return corrected
