@@ -198,7 +198,7 @@ def test_repeated_list_of_keys_travels_once():
             push(client, keys, ones)
         assert sent[0] > 8 * len(keys)
         assert sent[1] == sent[2] < 2000
-        assert one.stats("lists_recalled") == 5 * -(-len(keys) // ((128 << 10) // 28))
+        assert one.stats("lists_recalled") == 5 * -(-len(keys) // ((64 << 10) // 28))
 
 
 def test_lists_begin_anew_with_each_connection():

@@ -30,10 +30,14 @@ import threading
 import numpy as np
 
 cimport cython
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, malloc
+from libc.string cimport memset
 
 from snailps.errors import (
     ConnectionLost, MisuseError, ProtocolError, SnailError, WaitTimeout,
@@ -76,7 +80,7 @@ cdef class Pending:
     cdef Client client
     cdef readonly object rows
     cdef object keys                # keeps a raw body, or the numbers of a pull, alive
-    cdef str what
+    cdef bint waits                 # nobody but the caller, who waits, holds it
     cdef bint told                  # its failure was raised to somebody
 
     def __init__(self):
@@ -113,7 +117,7 @@ cdef class Pending:
             PyErr_CheckSignals()
             if now_s() >= until_s:
                 raise WaitTimeout(
-                    f"{self.what} waited {limit_s:.0f} s for {self.client._whom(self)}: "
+                    f"{self._what()} waited {limit_s:.0f} s for {self.client._whom(self)}: "
                     "is that server alive, and is its port open from here?")
         if self.request.failed:
             self.told = True
@@ -139,6 +143,13 @@ cdef class Pending:
             pthread_mutex_unlock(&core.lock)
         return done
 
+    def _what(self):
+        cdef Request *r = self.request
+        if r.kind == KIND_RAW:
+            return f"{Kind(r.raw_kind).name} of table {r.table}"
+        name = "pull" if r.kind == KIND_PULL else "push"
+        return f"{name} of {len(self.rows):,} rows of table {r.table}"
+
     def _error(self):
         cdef Core *core = self.client.core
         if self.request.text != NULL:
@@ -146,7 +157,7 @@ cdef class Pending:
         text = core.text[:core.text_bytes]
         why = str(remote_error(Frame(Kind.ERROR, text))) if core.text_is_body \
             else text.decode("utf-8", "replace")
-        return ConnectionLost(f"{self.what}: {why or 'out of memory'}")
+        return ConnectionLost(f"{self._what()}: {why or 'out of memory'}")
 
 
 cdef class Client:
@@ -298,14 +309,24 @@ cdef class Client:
 
     def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None):
         """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
-        return self._submit(KIND_PULL, table, keys, rows, state, False, wire, False, held,
-                            False).wait()
+        return self._wait_alone(self._submit(KIND_PULL, table, keys, rows, state, False, wire,
+                                             False, held, False))
 
     def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
              int wire=0, bint feedback=True):
         """`push_async` and its `wait`, some microseconds faster."""
-        self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback, None,
-                     False).wait()
+        self._wait_alone(self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback,
+                                      None, False))
+
+    cdef _wait_alone(self, Pending pending):
+        """Waits for a request that only this caller knows; if it gives up, the client takes over."""
+        try:
+            return pending.wait()
+        except BaseException:
+            if not load_flag(&pending.request.done):
+                with self.live_lock:
+                    self.live[pending] = None
+            raise
 
     def scan(self, uint32_t table, uint32_t dim, fragments, uint32_t shard):
         """Yields all stored rows of some fragments of one shard, in pieces of up to 1 MiB.
@@ -370,10 +391,12 @@ cdef class Client:
 
         Notes
         -----
-        A hash join, about 20 ns a key.  Releases the GIL.
+        A hash join, fragment by fragment; nothing but a look at the marks where no row lacks
+        anything.  Releases the GIL.
         """
         cdef Request *a = pull.request
         cdef Request *b = push.request
+        cdef Request where              # of `base`
         cdef char *second = NULL
         cdef size_t second_stride = 0
         cdef int64_t corrected
@@ -385,13 +408,15 @@ cdef class Client:
             raise MisuseError("correct() wants a finished pull and a push of the same table, "
                               "both of this client")
         if base is not None:
-            _check_rows(base, a.n, True, STATE_FLOATS_MAX)
-            if base.shape[1] != a.dim:
-                raise MisuseError(f"base has rows of {base.shape[1]} floats, the pull of {a.dim}")
-            second = <char *><uintptr_t>base.ctypes.data
-            second_stride = base.strides[0] if a.n > 1 else 0
+            memset(&where, 0, sizeof(Request))
+            where.n = a.n
+            _take_rows(&where, base, True, STATE_FLOATS_MAX)
+            if where.dim != a.dim:
+                raise MisuseError(f"base has rows of {where.dim} floats, the pull of {a.dim}")
+            second = where.rows
+            second_stride = where.row_stride
         with nogil:
-            corrected = add_newer(a, b, second, second_stride)
+            corrected = add_newer(&self.core.order, a, b, second, second_stride)
         if corrected < 0:
             raise MemoryError
         return corrected
@@ -478,52 +503,58 @@ cdef class Client:
     cdef Pending _submit(self, int kind, uint32_t table, keys, rows, bint state, bint merge,
                          int wire, bint feedback, held, bint wake, bint ahead=False):
         cdef Request *r
-        cdef const uint64_t[::1] wanted
+        cdef Py_buffer wanted
         cdef int failed = 0
         cdef Pending pending
         if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
             raise MisuseError(f"keys must be a uint64 array of one dimension, got {keys!r:.80}")
-        wanted = np.ascontiguousarray(keys)
-        if wanted.shape[0] > 0xFFFFFFF0:
-            raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand million")
-        _check_rows(rows, wanted.shape[0], kind == KIND_PULL,
-                    STATE_FLOATS_MAX if state else ROW_FLOATS_MAX)
         if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or self.core.wire == NULL)):
             raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 for rows with "
                               "state or where the client was made without wire_ops")
-        if held is not None and not (
-                isinstance(held, np.ndarray) and held.dtype == np.uint64
-                and held.shape == (wanted.shape[0],) and held.flags.carray):
-            raise MisuseError(f"held must be a writable uint64 array with a number a key, "
-                              f"got {held!r:.80}")
-        r = request_new(&self.core.pool, &self.core.order, <uint32_t>wanted.shape[0])
-        if r == NULL:
-            raise MemoryError
-        r.kind = kind
-        r.table = table
-        r.dim = rows.shape[1]
-        r.options = (OPTION_STATE if state else 0) | (OPTION_CHANGED if held is not None else 0)
-        r.wire = wire
-        r.ahead = ahead
-        r.row_bytes = wire_row_bytes(wire, r.dim)
-        if held is not None:
-            r.held = <uint64_t *><uintptr_t>held.ctypes.data
-        if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
-            with self.live_lock:            # the client's thread only reads the list
-                r.owing = owing_of(&self.core.owing, table, r.dim)
-            failed = r.owing == NULL
-        r.rows = <char *><uintptr_t>rows.ctypes.data
-        r.row_stride = rows.strides[0] if r.n > 1 else 0     # of one row it may be anything
-        name = "pull" if kind == KIND_PULL else "push"
-        pending = self._pending(r, rows, held, f"{name} of {r.n:,} rows of table {table}")
-        if r.n and not failed:
-            with nogil:
-                failed = sort_keys(&self.core.order, r, &wanted[0])
-                if merge and not failed:
-                    failed = merge_keys(r)
+        if not keys.flags.c_contiguous:
+            keys = np.ascontiguousarray(keys)
+        PyObject_GetBuffer(keys, &wanted, PyBUF_FORMAT | PyBUF_ND)
+        try:
+            if wanted.shape[0] > 0xFFFFFFF0:
+                raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand "
+                                  "million")
+            if held is not None and not (
+                    isinstance(held, np.ndarray) and held.dtype == np.uint64
+                    and held.shape == (wanted.shape[0],) and held.flags.carray):
+                raise MisuseError(f"held must be a writable uint64 array with a number a key, "
+                                  f"got {held!r:.80}")
+            r = request_new(&self.core.pool, &self.core.order, <uint32_t>wanted.shape[0])
+            if r == NULL:
+                raise MemoryError
+            pending = Pending.__new__(Pending)      # owns the request from here on
+            pending.request = r
+            pending.client = self
+            pending.rows = rows
+            pending.keys = held
+            pending.waits = not wake
+            r.kind = kind
+            r.table = table
+            _take_rows(r, rows, kind == KIND_PULL, STATE_FLOATS_MAX if state else ROW_FLOATS_MAX)
+            r.options = (OPTION_STATE if state else 0) | (OPTION_CHANGED if held is not None else 0)
+            r.wire = wire
+            r.ahead = ahead
+            r.row_bytes = wire_row_bytes(wire, r.dim)
+            if held is not None:
+                r.held = <uint64_t *><uintptr_t>held.ctypes.data
+            if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
+                with self.live_lock:            # the client's thread only reads the list
+                    r.owing = owing_of(&self.core.owing, table, r.dim)
+                failed = r.owing == NULL
+            if r.n and not failed:
+                with nogil:
+                    failed = sort_keys(&self.core.order, r, <const uint64_t *>wanted.buf)
+                    if merge and not failed:
+                        failed = merge_keys(r)
+        finally:
+            PyBuffer_Release(&wanted)
         if failed:
             raise MemoryError
-        self._send(pending, wake)
+        self._send(pending)
         return pending
 
     def _ask(self, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
@@ -538,27 +569,23 @@ cdef class Client:
         r.raw_body = body
         r.raw_bytes = len(body)
         r.raw_shard = shard
-        pending = self._pending(r, None, body, f"{Kind(kind).name} of table {table}")
-        self._send(pending, False)
-        pending.wait()
-        return r.raw_reply[:r.raw_reply_bytes]
-
-    cdef Pending _pending(self, Request *r, rows, keys, str what):
-        cdef Pending pending = Pending.__new__(Pending)
+        pending = Pending.__new__(Pending)
         pending.request = r
         pending.client = self
-        pending.rows = rows
-        pending.keys = keys
-        pending.what = what
-        return pending
+        pending.keys = body
+        pending.waits = True
+        self._send(pending)
+        self._wait_alone(pending)
+        return r.raw_reply[:r.raw_reply_bytes]
 
-    cdef _send(self, Pending pending, bint wake):
-        with self.live_lock:
-            if len(self.live) < PRUNE_ALWAYS_BELOW or len(self.live) >= self.prune_at:
-                self._prune()
-                self.prune_at = 2 * len(self.live)
-            self.live[pending] = None
-        enqueue(self.core, pending.request, wake)
+    cdef _send(self, Pending pending):
+        if not pending.waits:
+            with self.live_lock:
+                if len(self.live) < PRUNE_ALWAYS_BELOW or len(self.live) >= self.prune_at:
+                    self._prune()
+                    self.prune_at = 2 * len(self.live)
+                self.live[pending] = None
+        enqueue(self.core, pending.request, not pending.waits)
 
     cdef _prune(self):
         """Lets go of what is answered; failed pushes that nobody was told of stay until flush."""
@@ -570,6 +597,8 @@ cdef class Client:
 
     def _settle(self, Pending pending):
         """Its answer was seen: the client need not keep it any longer."""
+        if pending.waits and pending not in self.live:
+            return
         with self.live_lock:
             self.live.pop(pending, None)
 
@@ -655,21 +684,33 @@ cdef int _take_memory(Core *core, owners) except -1:
     return 0
 
 
-def _check_rows(rows, n, writable, floats_max):
-    """Refuses what C cannot walk: `n` rows of contiguous, aligned floats."""
+cdef int _take_rows(Request *r, rows, bint writable, Py_ssize_t floats_max) except -1:
+    """Where the caller's rows are; refuses what C cannot walk: contiguous, aligned floats."""
+    cdef Py_buffer view
+    cdef Py_ssize_t dim, stride
     if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
         raise MisuseError(f"rows must be a float32 array of two dimensions, got {rows!r:.80}")
-    if rows.shape[0] != n:
-        raise MisuseError(f"{n} keys but {rows.shape[0]} rows")
-    if not 1 <= rows.shape[1] <= floats_max:
-        raise MisuseError(f"rows of {rows.shape[1]:,} floats, 1 to {floats_max:,} expected")
-    if n and rows.shape[1] > 1 and rows.strides[1] != 4:
-        raise MisuseError("each row must be contiguous")
-    if not rows.flags.aligned:
-        raise MisuseError("rows must be aligned to 4 bytes")
-    if n > 1 and rows.strides[0] < (4 * rows.shape[1] if writable else 0):
-        raise MisuseError("rows must follow each other"
-                          + (" without overlap" if writable else "")
-                          + f": their stride is {rows.strides[0]} bytes")
-    if writable and not rows.flags.writeable:
-        raise MisuseError("rows to be pulled into must be writable")
+    PyObject_GetBuffer(rows, &view, PyBUF_FORMAT | PyBUF_STRIDES)
+    try:
+        dim = view.shape[1]
+        stride = view.strides[0]
+        if view.shape[0] != r.n:
+            raise MisuseError(f"{r.n} keys but {view.shape[0]} rows")
+        if not 1 <= dim <= floats_max:
+            raise MisuseError(f"rows of {dim:,} floats, 1 to {floats_max:,} expected")
+        if r.n and dim > 1 and view.strides[1] != 4:
+            raise MisuseError("each row must be contiguous")
+        if <uintptr_t>view.buf & 3 or (r.n > 1 and stride & 3):
+            raise MisuseError("rows must be aligned to 4 bytes")
+        if r.n > 1 and stride < (4 * dim if writable else 0):
+            raise MisuseError("rows must follow each other"
+                              + (" without overlap" if writable else "")
+                              + f": their stride is {stride} bytes")
+        if writable and view.readonly:
+            raise MisuseError("rows to be pulled into must be writable")
+        r.dim = <uint32_t>dim
+        r.rows = <char *>view.buf
+        r.row_stride = stride if r.n > 1 else 0     # of one row it may be anything
+    finally:
+        PyBuffer_Release(&view)     # the Pending keeps the array
+    return 0

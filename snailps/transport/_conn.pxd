@@ -38,6 +38,7 @@ cdef struct Conn:
     bint lost                       # to be closed as soon as nobody looks at it
     bint blocked                    # while parked ones are retried: a push of it still waits
     bint held                       # frames may wait in the input although no event will come
+    bint waits                      # short replies wait for the push whose first bytes are here
     bint in_ready                   # already in the list of those with work left
     uint32_t events                 # what epoll watches now
     uint32_t parked
@@ -282,7 +283,7 @@ cdef inline bint conn_watch(Conns *conns, Conn *conn) noexcept nogil:
     cdef epoll_event event
     cdef uint32_t wanted = 0
     cdef bint full = conn_is_full(conn)
-    if conn.out_end > conn.out_start:
+    if conn.out_end > conn.out_start and not conn.waits:
         wanted |= EPOLLOUT
     if conn.closing or not full:
         wanted |= EPOLLIN

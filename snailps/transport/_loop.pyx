@@ -36,6 +36,7 @@ from snailps.transport._parked cimport Parked, Parking, close_gaps, park, parkin
 from snailps.transport._posix cimport *
 
 cdef enum:
+    WAIT_BYTES = 4 << 10            # replies that may wait for the end of a push that is under way
     TURN_BYTES = 128 << 10          # work a connection may do before the next has its turn
     EVENTS_MAX = 64
     TIMER_MS = 100                  # how often deadlines are looked at
@@ -228,6 +229,7 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
     cdef FrameHeader *head
     cdef size_t held, frame_bytes
     cdef size_t worked = 0
+    conn.waits = False
     while not conn.closing:
         held = conn.in_end - conn.in_start
         head = <FrameHeader *>(conn.inp + conn.in_start)
@@ -244,6 +246,7 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
         if held < frame_bytes:
             if not in_reserve(conn, frame_bytes):
                 return -1
+            conn.waits = head.kind == KIND_PUSH
             break
         if conn_is_full(conn):
             if conn_flush(&loop.conns, conn) < 0:
@@ -270,7 +273,9 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
             if conn.out_end - conn.out_start >= PART_BYTES \
                     and conn_flush(&loop.conns, conn) < 0:
                 return -1
-    if conn_flush(&loop.conns, conn) < 0:
+    # The rest of that push comes whatever we say, so its sender is woken once for both replies.
+    conn.waits &= conn.opened and conn.out_end - conn.out_start <= WAIT_BYTES
+    if not conn.waits and conn_flush(&loop.conns, conn) < 0:
         return -1
     if conn.closing:
         # Closing at once would reset the connection and destroy the words that say why.

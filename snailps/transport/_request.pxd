@@ -11,6 +11,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
+from snailps.transport._fetch cimport fetch_row, fetch_row_to_write
 from snailps.transport._owing cimport Owing
 
 cdef enum:
@@ -169,30 +170,48 @@ cdef inline void request_refused(Request *r, const char *text, size_t text_bytes
 
 
 cdef inline int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcept nogil:
-    """Counting sort of the caller's keys by (shard, fragment), stable; -1 = no memory."""
-    cdef uint32_t frag_num = order.frag_num
+    """Counting sort of the caller's keys by (shard, fragment), stable; -1 = no memory.
+
+    Which places have keys is kept as bits, so that a short request walks over some words and not
+    over all fragments.
+    """
+    cdef uint32_t words = (order.frag_num + 63) >> 6
     cdef uint32_t *place = <uint32_t *>r.stamps             # which are not in use yet
-    cdef uint32_t *at = <uint32_t *>calloc(frag_num, 4)     # keys of a place; then where they go
-    cdef uint32_t i, p, s, keys_here
+    cdef uint64_t *seen = <uint64_t *>malloc(words * <size_t>8 + order.frag_num * <size_t>4)
+    cdef uint32_t *at = <uint32_t *>(seen + words)          # keys of a place; then where they go
+    cdef uint64_t bits
+    cdef uint32_t i, p, w, keys_here
     cdef uint32_t g = 0
+    cdef uint32_t shard = 0
     cdef uint32_t total = 0
-    if at == NULL:
+    if seen == NULL:
         return -1
+    memset(seen, 0, words * <size_t>8)
     for i in range(r.n):
-        p = order.rank[fragment_of_hash(hash_key(keys[i]), frag_num)]
+        p = order.rank[fragment_of_hash(hash_key(keys[i]), order.frag_num)]
         place[i] = p
-        at[p] += 1
-    for s in range(order.shards):
-        r.shard_group[s] = g
-        for p in range(order.shard_start[s], order.shard_start[s + 1]):
+        if seen[p >> 6] >> (p & 63) & 1:
+            at[p] += 1
+        else:
+            seen[p >> 6] |= <uint64_t>1 << (p & 63)
+            at[p] = 1
+    for w in range(words):
+        bits = seen[w]
+        while bits:
+            p = (w << 6) + lowest_bit64(bits)
+            bits &= bits - 1
+            while p >= order.shard_start[shard + 1]:
+                shard += 1
+                r.shard_group[shard] = g
             keys_here = at[p]
             at[p] = total
-            if keys_here:
-                r.group_fragment[g] = order.fragment_at[p]
-                r.group_start[g] = total
-                g += 1
-                total += keys_here
-    r.shard_group[order.shards] = g
+            r.group_fragment[g] = order.fragment_at[p]
+            r.group_start[g] = total
+            g += 1
+            total += keys_here
+    while shard < order.shards:
+        shard += 1
+        r.shard_group[shard] = g
     r.group_start[g] = total
     r.groups = g
     for i in range(r.n):
@@ -201,8 +220,15 @@ cdef inline int sort_keys(const Order *order, Request *r, const uint64_t *keys) 
         r.keys[p] = keys[i]
         r.order[p] = i
     memset(r.stamps, 0, <size_t>r.n * 8)
-    free(at)
+    free(seen)
     return 0
+
+
+cdef extern from *:
+    """
+    #define snail_lowest_bit64(bits) ((unsigned)__builtin_ctzll(bits))
+    """
+    unsigned int lowest_bit64 "snail_lowest_bit64"(uint64_t bits) noexcept nogil
 
 
 cdef inline int merge_keys(Request *r) noexcept nogil:
@@ -277,50 +303,92 @@ cdef inline void add_row(float *row, const float *value, uint32_t dim) noexcept 
         row[d] += value[d]
 
 
-cdef inline int64_t add_newer(const Request *pull, const Request *push, char *second,
-                              size_t second_stride) noexcept nogil:
-    """Adds pushed values to pulled rows that were read before them; rows added, -1 = no memory.
+cdef inline bint lacks_some(const Request *pull, uint32_t g, const Request *push,
+                            uint32_t h) noexcept nogil:
+    """Whether a row of the pull's group g was read before some value of the push's group h."""
+    cdef uint64_t newest = 0
+    cdef uint64_t oldest = <uint64_t>0xFFFFFFFFFFFFFFFF
+    cdef uint32_t i
+    for i in range(push.group_start[h], push.group_start[h + 1]):
+        newest = max(newest, push.stamps[i] - 1)    # 0, a part not cut yet, becomes the newest
+    for i in range(pull.group_start[g], pull.group_start[g + 1]):
+        oldest = min(oldest, pull.stamps[i])
+    return newest >= oldest
 
-    A hash join: a table of the push's keys, each the head of a chain of its repetitions in order,
-    so that repeated keys cost no more than others and sums have the shard's order.
-    """
-    cdef uint64_t size = 16
-    cdef uint64_t mask, at
-    cdef uint32_t i, j
+
+cdef inline int64_t add_group(const Request *pull, uint32_t g, const Request *push, uint32_t h,
+                              char *second, size_t second_stride, uint32_t *heads,
+                              uint32_t *later) noexcept nogil:
+    """The join of one fragment; `heads` is a power of two above twice the push's keys in it."""
+    cdef uint32_t first = push.group_start[h]
+    cdef uint32_t n = push.group_start[h + 1] - first
+    cdef uint32_t size = 16
+    cdef uint32_t mask, at, i, j
     cdef int64_t corrected = 0
-    cdef uint32_t *heads
-    cdef uint32_t *later            # next repetition of the same key
     cdef const float *value
-    while size < <uint64_t>push.n * 2:
+    while size < n * <uint64_t>2:
         size *= 2
     mask = size - 1
-    heads = <uint32_t *>calloc(size, 4)                 # position in the push + 1, 0 = empty
-    later = <uint32_t *>malloc(<size_t>push.n * 4 + 4)
-    if heads == NULL or later == NULL:
-        free(heads)
-        free(later)
-        return -1
-    for i in range(push.n):
-        j = push.n - 1 - i                              # backwards: the first becomes the head
-        at = hash_key(push.keys[j]) & mask
-        while heads[at] and push.keys[heads[at] - 1] != push.keys[j]:
+    memset(heads, 0, size * <size_t>4)
+    for i in range(n):
+        j = n - 1 - i                               # backwards: the first becomes the head
+        at = <uint32_t>hash_key(push.keys[first + j]) & mask
+        while heads[at] and push.keys[first + heads[at] - 1] != push.keys[first + j]:
             at = (at + 1) & mask
         later[j] = heads[at]
         heads[at] = j + 1
-    for i in range(pull.n):
-        at = hash_key(pull.keys[i]) & mask
-        while heads[at] and push.keys[heads[at] - 1] != pull.keys[i]:
+    for i in range(pull.group_start[g], pull.group_start[g + 1]):
+        if i + 8 < pull.group_start[g + 1]:         # the join of a row ahead, as far as it is sure
+            fetch_row_to_write(pull.rows + pull.order[i + 8] * pull.row_stride, 4 * pull.dim)
+            at = heads[<uint32_t>hash_key(pull.keys[i + 8]) & mask]
+            if at:
+                fetch_row(push.rows + push.order[first + at - 1] * push.row_stride, 4 * pull.dim)
+        at = <uint32_t>hash_key(pull.keys[i]) & mask
+        while heads[at] and push.keys[first + heads[at] - 1] != pull.keys[i]:
             at = (at + 1) & mask
         j = heads[at]
         while j:
             # A part that is not cut yet (stamp 0) goes out after the pull, so it is newer too.
-            if push.stamps[j - 1] == 0 or push.stamps[j - 1] > pull.stamps[i]:
-                value = <const float *>(push.rows + push.order[j - 1] * push.row_stride)
+            if push.stamps[first + j - 1] == 0 or push.stamps[first + j - 1] > pull.stamps[i]:
+                value = <const float *>(push.rows + push.order[first + j - 1] * push.row_stride)
                 add_row(<float *>(pull.rows + pull.order[i] * pull.row_stride), value, pull.dim)
                 if second != NULL:
                     add_row(<float *>(second + pull.order[i] * second_stride), value, pull.dim)
                 corrected += 1
             j = later[j - 1]
+    return corrected
+
+
+cdef inline int64_t add_newer(const Order *order, const Request *pull, const Request *push,
+                              char *second, size_t second_stride) noexcept nogil:
+    """Adds pushed values to pulled rows that were read before them; rows added, -1 = no memory.
+
+    A hash join fragment by fragment, which both are sorted by: its tables fit into the cache, and
+    fragments that lack nothing are passed over.  A key's repetitions are a chain in their order,
+    so that they cost no more than others and sums have the shard's order.
+    """
+    cdef uint32_t g = 0, h = 0, widest = 0
+    cdef uint64_t size = 16
+    cdef int64_t corrected = 0
+    cdef uint32_t *heads
+    for h in range(push.groups):
+        widest = max(widest, push.group_start[h + 1] - push.group_start[h])
+    while size < widest * <uint64_t>2:
+        size *= 2
+    heads = <uint32_t *>malloc((size + widest) * 4)     # ... and, behind them, the chains
+    if heads == NULL:
+        return -1
+    h = 0
+    while g < pull.groups and h < push.groups:
+        if pull.group_fragment[g] != push.group_fragment[h]:
+            if order.rank[pull.group_fragment[g]] < order.rank[push.group_fragment[h]]:
+                g += 1
+            else:
+                h += 1
+            continue
+        if lacks_some(pull, g, push, h):
+            corrected += add_group(pull, g, push, h, second, second_stride, heads, heads + size)
+        g += 1
+        h += 1
     free(heads)
-    free(later)
     return corrected
