@@ -81,6 +81,7 @@ cdef struct Core:
     pthread_mutex_t turn            # held by who serves the links: the client's thread, or a caller
     pthread_cond_t idle             # ... for whom that thread stands back
     uint32_t drivers                # callers that serve the links while they wait
+    uint32_t blind                  # waits of drivers that sleep at once: see wait_events
     double driven_at                # when the last of them went
     int epoll_fd
     int wake_fd

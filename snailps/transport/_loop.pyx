@@ -346,9 +346,10 @@ cdef void _run(Loop *loop, void *self) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
     cdef int n, i
     cdef double now, timers_at = 0
+    cdef uint32_t blind = 0
     while not loop.stop:
-        n = epoll_wait(loop.conns.epoll_fd, events, EVENTS_MAX,
-                       0 if loop.conns.ready_count else TIMER_MS)
+        n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX,
+                        0 if loop.conns.ready_count else TIMER_MS, &blind)
         now = now_s()
         for i in range(n):
             _event(loop, events[i].data.u64, events[i].events, self, now)
