@@ -18,28 +18,36 @@ from cluster import Ours, joined
 from snailps import Table
 from snailps.roles.driver import Driver
 
-BIG_ONE_IN = 10
 SMALL_ROWS = 100
 
 
-def work(driver: Driver, keys: np.ndarray, rng: np.random.Generator, go: threading.Event,
-         seconds: float, small_ms: list[float], big: list[int]) -> None:  # fmt: skip
-    """Pulls for some seconds, one request at a time."""
-    small, large = (Ours(driver, Table("mixed", 100), keys[:0]) for _ in range(2))
+def work(
+    driver: Driver,
+    kind: str,
+    keys: np.ndarray,
+    rng: np.random.Generator,
+    go: threading.Event,
+    seconds: float,
+    small_ms: list[float],
+    big: list[int],
+) -> None:
+    """Pulls of one kind for some seconds, one request at a time."""
+    table = Ours(driver, Table("mixed", 100), keys[:0])
     shuffled = [rng.permutation(keys)[None] for _ in range(8)]
     go.wait()
     until_s = time.perf_counter() + seconds
     while time.perf_counter() < until_s:
-        if rng.integers(BIG_ONE_IN) == 0:
-            large.pull(shuffled[rng.integers(len(shuffled))])
+        if kind == "big":
+            table.pull(shuffled[rng.integers(len(shuffled))])
             big.append(1)
         else:
-            small_ms.append(small.pull(rng.choice(keys, (1, SMALL_ROWS))) * 1e3)
+            at = rng.integers(len(keys) - SMALL_ROWS)
+            small_ms.append(table.pull(shuffled[0][:, at : at + SMALL_ROWS].copy()) * 1e3)
 
 
 def main() -> None:
-    """address, file, connections, seed, seconds."""
-    address, file, connections, seed, seconds = sys.argv[1:]
+    """address, file, kind, connections, seed, seconds."""
+    address, file, kind, connections, seed, seconds = sys.argv[1:]
     keys = np.fromfile(file, np.uint64)
     go = threading.Event()
     small_ms: list[float] = []
@@ -51,7 +59,7 @@ def main() -> None:
             rng = np.random.default_rng([int(seed), i])
             threads.append(
                 threading.Thread(
-                    target=work, args=(driver, keys, rng, go, float(seconds), small_ms, big)
+                    target=work, args=(driver, kind, keys, rng, go, float(seconds), small_ms, big)
                 )
             )
             threads[-1].start()

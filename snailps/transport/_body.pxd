@@ -20,7 +20,7 @@ from snailps.transport._request cimport Request, add_repeats
 
 cdef enum:
     LIST_KEYS_MIN = 16              # a shorter list is not worth a place
-    AHEAD = 6                       # rows fetched before they are needed
+    AHEAD = 10                      # rows fetched before they are needed
 
 
 cdef struct Part:
