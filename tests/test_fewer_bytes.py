@@ -11,7 +11,13 @@ from shards import ADD, JOB, ZEROS, Shards, pull_frame, push_frame
 from snailps import kernels
 from snailps.errors import MisuseError, ProtocolError, RemoteError
 from snailps.roles.tables import Table
-from snailps.roles.wires import FAST_BYTES_PER_S, MEASURED_BYTES, PACK_BYTES_PER_S, Wires
+from snailps.roles.wires import (
+    AGAIN_BYTES,
+    FAST_BYTES_PER_S,
+    MEASURED_BYTES,
+    PACK_BYTES_PER_S,
+    Wires,
+)
 from snailps.store.route import Route, ShardAddress, fragment_of
 from snailps.transport.frame import Flag, Frame, Kind, Option
 from snailps.transport.session import remote_error
@@ -441,8 +447,8 @@ class Speed:
     def __init__(self, moved, seconds=1.0):
         self.moved, self.seconds, self.packs = moved, seconds, None
 
-    def counters(self):
-        return {"goodput_bytes": self.moved, "goodput_s": self.seconds}
+    def goodput(self):
+        return self.moved, self.seconds
 
     def pack(self, on):
         self.packs = on
@@ -468,8 +474,7 @@ def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, packs, caplog):
         assert wires.of_pull(table) == kernels.WIRE_TYPES[chosen]
     assert client.packs == packs
     assert f"rows travel as {chosen}" in caplog.text
-    client.moved *= 1000
-    assert wires.of_push(table)[0] == kernels.WIRE_TYPES[chosen]  # decided once
+    assert wires.of_push(table)[0] == kernels.WIRE_TYPES[chosen]
 
 
 def test_auto_waits_for_enough_traffic_before_it_decides():
@@ -478,6 +483,21 @@ def test_auto_waits_for_enough_traffic_before_it_decides():
     assert wires.of_pull(table) == 0
     client.moved += 1
     assert wires.of_pull(table) == 1
+
+
+def test_auto_looks_again_when_much_more_has_moved(caplog):
+    client, table = Speed(MEASURED_BYTES, 1e-3), Table("t", 4, wire="auto")
+    wires = Wires(client, route_to("10.0.0.1"))
+    assert wires.of_pull(table) == 0
+    client.moved, client.seconds = client.moved + AGAIN_BYTES - 1, 10.0
+    assert wires.of_pull(table) == 0
+    client.moved += 1
+    with caplog.at_level("INFO"):
+        assert wires.of_pull(table) == 1
+        client.moved, client.seconds = client.moved + AGAIN_BYTES, 20.0
+        assert wires.of_pull(table) == 1
+    assert client.packs
+    assert caplog.text.count("rows travel as float16") == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 
 from snailps.kernels import WIRE_TYPES
 from snailps.roles.tables import Table
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 MEASURED_BYTES = 4 << 20
 """Traffic that is enough to know the speed of a network by."""
+AGAIN_BYTES = 256 << 20
+"""Traffic after which it is looked at again."""
 FAST_BYTES_PER_S = 400e6
 """From here on turning rows into another type costs more time than it saves: about 4 Gbit/s."""
 PACK_BYTES_PER_S = 150e6
@@ -40,20 +43,25 @@ class Wires:
 
     Notes
     -----
-    ``auto`` starts as float32 and is decided once, for all tables, after `MEASURED_BYTES`.
+    ``auto`` starts as float32 and is decided for all tables after `MEASURED_BYTES`, and again
+    after every `AGAIN_BYTES`: networks change.
     """
 
     def __init__(self, client: Client, route: Route) -> None:
         self._client = client
-        self._chosen: str | None = None
+        self._chosen = "float32"
+        self._measured = (0, 0.0)  # bytes, seconds at the last decision
+        self._enough: float = MEASURED_BYTES
         if all(_is_loopback(shard.host) for shard in route.shards):
-            self._chosen = "float32"
+            self._enough = math.inf
 
     def of_pull(self, table: Table, state: bool = False) -> int:
         """Wire type of a pull, a value of `WIRE_TYPES`."""
         name = table.wire
         if name == "auto":
-            name = self._chosen or self._choose()
+            if self._enough < math.inf:
+                self._measure()
+            name = self._chosen
         return WIRE_TYPES["float32" if state or table.access == "average" else name]
 
     def of_push(self, table: Table, state: bool = False) -> tuple[int, bool]:
@@ -61,21 +69,22 @@ class Wires:
         wire = self.of_pull(table, state)
         return wire, wire != WIRE_TYPES["float16"] or table.access not in _EXACT
 
-    def _choose(self) -> str:
-        counters = self._client.counters()
-        if counters["goodput_bytes"] < MEASURED_BYTES:
-            return "float32"
-        speed = counters["goodput_bytes"] / counters["goodput_s"]
-        self._chosen = "float32" if speed >= FAST_BYTES_PER_S else "float16"
+    def _measure(self) -> None:
+        moved, seconds = self._client.goodput()
+        if moved - self._measured[0] < self._enough:
+            return
+        speed = (moved - self._measured[0]) / (seconds - self._measured[1])
+        chosen = "float32" if speed >= FAST_BYTES_PER_S else "float16"
         packed = speed < PACK_BYTES_PER_S
         self._client.pack(packed)
-        log.info(
-            "wire: auto: %.0f MB/s to and from the servers: rows travel as %s%s",
-            speed / 1e6,
-            self._chosen,
-            ", packed where that saves a tenth" if packed else "",
-        )
-        return self._chosen
+        if self._enough == MEASURED_BYTES or chosen != self._chosen:
+            log.info(
+                "wire: auto: %.0f MB/s to and from the servers: rows travel as %s%s",
+                speed / 1e6,
+                chosen,
+                ", packed where that saves a tenth" if packed else "",
+            )
+        self._chosen, self._enough, self._measured = chosen, AGAIN_BYTES, (moved, seconds)
 
 
 def _is_loopback(host: str) -> bool:

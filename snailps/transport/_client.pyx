@@ -455,15 +455,16 @@ cdef class Client:
         """Tries lz4 on pushes and pulls from now on: worth it where the network is slow."""
         self.core.pack = on
 
-    def counters(self):
-        """Counts since the start, as a dict of numbers.
+    def goodput(self):
+        """Bytes moved both ways, and the seconds during which something was under way.
 
-        ``goodput_bytes`` moved both ways in ``goodput_s``, the time during which something was
-        under way, as far as it was enough to tell the speed of the network from its delays.
+        Only of times that moved enough to tell the speed of the network from its delays.
         """
+        return self.core.goodput_bytes, self.core.goodput_s
+
+    def counters(self):
+        """Counts since the start, as a dict of numbers."""
         return {
-            "goodput_bytes": self.core.goodput_bytes,
-            "goodput_s": self.core.goodput_s,
             "bytes_out": self.core.bytes_out,
             "bytes_in": self.core.bytes_in,
             "rows_pulled": self.core.rows_pulled,
