@@ -69,7 +69,7 @@ def test_transport_quick_prints_figures_targets_and_where_they_come_from():
     pull = targets["pull / bare loop >= 0.85"]
     ratio = figures["pull_rows_per_s"] / figures["limit_pull_rows_per_s"]
     assert pull["value"] == round(ratio, 3)
-    assert pull["met"] is (pull["value"] >= 0.85)
+    assert pull["met"] is None  # of toy sizes
     unmeasured = targets["lookups, 20 M rows / 100,000 >= 0.5"]
     assert (unmeasured["value"], unmeasured["met"]) == (None, None)
     assert figures["runs"] == 1

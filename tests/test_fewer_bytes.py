@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import ADD, JOB, ZEROS, Shards, pull_frame, push_frame
+from shards import ADD, JOB, UNIFORM, ZEROS, Shards, pull_frame, push_frame
 
 from snailps import kernels
 from snailps.errors import MisuseError, ProtocolError, RemoteError
@@ -131,6 +131,22 @@ def test_feedback_of_more_keys_than_an_index_begins_with_is_kept_by_key():
         assert np.abs(pull(client, keys, 2) - 4 * values).max() < 1 / 127
 
 
+def test_feedback_goes_on_when_its_memory_was_full():
+    with Shards(1) as one:
+        dim = 65_536  # 1,024 residues of such rows are all that is kept
+        one.add_table(1, dim, ADD, ZEROS)
+        client = one.client()
+        value = np.zeros((1, dim), np.float32)
+        value[0, :2] = 1.0, 0.003
+        for start in range(0, 1100, 100):
+            keys = np.arange(start, start + 100, dtype=np.uint64)
+            push(client, keys, np.broadcast_to(value, (100, dim)), "int8")
+        for key in range(5000, 5010):
+            for _ in range(20):
+                push(client, u64([key]), value, "int8")
+            assert abs(pull(client, u64([key]), dim)[0, 1] - 0.06) < 1 / 127
+
+
 def test_narrow_rows_through_a_python_method_are_rounded_too():
     with Shards(1) as one:
         one.declare(Table("t", 3, access="python_methods:Momentum", lr=1.0))
@@ -243,6 +259,59 @@ def test_two_clients_lists_do_not_meet():
         push(b, keys + np.uint64(50), np.ones((100, 1), np.float32))
         push(a, keys, np.ones((100, 1), np.float32))
         assert pull(b, u64([0, 60, 120]), 1)[:, 0].tolist() == [2, 3, 1]
+
+
+def test_lists_of_all_sizes_find_room_for_ever():
+    """What lay in a place before must not count against what lies there now."""
+    with Shards(1) as one:
+        one.add_table(1, 1, ADD, ZEROS)
+        one.add_table(2, 100, ADD, ZEROS)
+        client, rng = one.client(), np.random.default_rng(1)
+        narrow, wide = np.empty((400_000, 1), np.float32), np.empty((20_000, 100), np.float32)
+        for _ in range(4):
+            for _ in range(6):
+                client.pull(1, rng.integers(0, 2**64, 400_000, np.uint64), narrow)
+            for _ in range(40):
+                client.pull(2, rng.integers(0, 2**64, 20_000, np.uint64), wide)
+
+
+def test_list_whose_request_failed_spoils_no_other():
+    with Shards(1) as one:
+        one.add_table(1, 4, ADD, ZEROS)
+        client = one.client()
+        for seed in range(20):
+            keys = np.random.default_rng(seed).integers(0, 2**64, 3000, np.uint64)
+            for table, dim in ((9, 4), (1, 5)):  # no such table; another width
+                bad = client.pull_async(table, keys, np.empty((3000, dim), np.float32))
+                good = client.pull_async(1, keys, np.empty((3000, 4), np.float32))
+                with pytest.raises(RemoteError):
+                    bad.wait()
+                assert not good.wait().any()
+
+
+def test_list_of_a_parked_pull_is_not_recalled_before_it_is_there():
+    with Shards(1, routed=False) as one:
+        one.add_table(1, 400, ADD, UNIFORM)
+        client = one.client()
+        keys = np.random.default_rng(1).integers(0, 2**64, 12_000, np.uint64)
+        a, b = np.empty((12_000, 400), np.float32), np.empty((12_000, 400), np.float32)
+        first = client.pull_async(1, keys, a)
+        one.until("parked", lambda parked: parked > 50)
+        one.take_route(1)
+        second = client.pull_async(1, keys, b)
+        assert np.array_equal(first.wait(), second.wait())
+
+
+def test_lists_that_differ_in_two_keys_only_are_told_apart():
+    with Shards(1, frag_num=1) as one:
+        one.add_table(1, 1, ADD, ZEROS)
+        client = one.client()
+        some = np.arange(1, 21, dtype=np.uint64)
+        others = some.copy()
+        others[0] ^= np.uint64(1 << 63)
+        others[4] ^= np.uint64(1 << 63 | 1 << 34)
+        push(client, some, np.ones((20, 1), np.float32))
+        assert not pull(client, others, 1)[[0, 4]].any()
 
 
 def keys_of(fragment, n):

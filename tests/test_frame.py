@@ -20,6 +20,7 @@ from snailps.transport.frame import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
+    PART_BYTES,
     SUBFRAME_BYTES,
     VERSION,
     Flag,
@@ -281,6 +282,19 @@ def test_call_without_a_number_is_refused():
         check_control_kind(Frame(Kind.CALL))
 
 
+def test_packed_data_frame_is_unpacked_by_both_its_lengths():
+    block = lz4.block.compress(bytes(1000), store_size=False)
+    body = struct.pack("<II", 1000, len(block)) + block
+    body += bytes(-len(body) % 8)
+    head = HEADER.pack(MAGIC, VERSION, Kind.PULLED, Flag.PACKED, 0, 0, 0, 0, 5, len(body))
+    (frame,) = FrameDecoder().feed(head + body)
+    assert frame == Frame(Kind.PULLED, bytes(1000), request=5)
+    for bad in (body[:4], struct.pack("<II", 1000, len(body)) + block):
+        head = HEADER.pack(MAGIC, VERSION, Kind.PULLED, Flag.PACKED, 0, 0, 0, 0, 5, len(bad))
+        with pytest.raises(ProtocolError, match="packed"):
+            list(FrameDecoder().feed(head + bad))
+
+
 # --- the compiled side ---------------------------------------------------------------------------
 
 
@@ -303,7 +317,8 @@ def test_compiled_constants_equal_those_of_python():
         assert numbers.pop(f"OPTION_{option.name}") == option
     for name in ("OPTION_WIRE_SHIFT", "OPTION_KEY_SHIFT", "OPTIONS_KNOWN"):
         del numbers[name]
-    for name in ("LISTS", "LISTS_BYTES", "PART_BYTES"):
+    assert numbers.pop("PART_BYTES") == PART_BYTES
+    for name in ("LISTS", "LISTS_BYTES"):
         del numbers[name]
     assert len(numbers) == 8
     for name, value in numbers.items():

@@ -30,6 +30,7 @@ from snailps.transport.frame import (
     HEADER_BYTES,
     Frame,
     Kind,
+    encode_frame,
 )
 from snailps.transport.session import Channel, Hello, Role, ServerSession, remote_error
 
@@ -286,6 +287,52 @@ def test_peer_that_closes_its_sending_side_is_let_go(shard):
         one.sock.shutdown(socket.SHUT_WR)
         assert one.next() is None
     assert shard.stats("connections") == 0
+
+
+# --- half a push ---------------------------------------------------------------------------------
+
+
+def test_answer_to_a_pull_does_not_wait_for_the_push_behind_it(shard):
+    keys = keys_of(0, 200)
+    push = encode_frame(push_frame({0: keys}, np.ones((200, 4)), request=2))
+    with shard.raw() as one:
+        one.sock.settimeout(LIMIT_S)
+        one.sock.sendall(encode_frame(pull_frame({0: keys[:50]})) + push[:-8])
+        assert one.next().kind == Kind.PULLED
+        one.sock.sendall(push[-8:])
+        assert one.next() == Frame(Kind.PUSHED, request=2)
+
+
+def test_answers_to_pushes_come_once_the_next_push_is_whole(shard):
+    keys = keys_of(0, 200)
+    first, second = (
+        encode_frame(push_frame({0: keys}, np.ones((200, 4)), seq=seq, request=seq))
+        for seq in (1, 2)
+    )
+    with shard.raw() as one:
+        one.sock.sendall(first + second[:-8])
+        shard.until("pushes", lambda pushes: pushes == 1)
+        one.sock.sendall(second[-8:])
+        assert [one.next().request for _ in range(2)] == [1, 2]
+
+
+def test_parked_pulls_are_all_answered_behind_half_a_push():
+    """More than a socket holds, so that the rest has to wait for room in it."""
+    with Shards(1, routed=False) as one:
+        one.add_table(1, 65_536, ADD, UNIFORM)
+        one.add_table(2, 4, ADD, ZEROS)
+        keys = keys_of(0, 60)
+        push = encode_frame(push_frame({0: keys}, np.ones((60, 4)), table=2, request=99))
+        with one.raw() as raw:
+            raw.sock.settimeout(LIMIT_S)
+            for number, key in enumerate(keys):
+                raw.send(pull_frame({0: [key]}, request=number + 1, dim=65_536))
+            raw.sock.sendall(push[:-8])
+            one.until("parked", lambda parked: parked == 60)
+            one.take_route(1)
+            assert {raw.next().request for _ in keys} == set(range(1, 61))
+            raw.sock.sendall(push[-8:])
+            assert raw.next() == Frame(Kind.PUSHED, request=99)
 
 
 # --- the thread ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from snailps.transport.frame import (
     DATA_BODY_MAX,
     HANDSHAKE_BODY_MAX,
     HEADER_BYTES,
+    PART_BYTES,
     SUBFRAME_BYTES,
     VERSION,
     Frame,
@@ -92,7 +93,7 @@ def test_limits_are_those_of_the_code():
     assert limits == [
         HANDSHAKE_BODY_MAX, DATA_BODY_MAX, CONTROL_BODY_MAX, messages.JSON_BYTES_MAX,
     ]  # fmt: skip
-    assert f"about {SUBFRAME_BYTES:,} bytes" in DOC
+    assert f"about {PART_BYTES:,} bytes" in DOC
     assert f"at most {SUBFRAME_BYTES // 4:,} floats" in DOC
     assert f"most {3 * SUBFRAME_BYTES // 4 + 1:,}." in DOC
     assert (3 * SUBFRAME_BYTES // 4 + 1) * 4 + 64 < DATA_BODY_MAX
@@ -170,7 +171,8 @@ def test_digest_is_that_of_the_page():
     wrap, g = 2**64 - 1, 0x9E3779B97F4A7C15
 
     def step(x, key):
-        y = ((x ^ key) * g) & wrap
+        k = (key * 0xBF58476D1CE4E5B9) & wrap
+        y = ((x ^ k ^ (k >> 32)) * g) & wrap
         return y ^ (y >> 29)
 
     ordered = [int(key) for key in keys[order]]

@@ -46,13 +46,15 @@ cdef inline bint remember(KeyLists **mine, uint32_t place, uint64_t digest, cons
             return False
     at = &lists.places[place]
     at.digest = 0
-    if need > at.room:
+    # Never more than twice what the list needs: so all rooms together stay within twice what the
+    # client may keep here, whatever lay in them before.
+    if need > at.room or at.room // 2 > need:
         if lists.bytes + need - at.room > 2 * LISTS_BYTES:
             return False
         grown = <char *>realloc(at.data, need)
         if grown == NULL:
             return False
-        lists.bytes += need - at.room
+        lists.bytes = lists.bytes + need - at.room
         at.data = grown
         at.room = need
     memcpy(at.data, groups, 8 * <size_t>group_num)

@@ -51,7 +51,7 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     if head.flags:
         plain = head[0]
         plain.flags = 0
-        plain.body_bytes = unpack_body(body, head.body_bytes, me.packing)
+        plain.body_bytes = unpack_body(&me.unpacking, body, head.body_bytes, me.packing)
         if plain.body_bytes == 0 or plain.body_bytes & 7:
             return refuse(out, reply, b"packed", b"the packed body of %llu bytes is damaged",
                           head.body_bytes, 0)

@@ -48,7 +48,7 @@ class AccessMethod:
     Notes
     -----
     One instance a shard, called only in that shard's thread, which serves nothing else meanwhile;
-    a call costs some 30 us besides its own work, once for each part (256 KiB) of a pull or push.
+    a call costs some 30 us besides its own work, once for each part (64 KiB) of a pull or push.
     Arrays are copies: change them or keep them as you like.  An exception goes back to the worker
     whose request caused it, with its traceback; of a push nothing is applied then.  Everything
     must depend on the arguments alone: a shard's rows may move to another server.

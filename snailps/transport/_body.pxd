@@ -33,7 +33,8 @@ cdef struct Part:
     uint32_t group                  # the one that `start` is in
     uint32_t place                  # of its key list at the shard; NO_PLACE = not there
     uint64_t seq
-    char *kept                      # values as they went out, where feedback was added; or NULL
+    char *kept                      # room for values as they went out, with feedback; or NULL
+    bint kept_filled                # ... and they are there: the part has gone out before
 
 
 cdef struct KeysPlan:               # how the keys of a part travel
@@ -109,7 +110,7 @@ cdef inline char *write_keys(char *to, const Request *r, const Part *part, uint3
     return to + <size_t>part.count * 8
 
 
-cdef inline bint write_values(const WireOps *wire, const Request *r, const Part *part,
+cdef inline bint write_values(const WireOps *wire, const Request *r, Part *part,
                               char *to) noexcept nogil:
     """Writes the values of a push part; False = no memory."""
     cdef uint32_t last = part.start + part.count
@@ -117,7 +118,7 @@ cdef inline bint write_values(const WireOps *wire, const Request *r, const Part 
     cdef const float *value
     cdef float *residue
     cdef char *first = to
-    if part.kept != NULL and part.kept[SUBFRAME_BYTES]:     # this part has gone out before
+    if part.kept_filled:
         memcpy(to, part.kept, <size_t>part.count * r.row_bytes)
         return True
     for i in range(part.start, last):
@@ -143,7 +144,7 @@ cdef inline bint write_values(const WireOps *wire, const Request *r, const Part 
         to += r.row_bytes
     if part.kept != NULL:
         memcpy(part.kept, first, to - first)
-        part.kept[SUBFRAME_BYTES] = 1
+        part.kept_filled = True
     return True
 
 
@@ -169,14 +170,19 @@ cdef inline bint take_changed(const WireOps *wire, const Request *r, const Part 
     cdef const char *numbers = body
     cdef const uint8_t *bits
     cdef const char *rows
-    cdef const char *end
+    cdef size_t changed = 0
     for g in range(part.group, part.group + groups):
         bits_bytes += (keys_of_group(r, part, g) + 7) >> 3
     if body_bytes < groups * <size_t>8 + bits_bytes:
         return False
     bits = <const uint8_t *>(body + groups * <size_t>8)
     rows = <const char *>bits + ((bits_bytes + 7) & ~<size_t>7)
-    end = body + body_bytes
+    for i in range(<uint32_t>bits_bytes):
+        changed += bit_count(bits[i])
+    # Before anything is taken: what is held must fit what is there.
+    if body_bytes != groups * <size_t>8 + (((bits_bytes + 7) & ~<size_t>7)
+                                           + changed * <size_t>r.row_bytes + 7 & ~<size_t>7):
+        return False
     for g in range(part.group, part.group + groups):
         memcpy(&number, numbers, 8)
         numbers += 8
@@ -185,13 +191,18 @@ cdef inline bint take_changed(const WireOps *wire, const Request *r, const Part 
             i = at + j
             r.held[r.order[i]] = number
             if bits[j >> 3] >> (j & 7) & 1:
-                if rows + r.row_bytes > end:
-                    return False
                 take_row(wire, r, i, rows)
                 rows += r.row_bytes
         bits += (n + 7) >> 3
         at += n
-    return end - rows < 8
+    return True
+
+
+cdef extern from *:
+    """
+    #define snail_bit_count(bits) ((unsigned)__builtin_popcount(bits))
+    """
+    unsigned int bit_count "snail_bit_count"(unsigned int bits) noexcept nogil
 
 
 cdef inline bint take_rows(const WireOps *wire, const Request *r, const Part *part,

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The fan-out client: pulls and pushes of many keys, spread over all shards at once.
 
-    keys -> fragment (counting sort) -> parts of about 256 KiB -> one connection a shard
+    keys -> fragment (counting sort) -> parts of about 64 KiB -> one connection a shard
     replies, in any order -> scattered to their place in the caller's array
 
 It owns the connections to the shards, the numbers of pushes, and every request until it is
@@ -117,7 +117,7 @@ cdef class Pending:
             PyErr_CheckSignals()
             if now_s() >= until_s:
                 raise WaitTimeout(
-                    f"{self._what()} waited {limit_s:.0f} s for {self.client._whom(self)}: "
+                    f"{self._what()} waited {limit_s:g} s for {self.client._whom(self)}: "
                     "is that server alive, and is its port open from here?")
         if self.request.failed:
             self.told = True
@@ -319,14 +319,12 @@ cdef class Client:
                                       None, False))
 
     cdef _wait_alone(self, Pending pending):
-        """Waits for a request that only this caller knows; if it gives up, the client takes over."""
+        """Waits for a request of this caller alone; if it gives up, the client keeps it."""
         try:
             return pending.wait()
-        except BaseException:
-            if not load_flag(&pending.request.done):
-                with self.live_lock:
-                    self.live[pending] = None
-            raise
+        finally:
+            if load_flag(&pending.request.done):
+                self.live.pop(pending, None)
 
     def scan(self, uint32_t table, uint32_t dim, fragments, uint32_t shard):
         """Yields all stored rows of some fragments of one shard, in pieces of up to 1 MiB.
@@ -580,7 +578,9 @@ cdef class Client:
         return r.raw_reply[:r.raw_reply_bytes]
 
     cdef _send(self, Pending pending):
-        if not pending.waits:
+        if pending.waits:
+            self.live[pending] = None       # one step under the GIL, and so is its end
+        else:
             with self.live_lock:
                 if len(self.live) < PRUNE_ALWAYS_BELOW or len(self.live) >= self.prune_at:
                     self._prune()
@@ -594,12 +594,12 @@ cdef class Client:
         for pending in list(self.live):
             if load_flag(&pending.request.done) \
                     and not (pending.request.failed and pending.request.kind == KIND_PUSH):
-                del self.live[pending]
+                self.live.pop(pending, None)
 
     def _settle(self, Pending pending):
         """Its answer was seen: the client need not keep it any longer."""
-        if pending.waits and pending not in self.live:
-            return
+        if pending.waits:
+            return                          # `_wait_alone` lets go of it
         with self.live_lock:
             self.live.pop(pending, None)
 

@@ -38,7 +38,8 @@ cdef struct Conn:
     bint lost                       # to be closed as soon as nobody looks at it
     bint blocked                    # while parked ones are retried: a push of it still waits
     bint held                       # frames may wait in the input although no event will come
-    bint waits                      # short replies wait for the push whose first bytes are here
+    bint waits                      # answers to pushes wait for the one whose first bytes are here
+    bint urgent                     # the output holds other answers, too
     bint in_ready                   # already in the list of those with work left
     uint32_t events                 # what epoll watches now
     uint32_t parked
@@ -217,6 +218,7 @@ cdef inline int conn_flush(Conns *conns, Conn *conn) noexcept nogil:
         conn.out_start += sent
         conns.bytes_out += sent
     conn.out_start = conn.out_end = 0
+    conn.urgent = False
     return 0
 
 

@@ -215,6 +215,7 @@ cdef inline void fail_queue(Core *core, Queue *q) noexcept nogil:
 
 cdef inline void fail_all(Core *core) noexcept nogil:
     """Ends every request with the client's own error."""
+    cdef epoll_event event
     cdef Link *link
     cdef uint32_t s
     cdef Request *r
@@ -227,6 +228,11 @@ cdef inline void fail_all(Core *core) noexcept nogil:
             finish_if_done(core, r)
         fail_queue(core, &link.ahead)
         fail_queue(core, &link.queue)
+        if link.fd >= 0 and link.events != EPOLLIN:     # nobody wants to send any more
+            link.events = EPOLLIN
+            event.events = EPOLLIN
+            event.data.u64 = s + 1
+            epoll_ctl(core.epoll_fd, EPOLL_CTL_MOD, link.fd, &event)
         link.out_start = link.out_end = 0
 
 

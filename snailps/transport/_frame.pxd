@@ -9,7 +9,7 @@ cdef enum:
     DATA_BODY_MAX = 1 << 20
     HANDSHAKE_BODY_MAX = 4096
     SUBFRAME_BYTES = 256 << 10
-    PART_BYTES = 64 << 10
+    PART_BYTES = 64 << 10           # what pulls and pushes are cut into
 
 cdef enum:
     KIND_ERROR = 4

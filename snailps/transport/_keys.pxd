@@ -13,23 +13,29 @@ cdef enum:
     NARROW_KEY_MAX = 4              # wider ones would save less than a reader's copy costs
 
 
+cdef inline uint64_t spread(uint64_t key) noexcept nogil:
+    """The high bits into the low ones, so that no two keys' changes cancel in a sum by plan."""
+    key *= <uint64_t>0xBF58476D1CE4E5B9
+    return key ^ (key >> 32)
+
+
 cdef inline uint64_t keys_digest(const uint64_t *keys, uint32_t n) noexcept nogil:
     """A hash of n keys and their order; never 0.  Four sums at a time, for the multiplier's sake."""
     cdef uint64_t odd = <uint64_t>0x9E3779B97F4A7C15
     cdef uint64_t a = odd + n, b = 1, c = 2, d = 3
     cdef uint32_t i = 0
     while i + 4 <= n:
-        a = (a ^ keys[i]) * odd
-        b = (b ^ keys[i + 1]) * odd
-        c = (c ^ keys[i + 2]) * odd
-        d = (d ^ keys[i + 3]) * odd
+        a = (a ^ spread(keys[i])) * odd
+        b = (b ^ spread(keys[i + 1])) * odd
+        c = (c ^ spread(keys[i + 2])) * odd
+        d = (d ^ spread(keys[i + 3])) * odd
         a ^= a >> 29
         b ^= b >> 29
         c ^= c >> 29
         d ^= d >> 29
         i += 4
     while i < n:
-        a = (a ^ keys[i]) * odd
+        a = (a ^ spread(keys[i])) * odd
         a ^= a >> 29
         i += 1
     a = (a ^ b) * odd

@@ -2,7 +2,7 @@
 # What the client keeps of all its connections (`Core`) and of one (`Link`): requests that wait for
 # their turn, and the parts of them that are under way.
 #
-#   queue of requests -> parts of about 256 KiB, in order -> answered, in any order -> done
+#   queue of requests -> parts of about 64 KiB, in order -> answered, in any order -> done
 #
 # `_traffic.pxd` sends and receives them.  All of it belongs to who holds `Core.turn`; what it shares
 # with others is in `Core`, under `Core.lock`.
@@ -24,7 +24,7 @@ cdef enum:
     NO_PART = WINDOW
     OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
     SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
-    KEPT_MAX = 16
+    KEPT_MAX = 64
     GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
     GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
     RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
@@ -61,6 +61,7 @@ cdef struct Link:                   # the connection to one shard
     uint32_t unwritten              # first part that this connection has not seen yet
     Lists lists                     # of keys that the shard remembers
     Sampler sampler                 # whether packing pays
+    Sampler unpacking               # ... and unpacking
     char *kept[KEPT_MAX]            # rooms of parts, to be used again
     uint32_t kept_num
     uint64_t cut_parts              # so far
@@ -209,6 +210,7 @@ cdef inline Part *open_part(Core *core, Link *link, Request *r) noexcept nogil:
     part.request = r
     part.place = NO_PLACE
     part.kept = NULL
+    part.kept_filled = False
     part.before = link.newest
     part.after = NO_PART
     if link.newest == NO_PART:

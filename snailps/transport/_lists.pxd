@@ -4,8 +4,9 @@
 #   digest of a part's keys -> the place where the shard has that list, or one where it may put it
 #
 # The client alone decides what is where; the shard does as it is told and checks the digest.  A
-# place is not used again while a part that names it is unanswered, so whatever order the shard
-# serves parts in, it finds the list that was meant.  A new connection begins with nothing.
+# list is named only once the part that brought it is answered, and its place is not used again
+# while a part that names it is not: so whatever order the shard serves parts in, it finds the list
+# that was meant.  A new connection begins with nothing.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -21,6 +22,7 @@ cdef struct ListPlace:
     uint64_t used                   # when: a count of requests for a place
     uint32_t keys_bytes
     uint32_t open                   # unanswered parts that name it
+    bint known                      # a part that named it was answered well: the shard has it
 
 
 cdef struct Lists:
@@ -43,7 +45,10 @@ cdef inline uint32_t lists_place(Lists *lists, uint64_t digest, uint32_t keys_by
     for i in range(first, first + WAYS):
         place = &lists.places[i]
         if place.digest == digest:
-            known[0] = True
+            # Not known yet: this part could be served before the one that brings the list.
+            known[0] = place.known
+            if not place.known:
+                return NO_PLACE
             place.used = lists.clock
             place.open += 1
             return i
@@ -55,6 +60,7 @@ cdef inline uint32_t lists_place(Lists *lists, uint64_t digest, uint32_t keys_by
         place = &lists.places[found]
         lists.bytes += keys_bytes - <uint64_t>place.keys_bytes
         place.digest = digest
+        place.known = False
         place.used = lists.clock
         place.keys_bytes = keys_bytes
         place.open = 1
@@ -66,5 +72,6 @@ cdef inline void lists_release(Lists *lists, uint32_t place, bint refused) noexc
     if place == NO_PLACE or lists.places[place].open == 0:
         return
     lists.places[place].open -= 1
+    lists.places[place].known = not refused and lists.places[place].digest != 0
     if refused:
         lists.places[place].digest = 0

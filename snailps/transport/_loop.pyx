@@ -36,7 +36,7 @@ from snailps.transport._parked cimport Parked, Parking, close_gaps, park, parkin
 from snailps.transport._posix cimport *
 
 cdef enum:
-    WAIT_BYTES = 4 << 10            # replies that may wait for the end of a push that is under way
+    WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next one
     TURN_BYTES = 128 << 10          # work a connection may do before the next has its turn
     EVENTS_MAX = 64
     TIMER_MS = 100                  # how often deadlines are looked at
@@ -109,6 +109,7 @@ cdef void _reply_error(Loop *loop, Conn *conn, uint64_t request, const char *cod
     cdef FrameHeader *head
     cdef int n
     loop.refused += 1
+    conn.urgent = True
     if not out_reserve(conn, FRAME_HEADER_BYTES + 1024):
         conn.closing = True
         return
@@ -135,6 +136,7 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
         (<FrameHeader *>out).flags = FLAG_PACKED
     if reply.kind == KIND_ERROR:
         loop.refused += 1
+    conn.urgent |= reply.kind != KIND_PUSHED
     conn.out_end += FRAME_HEADER_BYTES + reply.body_bytes
     return True
 
@@ -161,14 +163,13 @@ cdef bint _retry(Loop *loop, Conn *conn, Parked *place, double now) noexcept nog
     cdef FrameHeader *head = <FrameHeader *>place.frame
     cdef Reply reply
     cdef char text[256]
-    if conn.out_end - conn.out_start > DATA_BODY_MAX:
-        return False
-    if not out_reserve(conn, FRAME_HEADER_BYTES + DATA_BODY_MAX):
-        return False
     reply.reason = BEHIND
-    if not conn.blocked and _attempt(loop, conn, head, place.frame + FRAME_HEADER_BYTES, &reply):
-        return True
-    place.reason = reply.reason
+    if conn.out_end - conn.out_start <= DATA_BODY_MAX \
+            and out_reserve(conn, FRAME_HEADER_BYTES + DATA_BODY_MAX):
+        if not conn.blocked \
+                and _attempt(loop, conn, head, place.frame + FRAME_HEADER_BYTES, &reply):
+            return True
+        place.reason = reply.reason
     if now <= place.deadline:
         return False
     snprintf(text, sizeof(text), b"waited %.1f s at the shard for %s",
@@ -196,6 +197,7 @@ cdef void _retry_parked(Loop *loop, void *self, double now) noexcept nogil:
             conn.blocked |= (<FrameHeader *>place.frame).kind == KIND_PUSH
             continue
         unpark(place, conn)
+        conn.waits = False              # what was parked is answered at once
         if conn_flush(&loop.conns, conn) < 0 or not conn_watch(&loop.conns, conn):
             conn.lost = lost = True
     close_gaps(&loop.parking)
@@ -274,7 +276,8 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
                     and conn_flush(&loop.conns, conn) < 0:
                 return -1
     # The rest of that push comes whatever we say, so its sender is woken once for both replies.
-    conn.waits &= conn.opened and conn.out_end - conn.out_start <= WAIT_BYTES
+    conn.waits &= conn.opened and not conn.urgent \
+        and conn.out_end - conn.out_start <= WAIT_BYTES
     if not conn.waits and conn_flush(&loop.conns, conn) < 0:
         return -1
     if conn.closing:

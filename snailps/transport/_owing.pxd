@@ -4,9 +4,8 @@
 #   table, key -> residue (float32 row) -> added to the key's next push, replaced by what is left
 #
 # So the sum of a key's pushes arrives exactly but for its last rounding.  Memory is bounded: when
-# OWING_BYTES_MAX is reached, a key that comes takes the place of another, whose residue is
-# dropped; that costs the other one rounding, as without feedback.  Knows no frames; used by the
-# client's thread alone.
+# OWING_BYTES_MAX is reached, all residues are dropped and it begins anew; that costs each key one
+# rounding, as without feedback.  Knows no frames; used by who holds the client's turn.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
@@ -24,7 +23,6 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef enum:
     OWING_BYTES_MAX = 256 << 20     # rows of one table
     OWING_CHUNK = 2 << 20           # bytes of rows taken at a time: a huge page
-    OWING_PROBES = 8
 
 
 cdef struct OwingSlot:
@@ -116,40 +114,30 @@ cdef inline float *_new_row(Owing *owing, uint64_t at, uint64_t key) noexcept no
                           max(<uint32_t>OWING_CHUNK, 4 * owing.floats)) != 0:
             return NULL
         madvise(grown[owing.chunk_num], OWING_CHUNK, MADV_HUGEPAGE)
-        memset(grown[owing.chunk_num], 0, owing.chunk_rows * 4 * <uint64_t>owing.floats)
         owing.chunk_num += 1
     owing.row_num += 1
     owing.slots[at].key = key
     owing.slots[at].row = row + 1
+    memset(_owing_row(owing, row), 0, 4 * <uint64_t>owing.floats)
     return _owing_row(owing, row)
 
 
 cdef inline float *owing_row(Owing *owing, uint64_t key) noexcept nogil:
     """The residue of a key, zeros if it is new; NULL = no memory."""
-    cdef uint64_t at, home
-    cdef float *row
-    if owing.slots == NULL or (owing.row_num * <uint64_t>4 > (owing.mask + 1) * 3
-                              and owing.row_num < owing.row_max):
+    cdef uint64_t at
+    if owing.slots == NULL or owing.row_num * <uint64_t>4 > (owing.mask + 1) * 3:
         if not _grow_index(owing):
             return NULL
-    at = home = hash_key(key) & owing.mask
+    at = hash_key(key) & owing.mask
     while owing.slots[at].row:
         if owing.slots[at].key == key:
             return _owing_row(owing, owing.slots[at].row - 1)
         at = (at + 1) & owing.mask
-        if owing.row_num >= owing.row_max and at - home >= <uint64_t>OWING_PROBES:
-            break
-    if owing.row_num < owing.row_max:
-        return _new_row(owing, at, key)
-    # Full: the key takes over the row next to its home.  What it displaces is not looked for any
-    # further, so a chain that led past it may lose a member: that one is dropped, too.
-    at = home
-    while not owing.slots[at].row:
-        at = (at + 1) & owing.mask
-    owing.slots[at].key = key
-    row = _owing_row(owing, owing.slots[at].row - 1)
-    memset(row, 0, 4 * <uint64_t>owing.floats)
-    return row
+    if owing.row_num == owing.row_max:
+        memset(owing.slots, 0, (owing.mask + 1) * sizeof(OwingSlot))
+        owing.row_num = 0
+        at = hash_key(key) & owing.mask
+    return _new_row(owing, at, key)
 
 
 cdef inline void owing_fetch_index(const Owing *owing, uint64_t key) noexcept nogil:

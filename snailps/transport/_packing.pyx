@@ -6,6 +6,7 @@ import lz4.block
 from libc.string cimport memcpy, memset
 
 from snailps.transport._frame cimport DATA_BODY_MAX, PackedHead
+from snailps.transport._posix cimport now_s
 
 
 cdef size_t _compress(const char *body, size_t n, char *out) noexcept with gil:
@@ -28,8 +29,11 @@ cdef size_t _compress(const char *body, size_t n, char *out) noexcept with gil:
 
 
 cdef size_t pack_body(Sampler *sampler, const char *body, size_t n, char *out) noexcept nogil:
+    cdef double begun = now_s()
     cdef size_t size = _compress(body, n, out)
-    if size == 0:
+    if now_s() - begun > <double>n / PACK_BYTES_PER_S:
+        sampler.wait = PACK_WAIT_SLOW
+    elif size == 0:
         sampler.wait = PACK_WAIT
     return size
 
@@ -46,11 +50,16 @@ cdef size_t _decompress(const char *block, size_t n, size_t body_bytes, char *ou
     return body_bytes
 
 
-cdef size_t unpack_body(const char *packed, size_t n, char *out) noexcept nogil:
+cdef size_t unpack_body(Sampler *sampler, const char *packed, size_t n, char *out) noexcept nogil:
+    cdef double begun = now_s()
+    cdef size_t size
     cdef PackedHead head
     if n < sizeof(PackedHead):
         return 0
     memcpy(&head, packed, sizeof(PackedHead))
     if head.body_bytes > DATA_BODY_MAX or head.block_bytes > n - sizeof(PackedHead):
         return 0
-    return _decompress(packed + sizeof(PackedHead), head.block_bytes, head.body_bytes, out)
+    size = _decompress(packed + sizeof(PackedHead), head.block_bytes, head.body_bytes, out)
+    if now_s() - begun > <double>head.body_bytes / PACK_BYTES_PER_S:
+        sampler.wait = PACK_WAIT_SLOW
+    return size

@@ -4,7 +4,7 @@
 #   parts -> bodies (`_body.pxd`), packed where that pays -> frames -> socket
 #   socket -> replies, in any order -> rows to their places in the caller's array
 #
-# Knows neither how connections are made nor who waits.  All of it runs in the client's thread.
+# Knows neither how connections are made nor who waits.  For who holds the client's turn.
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport malloc, realloc
@@ -66,7 +66,10 @@ cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) no
     top.floats = r.dim
     top.options = r.options | plan.options | <uint32_t>r.wire << OPTION_WIRE_SHIFT
     if core.pack and r.kind == KIND_PULL:
-        top.options |= OPTION_PACK
+        if link.unpacking.wait == 0:
+            top.options |= OPTION_PACK
+        else:
+            link.unpacking.wait -= 1
     to = write_keys(<char *>(top + 1), r, part, groups, &plan)
     if r.held != NULL:
         held = <uint64_t *>to
@@ -83,16 +86,14 @@ cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) no
 
 
 cdef inline bint keep_room(Link *link, Part *part) noexcept nogil:
-    """Room for the values of a part as they go out, and a byte that says whether they are there."""
-    if link.kept_num:
+    """Room for the values of a part as they go out."""
+    cdef size_t need = <size_t>part.count * part.request.row_bytes
+    if need <= PART_BYTES and link.kept_num:
         link.kept_num -= 1
         part.kept = link.kept[link.kept_num]
     else:
-        part.kept = <char *>malloc(SUBFRAME_BYTES + 1)
-        if part.kept == NULL:
-            return False
-    part.kept[SUBFRAME_BYTES] = 0
-    return True
+        part.kept = <char *>malloc(max(need, <size_t>PART_BYTES))
+    return part.kept != NULL
 
 
 cdef inline size_t pack_part(Core *core, Link *link, char *body, size_t n) noexcept nogil:
@@ -189,7 +190,7 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
     cdef Request *r
     cdef uint64_t body_bytes = head.body_bytes
     if head.flags:
-        body_bytes = unpack_body(body, body_bytes, core.packing) if room_for_packing(core) else 0
+        body_bytes = unpack_body(&link.unpacking, body, body_bytes, core.packing) if room_for_packing(core) else 0
         if body_bytes == 0:
             return -1
         body = core.packing

@@ -29,14 +29,17 @@ CONTROL_BODY_MAX = 256 << 20
 """Largest body of a control frame, bytes, packed or unpacked: a merged vocabulary fits."""
 
 DATA_BODY_MAX = 1 << 20
-"""Largest body of a data frame, bytes.  Senders aim at `SUBFRAME_BYTES`; a wide row needs more."""
+"""Largest body of a data frame, bytes.  Senders aim at `PART_BYTES`; a wide row needs more."""
 
 HANDSHAKE_BODY_MAX = 4096
 """Largest body before a peer has proved who it is, bytes."""
 
+PART_BYTES = 64 << 10
+"""What a pull or a push is cut into, bytes of values, or one row: so small that what is gathered is
+sent, and what came is scattered, while it is in cache, and requests of others slip in between."""
+
 SUBFRAME_BYTES = 256 << 10
-"""What a pull or a push is cut into, bytes of values: a few per L2 cache, so that a reply is still
-in cache when it is scattered, and small requests of others slip in between."""
+"""Largest row of weights, bytes."""
 
 
 class Kind(enum.IntEnum):
@@ -224,7 +227,8 @@ class FrameDecoder:
         del self._buffer[: HEADER_BYTES + body_bytes]
         self._need = HEADER_BYTES
         if flags & Flag.PACKED:
-            body = unpack(body, min(self.body_max, body_limit(kind)))
+            limit = min(self.body_max, body_limit(kind))
+            body = unpack_data(body, limit) if kind in DATA_KINDS else unpack(body, limit)
         return Frame(Kind(kind), body, table, epoch, job, incarnation, request)
 
 
@@ -294,3 +298,17 @@ def unpack(packed: bytes, limit: int) -> bytes:
     if len(body) != stated:
         raise ProtocolError(f"packed body unpacks to {len(body):,}, states {stated:,}", "packed")
     return body
+
+
+def unpack_data(packed: bytes, limit: int) -> bytes:
+    """Unpacks the body of a packed data frame: both lengths, an lz4 block, zeros behind it.
+
+    Raises
+    ------
+    ProtocolError
+        As `unpack`.
+    """
+    block_bytes = int.from_bytes(packed[4:8], "little")
+    if len(packed) < 8 or block_bytes > len(packed) - 8:
+        raise ProtocolError(f"packed body of {len(packed)} bytes has no such block", "packed")
+    return unpack(packed[:4] + packed[8 : 8 + block_bytes], limit)
