@@ -320,7 +320,7 @@ class JobSettings(Settings):
     )
     param_backup_period: int = setting(
         0,
-        help="Pushes (frames of 64 KiB or a row) after which the master saves all tables. 0: never.",
+        help="Pushes (of 64 KiB or one row) after which the master saves all tables. 0: never.",
         when="Runs of many hours.",
         unit="pushes",
         low=0,
