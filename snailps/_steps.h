@@ -78,16 +78,12 @@ static void snail_step_ftrl(const float *hyper, float *row, const float *restric
         const float square = value[j] * value[j];
         const float total = n[j] + square;
         const float root = sqrtf(total);
-        /* sqrt(total) - sqrt(n), without cancellation; the tiny numbers keep the product from 0.  Two
-         * quotients by one division: it is what this loop waits for. */
-        const float roots = root + sqrtf(n[j]) + 1e-15f;
-        const float scale = root * per_rate + base + 1e-20f;
-        const float per_both = 1 / (roots * scale);
-        const float sigma = square * per_rate * (scale * per_both);
+        /* sqrt(total) - sqrt(n), without cancellation; the tiny number makes 0 / 0 a 0 */
+        const float sigma = square / (root + sqrtf(n[j]) + 1e-30f) * per_rate;
         const float sum = z[j] + value[j] - sigma * w[j];
         n[j] = total;
         z[j] = sum;
-        w[j] = -snail_shrunk(sum, l1) * (roots * per_both);
+        w[j] = -snail_shrunk(sum, l1) / (root * per_rate + base);
     }
 }
 
