@@ -129,7 +129,7 @@ def test_rows_prefetched_ahead_of_any_push_hold_all_own_pushes(blocks):
         prefetch(number + 1, when, "while it trains")
         if copies:
             expected[keys[number].astype(int)] += number + 1
-            model.push_copies(copies, (), 0.0)
+            model.push_copies(copies, (), ())
         prefetch(number + 1, when, "at the end")
     model.finish()
     for name in TABLES:
@@ -148,9 +148,9 @@ def test_arrays_of_many_blocks_are_those_of_four():
         copies, coming = coming, model.pull_copies({"a": keys})
         model.load_copies(copies)
         seen.add(copies.bases[0].ctypes.data)
-        model.push_copies(copies, (), 0.0)
+        model.push_copies(copies, (), ())
     model.load_copies(coming)
-    model.push_copies(coming, (), 0.0)
+    model.push_copies(coming, (), ())
     model.finish()
     assert len(seen) <= 4
     assert not model._bases._lent

@@ -293,7 +293,7 @@ class Classifier(LocalSgd):
             )
         else:
             loss, examples = self._train_exchanging(batch, inputs, rates, block.seed)
-        self.push_copies(batch.copies, batch.steps, rates[0] * CURVATURE)
+        self.push_copies(batch.copies, batch.steps, [rates[0] * CURVATURE] * len(batch.steps))
         return {
             "units": float(lines.tokens),
             "lr": rates[1],

@@ -137,7 +137,9 @@ class LocalSgd(Worker):
             copies.local.append(rows)
         return copies.local
 
-    def push_copies(self, copies: Copies, steps: Sequence[Floats], step_size: float) -> None:
+    def push_copies(
+        self, copies: Copies, steps: Sequence[Floats], step_sizes: Sequence[float]
+    ) -> None:
         """Starts to push what training changed.
 
         Parameters
@@ -147,14 +149,14 @@ class LocalSgd(Worker):
         steps : sequence of numpy.ndarray
             About how many gradients each row of each table got; float32.  Only used, and so may
             be empty otherwise, where there are several workers.
-        step_size : float
-            Rate times curvature of one of them: see `share_of_delta`.
+        step_sizes : sequence of float
+            For each table, rate times curvature of one of them: see `share_of_delta`.
         """
         for at, (new, base) in enumerate(zip(copies.local, copies.bases, strict=True)):
             self._in_threads(_subtract, new[:, : self._dim], base)
             self._locals.give(new)
             if self.workers > 1:
-                share = share_of_delta(steps[at] * np.float32(step_size), self.workers)
+                share = share_of_delta(steps[at] * np.float32(step_sizes[at]), self.workers)
                 self._in_threads(_scale, base, share[:, None])
         for pushes in self._pushes:  # the last had all of this block's training to arrive
             for push in pushes:

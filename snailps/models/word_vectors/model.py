@@ -51,10 +51,13 @@ fewer rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80
 SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 .307 .289 at 4 and
 .684 .312 .295 at 1; a second run differs by about .01."""
 BUCKETS_MARKED = 1 << 24
-CURVATURE = 0.1
-"""Of a row's loss, a gradient; see `local_sgd.share_of_delta`.  2 workers, 17 M words, subwords:
-WS-353, SimLex, analogies .540 .253 .450 without scaling, .594 .295 .470 at 0.01, .600 .304 .484 at
-0.1, .593 .303 .487 at 0.3; one worker .614 .310 .474."""
+SLOPE = 0.03
+"""Of the logistic function over the pairs of a block: what makes a curvature of the square of a
+row's length; 0.25 at most, and small where pairs are told apart.  Chosen by trial: 8 workers, 17 M
+words without subwords, WS-353, SimLex, analogies .625 .214 .126 at 0.003, .637 .276 .196 at 0.01,
+.652 .287 .232 at 0.03, .561 .256 .175 at 0.1, .460 .232 .127 at 0.3."""
+NORM_SAMPLE = 2000
+"""Tokens of a block whose rows' lengths are looked at."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 
@@ -234,10 +237,34 @@ class WordVectors(LocalSgd):
             for number, part in enumerate(parts)
         ]
         results = [task.result() for task in done]
-        self.push_copies(batch.copies, batch.steps, lr_start * CURVATURE)
+        curvatures = self._curvatures(batch, local) if self.workers > 1 else (0.0, 0.0)
+        self.push_copies(batch.copies, batch.steps, [lr_start * h for h in curvatures])
         figures["loss"] = sum(loss for loss, _ in results)
         figures["examples"] = float(sum(count for _, count in results))
         return figures
+
+    def _curvatures(self, batch: _Batch, local: Sequence[Floats]) -> tuple[float, float]:
+        """Curvature of the loss in an input row and in an output row, for each of its `steps`.
+
+        A pair's loss bends by the slope of the logistic function times the square of the other
+        side's length: output rows for an input row (a positive and its negatives make a step),
+        hidden vectors for an output row.
+        """
+        tokens = batch.tokens[batch.tokens >= 0]
+        some = tokens[:: max(1, len(tokens) // NORM_SAMPLE)]
+        noise = batch.noise[:NORM_SAMPLE]
+        sizes = batch.bag_ptr[some + 1] - batch.bag_ptr[some]
+        ends = np.cumsum(sizes)
+        within = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
+        rows = batch.bag_rows[np.repeat(batch.bag_ptr[some], sizes) + within]
+        hidden = np.add.reduceat(local[0][rows, : self.settings.dim], ends - sizes) / sizes[:, None]
+        positive, negative = (
+            _mean_square(local[1][rows, : self.settings.dim]) for rows in (some, noise)
+        )
+        return (
+            SLOPE * (positive + self.settings.negatives * negative),
+            SLOPE * _mean_square(hidden),
+        )
 
     def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
         """Local bags of the present words: which of the pulled input rows make up each."""
@@ -291,3 +318,8 @@ class WordVectors(LocalSgd):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the model in the formats asked for."""
         return write_files(results)
+
+
+def _mean_square(rows: Floats) -> float:
+    """Of the rows' lengths."""
+    return float(np.einsum("ij,ij->", rows, rows) / len(rows))
