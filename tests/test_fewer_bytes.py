@@ -11,14 +11,7 @@ from shards import ADD, JOB, UNIFORM, ZEROS, Shards, pull_frame, push_frame
 from snailps import kernels
 from snailps.errors import MisuseError, ProtocolError, RemoteError
 from snailps.roles.tables import Table
-from snailps.roles.wires import (
-    AGAIN_BYTES,
-    FAST_BYTES_PER_S,
-    MEASURED_BYTES,
-    PACK_BYTES_PER_S,
-    Wires,
-)
-from snailps.store.route import Route, ShardAddress, fragment_of
+from snailps.store.route import fragment_of
 from snailps.transport.frame import Flag, Frame, Kind, Option
 from snailps.transport.session import remote_error
 
@@ -505,89 +498,3 @@ def test_packed_request_of_another_kind_ends_the_connection(cluster):
         one.sock.sendall(packed_frame(Kind.PULL, bytes(8)))
         assert isinstance(remote_error(one.next()), ProtocolError | RemoteError)
         assert one.next() is None
-
-
-# --- the choice ----------------------------------------------------------------------------------
-
-
-class Speed:
-    """A client that moved so many bytes in a second."""
-
-    def __init__(self, moved, seconds=1.0):
-        self.moved, self.seconds, self.packs = moved, seconds, None
-
-    def goodput(self):
-        return self.moved, self.seconds
-
-    def pack(self, on):
-        self.packs = on
-
-
-def route_to(host):
-    return Route.build(1, [ShardAddress(0, host, 1)], 4)
-
-
-@pytest.mark.parametrize(
-    ("speed", "chosen", "packs"),
-    [
-        (FAST_BYTES_PER_S, "float32", False),
-        (FAST_BYTES_PER_S - 1, "float16", False),
-        (PACK_BYTES_PER_S, "float16", False),
-        (PACK_BYTES_PER_S - 1, "float16", True),
-    ],
-)
-def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, packs, caplog):
-    client, table = Speed(int(speed)), Table("t", 4, wire="auto")
-    wires = Wires(client, route_to("10.0.0.1"))
-    with caplog.at_level("INFO"):
-        assert wires.of_pull(table) == kernels.WIRE_TYPES[chosen]
-    assert client.packs == packs
-    assert f"rows travel as {chosen}" in caplog.text
-    assert wires.of_push(table)[0] == kernels.WIRE_TYPES[chosen]
-
-
-def test_auto_waits_for_enough_traffic_before_it_decides():
-    client, table = Speed(MEASURED_BYTES - 1, 3600.0), Table("t", 4, wire="auto")
-    wires = Wires(client, route_to("10.0.0.1"))
-    assert wires.of_pull(table) == 0
-    client.moved += 1
-    assert wires.of_pull(table) == 1
-
-
-def test_auto_looks_again_when_much_more_has_moved(caplog):
-    client, table = Speed(MEASURED_BYTES, 1e-3), Table("t", 4, wire="auto")
-    wires = Wires(client, route_to("10.0.0.1"))
-    assert wires.of_pull(table) == 0
-    client.moved, client.seconds = client.moved + AGAIN_BYTES - 1, 10.0
-    assert wires.of_pull(table) == 0
-    client.moved += 1
-    with caplog.at_level("INFO"):
-        assert wires.of_pull(table) == 1
-        client.moved, client.seconds = client.moved + AGAIN_BYTES, 20.0
-        assert wires.of_pull(table) == 1
-    assert client.packs
-    assert caplog.text.count("rows travel as float16") == 1
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
-def test_auto_on_this_machine_is_float32_whatever_the_speed(host):
-    wires = Wires(Speed(MEASURED_BYTES, 3600.0), route_to(host))
-    assert wires.of_pull(Table("t", 4, wire="auto")) == 0
-
-
-@pytest.mark.parametrize(
-    ("access", "wire", "expected"),
-    [
-        ("add", "float16", (1, False)),
-        ("sgd", "float16", (1, False)),
-        ("adagrad", "float16", (1, True)),
-        ("add", "bfloat16", (2, True)),
-        ("add", "int8", (3, True)),
-        ("average", "int8", (0, True)),
-    ],
-)
-def test_push_says_whether_what_is_rounded_off_is_kept(access, wire, expected):
-    table = Table("t", 4, access=access, wire=wire, lr=0.1)
-    wires = Wires(Speed(0), route_to("10.0.0.1"))
-    assert wires.of_push(table) == expected
-    assert wires.of_push(table, state=True)[0] == 0

@@ -21,7 +21,7 @@ from snailps.transport.frame import (
     HEADER_BYTES,
     MAGIC,
     PART_BYTES,
-    SUBFRAME_BYTES,
+    ROW_BYTES_MAX,
     VERSION,
     Flag,
     Frame,
@@ -311,7 +311,7 @@ def test_compiled_constants_equal_those_of_python():
     assert numbers.pop("FRAME_HEADER_BYTES") == HEADER_BYTES
     assert numbers.pop("DATA_BODY_MAX") == DATA_BODY_MAX
     assert numbers.pop("HANDSHAKE_BODY_MAX") == HANDSHAKE_BODY_MAX
-    assert numbers.pop("SUBFRAME_BYTES") == SUBFRAME_BYTES
+    assert numbers.pop("ROW_BYTES_MAX") == ROW_BYTES_MAX
     assert numbers.pop("FLAG_PACKED") == Flag.PACKED
     for option in Option:
         assert numbers.pop(f"OPTION_{option.name}") == option

@@ -18,7 +18,7 @@ from snailps.transport.frame import (
     HANDSHAKE_BODY_MAX,
     HEADER_BYTES,
     PART_BYTES,
-    SUBFRAME_BYTES,
+    ROW_BYTES_MAX,
     VERSION,
     Frame,
     FrameDecoder,
@@ -94,9 +94,9 @@ def test_limits_are_those_of_the_code():
         HANDSHAKE_BODY_MAX, DATA_BODY_MAX, CONTROL_BODY_MAX, messages.JSON_BYTES_MAX,
     ]  # fmt: skip
     assert f"about {PART_BYTES:,} bytes" in DOC
-    assert f"at most {SUBFRAME_BYTES // 4:,} floats" in DOC
-    assert f"most {3 * SUBFRAME_BYTES // 4 + 1:,}." in DOC
-    assert (3 * SUBFRAME_BYTES // 4 + 1) * 4 + 64 < DATA_BODY_MAX
+    assert f"at most {ROW_BYTES_MAX // 4:,} floats" in DOC
+    assert f"most {3 * ROW_BYTES_MAX // 4 + 1:,}." in DOC
+    assert (3 * ROW_BYTES_MAX // 4 + 1) * 4 + 64 < DATA_BODY_MAX
 
 
 @pytest.mark.parametrize("place", ["roles/_shard.pyx", "roles/_asked.pxd", "transport/_loop.pyx"])

@@ -30,7 +30,6 @@ cdef struct Context:
     float *rows                 # ROOM_BYTES: rows before or after another type
     char *packing               # DATA_BODY_MAX: a body before or behind lz4
     Sampler sampler             # whether packing pays
-    Sampler unpacking           # not looked at: who packs decides
     uint32_t frag_num
     uint32_t epoch
     uint64_t pulls

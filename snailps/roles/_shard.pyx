@@ -35,7 +35,7 @@ from snailps.errors import MisuseError, RemoteError
 from snailps.store._store import ShardStore as PyShardStore
 from snailps.transport.session import error_frame
 
-ROW_FLOATS_MAX = SUBFRAME_BYTES // 4
+ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body
 TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
@@ -51,7 +51,7 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     if head.flags:
         plain = head[0]
         plain.flags = 0
-        plain.body_bytes = unpack_body(&me.unpacking, body, head.body_bytes, me.packing)
+        plain.body_bytes = unpack_body(NULL, body, head.body_bytes, me.packing)
         if plain.body_bytes == 0 or plain.body_bytes & 7:
             return refuse(out, reply, b"packed", b"the packed body of %llu bytes is damaged",
                           head.body_bytes, 0)
@@ -276,7 +276,7 @@ cdef bint _python_scan(void *door, Table *table, uint32_t number, uint32_t fragm
     cdef float[:, ::1] whole
     cdef const float[:, ::1] view
     try:
-        room = min(room, max(<uint32_t>1, <uint32_t>(SUBFRAME_BYTES // (4 * floats))))
+        room = min(room, max(<uint32_t>1, <uint32_t>(PART_BYTES // (4 * floats))))
         stored = np.empty((room, floats), np.float32)
         whole = stored
         n[0] = store_scan(me.store.shard, table, fragment, cursor, keys, &whole[0, 0], floats, room)

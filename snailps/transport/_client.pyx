@@ -57,7 +57,7 @@ from snailps.transport._request cimport (
 )
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
-ROW_FLOATS_MAX = SUBFRAME_BYTES // 4
+ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
 _SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QII")

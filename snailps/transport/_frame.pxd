@@ -8,7 +8,7 @@ cdef enum:
     FRAME_HEADER_BYTES = 48
     DATA_BODY_MAX = 1 << 20
     HANDSHAKE_BODY_MAX = 4096
-    SUBFRAME_BYTES = 256 << 10
+    ROW_BYTES_MAX = 256 << 10       # of weights
     PART_BYTES = 64 << 10           # what pulls and pushes are cut into
 
 cdef enum:

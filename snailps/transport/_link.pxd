@@ -10,13 +10,13 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
-from snailps.transport._frame cimport *
-from snailps.transport._posix cimport *
 from snailps._wire cimport WireOps
 from snailps.transport._body cimport *
+from snailps.transport._frame cimport *
 from snailps.transport._lists cimport Lists, NO_PLACE, lists_release
 from snailps.transport._owing cimport Owing
 from snailps.transport._packing cimport Sampler
+from snailps.transport._posix cimport *
 from snailps.transport._request cimport KIND_RAW, Order, Pool, Request
 
 cdef enum:
@@ -24,7 +24,7 @@ cdef enum:
     NO_PART = WINDOW
     OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
     SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
-    KEPT_MAX = 64
+    KEPT_MAX = 64                   # rooms kept for later parts
     GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
     GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
     RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered

@@ -31,5 +31,6 @@ cdef inline bint sampler_says(Sampler *sampler, size_t body_bytes) noexcept nogi
 cdef size_t pack_body(Sampler *sampler, const char *body, size_t n, char *out) noexcept nogil
 
 # Unpacks into `out` (room for DATA_BODY_MAX bytes); the length, 0 = damaged.  The sampler is that of
-# whom asks for packed bodies: where Python is busy, the GIL may come too late for them.
+# who asks for packed bodies (NULL for who was sent one unasked): where Python is busy, the GIL may
+# come too late for them.
 cdef size_t unpack_body(Sampler *sampler, const char *packed, size_t n, char *out) noexcept nogil

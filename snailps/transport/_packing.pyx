@@ -60,6 +60,6 @@ cdef size_t unpack_body(Sampler *sampler, const char *packed, size_t n, char *ou
     if head.body_bytes > DATA_BODY_MAX or head.block_bytes > n - sizeof(PackedHead):
         return 0
     size = _decompress(packed + sizeof(PackedHead), head.block_bytes, head.body_bytes, out)
-    if now_s() - begun > <double>head.body_bytes / PACK_BYTES_PER_S:
+    if sampler != NULL and now_s() - begun > <double>head.body_bytes / PACK_BYTES_PER_S:
         sampler.wait = PACK_WAIT_SLOW
     return size

@@ -190,7 +190,9 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
     cdef Request *r
     cdef uint64_t body_bytes = head.body_bytes
     if head.flags:
-        body_bytes = unpack_body(&link.unpacking, body, body_bytes, core.packing) if room_for_packing(core) else 0
+        if not room_for_packing(core):
+            return -1
+        body_bytes = unpack_body(&link.unpacking, body, body_bytes, core.packing)
         if body_bytes == 0:
             return -1
         body = core.packing

@@ -38,7 +38,7 @@ PART_BYTES = 64 << 10
 """What a pull or a push is cut into, bytes of values, or one row: so small that what is gathered is
 sent, and what came is scattered, while it is in cache, and requests of others slip in between."""
 
-SUBFRAME_BYTES = 256 << 10
+ROW_BYTES_MAX = 256 << 10
 """Largest row of weights, bytes."""
 
 
