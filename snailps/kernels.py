@@ -46,6 +46,7 @@ __all__ = [
     "narrow_rows",
     "padded",
     "row_ops",
+    "settle_rows",
     "subtract_rows",
     "train_labels",
     "train_words",
@@ -159,6 +160,7 @@ train_words = _chosen.train_words
 subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at
 copy_rows = _chosen.copy_rows
+settle_rows = _chosen.settle_rows
 bag_means = _chosen.bag_means
 wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows

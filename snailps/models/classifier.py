@@ -31,6 +31,7 @@ from snailps.data._labelled import GRAM_MAX, LineReader, Lines, number_rows
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
+from snailps.models.kept_rows import KeptRows, Lent
 from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, LocalSgd, key_ranges
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Pending, Results, Surveyor
@@ -204,13 +205,16 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
 
 @dataclass(slots=True)
 class _Batch:
-    """A block made ready: its lines in local numbers, and the pull of its input rows under way."""
+    """A block made ready: its lines in local numbers, and the pull of its input rows under way.
+
+    `rows` are those of the input and output table at the only worker, else copies of input rows.
+    """
 
     lines: Lines
     noise: NDArray[np.int32]
     output_keys: NDArray[np.uint64]
     steps: tuple[Floats, ...]
-    copies: Copies
+    rows: Copies | tuple[Lent, Lent]
 
 
 class Classifier(LocalSgd):
@@ -261,6 +265,12 @@ class Classifier(LocalSgd):
         space = self._reader.space
         self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
         self.set_up_copies(s.dim)
+        self._kept: tuple[KeptRows, KeptRows] | None = None
+        if self.workers == 1 and self._places is not None:
+            self._kept = (
+                KeptRows(self, "input", s.dim, space, self._in_threads),
+                KeptRows(self, "output", s.dim, len(labels), self._in_threads),
+            )
 
     def prepare(self, block: Block) -> _Batch | Lines:
         """Numbers the block's features and labels locally and starts to pull its input rows."""
@@ -268,15 +278,17 @@ class Classifier(LocalSgd):
         if len(lines.features) == 0 or len(lines.labels) == 0:
             return lines
         used, rows = self._numbered(lines.features)
-        input_keys = np.where(used < self._words, used, used - self._words + BUCKET_KEY)
-        output_keys, labels, noise = self._outputs(lines, block.seed)
+        input_keys = used.astype(np.uint64)
+        input_keys[used >= self._words] += np.uint64(BUCKET_KEY - self._words)
+        label_ids, labels, noise = self._outputs(lines, block.seed)
         lines = lines._replace(features=rows, labels=labels)
-        tables = {"input": input_keys.astype(np.uint64)}
-        if self.workers == 1:  # nobody else moves label rows: they need not be fresh
-            tables["output"] = output_keys
-        copies = self.pull_copies(tables)
-        steps = self._steps(lines, len(used)) if self.workers > 1 else ()
-        return _Batch(lines, noise, output_keys, steps, copies)
+        output_keys = label_ids.astype(np.uint64)
+        if self._kept is not None:
+            inputs, outputs = self._kept
+            lent = (inputs.ask(used, input_keys), outputs.ask(label_ids, output_keys))
+            return _Batch(lines, noise, output_keys, (), lent)
+        copies = self.pull_copies({"input": input_keys})
+        return _Batch(lines, noise, output_keys, self._steps(lines, len(used)), copies)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
@@ -285,21 +297,36 @@ class Classifier(LocalSgd):
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
         lines = batch.lines
-        inputs, *outputs = self.load_copies(batch.copies)
-        if outputs:
-            line_num = len(lines.label_ptr) - 1
-            loss, examples = self._train_lines(
-                batch, inputs, outputs[0], (0, line_num), rates, block.seed
-            )
-        else:
+        if isinstance(batch.rows, Copies):
+            (inputs,) = self.load_copies(batch.rows)
             loss, examples = self._train_exchanging(batch, inputs, rates, block.seed)
-        self.push_copies(batch.copies, batch.steps, [rates[0] * CURVATURE] * len(batch.steps))
+            self.push_copies(batch.rows, batch.steps, [rates[0] * CURVATURE])
+        else:
+            loss, examples = self._train_kept(batch, batch.rows, rates, block.seed)
         return {
             "units": float(lines.tokens),
             "lr": rates[1],
             "loss": loss,
             "examples": float(examples),
         }
+
+    def _train_kept(
+        self, batch: _Batch, lent: tuple[Lent, Lent], rates: Sequence[float], seed: int
+    ) -> tuple[float, int]:
+        """Trains a block at the only worker."""
+        assert self._kept is not None
+        inputs, outputs = (kept.lend(one) for kept, one in zip(self._kept, lent, strict=True))
+        line_num = len(batch.lines.label_ptr) - 1
+        done = self._train_lines(batch, inputs, outputs, (0, line_num), rates, seed)
+        for kept, one in zip(self._kept, lent, strict=True):
+            kept.settle(one)
+        return done
+
+    def finish(self) -> None:
+        """Waits for the last pushes."""
+        for kept in self._kept or ():
+            kept.wait()
+        LocalSgd.finish(self)
 
     def _train_exchanging(
         self, batch: _Batch, inputs: Floats, rates: Sequence[float], seed: int
@@ -381,20 +408,20 @@ class Classifier(LocalSgd):
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
-    def _numbered(self, features: NDArray[np.int32]) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """The different features as int64, and each feature as its place among them."""
+    def _numbered(self, features: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The different features, and each feature as its place among them."""
         if self._places is not None:
-            return number_rows(features, self._places).astype(np.int64), features
+            return number_rows(features, self._places), features
         used, rows = np.unique(features, return_inverse=True)
-        return used.astype(np.int64), rows.astype(np.int32)
+        return used, rows.astype(np.int32)
 
     def _outputs(
         self, lines: Lines, seed: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
-        """Keys of the label rows that a block needs, its labels among them, and its noise."""
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+        """Labels whose rows a block needs, its own labels as places among them, and its noise."""
         none = np.zeros(0, np.int32)
         if self.settings.loss != "ns":
-            return np.arange(self._labels, dtype=np.uint64), lines.labels, none
+            return np.arange(self._labels, dtype=np.int32), lines.labels, none
         if self._labels > 1:
             rng = np.random.default_rng(seed)
             draws = self.settings.negatives * (len(lines.label_ptr) - 1)
@@ -403,7 +430,7 @@ class Classifier(LocalSgd):
         used, places = np.unique(np.concatenate((lines.labels, none)), return_inverse=True)
         places = places.astype(np.int32)
         own = len(lines.labels)
-        return used.astype(np.uint64), places[:own].copy(), places[own:].copy()
+        return used.astype(np.int32), places[:own].copy(), places[own:].copy()
 
     def _steps(self, lines: Lines, input_num: int) -> tuple[Floats, ...]:
         """About how many gradients each input row will get; a line's is divided by its length."""
