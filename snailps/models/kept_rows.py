@@ -5,14 +5,15 @@
 
 So a row is pulled when it is met, not at every block, and nothing that is pulled lacks an own
 push; every block is pushed as ever.  Memory is bounded: where there is no more room, rows that
-neither the block at work nor the next one uses are forgotten.  What the rows mean is the model's.
+three blocks in a row do not use are forgotten.  What the rows mean is the model's.
 
 What holds
 ----------
 * `ask` for block n + 1 may run while block n trains, in another thread: it reads and writes places
   only, values change in `lend` and `settle`.
-* A forgotten row was last pushed before the block at work began.  So a pull of it, called later
-  and not ahead of pushes, sees all of them.
+* A push begins when the one before it is done.  So when `ask` for block n + 1 is called, all of
+  block n - 2 and before have arrived, and only rows that neither n - 1 nor n uses are forgotten: a
+  pull may go ahead of the pushes under way, because they have no part in its rows.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ from snailps.models.local_sgd import Floats, Keys, Shelf
 from snailps.roles.worker import Pending, Worker
 
 KEPT_BYTES_MAX = 512 << 20
-"""Values kept of one table, unless two blocks need more.  A million rows of 100 columns: all that
+"""Values kept of one table, unless three blocks need more.  A million rows of 100 columns: all that
 50,651 package descriptions have in words and pairs are 650,000."""
 
 Ids = NDArray[np.int32]
+_NONE = np.empty((0, 0), np.float32)
 
 
 @dataclass(slots=True)
 class Lent:
-    """Rows of a block: asked for, then `rows`, the copies to train on."""
+    """Rows of a block: places of all and of the `new` ones, which are pulled; copies to train on."""
 
     keys: Keys
     places: Ids
-    new: NDArray[np.intp]
-    pull: Pending | None
     rows: Floats
+    new: Ids
+    pull: Pending | None = None
+    pulled: Floats | None = None
 
 
 class KeptRows:
@@ -62,7 +65,7 @@ class KeptRows:
     in_threads : callable
         ``in_threads(function, *arrays)`` calls a row-wise kernel on row ranges at once.
     bytes_max : int
-        Of values kept, unless two blocks need more.
+        Of values kept, unless three blocks need more.
     """
 
     def __init__(
@@ -94,14 +97,17 @@ class KeptRows:
         places = self._place_of[ids]
         new = np.flatnonzero(places < 0)
         self._used_in[places[places >= 0]] = self._block
+        taken = self._take(len(new))
+        places[new] = taken
+        self._place_of[ids[new]] = taken
+        self._id_at[taken] = ids[new]
+        self._used_in[taken] = self._block
+        lent = Lent(keys, places, _NONE, taken)
         if len(new):
-            taken = self._take(len(new))
-            places[new] = taken
-            self._place_of[ids[new]] = taken
-            self._id_at[taken] = ids[new]
-            self._used_in[taken] = self._block
-        pull = self._worker.pull_async(self._table, keys[new]) if len(new) else None
-        return Lent(keys, places, new, pull, np.empty((0, 0), np.float32))
+            lent.pulled = self._copies.take(len(new))
+            out = lent.pulled[:, : self._dim]
+            lent.pull = self._worker.pull_async(self._table, keys[new], out, ahead=True)
+        return lent
 
     def lend(self, lent: Lent) -> Floats:
         """Waits for the rows; a padded array to train on, in the order of the ids."""
@@ -109,8 +115,10 @@ class KeptRows:
             rows = kernels.padded(len(self._id_at), self._dim)
             rows[: len(self._rows)] = self._rows
             self._rows = rows
-        if lent.pull is not None:
-            self._rows[lent.places[lent.new], : self._dim] = lent.pull.wait()
+        if lent.pull is not None and lent.pulled is not None:
+            lent.pull.wait()
+            self._in_threads(partial(kernels.settle_rows, self._rows), lent.new, lent.pulled)
+            self._copies.give(lent.pulled)
         lent.rows = self._copies.take(len(lent.places))
         self._in_threads(partial(_take, self._rows), lent.places, lent.rows)
         return lent.rows
@@ -131,9 +139,9 @@ class KeptRows:
         self._pushes = []
 
     def _take(self, n: int) -> Ids:
-        """Free places; if there are too few, forgets what neither block uses, then grows."""
+        """Free places; if there are too few, forgets what three blocks do not use, then grows."""
         if n > len(self._free):
-            stale = np.flatnonzero((self._used_in < self._block - 1) & (self._id_at >= 0))
+            stale = np.flatnonzero((self._used_in < self._block - 2) & (self._id_at >= 0))
             self._place_of[self._id_at[stale]] = -1
             self._id_at[stale] = -1
             self._free = np.concatenate((self._free, stale.astype(np.int32)))
