@@ -48,6 +48,7 @@ __all__ = [
     "row_ops",
     "settle_rows",
     "subtract_rows",
+    "take_rows",
     "train_labels",
     "train_words",
     "widen_rows",
@@ -161,6 +162,7 @@ subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at
 copy_rows = _chosen.copy_rows
 settle_rows = _chosen.settle_rows
+take_rows = _chosen.take_rows
 bag_means = _chosen.bag_means
 wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows

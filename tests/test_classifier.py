@@ -17,7 +17,8 @@ from snailps.data.stdlib_prose import write_prose
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
 from snailps.models import classifier
-from snailps.models.classifier import Classifier, ClassifierSettings, pack_summary, unpack_summary
+from snailps.models.classifier import Classifier, pack_summary, unpack_summary
+from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
@@ -194,6 +195,7 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
     model = make(replace(SMALL, word_ngrams=2))
     batches = [model.prepare(block_of(TEXT))]
     model._places = None  # as for very many buckets: by sorting
+    model._seen.clear()
     batches.append(model.prepare(block_of(TEXT)))
     numbered = []
     for batch in batches:
@@ -207,6 +209,20 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
     words = [key for key in numbered[0] if key < BUCKET_KEY]
     assert max(words) == model._words - 1
     assert all(0 <= key - BUCKET_KEY < 1000 for key in set(numbered[0]) - set(words))
+
+
+@pytest.mark.parametrize(("bytes_max", "reads"), [(1 << 20, 1), (10, 3)])
+def test_prepare_reads_a_block_once_while_there_is_room(make, monkeypatch, bytes_max, reads):
+    monkeypatch.setattr(classifier, "SEEN_BYTES_MAX", bytes_max)
+    model = make(replace(SMALL, word_ngrams=2))
+    found = []
+    for epoch in range(3):
+        block = replace(block_of(TEXT), read=lambda: found.append(epoch) or TEXT)  # noqa: B023
+        block.prepared = model.prepare(block)
+        assert model.train(block)["examples"] == 15
+    assert len(found) == reads
+    other = model.prepare(replace(block_of(TEXT[: len(TEXT) // 5]), start=1))
+    assert len(other.lines.label_ptr) == 1 + 4
 
 
 def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make):

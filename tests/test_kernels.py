@@ -523,6 +523,9 @@ def test_row_helpers_equal_numpy(build):
     kept, lent = kernels.padded(9, dim), kernels.padded(4, dim)
     kept[:, :dim], lent[:, :dim] = rng.normal(size=(9, dim)), rng.normal(size=(4, dim))
     at, before, trained = np.array([7, 0, 3, 8], np.int32), kept.copy(), lent.copy()
+    taken = kernels.padded(4, dim)
+    k.take_rows(kept, at, taken)
+    np.testing.assert_array_equal(taken, kept[at])
     k.settle_rows(kept, at, lent)
     np.testing.assert_array_equal(lent, trained - before[at])
     before[at] = trained
@@ -548,6 +551,8 @@ def test_row_helpers_misfits_are_refused():
         kernels.copy_rows(narrow, rows)
     with pytest.raises(ValueError, match=r"0\.\.3"):
         kernels.settle_rows(rows, np.array([0, 4], np.int32), rows[:2].copy())
+    with pytest.raises(ValueError, match=r"0\.\.3"):
+        kernels.take_rows(rows, np.array([0, -1], np.int32), rows[:2].copy())
     with pytest.raises(ValueError, match="as wide as"):
         kernels.settle_rows(rows, np.array([0, 1, 2], np.int32), narrow)
 

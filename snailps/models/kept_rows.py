@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +39,7 @@ _NONE = np.empty((0, 0), np.float32)
 
 @dataclass(slots=True)
 class Lent:
-    """Rows of a block: places of all and of the `new` ones, which are pulled; copies to train on."""
+    """Rows of a block: places of all and of the `new` ones, being pulled; copies to train on."""
 
     keys: Keys
     places: Ids
@@ -120,7 +119,7 @@ class KeptRows:
             self._in_threads(partial(kernels.settle_rows, self._rows), lent.new, lent.pulled)
             self._copies.give(lent.pulled)
         lent.rows = self._copies.take(len(lent.places))
-        self._in_threads(partial(_take, self._rows), lent.places, lent.rows)
+        self._in_threads(partial(kernels.take_rows, self._rows), lent.places, lent.rows)
         return lent.rows
 
     def settle(self, lent: Lent) -> None:
@@ -153,8 +152,3 @@ class KeptRows:
             self._used_in = np.append(self._used_in, np.zeros(more, np.int32))
         taken, self._free = self._free[:n], self._free[n:]
         return taken
-
-
-def _take(rows: Floats, places: Ids, out: NDArray[Any]) -> None:
-    """``out = rows[places]``; the GIL is released."""
-    np.take(rows, places, axis=0, out=out, mode="clip")
