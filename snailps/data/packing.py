@@ -54,7 +54,8 @@ def pack(
     head = np.array([len(counts), tokens, len(text)], dtype="<u8").tobytes()
     version = VERSION.to_bytes(4, "little")
     numbers = counts.astype("<i8", copy=False), ends.astype("<u8", copy=False)
-    return b"".join((magic, version, head, *numbers, text))
+    words = text if isinstance(text, bytes) else text.data
+    return b"".join((magic, version, head, *(array.data for array in numbers), words))
 
 
 def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:

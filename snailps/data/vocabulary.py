@@ -259,7 +259,10 @@ class Vocabulary:
 
 
 def _chosen(
-    words: PackedWords, counts: NDArray[np.int64], wanted: NDArray[np.bool_], size_max: int | None = None
+    words: PackedWords,
+    counts: NDArray[np.int64],
+    wanted: NDArray[np.bool_],
+    size_max: int | None = None,
 ) -> tuple[PackedWords, NDArray[np.int64]]:
     """At most `size_max` of the wanted words, and their counts, in the order of a vocabulary."""
     ids = np.flatnonzero(wanted)

@@ -9,6 +9,7 @@ No counts, no ids, no text beyond the words here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
@@ -72,7 +73,7 @@ class PackedWords(Sequence[bytes]):
             first = int(starts[0])
             text = self.text[first : int(starts[-1])].tobytes()
             ends = (starts - np.uint64(first)).tolist()
-            yield from (text[i:j] for i, j in zip(ends[:-1], ends[1:], strict=True))
+            yield from (text[i:j] for i, j in pairwise(ends))
 
     def __add__(self, more: PackedWords) -> PackedWords:
         """These words, then those, in memory of their own."""
@@ -83,9 +84,7 @@ class PackedWords(Sequence[bytes]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(
-            a == b for a, b in zip(self, other, strict=True)
-        )
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -257,9 +257,7 @@ class Job:
             )
         self.summary = summary
         if not self.settings.block_bytes:
-            size = self.cls.fit_block(
-                self.settings, self._block_bytes, self.total_bytes, summary
-            )
+            size = self.cls.fit_block(self.settings, self._block_bytes, self.total_bytes, summary)
             self._cut(max(1, min(size, self._block_bytes)))
 
     def lease(self, node: int) -> messages.Leased | None:

@@ -25,8 +25,8 @@ fewer rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80
 SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 .307 .289 at 4 and
 .684 .312 .295 at 1; a second run differs by about .01."""
 COPIES = 4.5
-"""Of a row at a worker: to train on, as pulled, prefetched for the next block, and as a delta on its
-way; and an eighth more, because arrays are made somewhat larger than they need be."""
+"""Of a row at a worker: to train on, as pulled, prefetched for the next block, and as a delta on
+its way; and an eighth more, because arrays are made somewhat larger than they need be."""
 NARROWER = 0.8
 BLOCK_BYTES_MIN = 4096
 

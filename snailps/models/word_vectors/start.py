@@ -70,7 +70,9 @@ def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
     """The words of the model that the training goes on from, then those of the new text."""
     model = read_bin(s.continue_from)
     counts = np.maximum(model.counts, 1)
-    old = Vocabulary(PackedWords.of(model.words), counts, max(model.header.tokens, int(counts.sum())))
+    old = Vocabulary(
+        PackedWords.of(model.words), counts, max(model.header.tokens, int(counts.sum()))
+    )
     return old.extended(counter, s.min_count, s.max_vocab)
 
 
