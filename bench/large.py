@@ -77,6 +77,8 @@ class Roles:
             for pid in watch.tree_of(self._pid):
                 role = role_of(pid)
                 mb = (watch._field_kb(pid, "status", "VmRSS:") or 0) // 1024
+                if mb == 0:  # it has ended, and its command line is gone
+                    continue
                 now.setdefault(role, []).append(mb)
                 self.peaks[pid] = (role, max(mb, self.peaks.get(pid, ("", 0))[1]))
             self.sum_peak_mb = max(self.sum_peak_mb, sum(map(sum, now.values())))
