@@ -18,6 +18,7 @@ from snailps.data._subwords cimport bag_of, fnv_hash
 from snailps.data._text cimport BATCH, Lexicon, Token, prefetch, read_token, scan, table_find
 
 from snailps.data._subwords import check_settings
+from snailps.data.words import PackedWords
 
 cdef enum:
     C_GRAM_MAX = 64         # longest word n-gram
@@ -217,7 +218,7 @@ cdef class LineReader:
             raise ValueError("expected a label_prefix of at least one byte, got none")
         hashes = word_ngrams > 1 or maxn > 0
         check_settings(minn, maxn if maxn > 0 else int(hashes), bucket, len(words))
-        self.lexicon = Lexicon([*words, *labels])
+        self.lexicon = Lexicon(PackedWords.of(words) + PackedWords.of(labels))
         self.prefix = label_prefix
         self.rules.prefix = <const uint8_t *>self.prefix
         self.rules.prefix_size = len(label_prefix)
