@@ -14,7 +14,7 @@ from snailps import JobSettings, kernels
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier import Classifier, pack_summary
 from snailps.models.classifier_settings import ClassifierSettings
-from snailps.models.local_sgd import LocalSgd, Shelf, share_of_delta
+from snailps.models.local_sgd import Contention, LocalSgd, Shelf, share_of_delta
 from snailps.roles.worker import Block
 
 DIM = 3
@@ -130,7 +130,7 @@ def test_rows_prefetched_ahead_of_any_push_hold_all_own_pushes(blocks):
         prefetch(number + 1, when, "while it trains")
         if copies:
             expected[keys[number].astype(int)] += number + 1
-            model.push_copies(copies, (), ())
+            model.push_copies(copies)
         prefetch(number + 1, when, "at the end")
     model.finish()
     for name in TABLES:
@@ -149,9 +149,9 @@ def test_arrays_of_many_blocks_are_those_of_four():
         copies, coming = coming, model.pull_copies({"a": keys})
         model.load_copies(copies)
         seen.add(copies.bases[0].ctypes.data)
-        model.push_copies(copies, (), ())
+        model.push_copies(copies)
     model.load_copies(coming)
-    model.push_copies(coming, (), ())
+    model.push_copies(coming)
     model.finish()
     assert len(seen) <= 4
     assert not model._bases._lent
@@ -256,16 +256,66 @@ def test_shelf_lends_no_array_twice():
     assert shelf._lent == {}
 
 
+def floats(*values):
+    return np.array(values, np.float32)
+
+
 def test_share_of_delta_is_all_for_rare_rows_and_a_mean_for_hot_ones():
-    share = share_of_delta(np.array([0.0, 1e-6, 50.0, 1e6], np.float32), 4)
+    own = floats(0, 1e-6, 50, 1e6)
+    share = share_of_delta(own, 3 * own)
     assert share[:2] == pytest.approx([1, 1], abs=2e-3)
     assert share[2:] == pytest.approx([0.25, 0.25])
-    assert share_of_delta(np.array([0.7], np.float32), 1) == pytest.approx(1)
+    assert share_of_delta(floats(0.7, 20), floats(0, 0)) == pytest.approx([1, 1])
 
 
-@given(st.floats(1e-2, 5), st.integers(2, 8))
-def test_share_of_delta_makes_the_sum_what_taking_turns_gives(steps, workers):
-    """On a bowl: every worker goes 1 - c of the way from one start, in turns they go 1 - c^n."""
-    left = math.exp(-steps)
-    together = workers * float(share_of_delta(np.array([steps], np.float32), workers)[0])
-    assert together * (1 - left) == pytest.approx(1 - left**workers, rel=1e-4)
+@given(st.floats(1e-2, 5), st.lists(st.floats(0, 5), max_size=7))
+def test_share_of_delta_makes_the_sum_what_taking_turns_gives(own, others):
+    """On a bowl: each worker goes 1 - exp(-steps) of the way from one start."""
+    steps = [own, *others]
+    total = sum(steps)
+    together = sum(
+        float(share_of_delta(floats(mine), floats(total - mine))[0]) * -math.expm1(-mine)
+        for mine in steps
+    )
+    assert together == pytest.approx(-math.expm1(-total), rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_contention_with_a_matrix_makes_the_sum_what_taking_turns_gives(workers):
+    """On a bowl that is steep in some directions and flat in others; a rare row among the rows."""
+    rng = np.random.default_rng(5)
+    directions = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    curvatures = np.array([8, 1, 0.3, 0.1, 0.01, 0])
+    bend = (directions * curvatures) @ directions.T
+    start = rng.normal(size=(3, 6))
+    own = floats(0.01, 1, 4)
+
+    def way(steps):
+        """What `steps` change of each row: it goes to 0 along each direction at its own pace."""
+        left = np.expm1(-np.outer(steps, curvatures))
+        return ((start @ directions) * left) @ directions.T
+
+    deltas = way(own).astype(np.float32)
+    Contention(own, own * np.float32(workers - 1), bend.astype(np.float32)).scale(deltas)
+    np.testing.assert_allclose(deltas * workers, way(own * workers), rtol=0.05, atol=2e-3)
+
+
+def test_contention_without_other_workers_leaves_deltas_alone():
+    deltas = np.ones((2, 3), np.float32)
+    for bend in (2.0, np.eye(3, dtype=np.float32)):
+        Contention(floats(5, 50), floats(0, 0), bend).scale(deltas)
+        np.testing.assert_allclose(deltas, 1, rtol=1e-6)
+
+
+def test_rows_that_others_move_are_pulled_again_before_training():
+    model = Adding(JobSettings())
+    model.setup()
+    keys = np.array([1, 4, 7], np.uint64)
+    copies = model.pull_copies({"a": keys}, {"a": np.array([0, 2])})
+    model.table("a")[:] += 5  # somebody else
+    (local,) = model.load_copies(copies)
+    np.testing.assert_array_equal(local[:, 0], [5, 0, 5])
+    local[:, :DIM] += 1
+    model.push_copies(copies)
+    model.finish()
+    np.testing.assert_array_equal(model.table("a")[keys.astype(int), 0], 6)

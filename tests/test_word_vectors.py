@@ -166,16 +166,3 @@ def test_bags_of_any_number_of_buckets_have_keys_in_range(bucket):
 def test_bags_without_subwords_are_the_words_themselves():
     ptr, rows, keys = bags(replace(SMALL, minn=0, maxn=0), WORDS, [2, 5])
     assert (ptr.tolist(), rows.tolist(), keys.tolist()) == ([0, 1, 2], [0, 1], [2, 5])
-
-
-@pytest.mark.parametrize("maxn", [0, 3])
-def test_curvatures_are_slope_times_squares_of_the_other_sides_lengths(make, maxn):
-    model = make(replace(SMALL, minn=min(maxn, 2), maxn=maxn, negatives=4))
-    batch = model.prepare(block_of(TEXT))
-    inputs, outputs = local = model.load_copies(batch.copies)
-    dim = model.settings.dim
-    inputs[:, :dim] = 2.0  # and so is every mean of subwords
-    outputs[:, :dim] = 3.0
-    expected = (blocks_of.SLOPE * 9 * dim * (1 + 4), blocks_of.SLOPE * 4 * dim)
-    assert model._curvatures(batch, local) == pytest.approx(expected)
-    model.push_copies(batch.copies, batch.steps, (0.0, 0.0))

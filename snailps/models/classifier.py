@@ -32,7 +32,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.kept_rows import KeptRows, Lent
-from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, LocalSgd, key_ranges
+from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, LocalSgd, key_ranges
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Pending, Results, Surveyor
 from snailps.vectors import BinHeader, write_bin
@@ -191,7 +191,14 @@ class Classifier(LocalSgd):
         if isinstance(batch.rows, Copies):
             (inputs,) = self.load_copies(batch.rows)
             loss, examples = self._train_exchanging(batch, inputs, rates, block.seed)
-            self.push_copies(batch.rows, batch.steps, [rates[0] * CURVATURE])
+            others = [own * np.float32(self.workers - 1) for own in batch.steps]
+            self.push_copies(
+                batch.rows,
+                [
+                    Contention(own, theirs, rates[0] * CURVATURE)
+                    for own, theirs in zip(batch.steps, others, strict=True)
+                ],
+            )
         else:
             loss, examples = self._train_kept(batch, batch.rows, rates, block.seed)
         return {

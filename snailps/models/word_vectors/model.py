@@ -34,7 +34,8 @@ from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, Keys, LocalSgd
+from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, Keys, LocalSgd
+from snailps.models.word_vectors.crowd import Crowd, steps_a_word
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.look import neighbours
 from snailps.models.word_vectors.settings import WordVectorSettings
@@ -44,13 +45,10 @@ from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Results, Surveyor
 
 BUCKETS_MARKED = 1 << 24
-SLOPE = 0.03
-"""Of the logistic function over the pairs of a block: what makes a curvature of the square of a
-row's length; 0.25 at most, and small where pairs are told apart.  Chosen by trial: 8 workers, 17 M
-words without subwords, WS-353, SimLex, analogies .625 .214 .126 at 0.003, .637 .276 .196 at 0.01,
-.652 .287 .232 at 0.03, .561 .256 .175 at 0.1, .460 .232 .127 at 0.3."""
-NORM_SAMPLE = 2000
-"""Tokens of a block whose rows' lengths are looked at."""
+MOVING_STEPS = 30.0
+"""Expected steps of the other workers on a row, in the time of a block, from which it is pulled
+again when the block begins: some five of its words in their text.  8 workers, 1 epoch of 17 M
+words: loss of held-out text 2.198 at 6 and at 30, 4.3 without pulling any again."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 
@@ -85,6 +83,7 @@ class _Batch:
     noise: Ints
     noise_logit: Floats
     steps: tuple[Floats, ...]
+    elsewhere: tuple[Floats, ...]
     copies: Copies | None
 
 
@@ -157,6 +156,7 @@ class WordVectors(LocalSgd):
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
+        self._crowd = Crowd(self.vocabulary, s, self.workers) if self.workers > 1 else None
         self.set_up_copies(s.dim)
 
     def prepare(self, block: Block) -> _Batch:
@@ -171,7 +171,7 @@ class WordVectors(LocalSgd):
             none = np.zeros(0, np.int32)
             zero = np.zeros(1, np.int64)
             no_rows = np.zeros(0, np.float32)
-            return _Batch(none, raw_words, zero, none, none, no_rows, (), None)
+            return _Batch(none, raw_words, zero, none, none, no_rows, (), (), None)
         pool = pool_size(len(tokens))
         drawn = np.searchsorted(self._noise_sum, rng.random(pool) * self._noise_sum[-1])
         seen[drawn] = True
@@ -184,8 +184,19 @@ class WordVectors(LocalSgd):
         logit = np.zeros(len(output_words), np.float32)
         if self._noise_log is not None:
             logit[:] = self._noise_log[output_words]
-        copies = self.pull_copies({"input": input_keys, "output": output_keys})
         local_tokens = place[tokens]
+        steps: tuple[Floats, ...] = ()
+        elsewhere: tuple[Floats, ...] = ()
+        moving: dict[str, NDArray[np.int64]] = {}
+        if self._crowd is not None:
+            steps = self._steps(
+                local_tokens, bag_ptr, bag_rows, place[drawn], len(input_keys), len(output_keys)
+            )
+            kept = int(np.count_nonzero(tokens >= 0))
+            elsewhere = self._crowd.steps_elsewhere(kept, input_keys, output_keys)
+            for table, expected in zip(("input", "output"), elsewhere, strict=True):
+                moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
+        copies = self.pull_copies({"input": input_keys, "output": output_keys}, moving)
         return _Batch(
             local_tokens,
             raw_words,
@@ -193,14 +204,8 @@ class WordVectors(LocalSgd):
             bag_rows,
             place[drawn],
             logit,
-            self._steps(
-                local_tokens,
-                bag_ptr,
-                bag_rows,
-                place[drawn],
-                len(input_keys),
-                len(output_keys),
-            ),
+            steps,
+            elsewhere,
             copies,
         )
 
@@ -237,34 +242,20 @@ class WordVectors(LocalSgd):
             for number, part in enumerate(parts)
         ]
         results = [task.result() for task in done]
-        curvatures = self._curvatures(batch, local) if self.workers > 1 else (0.0, 0.0)
-        self.push_copies(batch.copies, batch.steps, [lr_start * h for h in curvatures])
+        self.push_copies(batch.copies, self._contentions(batch, local, lr_start))
         figures["loss"] = sum(loss for loss, _ in results)
         figures["examples"] = float(sum(count for _, count in results))
         return figures
 
-    def _curvatures(self, batch: _Batch, local: Sequence[Floats]) -> tuple[float, float]:
-        """Curvature of the loss in an input row and in an output row, for each of its `steps`.
-
-        A pair's loss bends by the slope of the logistic function times the square of the other
-        side's length: output rows for an input row (a positive and its negatives make a step),
-        hidden vectors for an output row.
-        """
-        tokens = batch.tokens[batch.tokens >= 0]
-        some = tokens[:: max(1, len(tokens) // NORM_SAMPLE)]
-        noise = batch.noise[:NORM_SAMPLE]
-        sizes = batch.bag_ptr[some + 1] - batch.bag_ptr[some]
-        ends = np.cumsum(sizes)
-        within = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
-        rows = batch.bag_rows[np.repeat(batch.bag_ptr[some], sizes) + within]
-        hidden = np.add.reduceat(local[0][rows, : self.settings.dim], ends - sizes) / sizes[:, None]
-        positive, negative = (
-            _mean_square(local[1][rows, : self.settings.dim]) for rows in (some, noise)
-        )
-        return (
-            SLOPE * (positive + self.settings.negatives * negative),
-            SLOPE * _mean_square(hidden),
-        )
+    def _contentions(self, batch: _Batch, local: Sequence[Floats], rate: float) -> list[Contention]:
+        """What to make of the deltas of a block, where several workers train; else nothing."""
+        if self._crowd is None:
+            return []
+        bends = self._crowd.bends(batch.tokens, batch.bag_ptr, batch.bag_rows, batch.noise, local)
+        return [
+            Contention(own, others, np.float32(rate) * bend)
+            for own, others, bend in zip(batch.steps, batch.elsewhere, bends, strict=True)
+        ]
 
     def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
         """Local bags of the present words: which of the pulled input rows make up each."""
@@ -304,12 +295,13 @@ class WordVectors(LocalSgd):
     ) -> tuple[Floats, Floats]:
         """About how many gradients each input and output row will get from this block."""
         s = self.settings
-        contexts = s.window + 1  # of a random window, both sides, on average
-        pairs = np.bincount(tokens[tokens >= 0], minlength=len(bag_ptr) - 1) * contexts
-        inputs = np.bincount(bag_rows, np.repeat(pairs, np.diff(bag_ptr)), input_num)
-        uses = len(tokens) * contexts * s.negatives / len(noise)
+        of_input, of_output = steps_a_word(s)
+        counts = np.bincount(tokens[tokens >= 0], minlength=len(bag_ptr) - 1)
+        weights = np.repeat(counts * of_input, np.diff(bag_ptr))
+        inputs = np.bincount(bag_rows, weights, input_num)
+        uses = len(tokens) * of_output * s.negatives / len(noise)
         outputs = np.bincount(noise, minlength=output_num) * uses
-        outputs[: len(pairs)] += pairs
+        outputs[: len(counts)] += counts * of_output
         return inputs.astype(np.float32), outputs.astype(np.float32)
 
     # --- at the master -----------------------------------------------------------------------
@@ -318,8 +310,3 @@ class WordVectors(LocalSgd):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the model in the formats asked for."""
         return write_files(results)
-
-
-def _mean_square(rows: Floats) -> float:
-    """Of the rows' lengths."""
-    return float(np.einsum("ij,ij->", rows, rows) / len(rows))

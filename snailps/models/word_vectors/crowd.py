@@ -1,0 +1,159 @@
+"""What several workers do to a row at once: how often they step on it, and how its loss bends.
+
+    vocabulary, settings -> Crowd -> steps_elsewhere: expected of the other workers, a row
+    a trained block -> bends: curvature of the loss in input rows and in output rows
+
+`local_sgd.Contention` says what follows from them.  No rows come or go here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._subwords import subwords_csr
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.local_sgd import BUCKET_KEY, Floats, Keys
+from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.sizes import NOISE_POWER
+
+Ints = NDArray[np.int32]
+
+PAIRS = 2000
+"""Pairs of words of a block that its curvature is measured on."""
+WORDS_AT_ONCE = 50_000
+
+
+class Crowd:
+    """Expected steps of the workers of a job on each row, and curvatures.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+    settings : WordVectorSettings
+    workers : int
+        2 or more.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> None:
+        s = self._settings = settings
+        kept = vocabulary.counts * vocabulary.keep_probability(s.sample)
+        noise = vocabulary.noise(NOISE_POWER)
+        inputs, outputs = steps_a_word(s)
+        # Of one kept word somewhere, by all other workers in the time of a block of this one.
+        others = workers - 1
+        words = (kept / kept.sum() * others).astype(np.float32)
+        draws = (noise / noise.sum() * others).astype(np.float32)
+        self._words = words * np.float32(inputs)
+        self._outputs = (words + draws * np.float32(s.negatives)) * np.float32(outputs)
+        self._buckets = np.zeros(s.bucket if s.maxn else 0, np.float32)
+        for first in range(0, len(words) if s.maxn else 0, WORDS_AT_ONCE):
+            some = np.arange(first, min(first + WORDS_AT_ONCE, len(words)))
+            ptr, ids = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+            steps = np.repeat(self._words[some], np.diff(ptr))
+            grams = ids >= len(some)
+            np.add.at(self._buckets, ids[grams] - len(some), steps[grams])
+
+    def steps_elsewhere(
+        self, tokens: int, input_keys: Keys, output_keys: Keys
+    ) -> tuple[Floats, Floats]:
+        """Steps that the other workers will probably take on these rows while `tokens` are trained.
+
+        Parameters
+        ----------
+        tokens : int
+            Kept words of the block; those of the others are about as large.
+        input_keys, output_keys : numpy.ndarray
+            uint64; buckets of subwords from `BUCKET_KEY` on, behind the words.
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            float32, a number a key.
+        """
+        words = int(np.searchsorted(input_keys >= BUCKET_KEY, True))
+        inputs = np.concatenate(
+            (
+                self._words[input_keys[:words].astype(np.int64)],
+                self._buckets[(input_keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)],
+            )
+        )
+        size = np.float32(tokens)
+        return inputs * size, self._outputs[output_keys.astype(np.int64)] * size
+
+    def bends(
+        self,
+        tokens: Ints,
+        bag_ptr: NDArray[np.int64],
+        bag_rows: Ints,
+        noise: Ints,
+        local: Sequence[Floats],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Curvature of the loss, a step, in an input row and in an output row: (dim, dim) each.
+
+        The loss of a pair is a logistic function of the product of a hidden vector and an output
+        row.  So in the one it bends by the slope of that function times the outer product of the
+        other with itself: all output rows met, a positive one and its negatives, for an input
+        row, hidden vectors for an output row.
+
+        Parameters
+        ----------
+        tokens, bag_ptr, bag_rows, noise
+            As `kernels.train_words` takes them.
+        local : sequence of numpy.ndarray
+            Input and output rows, trained.
+        """
+        dim, negatives = self._settings.dim, self._settings.negatives
+        tokens = tokens[tokens >= 0]
+        reach = min(2, self._settings.window)
+        at = np.arange(reach, len(tokens) - reach, max(1, len(tokens) // PAIRS))
+        if len(at) == 0:
+            nothing = np.zeros((dim, dim), np.float32)
+            return nothing, nothing
+        inputs, outputs = local[0][:, :dim], local[1][:, :dim]
+        if self._settings.model == "skipgram":
+            hidden = _means(inputs, tokens[at], bag_ptr, bag_rows)
+            positive = outputs[tokens[at + 1]]
+        else:
+            sides = [step for step in range(-reach, reach + 1) if step]
+            bags = [_means(inputs, tokens[at + step], bag_ptr, bag_rows) for step in sides]
+            hidden = np.mean(bags, axis=0, dtype=np.float32)
+            positive = outputs[tokens[at]]
+        negative = outputs[noise[np.arange(len(at)) * len(noise) // len(at)]]
+        near, far = _slopes(hidden, positive), _slopes(hidden, negative) * np.float32(negatives)
+        of_input = (positive * near).T @ positive + (negative * far).T @ negative
+        of_output = (hidden * (near + far)).T @ hidden / np.float32(1 + negatives)
+        return of_input / np.float32(len(at)), of_output / np.float32(len(at))
+
+
+def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
+    """Steps that a word of the text is for its input row and for its output row, on average.
+
+    Skip-gram: a centre meets each of its contexts, and is context as often.  CBOW: a word is
+    context as often, but a target once.
+    """
+    contexts = settings.window + 1.0  # of a random window, both sides
+    return contexts, contexts if settings.model == "skipgram" else 1.0
+
+
+def _means(
+    rows: Floats, words: Ints, bag_ptr: NDArray[np.int64], bag_rows: Ints
+) -> NDArray[np.float32]:
+    """Hidden vectors of words: the mean of their bags."""
+    sizes = bag_ptr[words + 1] - bag_ptr[words]
+    ends = np.cumsum(sizes)
+    within = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
+    members = bag_rows[np.repeat(bag_ptr[words], sizes) + within]
+    sums = np.add.reduceat(rows[members], ends - sizes)
+    means: Floats = (sums / sizes[:, None]).astype(np.float32)
+    return means
+
+
+def _slopes(hidden: Floats, rows: Floats) -> Floats:
+    """Slope of the logistic function at each product, float32 (n, 1)."""
+    scores = np.einsum("ij,ij->i", hidden, rows)
+    likely = 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
+    slopes: Floats = (likely * (1 - likely)).astype(np.float32)[:, None]
+    return slopes

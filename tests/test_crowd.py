@@ -1,0 +1,78 @@
+"""models.word_vectors.crowd: expected steps of other workers, curvatures of a block."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from snailps.data._subwords import subwords_csr
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.local_sgd import BUCKET_KEY
+from snailps.models.word_vectors.crowd import Crowd, steps_a_word
+from snailps.models.word_vectors.settings import WordVectorSettings
+
+WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"sat"]
+COUNTS = np.array([40, 30, 20, 6, 4], np.int64)
+SETTINGS = WordVectorSettings(dim=4, minn=0, maxn=0, sample=1.0, window=3, negatives=2)
+
+
+def crowd(settings, workers=3):
+    return Crowd(Vocabulary(WORDS, COUNTS, int(COUNTS.sum())), settings, workers)
+
+
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_steps_elsewhere_without_subwords_follow_counts_and_noise(model):
+    settings = replace(SETTINGS, model=model)
+    keys = np.array([4, 1], np.uint64)
+    inputs, outputs = crowd(settings).steps_elsewhere(1000, keys, keys)
+    share = COUNTS[[4, 1]] / COUNTS.sum()
+    noise = np.sqrt(COUNTS)[[4, 1]] / np.sqrt(COUNTS).sum()
+    of_output = 4 if model == "skipgram" else 1
+    np.testing.assert_allclose(inputs, 2 * 1000 * 4 * share, rtol=1e-5)
+    np.testing.assert_allclose(outputs, 2 * 1000 * of_output * (share + 2 * noise), rtol=1e-5)
+
+
+@pytest.mark.parametrize("words_at_once", [2, 100])
+def test_steps_elsewhere_of_buckets_are_those_of_all_their_words(words_at_once, monkeypatch):
+    monkeypatch.setattr("snailps.models.word_vectors.crowd.WORDS_AT_ONCE", words_at_once)
+    settings = replace(SETTINGS, minn=2, maxn=3, bucket=5)
+    found = crowd(settings)
+    ptr, ids = subwords_csr(WORDS, 2, 3, 5)
+    expected = np.zeros(5)
+    for word in range(len(WORDS)):
+        for row in ids[ptr[word] : ptr[word + 1]].tolist():
+            if row >= len(WORDS):
+                expected[row - len(WORDS)] += COUNTS[word] / COUNTS.sum() * 2 * 100 * 4
+    keys = np.array([0, *(BUCKET_KEY + bucket for bucket in range(5))], np.uint64)
+    inputs, _ = found.steps_elsewhere(100, keys, keys[:1])
+    assert inputs[0] == pytest.approx(0.4 * 2 * 100 * 4)
+    np.testing.assert_allclose(inputs[1:], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_bends_of_equal_rows_are_slope_times_products_of_the_other_side(model):
+    found = crowd(replace(SETTINGS, model=model))
+    bag_ptr = np.array([0, 2, 3, 5], np.int64)
+    bag_rows = np.array([0, 3, 1, 2, 3], np.int32)
+    tokens = np.array([0, 1, 2, -1, 1, 0, 2, 1] * 5, np.int32)
+    local = [np.full((4, 8), 0.5, np.float32), np.full((3, 8), 0.7, np.float32)]
+    of_input, of_output = found.bends(tokens, bag_ptr, bag_rows, tokens[:2], local)
+    score = 4 * 0.5 * 0.7
+    slope = math.exp(-score) / (1 + math.exp(-score)) ** 2
+    np.testing.assert_allclose(of_input, np.full((4, 4), slope * 0.49 * (1 + 2)), rtol=1e-4)
+    np.testing.assert_allclose(of_output, np.full((4, 4), slope * 0.25), rtol=1e-4)
+
+
+def test_bends_of_a_block_too_short_for_pairs_are_zero():
+    found = crowd(SETTINGS)
+    rows = np.ones((1, 8), np.float32)
+    tokens = np.array([0, -1, 0], np.int32)
+    own = np.array([0, 1], np.int64), np.zeros(1, np.int32)
+    for bend in found.bends(tokens, *own, np.zeros(3, np.int32), [rows, rows]):
+        assert not bend.any()
+
+
+def test_steps_a_word_of_cbow_are_few_for_output_rows():
+    assert steps_a_word(SETTINGS) == (4, 4)
+    assert steps_a_word(replace(SETTINGS, model="cbow")) == (4, 1)
