@@ -109,7 +109,7 @@ class Crowd:
         dim, negatives = self._settings.dim, self._settings.negatives
         tokens = tokens[tokens >= 0]
         reach = min(2, self._settings.window)
-        at = np.arange(reach, len(tokens) - reach, max(1, len(tokens) // PAIRS))
+        at = _spread(max(0, len(tokens) - 2 * reach), PAIRS) + reach
         if len(at) == 0:
             nothing = np.zeros((dim, dim), np.float32)
             return nothing, nothing
@@ -139,6 +139,16 @@ def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
     """
     contexts = settings.window + 1.0  # of a random window, both sides
     return contexts, contexts if settings.model == "skipgram" else 1.0
+
+
+def _spread(size: int, most: int) -> NDArray[np.int64]:
+    """Up to `most` places below `size`, one at random in each stretch.
+
+    Not every so many-th: lines of equal length would show the same few of their words each time.
+    """
+    num = min(size, most)
+    shift = np.random.default_rng(size).random(num) if num < size else 0.0
+    return ((np.arange(num) + shift) * (size / max(1, num))).astype(np.int64)
 
 
 def _means(
