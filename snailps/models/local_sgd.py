@@ -124,7 +124,12 @@ class Contention:
         others: curvatures span a factor of 100.  So each direction has a share of its own, in the
         eigenvectors of `bend`: what all workers agree on is averaged, what only a few words
         teach is added up.
+
+        A `bend` that is not finite has no eigenvectors: the rows have diverged, and no share of
+        their deltas would mend them.  These stay as they are, and the loss tells.
         """
+        if not np.isfinite(self.bend).all():
+            return
         if not isinstance(self.bend, np.ndarray):
             bend = np.float32(self.bend)
             deltas *= share_of_delta(self.own * bend, self.others * bend)[:, None]
