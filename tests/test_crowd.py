@@ -101,3 +101,32 @@ def test_spread_places_rise_and_reach_all_of_a_range(size):
 def test_steps_a_word_of_cbow_are_few_for_output_rows():
     assert steps_a_word(SETTINGS) == (4, 4)
     assert steps_a_word(replace(SETTINGS, model="cbow")) == (4, 1)
+
+
+def test_saw_moves_expectations_from_the_vocabulary_to_the_blocks_met():
+    settings = replace(SETTINGS, minn=2, maxn=3, bucket=5)
+    found = crowd(settings, workers=4)
+    keys = np.array([1, 4, BUCKET_KEY + 2], np.uint64)
+    outputs = np.array([1, 3], np.uint64)
+    at_first = found.steps_elsewhere(10, keys, outputs)
+    met = np.array([7, 1, 9], np.float32), np.array([20, 5], np.float32)
+    found.saw(10, keys, outputs, met)
+    for now, before, own in zip(
+        found.steps_elsewhere(10, keys, outputs), at_first, met, strict=True
+    ):
+        np.testing.assert_allclose(now, (before + 3 * own) / 2, rtol=1e-5)
+    for _ in range(300):
+        found.saw(20, keys, outputs, (met[0] * 2, met[1] * 2))
+    for now, own in zip(found.steps_elsewhere(10, keys, outputs), met, strict=True):
+        np.testing.assert_allclose(now, 3 * own, rtol=0.01)
+
+
+def test_saw_lets_go_of_rows_that_are_not_met():
+    found = crowd(SETTINGS)
+    absent = np.array([4], np.uint64)
+    before, _ = found.steps_elsewhere(100, absent, absent)
+    met = np.array([2], np.float32)
+    for _ in range(9):
+        found.saw(50, np.array([1], np.uint64), np.array([1], np.uint64), (met, met))
+    after, _ = found.steps_elsewhere(100, absent, absent)
+    np.testing.assert_allclose(after, before / 10, rtol=1e-4)

@@ -15,6 +15,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier import Classifier, pack_summary
 from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, LocalSgd, Shelf, share_of_delta
+from snailps.models.word_vectors import WordVectors
 from snailps.roles.worker import Block
 
 DIM = 3
@@ -328,3 +329,19 @@ def test_rows_that_others_move_are_pulled_again_before_training():
     model.push_copies(copies)
     model.finish()
     np.testing.assert_array_equal(model.table("a")[keys.astype(int), 0], 6)
+
+
+@pytest.mark.parametrize(
+    ("model", "total", "workers", "expected"),
+    [
+        (LocalSgd, 1 << 20, 1, (1 << 20) // 10),
+        (LocalSgd, 1 << 30, 1, 6 << 20),
+        (LocalSgd, 100 << 20, 8, (100 << 20) // 320),
+        (WordVectors, 100 << 20, 8, (100 << 20) // 640),
+        (WordVectors, 30 << 20, 8, 64 << 10),
+        (WordVectors, 1 << 20, 8, (1 << 20) // 320),
+        (WordVectors, 1000, 8, 512),
+    ],
+)
+def test_block_bytes_are_a_share_of_an_epoch_not_too_small(model, total, workers, expected):
+    assert model.block_bytes(JobSettings(), total, workers) == expected

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,10 @@ OTHERS_MIN = 0.1
 """Rate x curvature x steps of the other workers below which a delta is pushed as it is: its share
 is above 0.95."""
 STEEP = 16
+"""Directions that are looked at for a row that others hardly step on."""
 ROWS_AT_ONCE = 4096
-BLOCKS_AN_EPOCH = 80
-"""Blocks of each of several workers.  8 workers, 1 epoch of 17 M words without subwords, loss of
-held-out text and analogies 2.219 and .113 at 40, 2.197 and .134 at 80; one worker 2.181 and .152.
-More of them move more bytes a word: 386 at 40 once, 1,107 at 160."""
+BLOCK_BYTES_SMALL = 64 << 10
+"""Below this, blocks of several workers are cut half as fine: most of their rows are negatives."""
 
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
@@ -165,6 +165,9 @@ class LocalSgd(Worker):
     `set_up_copies` in its `setup`, `pull_copies` in `prepare`, the other two in `train`.
     """
 
+    blocks_an_epoch: ClassVar[int] = 40
+    """Blocks of each of several workers, 40 or more."""
+
     @classmethod
     def check(cls, settings: JobSettings) -> None:
         """Deltas of local SGD are added up: no other access method fits."""
@@ -177,10 +180,11 @@ class LocalSgd(Worker):
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A tenth of an epoch; several workers, each with a block at work and one prefetched,
-        hold a fortieth together.  At most 6 MiB.
+        hold a twentieth together at most.  6 MiB at most.
         """
-        parts = 10 if workers == 1 else BLOCKS_AN_EPOCH * workers
-        share = total_bytes // parts
+        share = total_bytes // (10 if workers == 1 else cls.blocks_an_epoch * workers)
+        if workers > 1:
+            share = max(share, min(BLOCK_BYTES_SMALL, total_bytes // (40 * workers)))
         return max(512, min(BLOCK_BYTES_MAX, share))
 
     def set_up_copies(self, dim: int) -> None:

@@ -29,6 +29,10 @@ WORDS_AT_ONCE = 50_000
 class Crowd:
     """Expected steps of the workers of a job on each row, and curvatures.
 
+    At first the vocabulary says what to expect.  What this worker meets in its own blocks counts
+    the more, the more it has seen: counts may be of other texts (`continue_from`), and a text may
+    change on its way.
+
     Parameters
     ----------
     vocabulary : Vocabulary
@@ -55,6 +59,26 @@ class Crowd:
             steps = np.repeat(self._words[some], np.diff(ptr))
             grams = ids >= len(some)
             np.add.at(self._buckets, ids[grams] - len(some), steps[grams])
+        self._tokens = 0.0  # that these three stand for
+        self._others = np.float32(others)
+
+    def saw(
+        self, tokens: int, input_keys: Keys, output_keys: Keys, steps: tuple[Floats, Floats]
+    ) -> None:
+        """Takes account of a block of this worker: its kept words, keys, and steps on each key.
+
+        The vocabulary weighs as much as the first block does.
+        """
+        before = self._tokens or float(tokens)
+        self._tokens = before + tokens
+        places = self._places(input_keys)
+        met = (*(steps[0][at] for at, _ in places), steps[1])
+        rows = (*(rows for _, rows in places), output_keys.astype(np.int64))
+        for rates, at, own in zip(
+            (self._words, self._buckets, self._outputs), rows, met, strict=True
+        ):
+            rates *= np.float32(before / self._tokens)
+            rates[at] += own * (self._others / np.float32(self._tokens))
 
     def steps_elsewhere(
         self, tokens: int, input_keys: Keys, output_keys: Keys
@@ -73,15 +97,22 @@ class Crowd:
         tuple of numpy.ndarray
             float32, a number a key.
         """
-        words = int(np.searchsorted(input_keys >= BUCKET_KEY, True))
-        inputs = np.concatenate(
-            (
-                self._words[input_keys[:words].astype(np.int64)],
-                self._buckets[(input_keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)],
-            )
-        )
+        (_, words), (_, buckets) = self._places(input_keys)
+        inputs = np.concatenate((self._words[words], self._buckets[buckets]))
         size = np.float32(tokens)
         return inputs * size, self._outputs[output_keys.astype(np.int64)] * size
+
+    @staticmethod
+    def _places(
+        input_keys: Keys,
+    ) -> tuple[tuple[slice, NDArray[np.int64]], tuple[slice, NDArray[np.int64]]]:
+        """Which of the keys are words, and which words; the same of buckets."""
+        words = int(np.searchsorted(input_keys >= BUCKET_KEY, True))
+        buckets = input_keys[words:] - np.uint64(BUCKET_KEY)
+        return (
+            (slice(0, words), input_keys[:words].astype(np.int64)),
+            (slice(words, None), buckets.astype(np.int64)),
+        )
 
     def bends(
         self,

@@ -94,6 +94,10 @@ class WordVectors(LocalSgd):
     settings: WordVectorSettings
     unit: ClassVar[Literal["line", "word"]] = "word"
     counts: ClassVar[Literal["examples", "words"]] = "words"
+    blocks_an_epoch = 80
+    """8 workers, 1 epoch of 17 M words without subwords, loss of held-out text and analogies: 2.219
+    and .113 at 40, 2.197 and .134 at 80, 2.193 and .148 at 160; one worker 2.181 and .152.  Bytes a
+    word grow from about 600 at 40 to 960 at 80."""
 
     def tables(self) -> Sequence[Table]:
         """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
@@ -185,7 +189,7 @@ class WordVectors(LocalSgd):
         if self._noise_log is not None:
             logit[:] = self._noise_log[output_words]
         local_tokens = place[tokens]
-        steps: tuple[Floats, ...] = ()
+        steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
         moving: dict[str, NDArray[np.int64]] = {}
         if self._crowd is not None:
@@ -193,6 +197,7 @@ class WordVectors(LocalSgd):
                 local_tokens, bag_ptr, bag_rows, place[drawn], len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
+            self._crowd.saw(kept, input_keys, output_keys, steps)
             elsewhere = self._crowd.steps_elsewhere(kept, input_keys, output_keys)
             for table, expected in zip(("input", "output"), elsewhere, strict=True):
                 moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
