@@ -308,3 +308,40 @@ def bag_means(inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats
 
 def score_probe(x: Floats) -> tuple[Floats, Floats]:
     """The kernel's sigmoid and -log(sigmoid) of float32[n], for tests of their stated error."""
+
+def csr_product(
+    ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats, *, first: int = 0,
+    last: int | None = None,
+) -> None:  # fmt: skip
+    """``out[i] = sum of values[k] * table[rows[k]], k in ptr[i]..ptr[i + 1] - 1``.
+
+    The product of a sparse matrix (CSR, an example a row) with dense rows: a first layer.
+
+    Parameters
+    ----------
+    ptr, rows, values
+        int64[m + 1], int32[nnz] in 0..n-1, float32[nnz].
+    table
+        float32[n, dim], rows contiguous, their stride free.
+    out
+        float32[m, dim], written.
+    first, last
+        Examples to do, all by default; threads may do ranges of their own.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, or a row outside of the table.
+
+    Notes
+    -----
+    Releases the GIL.  Terms are added in their order.
+    """
+
+def csr_gradients(ptr: Longs, rows: Ints, values: Floats, dz: Floats, out: Floats) -> None:
+    """``out[j] = sum of values[k] * dz[i]`` over the entries k of all examples i with rows[k] = j.
+
+    The transpose of `csr_product`: gradients of the table's rows from those of the first layer's
+    outputs, dz float32[m, dim], out float32[n, dim] (written).  Releases the GIL; scratch of 16
+    bytes an entry.
+    """

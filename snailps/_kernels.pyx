@@ -6,6 +6,7 @@
     row -> narrow -> bytes on the wire -> widen -> row                             (_wire.h)
     tokens, rows of a block, noise words -> train_words -> the same rows, trained
     features and labels of lines, rows   -> train_labels -> the same rows, trained
+    sparse examples, rows -> csr_product -> first layer, dL/dZ -> csr_gradients    (_csr.pxd)
 
 Built several times from this one source (see setup.py); `snailps.kernels` picks a build, and the
 docstrings of the public functions are in `_kernels.pyi`.  The loops allocate nothing, release the
@@ -21,6 +22,7 @@ from libc.string cimport memcpy, memset
 
 from snailps._hash cimport hash_key, mix64
 from snailps._ops cimport *
+from snailps._csr cimport Csr, csr_columns, csr_gradient, csr_times_rows, snail_csr_sum
 from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
 from snailps._labels cimport train_lines
 from snailps._wire cimport *
@@ -114,6 +116,7 @@ ROW_OPS.add_state[ACCESS_ADAGRAD] = snail_merge_adagrad
 ROW_OPS.add_state[ACCESS_ADAM] = NULL           # moments decay: two workers' do not add up
 ROW_OPS.add_state[ACCESS_FTRL] = snail_merge_ftrl
 ROW_OPS.add_state[ACCESS_AVERAGE] = NULL        # values are what adds up
+ROW_OPS.sum = snail_csr_sum
 
 
 def row_ops():
@@ -510,3 +513,69 @@ def score_probe(const float[::1] x):
             a[i] = snail_sigmoid(x[i])
             b[i] = -snail_log(a[i])
     return sigmoid, loss
+
+
+# ---- sparse products -------------------------------------------------------------------------------
+
+cdef object check_csr(const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
+                      Py_ssize_t columns):
+    """Refuses what the loops would read outside of the arrays."""
+    check_bags(ptr, rows, columns, 0, "ptr", "rows", "the table")
+    if values.shape[0] != rows.shape[0]:
+        raise ValueError(f"values must have a number an entry ({rows.shape[0]}), got "
+                         f"{values.shape[0]}")
+
+
+def csr_product(const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
+                const float[:, :] table, float[:, ::1] out, *, Py_ssize_t first=0, last=None):
+    cdef Py_ssize_t stop = out.shape[0] if last is None else last
+    cdef Csr x
+    check_csr(ptr, rows, values, table.shape[0])
+    if out.shape[0] != ptr.shape[0] - 1 or out.shape[1] != table.shape[1]:
+        raise ValueError(f"out must have a row an example and the table's columns, "
+                         f"({ptr.shape[0] - 1}, {table.shape[1]}), got {out.shape[0], out.shape[1]}")
+    if not 0 <= first <= stop <= out.shape[0]:
+        raise ValueError(f"examples {first}..{stop - 1} must be among {out.shape[0]}")
+    if table.shape[1] > C_DIM_MAX or table.strides[1] != sizeof(float) \
+            or table.strides[0] % sizeof(float):
+        raise ValueError(f"rows of the table must be contiguous and at most {C_DIM_MAX} wide")
+    if first == stop or table.shape[1] == 0:
+        return
+    x.n = out.shape[0]
+    x.columns = table.shape[0]
+    x.dim = table.shape[1]
+    x.ptr = &ptr[0]
+    x.rows = &rows[0] if rows.shape[0] else NULL
+    x.values = &values[0] if rows.shape[0] else NULL
+    cdef const float *first_row = &table[0, 0] if table.shape[0] else NULL
+    cdef int64_t stride = table.strides[0] // <Py_ssize_t>sizeof(float)
+    with nogil:
+        csr_times_rows(&x, first_row, stride, &out[0, 0], first, stop)
+
+
+def csr_gradients(const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
+                  const float[:, ::1] dz, float[:, ::1] out):
+    cdef Csr x
+    check_csr(ptr, rows, values, out.shape[0])
+    if dz.shape[0] != ptr.shape[0] - 1 or dz.shape[1] != out.shape[1] or dz.shape[1] > C_DIM_MAX:
+        raise ValueError(f"dz must have a row an example ({ptr.shape[0] - 1}) and the columns of "
+                         f"out ({out.shape[1]}), got {dz.shape[0], dz.shape[1]}")
+    if out.shape[0] == 0 or out.shape[1] == 0:
+        return
+    start = np.empty(out.shape[0] + 2, np.int64)
+    examples = np.empty(max(rows.shape[0], 1), np.int32)
+    column_values = np.empty(max(rows.shape[0], 1), np.float32)
+    cdef int64_t[::1] starts = start
+    cdef int32_t[::1] of_entry = examples
+    cdef float[::1] sorted_values = column_values
+    x.n = dz.shape[0]
+    x.columns = out.shape[0]
+    x.dim = dz.shape[1]
+    x.ptr = &ptr[0]
+    x.rows = &rows[0] if rows.shape[0] else NULL
+    x.values = &values[0] if rows.shape[0] else NULL
+    cdef const float *gradient = &dz[0, 0] if dz.shape[0] else NULL
+    with nogil:
+        csr_columns(&x, &starts[0], &of_entry[0], &sorted_values[0])
+        csr_gradient(&starts[0], &of_entry[0], &sorted_values[0], gradient, x.dim, &out[0, 0], 0,
+                     x.columns)

@@ -39,6 +39,8 @@ __all__ = [
     "bag_means",
     "builds_available",
     "copy_rows",
+    "csr_gradients",
+    "csr_product",
     "init_row",
     "init_state_row",
     "load",
@@ -164,6 +166,8 @@ wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows
 widen_rows = _chosen.widen_rows
 narrow_owing_rows = _chosen.narrow_owing_rows
+csr_product = _chosen.csr_product
+csr_gradients = _chosen.csr_gradients
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:
