@@ -28,6 +28,7 @@ cdef struct KeptBatch:
     uint32_t examples
     uint32_t forth                  # examples whose entries are here
     uint32_t back                   # ... whose dL/dZ is here
+    bint refused                    # it was too much: nothing is kept, and all its parts are refused
     uint64_t entries
     uint64_t room                   # entries
     uint64_t *keys
@@ -83,23 +84,32 @@ cdef inline Memory *memory_of(void **memory) noexcept nogil:
 
 cdef inline KeptBatch *batch_begin(Memory *mine, uint64_t number, uint64_t life, uint32_t table,
                                    uint32_t examples, uint32_t floats) noexcept nogil:
-    """An empty batch in its place; NULL = with its dL/dZ there would be too much."""
+    """An empty batch in its place; refused, if with its dL/dZ there would be too much."""
     cdef KeptBatch *batch = &mine.batches[number % BATCHES]
-    cdef uint64_t bytes
+    cdef uint64_t values = <uint64_t>examples * floats
     batch_drop(mine, batch)
-    if <uint64_t>examples * floats > BATCHES_BYTES // 4:
-        return NULL
-    bytes = <uint64_t>examples * floats * 4
-    if mine.bytes + bytes > BATCHES_BYTES:
-        return NULL
-    mine.bytes += bytes
-    batch.bytes = bytes
     batch.number = number
     batch.life = life
     batch.table = table
     batch.examples = examples
     batch.floats = floats
+    batch.refused = values > BATCHES_BYTES // 4 or mine.bytes + 4 * values > BATCHES_BYTES
+    if not batch.refused:
+        mine.bytes += 4 * values
+        batch.bytes = 4 * values
     return batch
+
+
+cdef inline void batch_refuse(Memory *mine, KeptBatch *batch) noexcept nogil:
+    """Drops all of a batch but that it was too much."""
+    cdef KeptBatch named = batch[0]
+    batch_drop(mine, batch)
+    batch.number = named.number
+    batch.life = named.life
+    batch.table = named.table
+    batch.examples = named.examples
+    batch.floats = named.floats
+    batch.refused = True
 
 
 cdef inline KeptBatch *batch_of(Memory *mine, uint64_t number, uint64_t life, uint32_t table,
@@ -146,7 +156,10 @@ cdef inline bint batch_add(Memory *mine, KeptBatch *batch, const uint64_t *keys,
     """Keeps the entries of the next examples (`values` NULL = all 1); False = too much."""
     cdef uint64_t at = batch.entries
     cdef uint32_t i, k
+    if batch.refused:
+        return False
     if not batch_grow(mine, batch, at + entries):
+        batch_refuse(mine, batch)
         return False
     memcpy(batch.keys + at, keys, <uint64_t>entries * 8)
     if values != NULL:

@@ -154,10 +154,10 @@ cdef inline Outcome forward(Context *me, Memory *mine, Table *table, const Frame
             batch = batch_begin(mine, top.batch, me.life, head.table, top.examples, top.floats)
         else:
             batch = batch_of(mine, top.batch, me.life, head.table, top.examples, top.floats)
-            if batch == NULL or batch.forth != top.first:
+            if batch == NULL or (batch.forth != top.first and not batch.refused):
                 return unknown_batch(me, top.batch, out, reply)
-        if batch == NULL or not batch_add(mine, batch, part.keys, part.values, part.counts,
-                                          top.count, top.entries):
+        if not batch_add(mine, batch, part.keys, part.values, part.counts, top.count,
+                         top.entries):
             return refuse(out, reply, b"too-long", b"batch %llu does not fit: a connection may keep "
                           b"%llu bytes of batches. Make them smaller", top.batch, BATCHES_BYTES)
     reply.kind = KIND_PRODUCT
