@@ -6,13 +6,14 @@
     row -> narrow -> bytes on the wire -> widen -> row                             (_wire.h)
     tokens, rows of a block, noise words -> train_words -> the same rows, trained
     features and labels of lines, rows   -> train_labels -> the same rows, trained
+    sparse examples, rows with state     -> train_linear -> the same rows, trained
     sparse examples, rows -> csr_product -> first layer, dL/dZ -> csr_gradients    (_csr.pxd)
 
 Built several times from this one source (see setup.py); `snailps.kernels` picks a build, and the
 docstrings of the public functions are in `_kernels.pyi`.  The loops allocate nothing, release the
 GIL and know arrays only: no keys of tables, no threads' lives, no sockets.  Each has a NumPy twin
-in tests/twins/kernels.py.  How word vectors are trained is in _words.pxd, classifiers in
-_labels.pxd.
+in tests/twins.  How word vectors are trained is in _words.pxd, classifiers in _labels.pxd, linear
+models in _linear.pxd.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
@@ -25,6 +26,8 @@ from snailps._ops cimport *
 from snailps._csr cimport Csr, csr_columns, csr_gradient, csr_times_rows, snail_csr_sum
 from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
 from snailps._labels cimport train_lines
+from snailps._linear cimport LOGISTIC, MULTINOMIAL, STEP_ADAGRAD, STEP_FTRL, STEP_SGD
+from snailps._linear cimport LinearJob, LinearScratch, scores_of, train_examples, weights_of
 from snailps._wire cimport *
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
 from snailps._words cimport lay_out, train
@@ -513,6 +516,131 @@ def score_probe(const float[::1] x):
             a[i] = snail_sigmoid(x[i])
             b[i] = -snail_log(a[i])
     return sigmoid, loss
+
+
+# ---- linear models on sparse examples: calls, checked ----------------------------------------------
+
+cdef object check_examples(const int64_t[::1] ptr, const int32_t[::1] places,
+                           const float[::1] values, Py_ssize_t row_num, int64_t bias):
+    """Examples whose features are all rows, and a bias that is one, too."""
+    check_bags(ptr, places, row_num, 0, "ptr", "places", "rows")
+    if values.shape[0] != places.shape[0]:
+        raise ValueError(f"values ({values.shape[0]}) must be as many as places "
+                         f"({places.shape[0]})")
+    if not -1 <= bias < row_num:
+        raise ValueError(f"bias must be -1 (none) or one of {row_num} rows, got {bias}")
+
+
+def train_linear(float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+                 const float[::1] values, const float[::1] labels, const float[::1] weights, *,
+                 int outputs, int loss, int method, Py_ssize_t bias, Py_ssize_t hot,
+                 float lr_start, float lr_stop, float eps, float l1, float l2, float beta,
+                 Py_ssize_t first, Py_ssize_t last):
+    cdef Py_ssize_t i, example_num = ptr.shape[0] - 1
+    cdef int bad = 0
+    check_examples(ptr, places, values, rows.shape[0], bias)
+    if method not in (STEP_SGD, STEP_ADAGRAD, STEP_FTRL):
+        raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
+    if not LOGISTIC <= loss <= MULTINOMIAL:
+        raise ValueError(f"loss must be 0 (logistic), 1 (squared) or 2 (multinomial), got {loss}")
+    if outputs < 1 or (outputs > 1 and loss != MULTINOMIAL):
+        raise ValueError(f"outputs must be 1, or more for loss 2 (multinomial), got {outputs}")
+    if rows.shape[1] != outputs + state_floats_of(method, <uint32_t>outputs):
+        raise ValueError(f"rows must have {outputs + state_floats_of(method, <uint32_t>outputs)} "
+                         f"columns for {outputs} outputs, got {rows.shape[1]}")
+    if labels.shape[0] != example_num or weights.shape[0] not in (0, example_num):
+        raise ValueError(f"labels ({labels.shape[0]}) must be as many as examples ({example_num}), "
+                         f"weights ({weights.shape[0]}) too, or none")
+    if not 0 <= first <= last <= example_num:
+        raise ValueError(f"examples {first}..{last - 1} must be among the {example_num} of ptr")
+    if not 0 <= hot <= rows.shape[0]:
+        raise ValueError(f"hot must be 0 to {rows.shape[0]}, got {hot}")
+    if not (lr_start > 0 and lr_stop > 0 and eps >= 0 and l1 >= 0 and l2 >= 0 and beta >= 0):
+        raise ValueError(f"rates must be above 0, eps, l1, l2, beta at least 0; got {lr_start}, "
+                         f"{lr_stop}, {eps}, {l1}, {l2}, {beta}")
+    if loss == MULTINOMIAL:
+        for i in range(first, last):
+            bad |= not 0 <= labels[i] < outputs
+        if bad:
+            raise ValueError(f"labels must be class numbers 0 to {outputs - 1}")
+    if first == last or rows.shape[0] == 0:
+        return 0.0, 0.0
+    cdef LinearJob job
+    cdef LinearScratch scratch
+    cdef float *arena = NULL
+    cdef size_t width = rows.shape[1]
+    cdef size_t own = (hot + 1) * width if hot else 0   # 0: a lone thread, on the rows themselves
+    cdef double total = 0, weight = 0
+    cdef size_t size = (2 * own + outputs + C_PAD) * sizeof(float)
+    if posix_memalign(<void **>&arena, 64, size) != 0:
+        raise MemoryError(f"no memory for {size} bytes of scratch")
+    job.rows = &rows[0, 0]
+    job.width = width
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.labels = &labels[0]
+    job.weights = &weights[0] if weights.shape[0] else NULL
+    job.bias = bias
+    job.hot = hot
+    job.outputs = outputs
+    job.first = first
+    job.last = last
+    job.loss = loss
+    job.method = method
+    job.rate_start = lr_start
+    job.rate_stop = lr_stop
+    job.eps = eps
+    job.l1 = l1
+    job.l2 = l2
+    job.beta = beta
+    scratch.own = arena if own else NULL
+    scratch.base = arena + own
+    scratch.scores = arena + 2 * own
+    with nogil:
+        memset(arena, 0, size)
+        train_examples(&job, &scratch, &total, &weight)
+        free(arena)
+    return total, weight
+
+
+def linear_scores(const float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+                  const float[::1] values, *, int outputs, Py_ssize_t bias):
+    cdef Py_ssize_t i, example_num = ptr.shape[0] - 1
+    cdef LinearJob job
+    cdef LinearScratch scratch
+    check_examples(ptr, places, values, rows.shape[0], bias)
+    if not 1 <= outputs <= rows.shape[1]:
+        raise ValueError(f"outputs must be 1 to {rows.shape[1]}, the columns of rows, got {outputs}")
+    scores = np.zeros((example_num, outputs), np.float32)
+    if rows.shape[0] == 0 or example_num == 0:
+        return scores
+    cdef float[:, ::1] out = scores
+    job.rows = <float *>&rows[0, 0]     # only read
+    job.width = rows.shape[1]
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.bias = bias
+    job.hot = 0
+    job.outputs = outputs
+    scratch.own = NULL
+    with nogil:
+        for i in range(example_num):
+            scores_of(&job, &scratch, i, &out[i, 0])
+    return scores
+
+
+def ftrl_weights(float[:, ::1] rows, *, int outputs, float lr, float l1, float l2, float beta):
+    cdef Py_ssize_t i
+    if outputs < 1 or rows.shape[1] != 3 * outputs:
+        raise ValueError(f"rows must have {3 * outputs} columns for {outputs} outputs, at least 1; "
+                         f"got {rows.shape[1]}")
+    if not (lr > 0 and l1 >= 0 and l2 >= 0 and beta >= 0):
+        raise ValueError(f"lr must be above 0, l1, l2, beta at least 0; got {lr}, {l1}, {l2}, {beta}")
+    with nogil:
+        for i in range(rows.shape[0]):
+            weights_of(&rows[i, 0], outputs, 1 / lr, beta / lr + l2, l1)
 
 
 # ---- sparse products -------------------------------------------------------------------------------
