@@ -1,5 +1,10 @@
 """Products at the shards: FORWARD and BACKWARD over real sockets, against NumPy."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from products import Reference, batch
@@ -336,3 +341,72 @@ def test_batch_larger_than_a_connection_may_keep_is_refused():
             forward.wait()
         small = client.forward_async(1, ptr[:2].copy(), np.array([3], np.uint64), None, 4096)
         assert not small.wait().any()
+
+
+# --- a worker that dies --------------------------------------------------------------------------
+
+WORKER = """
+import sys
+import numpy as np
+from shards import JOB, LIMIT_S
+from snailps import kernels
+from snailps.transport._client import Client
+from snailps.transport.control import dial
+from snailps.transport.session import Channel, Role
+
+ports, incarnation = [int(port) for port in sys.argv[1].split(",")], int(sys.argv[2])
+
+def connect(index):
+    sock = dial(("127.0.0.1", ports[index]), Channel.DATA, Role.WORKER, whom="shard",
+                limit_s=LIMIT_S, incarnation=incarnation, job=JOB, secret=b"",
+                give_up=lambda: False)
+    sock.setblocking(False)
+    return sock.detach()
+
+owner = np.repeat(np.arange(len(ports)), 64 // len(ports)).astype(np.uint32)
+client = Client(connect, ["shard"] * len(ports), owner, 1, JOB, incarnation, LIMIT_S,
+                kernels.wire_ops())
+client.start()
+keys, ptr = np.arange(400, dtype=np.uint64), np.arange(401, dtype=np.int64)
+ones = np.ones((400, 400), np.float32)
+while True:
+    forward = client.forward_async(1, ptr, keys, None, 400)
+    coming = client.forward_async(1, ptr, keys, None, 400)
+    forward.wait()
+    client.backward_async(forward, ones).wait()
+    coming.wait()
+    client.backward_async(coming, ones).wait()
+    print("two", flush=True)
+"""
+
+
+def test_killed_worker_loses_no_step_that_was_answered_and_leaves_nothing_half_done():
+    """SIGKILL in the middle, twice: every row has the steps that were answered, or one more."""
+    with Shards(2) as cluster:
+        assert np.array_equal(cluster.route.owner, np.repeat(np.arange(2), 32))
+        cluster.add_table(1, 400, ADD, ZEROS)
+        client = cluster.client(99)
+        had = np.zeros((400, 1))
+        for life in range(2):
+            ports = ",".join(map(str, cluster.ports))
+            worker = subprocess.Popen(
+                [sys.executable, "-c", WORKER, ports, str(life + 1)],
+                stdout=subprocess.PIPE, cwd=Path(__file__).parent,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            )  # fmt: skip
+            try:
+                for _ in range(3):
+                    assert worker.stdout.readline() == b"two\n"
+            finally:
+                worker.kill()
+                answered = worker.stdout.read().count(b"two")
+                worker.wait(LIMIT_S)
+                worker.stdout.close()
+            cluster.until("connections", lambda n: n == 2)  # this test's own client
+            rows = rows_of(client, 400, 400)
+            steps = rows[:, :1] - had
+            assert (rows == rows[:, :1]).all()  # a row is stepped as a whole
+            assert len(np.unique(steps)) <= 2  # at most: one shard had the last batch, one not
+            assert steps.min() >= 2 * (3 + answered)
+            assert steps.max() <= 2 * (3 + answered) + 2
+            had = rows[:, :1].copy()

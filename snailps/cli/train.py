@@ -73,6 +73,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
         "word2vec": "Word vectors without subwords.",
         "classifier": "Labels for lines of text, as fastText's supervised mode.",
         "logistic": "Logistic, linear and multinomial regression on sparse examples.",
+        "sparse_net": "A network whose huge sparse first layer computes on the servers.",
     }.get(name, f"Train {name}.")
     example = "--input corpus.txt --output out/corpus --epochs 5"
     if judged:

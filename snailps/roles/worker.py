@@ -23,9 +23,9 @@ from snailps.errors import MisuseError
 from snailps.roles.loading import load_named
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.wires import Wires
-from snailps.transport._client import Client, Pending
+from snailps.transport._client import Client, Forward, Pending
 
-__all__ = ["Block", "Pending", "Results", "Surveyor", "Worker", "load_class"]
+__all__ = ["Block", "Forward", "Pending", "Results", "Surveyor", "Worker", "load_class"]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -114,6 +114,14 @@ class Results:
         rows = np.empty((len(keys), self.tables[table].dim), np.float32)
         self._client.pull(self._numbers[table], keys, rows)
         return rows
+
+    def forward(
+        self, table: str, ptr: NDArray[np.int64], keys: Keys, values: Rows | None = None
+    ) -> Rows:
+        """Product of sparse examples with a table, as `Worker.forward`, at the shards."""
+        dim = self.tables[table].dim
+        number = self._numbers[table]
+        return self._client.forward_async(number, ptr, keys, values, dim, keep=False).wait()
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
         """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
@@ -409,6 +417,78 @@ class Worker:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
         arguments = self._pushed(table, keys, values, state)
         return self._client.push_async(*arguments)  # type: ignore[union-attr]
+
+    def forward(
+        self,
+        table: str,
+        ptr: NDArray[np.int64],
+        keys: Keys,
+        values: Rows | None = None,
+        *,
+        keep: bool = True,
+    ) -> Forward:
+        """Starts the product of sparse examples with a table, at its shards: no row travels.
+
+        ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1``; ``.wait()`` gives Z,
+        float32 (m, dim).  It sees what was pushed, and went back, before this call.
+
+        Parameters
+        ----------
+        table : str
+            Of any built-in access method but ``average``.
+        ptr : numpy.ndarray
+            int64 (m + 1,), from 0 on.
+        keys : numpy.ndarray
+            uint64 (nnz,); may repeat, in any order.
+        values : numpy.ndarray, optional
+            float32 (nnz,); None: all are 1.
+        keep : bool
+            `backward` will follow.  The shards keep up to 8 such batches of this worker.
+
+        Raises
+        ------
+        MisuseError
+            Arrays of another type or shape.
+
+        Notes
+        -----
+        Two batches under way at once use the network best: start the next one's `forward` before
+        waiting for this one's.  It then lacks this one's step, as it would with prefetched rows.
+        """
+        number, declared = self._find(table)
+        wire = self._wires.of_pull(declared)  # type: ignore[union-attr]
+        return self._client.forward_async(  # type: ignore[union-attr]
+            number, ptr, keys, values, declared.dim, wire, keep
+        )
+
+    def backward(self, forward: Forward, gradient: Rows) -> Pending:
+        """Starts the way back of a batch: the shards step the rows that it touched.
+
+        Each row's gradient is summed over the whole batch and handed to the table's access method
+        once, in the order of this worker's pushes and exactly once, also if a server forgot the
+        batch meanwhile.
+
+        Parameters
+        ----------
+        forward : Forward
+            What `forward` returned, waited for.
+        gradient : numpy.ndarray
+            float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
+            Travels as the table's wire type, scaled.
+
+        Raises
+        ------
+        MisuseError
+            Another shape, or a batch that was not kept or has gone back.
+        """
+        return self._client.backward_async(  # type: ignore[union-attr]
+            forward, gradient, forward.wire
+        )
+
+    @property
+    def shards(self) -> int:
+        """How many shards the tables are spread over."""
+        return len(self._client.names)  # type: ignore[union-attr]
 
     def _pushed(
         self, table: str, keys: Keys, values: Rows, state: bool

@@ -175,6 +175,7 @@ cdef class Forward(Pending):
 
     cdef object slabs               # a product a shard that has entries; None = they are added up
     cdef bint went_back
+    cdef readonly int wire          # as what Z travels
 
     def wait(self, timeout_s=None):
         """Waits for the products of all shards and returns their sum, float32 (m, dim).
@@ -402,6 +403,7 @@ cdef class Client:
             key = &wanted[0]
             factor = &factors[0] if values is not None else NULL
         pending = Forward.__new__(Forward)
+        pending.wire = wire
         r = self._product(pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
         r.product.keep = keep
         with self.live_lock:

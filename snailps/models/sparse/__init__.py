@@ -7,4 +7,5 @@
 ``worker.py``    their base class              ``metrics.py``  scores and labels -> figures
 ``evaluate.py``  a hold-out file, at the master     ``export.py``  model files
 ``linear.py``    logistic, linear, multinomial      ``predict.py`` a model file -> predictions
+``net.py``       a network, its first layer sparse  ``first_layer.py``, ``dense.py``  its layers
 """
