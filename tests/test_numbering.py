@@ -36,7 +36,7 @@ def test_numbers_batches_that_outgrow_the_table_keep_their_order(n, step):
     numbers = KeyNumbers()
     keys = np.arange(n, dtype=np.uint64) * np.uint64(step)
     check(numbers.number, np.concatenate([keys, keys[::-1]]))
-    check(numbers.number, keys[::3])
+    check(numbers.number, keys[::3].copy())
 
 
 def test_numbers_keys_stay_valid_when_the_next_batch_is_numbered():

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from snailps.data._admission import Admission
+from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, hash_bytes
 from snailps.data._numbering import KeyNumbers, number_keys
 from snailps.data.columns import Column, Kind, columns_of
@@ -25,6 +25,7 @@ from snailps.errors import ConfigError, DataError
 __all__ = [
     "FORMATS",
     "Admission",
+    "Admitted",
     "ExampleReader",
     "Examples",
     "KeyNumbers",
