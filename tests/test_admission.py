@@ -55,14 +55,14 @@ def test_admission_of_merged_parts_never_refuses_a_frequent_key(parts, min_count
     whole = Admission(min_count, keys_expected)
     for keys in parts:
         whole.merge(counted(keys, min_count, keys_expected).dump())
-    keys, counts = np.unique(np.array(sum(parts, []), np.uint64), return_counts=True)
+    keys, counts = np.unique(np.concatenate(parts).astype(np.uint64), return_counts=True)
     assert whole.admit(keys)[counts >= min_count].all()
     assert whole.counted == counts.sum()
     if keys_expected == 1000:  # hardly anything shares a counter
         assert (whole.admit(keys) != (counts >= min_count)).sum() <= 2
 
 
-@pytest.mark.parametrize(("load", "most"), [(1, 0.02), (2, 0.2)])
+@pytest.mark.parametrize(("load", "most"), [(1, 0.0005), (2, 0.002), (4, 0.03)])
 def test_admission_rare_keys_pass_as_seldom_as_said(load, most):
     n = 200_000
     rng = np.random.default_rng(load)

@@ -137,9 +137,7 @@ def test_reader_global_hash_bits_fold_every_kind_of_key():
 # ---- headers, and which format ----
 
 
-@pytest.mark.parametrize(
-    "header", [b"y,a,b\n", b'"y", a ,b\r\n', b"\xef\xbb\xbfy,a,b\n", b"y,a,b"]
-)
+@pytest.mark.parametrize("header", [b"y,a,b\n", b'"y", a ,b\r\n', b"\xef\xbb\xbfy,a,b\n", b"y,a,b"])
 def test_reader_header_at_the_start_of_a_file_is_left_out(header):
     reader = reader_of("csv", columns="y:label, a:numeric, b:categorical")
     rest = b"1,2,3\n" if header.endswith(b"\n") else b""
@@ -150,7 +148,9 @@ def test_reader_header_at_the_start_of_a_file_is_left_out(header):
 
 def test_reader_header_of_other_names_is_a_malformed_line():
     reader = reader_of("csv", columns="y:label, a:numeric")
-    with pytest.raises(DataError, match=r"line 1, column 1: expected a label.* in column y, got 'y'"):
+    with pytest.raises(
+        DataError, match=r"line 1, column 1: expected a label.* in column y, got 'y'"
+    ):
         reader.read(b"y,other\n1,2\n")
 
 

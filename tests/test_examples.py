@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twins import sparse as twin
 
 from snailps.data.blocks import Source, cut, expand, read_block
-from snailps.data.examples import Examples, ExampleReader, reader_of
+from snailps.data.examples import ExampleReader, Examples, reader_of
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 
@@ -62,7 +62,11 @@ def texts(draw):
 def plain(found: Examples):
     """The examples as the twin gives them."""
     assert found.labels.dtype == found.values.dtype == np.float32
-    assert (found.ptr.dtype, found.keys.dtype, found.fields.dtype) == (np.int64, np.uint64, np.int32)
+    assert (found.ptr.dtype, found.keys.dtype, found.fields.dtype) == (
+        np.int64,
+        np.uint64,
+        np.int32,
+    )
     assert found.ptr[0] == 0
     assert found.ptr[-1] == len(found.keys) == len(found.values)
     assert len(found.fields) in (0, len(found.keys))
@@ -219,8 +223,9 @@ def test_reader_numbers_do_not_depend_on_the_locale():
                 continue
         else:
             pytest.skip("this machine has no locale with a decimal comma")
-        assert values_of([b"0.1234567890123456789012345", b"1.00000005960464477539062501"]).tolist() \
-            == [np.float32(0.12345679), np.float32(1.0000001)]
+        assert values_of(
+            [b"0.1234567890123456789012345", b"1.00000005960464477539062501"]
+        ).tolist() == [np.float32(0.12345679), np.float32(1.0000001)]
     finally:
         locale.setlocale(locale.LC_NUMERIC, before)
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from snailps.data.examples import KeyNumbers, number_keys
 
-KEYS = st.one_of(st.integers(0, 30), st.integers(0, 2**64 - 1), st.integers(0, 9).map(lambda i: i << 60))
+KEYS = st.one_of(
+    st.integers(0, 30), st.integers(0, 2**64 - 1), st.integers(0, 9).map(lambda i: i << 60)
+)
 
 
 def check(number, keys):

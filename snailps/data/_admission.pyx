@@ -30,7 +30,7 @@ cdef extern from *:
 cdef enum:
     LINE_BYTES = 64
     AHEAD = 16                  # keys whose lines are fetched before they are needed
-    BYTES_A_KEY = 8             # counters; a quarter of them is one key's share of each quarter
+    BYTES_A_KEY = 8             # counters: two in each quarter of a line
     HEADER_BYTES = 32
 
 MIN_COUNT_MAX = 255
@@ -141,8 +141,9 @@ cdef class Admission:
 
     Notes
     -----
-    With as many different keys as expected, about 1 rare key in 100 passes; with four times as
-    many, a third and more does.  Methods take turns if several threads call them.
+    Of the keys that came once, with as many different keys as expected: 1 in 100 passes a
+    `min_count` of 2, 1 in 10,000 one of 3 and more.  With four times as many different keys as
+    expected: 1 in 3 and 1 in 100.  Methods take turns if several threads call them.
 
     References
     ----------

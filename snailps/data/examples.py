@@ -9,7 +9,6 @@ are `_examples`', declared columns `columns`'.  Counting of keys is `Admission`,
 
 from __future__ import annotations
 
-import csv
 import gzip
 import re
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, hash_bytes
 from snailps.data._numbering import KeyNumbers, number_keys
-from snailps.data.columns import Column, Kind, columns_of
+from snailps.data.columns import Column, columns_of
 from snailps.data.scratch import is_packed
 from snailps.errors import ConfigError, DataError
 
@@ -53,6 +52,7 @@ _EXPECTED = {
     "quote": "a closing quote on the same line, then a separator",
     "cell": "a finite number within float32's range, or nothing",
 }
+_QUOTED = re.compile(rb'"[^"]*"')
 _BLANK = re.compile(rb"[ \t]")
 _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)?")
 
@@ -238,10 +238,9 @@ class ExampleReader:
             return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])
         separator = "\t" if self.format == "tsv" else ","
         if fault.kind == "cells":
-            quoting = csv.QUOTE_NONE if self.format == "tsv" else csv.QUOTE_MINIMAL
-            text = line.decode(errors="replace").replace("\r", " ")
-            cells = next(csv.reader([text], delimiter=separator, quoting=quoting), [])
-            return f"{len(self.columns)} columns", str(len(cells))
+            bare = line if self.format == "tsv" else _QUOTED.sub(b"", line)
+            cells = bare.count(separator.encode()) + 1
+            return f"{len(self.columns)} columns", str(cells)
         where = f"in column {self.columns[fault.column].name}"
         cell = line[at:] if fault.kind == "quote" else line[at:].split(separator.encode())[0]
         return f"{_EXPECTED[fault.kind]} {where}", _shown(cell.strip())
