@@ -56,7 +56,8 @@ def texts(n: int) -> list[tuple[str, str, str, bytes]]:
     return [
         ("libsvm, values 1", "libsvm", "", lines(lambda i, j: f"{keys[i, j]}:1")),
         ("libsvm, 6 digits", "libsvm", "", lines(lambda i, j: f"{keys[i, j]}:{values[i, j]:.6g}")),
-        ("libsvm, 17 digits", "libsvm", "", lines(lambda i, j: f"{keys[i, j]}:{values[i, j]:.17g}")),
+        ("libsvm, 17 digits", "libsvm", "",
+         lines(lambda i, j: f"{keys[i, j]}:{values[i, j]:.17g}")),
         ("libffm, values 1", "libffm", "", lines(lambda i, j: f"{j}:{keys[i, j]}:1")),
         ("libffm, 6 digits", "libffm", "",
          lines(lambda i, j: f"{j}:{keys[i, j]}:{values[i, j]:.6g}")),

@@ -111,7 +111,7 @@ def test_reader_known_table_gives_known_examples():
 
 
 def test_hash_bytes_known_answers():
-    """By hand: one chunk, its length on the seed, SplitMix64's finaliser; and what it must not mix."""
+    """By hand: a chunk, its length on the seed, SplitMix64's finaliser; what must not be mixed."""
     assert hash_bytes(0, b"") == twin.mix64(0) == 0
     assert hash_bytes(0, b"a") == twin.mix64(0x9E3779B97F4A7C15 ^ 0x61)
     assert hash_bytes(7, b"exactly8!") == twin.hash_text(7, b"exactly8!")
