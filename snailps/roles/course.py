@@ -33,6 +33,8 @@ from snailps.transport.session import Role
 log = logging.getLogger(__name__)
 
 BACKUPS_KEPT = 2
+TICKS = 8
+"""Steps of the clock in the time after which untouched rows are deleted."""
 DROP_S = 20.0
 """How long a block may take once the training is to end early; after that nobody waits for it."""
 LOOKS = 10
@@ -96,6 +98,7 @@ class Course:
         self._pushes_saved = 0
         self._look: Future[None] | None = None
         self._looks = 0
+        self._tick = 0
         self._drop_at = 0.0
         self._clients: set[Client] = set()
         self._closed = threading.Event()
@@ -108,7 +111,7 @@ class Course:
         With `reply` (a submitted job) an error is told there, and the cluster lives on.
         """
         self.job, self.figures, self.interrupted = job, {}, False
-        self._looks = 0
+        self._looks = self._tick = 0
         self.phase, self._submitter = "preparing", reply
         self._beside(lambda: job.prepare(workers), lambda _: self._prepared(job))
 
@@ -179,6 +182,7 @@ class Course:
             log.info("%s reached: finishing the blocks at work, then saving", limit)
             self._end_early(job, limit)
         self._check_look(job)
+        self._check_expiry(job)
         late = [member for member in workers if not (member.finished or member.dropped)]
         if late and ledger.closed and time.monotonic() >= self._drop_at:
             for member in late:
@@ -389,10 +393,12 @@ class Course:
             for member in everyone
             if "peak_rss_mb" not in member.figures
         )
+        expired = sum(member.expired for member in self._members.nodes("server"))
         self.figures = {
             **job.figures(sums),
             **self.figures,
             "rows": self._members.shard_sum("rows"),
+            **({"expired": expired} if expired else {}),
             "servers": len(self._members.nodes("server")),
             "workers": sum(member.role == "worker" for member in everyone),
         }
@@ -428,6 +434,14 @@ class Course:
         if looks > self._looks and (self._look is None or self._look.done()):
             self._looks = looks
             self._look = _in_thread("snailps-look", lambda: self._inspect(job))
+
+    def _check_expiry(self, job: Job) -> None:
+        """Moves the servers' clock on, and has them delete what no push touched for so long."""
+        period = job.cls.expires(job.settings)
+        tick = job.units * TICKS // period if period else 0
+        if tick > self._tick:
+            self._tick = tick
+            self._members.expire(tick, max(0, tick - TICKS))
 
     def _inspect(self, job: Job) -> None:
         look = job.cls.inspector(job.settings)
