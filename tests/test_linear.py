@@ -184,7 +184,7 @@ def test_differences_of_one_of_several_workers_are_no_larger(make, method):
     for workers in (1, 4):
         model = make(LinearSettings(optimizer=method), workers=workers)
         train_all(model, [planted(500, 3)])
-        keys = np.append(np.arange(1, FEATURES + 1), BIAS_KEY).astype(np.uint64)
+        keys = np.array([*range(1, FEATURES + 1), BIAS_KEY], np.uint64)
         rows.append(np.abs(model.pull(TABLE, keys)[:, 0]))
     assert (rows[1] <= rows[0] + 1e-6).all()
     assert (rows[1] > 0).all()
@@ -280,9 +280,9 @@ def test_job_with_min_count_and_bad_lines_counts_and_leaves_out(tmp_path):
 
 def test_job_with_expiry_deletes_rows_not_touched_for_long(tmp_path):
     early = "".join(f"1 {1000 + i}:1 1:1\n" for i in range(200))
-    (tmp_path / "input").write_text(early + planted(4000, 1))
+    (tmp_path / "input").write_text(early + planted(12_000, 1))
     job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
-    job |= {"epochs": 1, "expire_after": 0.001, "block_bytes": 2000}  # 1,000 examples
+    job |= {"epochs": 1, "expire_after": 0.001, "block_bytes": 4000}  # 1,000 examples
     with Cluster(tmp_path, job=job) as cluster:
         codes, master = cluster.run()
         assert codes == [0] * 3, master.stderr
