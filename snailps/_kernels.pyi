@@ -394,6 +394,7 @@ def ftrl_weights(
     """Weights of rows float32[n, 3 * outputs] from FTRL's z and n behind them, in place.
 
     For rows that differences were added to.  Releases the GIL.
+    """
 
 def csr_product(
     ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats, *, first: int = 0,

@@ -253,7 +253,13 @@ def test_random_bytes_in_a_part_harm_nobody(shard):
         at = int(rng.integers(len(whole.body)))
         with shard.raw() as one:
             assert one.ask(forward()).kind == Kind.PRODUCT
-            one.send(corrupt(whole, at, rng.bytes(min(int(rng.integers(1, 9)), 96 - at))[: len(whole.body) - at]))
+            one.send(
+                corrupt(
+                    whole,
+                    at,
+                    rng.bytes(min(int(rng.integers(1, 9)), 96 - at))[: len(whole.body) - at],
+                )
+            )
             assert one.next() is not None
     with shard.raw() as one:
         assert one.ask(forward()).kind == Kind.PRODUCT

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from products import Reference, batch
 from shards import (
-    ADAGRAD, ADAM, ADD, AVERAGE, FTRL, LIMIT_S, SGD, UNIFORM, ZEROS, Shards,
+    ADAGRAD,
+    ADAM,
+    ADD,
+    AVERAGE,
+    FTRL,
+    LIMIT_S,
+    SGD,
+    UNIFORM,
+    ZEROS,
+    Shards,
 )  # fmt: skip
 
 from snailps.errors import MisuseError, RemoteError

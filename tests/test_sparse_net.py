@@ -11,7 +11,9 @@ from snailps.data.examples import KeyNumbers
 from snailps.errors import ConfigError, DataError
 from snailps.models.sparse.dense import Layers
 from snailps.models.sparse.first_layer import (
-    Entries, bytes_at_servers, bytes_at_worker,
+    Entries,
+    bytes_at_servers,
+    bytes_at_worker,
 )  # fmt: skip
 from snailps.models.sparse.net import TABLE, Net, NetSettings
 from snailps.roles.tables import Tensor
@@ -91,9 +93,7 @@ class Setup:
         for number, table in numbered.values():
             self.cluster.declare(table, number)
         self.client = self.cluster.client()
-        self.model._connect(
-            self.client, Wires(self.client, self.cluster.route), numbered, tensors
-        )
+        self.model._connect(self.client, Wires(self.client, self.cluster.route), numbered, tensors)
         self.model.setup()
 
     def __enter__(self):

@@ -8,6 +8,8 @@ from model_mixin import ModelContract
 
 from snailps.models.sparse.predict import Predictor, texts_of
 
+pytestmark = pytest.mark.limit(240)  # a job for each optimizer
+
 LINES = 4000
 VALUES = 8
 """Of each of the two fields; a label says whether both values are odd or both even."""

@@ -80,9 +80,7 @@ class AtServers:
 class AtWorker:
     """The way of a batch whose rows come here."""
 
-    def __init__(
-        self, worker: Worker, table: str, entries: Entries, numbers: KeyNumbers
-    ) -> None:
+    def __init__(self, worker: Worker, table: str, entries: Entries, numbers: KeyNumbers) -> None:
         self._worker, self._table, self._entries = worker, table, entries
         self._keys, self._places = numbers.number(entries.keys)
         self._pull = worker.pull_async(table, self._keys)
@@ -97,9 +95,7 @@ class AtWorker:
     def back(self, dz: Floats) -> Pending:
         """Pushes the gradient of every row."""
         gradients = np.empty((len(self._keys), dz.shape[1]), np.float32)
-        kernels.csr_gradients(
-            self._entries.ptr, self._places, self._entries.values, dz, gradients
-        )
+        kernels.csr_gradients(self._entries.ptr, self._places, self._entries.values, dz, gradients)
         return self._worker.push_async(self._table, self._keys, gradients)
 
 
@@ -121,9 +117,7 @@ def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: str = "float
     return int(there + rows) + _heads(rows)
 
 
-def bytes_at_worker(
-    entries: Entries, dim: int, unique: int, wire: str = "float32"
-) -> int:
+def bytes_at_worker(entries: Entries, dim: int, unique: int, wire: str = "float32") -> int:
     """What a batch moves when its rows are pulled, and gradients pushed."""
     rows = 2 * unique * _row_bytes(dim, wire)
     keys = key_bytes(entries.keys) * unique  # the push names the list that the pull brought

@@ -22,7 +22,7 @@ import numpy as np
 from snailps import kernels
 from snailps.config import JobSettings, setting
 from snailps.data.blocks import cut, expand, read_block
-from snailps.data.examples import KeyNumbers
+from snailps.data.examples import Admitted, KeyNumbers
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.sparse import evaluate, export, metrics
@@ -40,7 +40,6 @@ from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.worker import (
     TABLE,
     SparseWorker,
-    admission_of,
     batch_reader,
 )
 from snailps.roles.tables import DIM_MAX, Table, Tensor
@@ -129,7 +128,9 @@ class NetSettings(SparseSettings):
                 f"{', '.join(self.hidden) or 'nothing'}"
             )
         if (self.loss == "multinomial") != (self.classes > 1):
-            expected = "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
+            expected = (
+                "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
+            )
             raise ConfigError(
                 f"{where('classes')}: classes: expected {expected} with loss {self.loss}, "
                 f"got {self.classes}"
@@ -234,15 +235,13 @@ class Net(SparseWorker):
 
     # --- at a worker -------------------------------------------------------------------------
 
-    def tables(self) -> Sequence[Table | Tensor]:
+    def tables(self) -> Sequence[Table | Tensor]:  # type: ignore[override]
         """The sparse layer, and the dense ones."""
         s = self.settings
         options = {"access": s.method, "lr": s.lr, "beta": s.beta, "seed": s.seed}
         if s.method == "ftrl":
             options |= {"l1": s.l1, "l2": s.l2}
-        sparse = self.table(
-            s.layers.sizes[0], init="uniform", scale=s.init_scale, **options
-        )
+        sparse = self.table(s.layers.sizes[0], init="uniform", scale=s.init_scale, **options)
         return [sparse, *s.layers.tensors(**options)]
 
     def setup(self) -> None:
@@ -255,7 +254,7 @@ class Net(SparseWorker):
         self._reader = batch_reader(
             s,
             threads=self.threads,
-            admission=admission_of(s, self.summary) if self.summary else None,
+            admitted=Admitted(self.summary) if self.summary else None,
         )
 
     def prepare(self, block: Block) -> Batch:  # type: ignore[override]
@@ -263,9 +262,11 @@ class Net(SparseWorker):
         batch = self._reader.read(block.data, block.path, block.start)
         block._data = None
         labels, classes = batch.labels, self.settings.classes
-        if classes and len(labels) and not (
-            (labels >= 0) & (labels < classes) & (labels == labels.astype(np.int64))
-        ).all():
+        if (
+            classes
+            and len(labels)
+            and not ((labels >= 0) & (labels < classes) & (labels == labels.astype(np.int64))).all()
+        ):
             raise DataError(
                 f"{block.path}: expected labels from 0 to {classes - 1}, got {labels.min():g} to "
                 f"{labels.max():g}: set classes to one more than the largest"
