@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +23,6 @@ from snailps.models.sparse.worker import TABLE
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
 
-A9A = Path(__file__).parents[2] / "shared" / "data" / "a9a"
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
 METHODS = ("sgd", "adagrad", "ftrl")
@@ -392,10 +390,9 @@ SKLEARN_LOG_LOSS, SKLEARN_AUC = 0.324065, 0.902217
 @pytest.mark.parametrize(
     ("workers", "method"), [(1, "auto"), (2, "auto"), (4, "auto"), (1, "adagrad"), (1, "sgd")]
 )
-def test_a9a_with_defaults_equals_converged_solver(tmp_path, workers, method):
-    if not A9A.exists():
-        pytest.skip(f"no a9a at {A9A}")
-    options = ["--train", str(A9A / "a9a"), "--test", str(A9A / "a9a.t"), "--json"]
+def test_a9a_with_defaults_equals_converged_solver(tmp_path, shared_data, workers, method):
+    a9a = shared_data / "a9a"
+    options = ["--train", str(a9a / "a9a"), "--test", str(a9a / "a9a.t"), "--json"]
     options += ["--workers", str(workers), "--optimizer", method]
     with Run(tmp_path, "train", "logistic", *options) as run:
         assert run.wait() == 0, run.stderr
