@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import SNAILPS, Cluster, environment
+from processes import Cluster
 from shards import Shards
 from test_cli import Run, call
 from test_cluster import figures_of
@@ -24,7 +23,6 @@ from snailps.models.sparse.worker import TABLE
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
 
-A9A = Path(__file__).parents[2] / "shared" / "data" / "a9a"
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
 METHODS = ("sgd", "adagrad", "ftrl")
@@ -333,7 +331,7 @@ def test_predict_of_examples_prints_a_probability_a_line(trained, monkeypatch, c
     code, out, _ = call(monkeypatch, capsys, "predict", str(folder / "out.npz"), path)
     assert code == 0
     said = np.array([float(line) for line in out.splitlines()])
-    labels = np.array([float(line.split()[0]) for line in open(path)])  # noqa: PTH123, SIM115
+    labels = np.array([float(line.split()[0]) for line in open(path)])  # noqa: SIM115
     loss = -np.log(np.where(labels > 0, said, 1 - said)).mean()
     assert loss == pytest.approx(figures["test"]["log_loss"], rel=1e-4)
 
@@ -392,10 +390,9 @@ SKLEARN_LOG_LOSS, SKLEARN_AUC = 0.324065, 0.902217
 @pytest.mark.parametrize(
     ("workers", "method"), [(1, "auto"), (2, "auto"), (4, "auto"), (1, "adagrad"), (1, "sgd")]
 )
-def test_a9a_with_defaults_equals_converged_solver(tmp_path, workers, method):
-    if not A9A.exists():
-        pytest.skip(f"no a9a at {A9A}")
-    options = ["--train", str(A9A / "a9a"), "--test", str(A9A / "a9a.t"), "--json"]
+def test_a9a_with_defaults_equals_converged_solver(tmp_path, data_dir, workers, method):
+    a9a = data_dir / "a9a"
+    options = ["--train", str(a9a / "a9a"), "--test", str(a9a / "a9a.t"), "--json"]
     options += ["--workers", str(workers), "--optimizer", method]
     with Run(tmp_path, "train", "logistic", *options) as run:
         assert run.wait() == 0, run.stderr

@@ -19,7 +19,8 @@ def documented_classes() -> list[tuple[str, type[Settings]]]:
     for name, cls in models.SETTINGS.items():
         names.setdefault(cls, []).append(name)
     sections: list[tuple[str, type[Settings]]] = list(ROLE_CLASSES)
-    sections.append(("Every model of sparse examples", SparseSettings))
+    if any(issubclass(cls, SparseSettings) for cls in names):
+        sections.append(("Every model of sparse examples", SparseSettings))
     sections += [(f"Model: {', '.join(which)}", cls) for cls, which in names.items()]
     return sections
 
