@@ -1,10 +1,16 @@
 """Sparse networks on clusters of real processes: the contract of models, files, predictions."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from model_mixin import ModelContract
+from processes import Cluster
+from test_cluster import figures_of
 
 from snailps.models.sparse.predict import Predictor, texts_of
 
@@ -84,3 +90,19 @@ def test_both_ways_give_the_same_model(tmp_path, in_flight):
 def test_auto_says_what_it_chose(tmp_path):
     figures = TestSparseNet().run(tmp_path, first_layer="auto", epochs=1, hidden=256)
     assert figures["examples"] == LINES
+
+
+def test_shipped_example_learns_what_its_page_says(tmp_path):
+    """examples/pairs.md: its data, its settings; nine in ten is all that there is to know."""
+    examples = Path(__file__).resolve().parent.parent / "examples"
+    code = re.search(r"```python\n(.*?)```", (examples / "pairs.md").read_text(), re.S).group(1)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+    lines = (examples / "pairs.conf").read_text().splitlines()
+    pairs = [line.partition(": ") for line in lines if line and not line.startswith("#")]
+    job = {key: value for key, _, value in pairs}
+    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * len(codes), master.stderr
+    figures = figures_of(master)
+    assert figures["test"]["accuracy"] > 0.88
+    assert Predictor(tmp_path / "out" / "pairs.npz").loss == "logistic"

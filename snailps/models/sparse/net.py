@@ -174,6 +174,13 @@ class Net(SparseWorker):
         evaluate.check_paths(settings.test)
 
     @classmethod
+    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+        """A tenth of an epoch over all workers, at most 8 MiB: blocks are cut into batches, and
+        what is under way comes to an end with each.
+        """
+        return max(512, min(BLOCK_BYTES, total_bytes // (10 * workers)))
+
+    @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
         """Biases are the dense layers'."""
         return False
