@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from twins import kernels as twin
 
@@ -63,7 +65,7 @@ class ReferenceNet:
             columns, sizes[0], access, hyper, 1, init_scale, seed, {1: 0, 2: 1, 3: 2}[access]
         )
         self.dense, self.states = [], []
-        for into, out in zip(sizes[:-1], sizes[1:], strict=True):
+        for into, out in itertools.pairwise(sizes):
             self._tensor(into * out, 1, (6 / (into + out)) ** 0.5, seed)
         self._tensor(sum(sizes), 0, 0.0, seed)
 
@@ -81,7 +83,7 @@ class ReferenceNet:
     def parameters(self):
         """Weight matrices, then a bias for each layer."""
         flat = [rows[:, :dim].reshape(-1)[:size] for rows, dim, size in self.states]
-        shapes = zip(self.sizes[:-1], self.sizes[1:], strict=True)
+        shapes = itertools.pairwise(self.sizes)
         weights = [one.reshape(shape) for one, shape in zip(flat[:-1], shapes, strict=True)]
         return weights, np.split(flat[-1], np.cumsum(self.sizes)[:-1])
 
@@ -127,7 +129,7 @@ class ReferenceNet:
         weights, biases = self.parameters()
         outputs = []
         x = z + biases[0]
-        for number, bias in enumerate(biases):
+        for number in range(len(biases)):
             last = number == len(biases) - 1
             if not last:
                 x = np.maximum(x, 0) if self.activation == "relu" else 1 / (1 + np.exp(-x))

@@ -1,4 +1,4 @@
-"""kernels.csr_product and csr_gradients against NumPy twins, in every build, and what they refuse."""
+"""kernels.csr_product and csr_gradients against NumPy twins, and what they refuse."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""FORWARD and BACKWARD as bytes: what a shard refuses, with which code, and what it then still does."""
+"""FORWARD and BACKWARD as bytes: what a shard refuses, with which code, and what it then does."""
 
 import struct
 

@@ -303,8 +303,8 @@ def test_forward_with_wrong_arrays_is_refused_in_words():
         ]:
             with pytest.raises(MisuseError, match=said):
                 client.forward_async(1, *bad, 2)
+        many = np.zeros(65_537, np.uint64)
         with pytest.raises(MisuseError, match="65,536 entries"):
-            many = np.zeros(65_537, np.uint64)
             client.forward_async(1, np.array([0, len(many)]), many, None, 2)
         with pytest.raises(RemoteError, match="rows of 2 floats here"):
             client.forward_async(1, ptr, keys, values, 3).wait()

@@ -3,12 +3,13 @@
     Z (m, h) -> + bias -> activation -> layers -> scores (m, outputs) -> loss
     dL/dscores -> the layers backwards -> gradients of weights and biases, dL/dZ
 
-Parameters are a weight matrix for each layer behind the first, then one array of all biases, those of
-the first layer included.  No rows, no sockets; racing workers each have copies.
+Parameters are a weight matrix for each layer behind the first, then one array of all biases, those
+of the first layer included.  No rows, no sockets; racing workers each have copies.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class Layers:
         X. Glorot, Y. Bengio, AISTATS 2010.
         """
         made = []
-        for number, (into, out) in enumerate(zip(self.sizes[:-1], self.sizes[1:], strict=True)):
+        for number, (into, out) in enumerate(itertools.pairwise(self.sizes)):
             scale = (6 / (into + out)) ** 0.5
             name = f"dense{number + 1}"
             made.append(
@@ -123,7 +124,7 @@ class Layers:
     def _forward(self, z: Floats, parameters: Sequence[Floats]) -> list[Floats]:
         """What each layer gives, the first one's activation first, the scores last."""
         edges = np.cumsum((0, *self.sizes))
-        biases = [parameters[-1][a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        biases = [parameters[-1][a:b] for a, b in itertools.pairwise(edges)]
         outputs = [self._active(z + biases[0])]
         for number, bias in enumerate(biases[1:], 1):
             x = outputs[-1] @ parameters[number - 1]

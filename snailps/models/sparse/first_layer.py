@@ -1,7 +1,7 @@
 """A network's sparse first layer, in two ways that give the same numbers.
 
-    servers   entries -> shards -> partial products -> Z;       dL/dZ -> shards, which step their rows
-    worker    keys -> PULL rows -> product here -> Z;           gradients of the rows -> PUSH
+    servers   entries -> shards -> partial products -> Z;    dL/dZ -> shards, which step their rows
+    worker    keys -> PULL rows -> product here -> Z;        gradients of the rows -> PUSH
 
 Each takes batches forth and back in the order of the calls, several under way at once.  Which one
 moves fewer bytes follows from the batches (`bytes_at_servers`, `bytes_at_worker`); no models here.
