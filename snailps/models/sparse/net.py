@@ -5,8 +5,8 @@
 
 Row k of table `TABLE` is what feature k adds to Z.  The dense layers are tensors, pulled for each
 batch, and their gradients pushed: so a worker keeps nothing, and the optimiser of all layers runs
-at the servers.  With `in_flight` 2 the next batch is on its way while this one is computed; its Z then
-lacks this batch's step.
+at the servers.  With `in_flight` 2 the next batch is on its way while this one is computed; its Z
+then lacks this batch's step.
 """
 
 from __future__ import annotations
