@@ -1,6 +1,9 @@
 """Products at the shards: FORWARD and BACKWARD over real sockets, against NumPy."""
 
+import contextlib
 import os
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +17,7 @@ from shards import (
     ADD,
     AVERAGE,
     FTRL,
+    JOB,
     LIMIT_S,
     SGD,
     UNIFORM,
@@ -21,8 +25,10 @@ from shards import (
     Shards,
 )  # fmt: skip
 
-from snailps.errors import MisuseError, RemoteError
+from snailps.errors import ConnectionLost, MisuseError, RemoteError
 from snailps.kernels import WIRE_TYPES
+from snailps.transport._client import Client
+from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 
 HYPER = (0.1, 1e-6, 0.9, 0.999, 0.001, 0.01, 1.0)
 STATE = {ADD: 0, SGD: 0, ADAGRAD: 1, ADAM: 2, FTRL: 2}
@@ -281,6 +287,110 @@ def test_ninth_batch_under_way_takes_the_place_of_the_first_and_none_is_lost():
         client.flush()
         assert client.pull(1, key, np.empty((1, 1), np.float32))[0, 0] == 10
         assert client.counters()["batches_forgotten"] > 0
+
+
+class Scripted:
+    """A shard played by the test: it sees each frame of the client and answers as it likes."""
+
+    def __init__(self, dim=400):
+        self.dim, self.life = dim, 0
+        self.pairs = [socket.socketpair() for _ in range(3)]
+        for _, theirs in self.pairs:
+            theirs.settimeout(LIMIT_S)
+        self.client = Client(self.connect, ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
+        self.client.start()
+        self.begin()
+
+    def connect(self, shard):
+        return self.pairs[self.life][0].detach()
+
+    def begin(self):
+        """Listens to the connection made last."""
+        self.sock, self.decoder, self.frames = self.pairs[self.life][1], FrameDecoder(), []
+
+    def drop(self):
+        """Loses the connection; the client makes the next one."""
+        old = self.sock
+        self.life += 1
+        self.begin()
+        old.close()
+
+    def take(self, count):
+        """The next frames: (kind, request, seq, first, count, options)."""
+        while len(self.frames) < count:
+            self.frames += self.decoder.feed(self.sock.recv(1 << 16))
+        taken, self.frames = self.frames[:count], self.frames[count:]
+        return [self.told(frame) for frame in taken]
+
+    @staticmethod
+    def told(frame):
+        seq, batch, _, first, count, _, _, options, _, _ = struct.unpack_from(
+            "<QQIIIIIIfI", frame.body
+        )
+        assert batch == 1
+        return Kind(frame.kind).name, frame.request, seq, first, count, options & 3
+
+    def answer(self, part):
+        kind, request, _, _, count, _ = part
+        body = np.ones((count, self.dim), "<f4").tobytes() if kind == "FORWARD" else b""
+        self.sock.sendall(encode_frame(Frame(Kind(Kind[kind] + 1), body, request=request)))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.client.close()
+        for ours, theirs in self.pairs:
+            ours.close()
+            theirs.close()
+
+
+def test_new_connection_gets_a_batch_from_its_beginning_and_the_number_stays():
+    """Lost between the two parts of a backward: all of the batch again, quietly, then the part."""
+    keep, quiet = 1, 2
+    with Scripted() as shard:
+        ptr = np.arange(81, dtype=np.int64)
+        forward = shard.client.forward_async(1, ptr, np.arange(80, dtype=np.uint64), None, 400)
+        parts = shard.take(2)
+        assert [part[3:] for part in parts] == [(0, 40, keep), (40, 40, keep)]
+        shard.answer(parts[0])
+        shard.drop()  # one part is answered, one is open
+        again = shard.take(2)
+        assert again == [("FORWARD", 0, 0, 0, 40, keep | quiet), parts[1]]
+        shard.answer(parts[1])
+        assert np.array_equal(forward.wait(), np.ones((80, 400)))
+        backward = shard.client.backward_async(forward, np.ones((80, 400), np.float32))
+        first, last = shard.take(2)
+        assert [first[3:], last[3:]] == [(0, 40, 0), (40, 40, 0)]
+        shard.answer(first)
+        shard.drop()
+        again = shard.take(4)
+        assert again[:2] == [("FORWARD", 0, 0, at, 40, keep | quiet) for at in (0, 40)]
+        assert again[2] == ("BACKWARD", 0, last[2], 0, 40, 0)
+        assert again[3] == last
+        shard.answer(last)
+        backward.wait()
+
+
+def test_shard_that_always_forgets_ends_the_client_in_words():
+    refusal = b'{"code":"batch","text":"batch 1 is not known here"}'
+    with Scripted() as shard:
+        shard.pairs += [socket.socketpair() for _ in range(12)]
+        one = np.arange(2, dtype=np.int64), np.zeros(1, np.uint64), None
+        forward = shard.client.forward_async(1, *one, 400)
+        shard.answer(shard.take(1)[0])
+        forward.wait()
+        backward = shard.client.backward_async(forward, np.ones((1, 400), np.float32))
+        told = shard.take(1)[0]
+        with contextlib.suppress(TimeoutError, OSError):
+            while True:
+                before, shard.life = shard.sock, shard.life + 1  # where it will connect to next
+                before.sendall(encode_frame(Frame(Kind.ERROR, refusal, request=told[1])))
+                shard.begin()
+                shard.sock.settimeout(3.0)
+                assert shard.take(2)[1] == told
+        with pytest.raises(ConnectionLost, match="again and again without answering"):
+            backward.wait()
 
 
 # --- misuse --------------------------------------------------------------------------------------
