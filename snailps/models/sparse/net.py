@@ -324,7 +324,7 @@ class Net(SparseWorker):
             batch.labels[first:last],
             batch.weights[first:last],
         )
-        self._settle(8 * (1 + len(tensors)))
+        self._settle(2 * (1 + len(tensors)))
         self._pushes.append(way.back(dz))
         for tensor, gradient in zip(tensors, gradients, strict=True):
             self._pushes.append(
