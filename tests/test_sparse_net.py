@@ -178,6 +178,21 @@ def test_other_methods_and_losses_are_those_of_the_reference(optimizer, loss):
         assert close(setup.rows(), reference.first.rows[:, :12], 2e-3)
 
 
+def test_narrow_rows_train_nearly_the_same():
+    """float16 forth and back, gradients scaled; adagrad would see any that vanish."""
+    data = examples()
+    with Setup(first_layer="servers", wire="float16") as setup:
+        reference = setup.reference()
+        figures = setup.train(libsvm(*data))
+        losses = reference.train(list(batches(data, 50)))
+        assert figures["loss"] == pytest.approx(np.dot(losses, [50, 50, 50, 50, 20]), rel=1e-2)
+        assert close(setup.rows(), reference.first.rows[:, :12], 0.1)
+        before = setup.client.counters()["bytes_in"]
+        way = setup.model._start(Entries(*next(batches(data, 50))[:3]))
+        way.wait()
+        assert setup.client.counters()["bytes_in"] - before < 50 * 12 * 4 * 2  # float32's
+
+
 def test_servers_that_forget_every_batch_change_nothing():
     data = examples()
     found = []
@@ -267,6 +282,7 @@ def test_both_ways_see_the_same_product():
     [
         ({"optimizer": "add"}, "does not fit Net"),
         ({"l1": 1.0}, "l1: 1 needs optimizer ftrl"),
+        ({"batch_size": 1 << 16, "hidden": ("400",)}, "2 batches of 65,536 rows of 400 floats"),
         ({"test": ("nowhere.svm",)}, "nowhere.svm does not exist"),
     ],
 )

@@ -24,8 +24,18 @@ from snailps.roles.loading import load_named
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.wires import Wires
 from snailps.transport._client import Client, Forward, Pending
+from snailps.transport.frame import BATCHES_BYTES
 
-__all__ = ["Block", "Forward", "Pending", "Results", "Surveyor", "Worker", "load_class"]
+__all__ = [
+    "BATCHES_BYTES",
+    "Block",
+    "Forward",
+    "Pending",
+    "Results",
+    "Surveyor",
+    "Worker",
+    "load_class",
+]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -443,7 +453,8 @@ class Worker:
         values : numpy.ndarray, optional
             float32 (nnz,); None: all are 1.
         keep : bool
-            `backward` will follow.  The shards keep up to 8 such batches of this worker.
+            `backward` will follow.  Each shard keeps up to 8 such batches of this worker, and up
+            to `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
 
         Raises
         ------

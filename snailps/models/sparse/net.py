@@ -43,7 +43,7 @@ from snailps.models.sparse.worker import (
     batch_reader,
 )
 from snailps.roles.tables import DIM_MAX, Table, Tensor
-from snailps.roles.worker import Block, Pending, Results
+from snailps.roles.worker import BATCHES_BYTES, Block, Pending, Results
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,13 @@ class Net(SparseWorker):
                     f"{name}: {getattr(settings, name):g} needs optimizer ftrl, got "
                     f"{settings.method}: set {name}: 0, or use ftrl"
                 )
+        kept = 4 * settings.batch_size * settings.layers.sizes[0] * settings.in_flight
+        if settings.first_layer != "worker" and kept > BATCHES_BYTES // 2:
+            raise ConfigError(
+                f"batch_size: {settings.in_flight} batches of {settings.batch_size:,} rows of "
+                f"{settings.layers.sizes[0]:,} floats are {kept >> 20:,} MiB at each server, limit "
+                f"{BATCHES_BYTES >> 21:,}: make them smaller, or set first_layer: worker"
+            )
         evaluate.check_paths(settings.test)
 
     @classmethod
