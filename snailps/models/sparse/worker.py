@@ -41,7 +41,7 @@ numbers of features and copies of rows no longer fit in the cores' caches."""
 EPS = 1e-8
 """AdaGrad's, as tables have it unless they say otherwise."""
 CURVATURE = 0.2
-"""Of a feature of value 1, an example: P(yes) P(no) where most predictions say something."""
+"""Of an example's log loss: P(yes) P(no) where most predictions say something."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 RATE_LEAST = 1e-9
 """Where a rate falls to 0: kernels divide by it."""
@@ -306,23 +306,44 @@ class SparseWorker(Worker):
         return base
 
     def _share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
-        """Takes from differences of weights what several workers would go too far together.
+        """Takes from the differences what several workers would go too far together.
 
-        A squared gradient is what the loss bends by, on average, where predictions are right; so
-        AdaGrad's own sums say how far a block brings a weight: see `share_of_delta`.  FTRL's sums
-        do that by themselves: weights follow from sums of gradients over roots of sums of squares.
+        An example's residual falls by its bend times the steps of *all* its features.  So a row
+        that c examples of the block have goes ``rate * bend * squares * c`` of the way to where
+        the workers all want it, see `share_of_delta`; less one example, because a row that only one
+        has is likely to be in no other worker's block, and then its difference is needed whole.
         """
         dim, method = self._dim, self.settings.method
+        count = np.bincount(batch.places, minlength=len(rows))
+        if batch.bias >= 0:
+            count[batch.bias] = len(batch)
+        squares = float(np.dot(batch.values, batch.values)) / len(batch) + (batch.bias >= 0)
+        step = rate * self._bend(batch, delta) * squares
+        steps = (np.maximum(count - 1, 0) * step).astype(np.float32)[:, None]
         if method == "adagrad":
-            steps = delta[:, dim:] * rate / np.sqrt(rows[:, dim:] + EPS)
-        elif method == "sgd":
-            squares = np.bincount(batch.places, batch.values.astype(np.float64) ** 2, len(rows))
-            if batch.bias >= 0:
-                squares[batch.bias] = len(batch)
-            steps = (squares * (CURVATURE * rate)).astype(np.float32)[:, None]
-        else:
-            return
-        delta[:, :dim] *= share_of_delta(steps, self.workers)
+            steps = steps / (np.sqrt(rows[:, dim:]) + np.float32(EPS))
+        elif method == "ftrl":
+            steps = steps / (np.sqrt(rows[:, 2 * dim :]) + np.float32(self.settings.beta))
+        weights = delta[:, :dim] * (share_of_delta(steps, self.workers) - 1)
+        delta[:, :dim] += weights
+        if method == "ftrl":  # the shards make weights of z and n: these have to say the same
+            s = self.settings
+            wanted = rows[:, :dim] + weights
+            root = (s.beta + np.sqrt(rows[:, 2 * dim :])) / s.lr + s.l2
+            z = -wanted * root - s.l1 * np.sign(wanted)
+            delta[:, dim : 2 * dim] += np.where(wanted == 0, 0, z - rows[:, dim : 2 * dim])
+
+    def _bend(self, batch: Batch, delta: Floats) -> float:
+        """Mean second derivative of an example's loss by its score.
+
+        Where predictions are right on average, that of the logistic losses is the mean square of
+        the gradients, which the bias has summed up.
+        """
+        if self.loss_of(self.settings) == "squared":
+            return 1.0
+        if batch.bias < 0 or self.settings.method == "sgd":
+            return CURVATURE
+        return float(delta[batch.bias, -self._dim :].mean()) / len(batch)
 
     def _settle(self, kept: int) -> None:
         """Waits for all pushes but the newest `kept`, and takes their arrays back."""
