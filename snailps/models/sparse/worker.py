@@ -6,8 +6,8 @@
 
 Rows lie in table `TABLE`, `dim` weights and the state of the optimiser behind them; it runs here,
 and what is pushed adds up (sgd, adagrad, ftrl).  What a row means and what a step is, a subclass
-says: `tables`, `train_part`, `scores`.  That prefetched rows may lack own deltas, and why never
-more than two, is as in `local_sgd`.
+says: `tables`, `train_part`, `scores`.  Prefetched rows may lack own differences, which are added
+when they arrive.
 """
 
 from __future__ import annotations
@@ -204,7 +204,9 @@ class SparseWorker(Worker):
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
         self._bases = Shelf(lambda n: np.empty((n, width), np.float32))
         self._locals = Shelf(lambda n: np.empty((n, width), np.float32))
-        self._pushes: list[Pending] = []  # of the last two blocks, oldest first
+        # A lone worker need not fear stale rows, and then pulls have a block's training to arrive.
+        self.prefetch = 2 if self.workers == 1 else 1
+        self._pushes: list[Pending] = []  # the last ones, oldest first; see `_arrived`
         self._reader = batch_reader(
             s,
             threads=self.threads,
@@ -289,12 +291,17 @@ class SparseWorker(Worker):
         return sum(loss for loss, _ in results), sum(weight for _, weight in results)
 
     def _arrived(self, pull: Pending) -> Floats:
-        """Rows that were pulled, with what own pushes added since they were read."""
+        """Rows that were pulled, with what own pushes added since they were read.
+
+        The pull was called when the training of the block `prefetch` before this one had begun, and
+        thus all pushes were done but that of the block before that one.  So they lack at most that
+        one and the `prefetch` that followed.
+        """
         base = pull.wait()
         corrected = 0
         for push in self._pushes:
             corrected += self.correct(pull, push)
-        self._settle(1)  # the older one was done before the pull of any later block was called
+        self._settle(self.prefetch)
         if corrected and self.settings.method == "ftrl":
             s = self.settings
             self.in_threads(
