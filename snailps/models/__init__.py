@@ -1,7 +1,7 @@
 """The models that come with snailps, each a `Worker` subclass and its settings."""
 
 from snailps.config import JobSettings
-from snailps.models.classifier import ClassifierSettings
+from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.sparse.linear import LinearSettings
 from snailps.models.sparse.net import NetSettings
 from snailps.models.word_vectors import WordVectorSettings
