@@ -44,6 +44,9 @@ ctypedef struct RowOps:
     # difference of whole rows, weights and state; NULL where differences do not add up.
     RowStep apply[ACCESS_NUM]
     RowStep add_state[ACCESS_NUM]
+    # out += sum of coef[k] * rows[k], in this order, dim floats each; `out` is none of the rows.
+    void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out,
+                uint32_t dim) noexcept nogil
 
 
 cdef inline uint32_t state_floats_of(int access, uint32_t dim) noexcept nogil:

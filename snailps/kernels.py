@@ -39,8 +39,12 @@ __all__ = [
     "bag_means",
     "builds_available",
     "copy_rows",
+    "csr_gradients",
+    "csr_product",
+    "ftrl_weights",
     "init_row",
     "init_state_row",
+    "linear_scores",
     "load",
     "narrow_owing_rows",
     "narrow_rows",
@@ -50,6 +54,7 @@ __all__ = [
     "subtract_rows",
     "take_rows",
     "train_labels",
+    "train_linear",
     "train_words",
     "widen_rows",
     "wire_ops",
@@ -157,6 +162,7 @@ apply_row = _chosen.apply_row
 add_state_row = _chosen.add_state_row
 init_state_row = _chosen.init_state_row
 train_labels = _chosen.train_labels
+train_linear = _chosen.train_linear
 train_words = _chosen.train_words
 subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at
@@ -164,10 +170,14 @@ copy_rows = _chosen.copy_rows
 settle_rows = _chosen.settle_rows
 take_rows = _chosen.take_rows
 bag_means = _chosen.bag_means
+ftrl_weights = _chosen.ftrl_weights
+linear_scores = _chosen.linear_scores
 wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows
 widen_rows = _chosen.widen_rows
 narrow_owing_rows = _chosen.narrow_owing_rows
+csr_product = _chosen.csr_product
+csr_gradients = _chosen.csr_gradients
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:
