@@ -402,4 +402,4 @@ def test_a9a_with_defaults_equals_converged_solver(tmp_path, data_dir, workers, 
         test = json.loads(run.stdout)["test"]
     assert test["log_loss"] == pytest.approx(SKLEARN_LOG_LOSS, abs=0.002)
     assert test["auc"] == pytest.approx(SKLEARN_AUC, abs=0.002)
-    assert test["calibration"] == pytest.approx(1, abs=0.02)
+    assert test["calibration"] == pytest.approx(1, abs=0.03)
