@@ -300,6 +300,19 @@ def add_rows_at(target: Floats, index: Ints, values: Floats) -> None:
 def copy_rows(src: Floats, dst: Floats) -> None:
     """``dst[i, :dim] = src[i]`` and zeros behind; src float32[n, dim], dst float32[n, stride]."""
 
+def take_rows(kept: Floats, index: Ints, rows: Floats) -> None:
+    """``rows[i] = kept[index[i]]``; kept float32[n, stride], rows float32[k, stride].
+
+    index int32[k] in 0..n-1 (ValueError otherwise).  Releases the GIL.
+    """
+
+def settle_rows(kept: Floats, index: Ints, rows: Floats) -> None:
+    """``kept[index[i]], rows[i] = rows[i], rows[i] - kept[index[i]]``: rows in, differences out.
+
+    kept float32[n, stride], index int32[k] in 0..n-1 (ValueError otherwise), each at most once;
+    rows float32[k, stride].  Releases the GIL; threads may work on different indices at once.
+    """
+
 def bag_means(inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats) -> None:
     """``out[w] = mean of inputs[bag_rows[bag_ptr[w]:bag_ptr[w + 1]], :dim]``: a word's vector.
 

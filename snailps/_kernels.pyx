@@ -28,7 +28,7 @@ from snailps._linear cimport LOGISTIC, MULTINOMIAL, STEP_ADAGRAD, STEP_FTRL, STE
 from snailps._linear cimport LinearJob, LinearScratch, scores_of, train_examples, weights_of
 from snailps._wire cimport *
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
-from snailps._words cimport lay_out, train
+from snailps._words cimport lay_out, prefetch_row, train
 
 import numpy as np
 
@@ -66,6 +66,7 @@ cdef extern from "<stdlib.h>" nogil:
 cdef enum:
     C_DIM_MAX = 65536
     C_WINDOW_MAX = 256
+    C_ROWS_AHEAD = 8        # rows, whose places are known, asked for ahead
 
 cdef uint64_t GOLDEN = <uint64_t>0x9E3779B97F4A7C15
 
@@ -471,6 +472,51 @@ def copy_rows(const float[:, ::1] src, float[:, ::1] dst):
             if dim:
                 memcpy(to + i * stride, a + i * dim, dim * sizeof(float))
             memset(to + i * stride + dim, 0, (stride - dim) * sizeof(float))
+
+
+cdef object check_kept(const float[:, ::1] kept, const int32_t[::1] index,
+                       const float[:, ::1] rows):
+    cdef Py_ssize_t n = rows.shape[0]
+    if index.shape[0] != n or kept.shape[1] != rows.shape[1]:
+        raise ValueError(f"rows ({n} x {rows.shape[1]}) must have a row for each of "
+                         f"{index.shape[0]} indices and be as wide as kept ({kept.shape[1]})")
+    if n and not in_range(&index[0], n, 0, kept.shape[0]):
+        raise ValueError(f"index must lie in 0..{kept.shape[0] - 1}, the rows of kept")
+
+
+def take_rows(const float[:, ::1] kept, const int32_t[::1] index, float[:, ::1] rows):
+    cdef Py_ssize_t i, n = rows.shape[0], stride = rows.shape[1]
+    check_kept(kept, index, rows)
+    if n == 0 or stride == 0:
+        return
+    cdef const float *src = &kept[0, 0]
+    cdef float *to = &rows[0, 0]
+    with nogil:
+        for i in range(n):
+            if i + C_ROWS_AHEAD < n:
+                prefetch_row(src + index[i + C_ROWS_AHEAD] * stride, stride)
+            memcpy(to + i * stride, src + index[i] * stride, stride * sizeof(float))
+
+
+def settle_rows(float[:, ::1] kept, const int32_t[::1] index, float[:, ::1] rows):
+    cdef Py_ssize_t i, d, n = rows.shape[0], stride = rows.shape[1]
+    check_kept(kept, index, rows)
+    if n == 0 or stride == 0:
+        return
+    cdef float *old = &kept[0, 0]
+    cdef float *new = &rows[0, 0]
+    cdef float *row
+    cdef float value
+    with nogil:
+        for i in range(n):
+            if i + C_ROWS_AHEAD < n:
+                prefetch_row(old + index[i + C_ROWS_AHEAD] * stride, stride)
+            row = old + index[i] * stride
+            for d in range(stride):
+                value = new[d]
+                new[d] = value - row[d]
+                row[d] = value
+            new += stride
 
 
 def bag_means(const float[:, ::1] inputs, bag_ptr, const int32_t[::1] bag_rows,

@@ -48,7 +48,9 @@ __all__ = [
     "narrow_rows",
     "padded",
     "row_ops",
+    "settle_rows",
     "subtract_rows",
+    "take_rows",
     "train_labels",
     "train_linear",
     "train_words",
@@ -163,6 +165,8 @@ train_words = _chosen.train_words
 subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at
 copy_rows = _chosen.copy_rows
+settle_rows = _chosen.settle_rows
+take_rows = _chosen.take_rows
 bag_means = _chosen.bag_means
 ftrl_weights = _chosen.ftrl_weights
 linear_scores = _chosen.linear_scores

@@ -17,7 +17,8 @@ from snailps.data.stdlib_prose import write_prose
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
 from snailps.models import classifier
-from snailps.models.classifier import Classifier, ClassifierSettings, pack_summary, unpack_summary
+from snailps.models.classifier import Classifier, pack_summary, unpack_summary
+from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
@@ -165,6 +166,19 @@ def test_train_of_several_workers_exchanges_label_rows_within_a_block(make, monk
     assert asked == ["input", "output"]
 
 
+def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(make):
+    model = make(replace(SMALL, word_ngrams=2, lr=0.5), threads=2)
+    for number in range(4):
+        train(model, TEXT, number)
+    model.finish()
+    batch = model.prepare(block_of(TEXT))
+    for kept, lent, table in zip(model._kept, batch.rows, ("input", "output"), strict=True):
+        assert lent.pull is None
+        rows = kept._rows[lent.places, :8]
+        np.testing.assert_allclose(rows, model.pull(table, lent.keys), rtol=1e-5, atol=1e-6)
+        assert rows.any()
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"the cat\n", b"__label__pet\n", b"__label__x cat\n"])
 def test_train_on_a_block_without_anything_to_learn_counts_it_and_moves_nothing(make, data):
     model = make(text=TEXT.replace(b"\n", b" "))  # without a </s>
@@ -181,18 +195,34 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
     model = make(replace(SMALL, word_ngrams=2))
     batches = [model.prepare(block_of(TEXT))]
     model._places = None  # as for very many buckets: by sorting
+    model._seen.clear()
     batches.append(model.prepare(block_of(TEXT)))
     numbered = []
     for batch in batches:
-        keys = batch.copies.keys["input"]
+        keys = batch.rows[0].keys
         assert len(set(keys.tolist())) == len(keys)
         numbered.append(keys[batch.lines.features].tolist())
-        for pull in batch.copies.pulls:
-            pull.wait()
+        for lent in batch.rows:
+            if lent.pull is not None:
+                lent.pull.wait()
     assert numbered[0] == numbered[1]
     words = [key for key in numbered[0] if key < BUCKET_KEY]
     assert max(words) == model._words - 1
     assert all(0 <= key - BUCKET_KEY < 1000 for key in set(numbered[0]) - set(words))
+
+
+@pytest.mark.parametrize(("bytes_max", "reads"), [(1 << 20, 1), (10, 3)])
+def test_prepare_reads_a_block_once_while_there_is_room(make, monkeypatch, bytes_max, reads):
+    monkeypatch.setattr(classifier, "SEEN_BYTES_MAX", bytes_max)
+    model = make(replace(SMALL, word_ngrams=2))
+    found = []
+    for epoch in range(3):
+        block = replace(block_of(TEXT), read=lambda: found.append(epoch) or TEXT)  # noqa: B023
+        block.prepared = model.prepare(block)
+        assert model.train(block)["examples"] == 15
+    assert len(found) == reads
+    other = model.prepare(replace(block_of(TEXT[: len(TEXT) // 5]), start=1))
+    assert len(other.lines.label_ptr) == 1 + 4
 
 
 def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make):
@@ -203,8 +233,8 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
     labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
     assert batch.output_keys[batch.lines.labels].tolist() == labels.tolist()
     assert len(batch.noise) == 4
-    for pull in batch.copies.pulls:
-        pull.wait()
+    for lent in batch.rows:
+        lent.pull.wait()
 
 
 def test_train_with_one_label_only_and_sampling_ends(make):

@@ -5,6 +5,7 @@ from cluster_models import COUNTER, write_numbers
 
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
+from snailps.data._text import WordCounter
 from snailps.errors import ConfigError, DataError, ProtocolError
 from snailps.roles.job import RATE_WINDOW_S, Job, block_seed
 from snailps.transport import messages
@@ -228,3 +229,46 @@ def test_block_seed_of_different_leases_differs_and_fits_64_bits():
     assert len(seeds) == 4000
     assert all(0 <= seed < 1 << 64 for seed in seeds)
     assert block_seed(1, 0) == block_seed(1, 0)
+
+
+# --- blocks once the survey is known ----------------------------------------------------------
+
+SURVEYED = {"worker_class": "snailps.models.word_vectors:WordVectors", "min_count": "1"}
+
+
+def surveyed(make, tmp_path, **settings):
+    """A job of word vectors behind its survey; and how many blocks that had."""
+    words = [b"word%04d" % (i * i % 7919) for i in range(20_000)]
+    (tmp_path / "words.txt").write_bytes(b" ".join(words))
+    job = make(input=str(tmp_path / "words.txt"), **SURVEYED, **settings)
+    job.begin_pass("survey")
+    counter = WordCounter()
+    counter.count((tmp_path / "words.txt").read_bytes())
+    size = job.ledger.size
+    for at in range(size):
+        assert job.lease(7).number == at
+        part = counter if at == 0 else WordCounter()
+        job.done(messages.Done("survey", at, 1, 1.0, {}, part.dump()), 7)
+    job.end_pass()
+    job.end_survey()
+    job.begin_pass("train")
+    return job, size
+
+
+def test_job_with_rows_beyond_the_memory_of_a_worker_cuts_smaller_blocks(make, tmp_path):
+    job, counted = surveyed(make, tmp_path, dim="1000", worker_memory="1M", epochs="1")
+    assert job.ledger.size > 2 * counted
+    blocks = [job.ledger.entry(i).block for i in range(job.ledger.size)]
+    assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
+    assert blocks[-1].stop == job.total_bytes
+
+
+@pytest.mark.parametrize("settings", [{}, {"worker_memory": "1M", "block_bytes": "50000"}])
+def test_job_with_memory_enough_or_a_size_of_the_users_keeps_its_blocks(make, tmp_path, settings):
+    job, counted = surveyed(make, tmp_path, dim="1000", epochs="1", **settings)
+    assert job.ledger.size == counted
+
+
+def test_job_started_after_the_survey_still_tells_workers_of_it(make, tmp_path):
+    job, _ = surveyed(make, tmp_path)
+    assert job.start_message(1).survey

@@ -17,7 +17,8 @@ from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.linear import Linear, LinearSettings
+from snailps.models.sparse.linear import Linear
+from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor, texts_of
 from snailps.models.sparse.worker import TABLE
 from snailps.roles.wires import Wires

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from snailps import JobSettings, kernels
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.classifier import Classifier, ClassifierSettings, pack_summary
+from snailps.models.classifier import Classifier, pack_summary
+from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.local_sgd import LocalSgd, Shelf, share_of_delta
 from snailps.roles.worker import Block
 

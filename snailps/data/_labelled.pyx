@@ -18,9 +18,17 @@ from snailps.data._subwords cimport bag_of, fnv_hash
 from snailps.data._text cimport BATCH, Lexicon, Token, prefetch, read_token, scan, table_find
 
 from snailps.data._subwords import check_settings
+from snailps.data.words import PackedWords
 
 cdef enum:
     C_GRAM_MAX = 64         # longest word n-gram
+    NUMBER_AHEAD = 24       # ids whose places are asked for before they are needed
+
+cdef extern from *:
+    """
+    #define snail_fetch_place(p) __builtin_prefetch((p), 1, 3)
+    """
+    void fetch "snail_fetch_place"(const void *p) noexcept nogil
 
 # fastText's multiplier of word n-grams.
 cdef uint64_t GRAM_STEP = 116049371
@@ -210,7 +218,7 @@ cdef class LineReader:
             raise ValueError("expected a label_prefix of at least one byte, got none")
         hashes = word_ngrams > 1 or maxn > 0
         check_settings(minn, maxn if maxn > 0 else int(hashes), bucket, len(words))
-        self.lexicon = Lexicon([*words, *labels])
+        self.lexicon = Lexicon(PackedWords.of(words) + PackedWords.of(labels))
         self.prefix = label_prefix
         self.rules.prefix = <const uint8_t *>self.prefix
         self.rules.prefix_size = len(label_prefix)
@@ -315,6 +323,8 @@ def number_rows(int32_t[::1] ids not None, int32_t[::1] place not None):
     cdef int32_t[::1] out = different
     with nogil:
         for i in range(n):
+            if i + NUMBER_AHEAD < n:    # an address outside is harmless
+                fetch(&place[0] + ids[i + NUMBER_AHEAD])
             id = ids[i]
             if id < 0 or id >= most:
                 bad = i

@@ -13,9 +13,12 @@ TACL 5, 2017.  Hash: FNV-1a, 32 bits (G. Fowler, L. C. Noll, K.-P. Vo), with fas
 byte is taken as signed, kept because its published models depend on it.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 import numpy as np
+
+from snailps.data.words import PackedWords
 
 SENTENCE_END = b"</s>"
 
@@ -78,6 +81,11 @@ cdef int64_t bag_of(const uint8_t *word, Py_ssize_t length, int minn, int maxn, 
                 found += 1
             n += 1
     return found
+
+
+cdef inline bint is_end(const uint8_t *word, Py_ssize_t length) noexcept nogil:
+    """Whether this is `</s>`, which has no n-grams."""
+    return length == 4 and memcmp(word, b"</s>", 4) == 0
 
 
 def check_settings(minn, maxn, bucket, nwords):
@@ -161,19 +169,16 @@ def subwords_csr(words, int minn, int maxn, int64_t bucket):
     indptr = np.arange(nwords + 1, dtype=np.int64)
     if maxn == 0:
         return indptr, np.arange(nwords, dtype=np.int32)
-    lengths = np.fromiter(map(len, words), dtype=np.int64, count=nwords)
-    joined = b"".join(words)
-    starts = np.concatenate(([0], np.cumsum(lengths)))
-    plain = np.fromiter((word == SENTENCE_END for word in words), dtype=np.uint8, count=nwords)
-    cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(joined)
-    cdef const int64_t[::1] start = starts
-    cdef const uint8_t[::1] alone = plain
+    packed = PackedWords.of(words)
+    cdef const uint8_t[::1] joined = packed.text
+    cdef const uint8_t *text = &joined[0] if joined.shape[0] else NULL
+    cdef const uint64_t[::1] start = packed.starts
     cdef int64_t[::1] bag = indptr
     cdef int64_t i
     with nogil:
         for i in range(nwords):
             bag[i + 1] = bag[i] + 1
-            if not alone[i]:
+            if not is_end(text + start[i], start[i + 1] - start[i]):
                 bag[i + 1] += bag_of(text + start[i], start[i + 1] - start[i], minn, maxn,
                                      <uint32_t>bucket, 0, NULL)
     ids = np.empty(indptr[nwords], dtype=np.int32)
@@ -181,7 +186,7 @@ def subwords_csr(words, int minn, int maxn, int64_t bucket):
     with nogil:
         for i in range(nwords):
             out[bag[i]] = <int32_t>i
-            if not alone[i]:
+            if not is_end(text + start[i], start[i + 1] - start[i]):
                 bag_of(text + start[i], start[i + 1] - start[i], minn, maxn, <uint32_t>bucket,
                        <int32_t>nwords, &out[bag[i] + 1])
     return indptr, ids

@@ -178,4 +178,5 @@ cdef inline int64_t table_add(WordTable *table, const Token *token) noexcept nog
 
 cdef class Lexicon:
     cdef WordTable table
+    cdef object packed          # keeps alive what the table borrows
     cdef int64_t end_id         # of `</s>`, -1 if it is no word

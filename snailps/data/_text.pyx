@@ -8,10 +8,10 @@ Counts agree with fastText's (version 0.9) to the last one.  No files, no vocabu
 counts, order), no subwords: those are `blocks`, `vocabulary` and `_subwords`.  The loops over text
 run without the GIL; the Python classes only check, grow and hand out.
 """
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 import threading
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from snailps._hash cimport hash_key, mix64
 from snailps.data.packing import pack, unpack
+from snailps.data.words import PackedWords
 from snailps.errors import DataError
 
 SENTENCE_END = b"</s>"
@@ -36,11 +37,8 @@ read_token(END_TEXT, 4, &END)
 cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) except -1:
     """Makes room for so many more words and bytes; at least doubles what it has to enlarge."""
     cdef void *memory
-    cdef uint64_t slots_num, size
+    cdef uint64_t size
     cdef int64_t words_max
-    cdef Slot *slots
-    cdef Token token
-    cdef int64_t i
     size = table.arena_used + arena_bytes
     if table.arena == NULL or size > table.arena_size:
         size = max(size, 2 * table.arena_size)
@@ -57,28 +55,51 @@ cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) ex
     words_max = 1024
     while words_max < table.words + words:
         words_max *= 2
-    slots_num = 2 * <uint64_t>words_max
     memory = realloc(table.starts, (words_max + 1) * sizeof(uint64_t))
     if memory == NULL:
         raise MemoryError(f"no memory for a table of {words_max} words")
     table.starts = <uint64_t *>memory
     table.starts[0] = 0
-    slots = <Slot *>calloc(slots_num, sizeof(Slot))
-    if slots == NULL:
-        raise MemoryError(f"no memory for a table of {words_max} words")
-    free(table.slots)
-    table.slots = slots
-    table.slot_mask = slots_num - 1
     table.words_max = words_max
+    slots_make(table)
     with nogil:
-        for i in range(table.words):
-            read_token(table.arena + table.starts[i],
-                       table.starts[i + 1] - table.starts[i], &token)
-            slots = &table.slots[slot_of(table, &token)]
-            slots.prefix = token.prefix
-            slots.tag = tag_of(&token)
-            slots.id_plus_1 = <int32_t>(i + 1)
+        slots_fill(table)
     return 0
+
+
+cdef int slots_make(WordTable *table) except -1:
+    """Empty slots for `words_max` words, in place of those that there are."""
+    cdef uint64_t slots_num = 2
+    cdef void *memory
+    while slots_num < 2 * <uint64_t>table.words_max:
+        slots_num *= 2
+    memory = calloc(slots_num, sizeof(Slot))
+    if memory == NULL:
+        raise MemoryError(f"no memory for a table of {table.words_max} words")
+    free(table.slots)
+    table.slots = <Slot *>memory
+    table.slot_mask = slots_num - 1
+    return 0
+
+
+cdef int64_t slots_fill(WordTable *table) noexcept nogil:
+    """Enters all words; -1, or the first that is empty, holds a separator or was there before."""
+    cdef Token token
+    cdef Py_ssize_t length
+    cdef Slot *slot
+    cdef int64_t i
+    for i in range(table.words):
+        length = table.starts[i + 1] - table.starts[i]
+        if (length == 0
+                or read_token(table.arena + table.starts[i], length, &token) != length):
+            return i
+        slot = &table.slots[slot_of(table, &token)]
+        if slot.id_plus_1:
+            return i
+        slot.prefix = token.prefix
+        slot.tag = tag_of(&token)
+        slot.id_plus_1 = <int32_t>(i + 1)
+    return -1
 
 
 cdef void table_free(WordTable *table) noexcept nogil:
@@ -86,6 +107,14 @@ cdef void table_free(WordTable *table) noexcept nogil:
     free(table.starts)
     free(table.arena)
     memset(table, 0, sizeof(WordTable))
+
+
+cdef int copy_words(const WordTable *table, uint8_t[::1] text, uint64_t[::1] starts) except -1:
+    """Copies the words' bytes and where each begins."""
+    if table.arena_used:
+        memcpy(&text[0], table.arena, table.arena_used)
+    memcpy(&starts[0], table.starts, (table.words + 1) * sizeof(uint64_t))
+    return 0
 
 
 # ---- counting ----
@@ -197,20 +226,13 @@ cdef class WordCounter:
             self.tokens += counted
         return counted
 
-    def words(self, ids=None):
-        """The different words (list of bytes): all of them, or those with the given ids."""
-        cdef int64_t i
-        cdef const char *arena
+    def words(self):
+        """The different words (`PackedWords`, a copy)."""
         with self.lock:
-            arena = <const char *>self.table.arena
-            chosen = range(self.table.words) if ids is None else ids
-            out = []
-            for i in chosen:
-                if not 0 <= i < self.table.words:
-                    raise IndexError(f"expected a word id below {self.table.words}, got {i}")
-                out.append(PyBytes_FromStringAndSize(
-                    arena + self.table.starts[i], self.table.starts[i + 1] - self.table.starts[i]))
-            return out
+            text = np.empty(self.table.arena_used, dtype=np.uint8)
+            starts = np.empty(self.table.words + 1, dtype=np.uint64)
+            copy_words(&self.table, text, starts)
+            return PackedWords(text, starts)
 
     def counts(self):
         """Occurrences of each word (int64, shape `(len(self),)`, a copy) in `words`' order."""
@@ -220,11 +242,11 @@ cdef class WordCounter:
     def dump(self):
         """The counter as bytes for `merge`, in the layout of `packing`."""
         with self.lock:
-            ends = np.empty(self.table.words, dtype=np.uint64)
-            for i in range(self.table.words):
-                ends[i] = self.table.starts[i + 1]
-            text = PyBytes_FromStringAndSize(<const char *>self.table.arena, self.table.arena_used)
-            return pack(DUMP_MAGIC, self.counts_array[:self.table.words], ends, text, self.tokens)
+            text = np.empty(self.table.arena_used, dtype=np.uint8)
+            starts = np.empty(self.table.words + 1, dtype=np.uint64)
+            copy_words(&self.table, text, starts)
+            return pack(DUMP_MAGIC, self.counts_array[:self.table.words], starts[1:], text,
+                        self.tokens)
 
     def merge(self, part):
         """Adds the counts of another counter.
@@ -323,8 +345,9 @@ cdef class Lexicon:
 
     Parameters
     ----------
-    words : list of bytes
-        The words in id order, each non-empty, without separators, once.
+    words : sequence of bytes
+        The words in id order, each non-empty, without separators, once.  The memory of
+        `PackedWords` is used, not copied.
 
     Raises
     ------
@@ -337,25 +360,57 @@ cdef class Lexicon:
     """
 
     def __cinit__(self, words):
-        cdef Token token
-        cdef const uint8_t *text
-        cdef Py_ssize_t length
-        cdef bytes word
-        table_reserve(&self.table, len(words) + 1, sum(map(len, words)) + 8)
-        for i, word in enumerate(words):
-            text = <const uint8_t *>PyBytes_AS_STRING(word)
-            length = PyBytes_GET_SIZE(word)
-            if length == 0 or read_token(text, length, &token) != length:
-                raise ValueError(f"word {i}: expected bytes without separators, got {word!r}")
-            if table_add(&self.table, &token) != i:
-                raise ValueError(f"word {i}: {word!r} comes twice")
+        cdef const uint8_t[::1] text
+        cdef const uint64_t[::1] starts
+        cdef int64_t faulty
+        packed = PackedWords.of(words)
+        self.packed = packed            # its memory is the table's
+        text = packed.text
+        starts = packed.starts
+        self.table.arena = <uint8_t *>(&text[0] if text.shape[0] else END_TEXT)
+        self.table.starts = <uint64_t *>&starts[0]
+        self.table.words = self.table.words_max = starts.shape[0] - 1
+        slots_make(&self.table)
+        with nogil:
+            faulty = slots_fill(&self.table)
+        if faulty >= 0 and self.index(packed[faulty]) >= 0:
+            raise ValueError(f"word {faulty}: {packed[faulty]!r} comes twice")
+        if faulty >= 0:
+            raise ValueError(f"word {faulty}: expected bytes without separators, "
+                             f"got {packed[faulty]!r}")
         self.end_id = table_find(&self.table, &END)
 
     def __dealloc__(self):
-        table_free(&self.table)
+        free(self.table.slots)          # the rest is borrowed
 
     def __len__(self):
         return self.table.words
+
+    def index(self, bytes word not None):
+        """Id of a word, -1 if it is not there."""
+        cdef Token token
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(word)
+        if (length == 0 or read_token(<const uint8_t *>PyBytes_AS_STRING(word), length, &token)
+                != length):
+            return -1
+        return table_find(&self.table, &token)
+
+    def indices(self, words not None):
+        """Ids of many words (int64), -1 where one is not there."""
+        packed = PackedWords.of(words)
+        cdef const uint8_t[::1] text = packed.text
+        cdef const uint64_t[::1] starts = packed.starts
+        ids = np.full(starts.shape[0] - 1, -1, dtype=np.int64)
+        cdef int64_t[::1] out = ids
+        cdef Py_ssize_t length
+        cdef int64_t i
+        cdef Token token
+        with nogil:
+            for i in range(out.shape[0]):
+                length = starts[i + 1] - starts[i]
+                if length and read_token(&text[starts[i]], length, &token) == length:
+                    out[i] = table_find(&self.table, &token)
+        return ids
 
     def encode(self, const uint8_t[::1] data not None, keep=None, uint64_t seed=0):
         """The ids of a text, sentence by sentence.

@@ -44,14 +44,18 @@ class Packed(NamedTuple):
 
 
 def pack(
-    magic: bytes, counts: NDArray[np.int64], ends: NDArray[np.uint64], text: bytes, tokens: int
+    magic: bytes,
+    counts: NDArray[np.int64],
+    ends: NDArray[np.uint64],
+    text: bytes | NDArray[np.uint8],
+    tokens: int,
 ) -> bytes:
     """The layout above; `magic` has 4 bytes."""
     head = np.array([len(counts), tokens, len(text)], dtype="<u8").tobytes()
     version = VERSION.to_bytes(4, "little")
-    return b"".join(
-        (magic, version, head, counts.astype("<i8").tobytes(), ends.astype("<u8").tobytes(), text)
-    )
+    numbers = counts.astype("<i8", copy=False), ends.astype("<u8", copy=False)
+    words = text if isinstance(text, bytes) else text.data
+    return b"".join((magic, version, head, *(array.data for array in numbers), words))
 
 
 def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:

@@ -11,19 +11,18 @@ their ids in every table.  No text, no subwords, no sockets here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from snailps.data._text import Lexicon, WordCounter
 from snailps.data.packing import pack, unpack
+from snailps.data.words import PackedWords
 from snailps.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from snailps.data._text import WordCounter
 
 LABEL_PREFIX = b"__label__"
 _MAGIC = b"SNVO"
@@ -35,7 +34,7 @@ class Vocabulary:
 
     Parameters
     ----------
-    words : sequence of bytes
+    words : PackedWords, or any sequence of bytes
         By falling count, equal counts by rising bytes; but see `extended`.
     counts : int64 array, shape (len(words),)
         Occurrences of each word, at least 1.
@@ -44,10 +43,13 @@ class Vocabulary:
         to which frequencies are relative.
     """
 
-    words: Sequence[bytes]
+    words: PackedWords
     counts: NDArray[np.int64]
     tokens: int
-    _ids: dict[bytes, int] = field(default_factory=dict, init=False, repr=False)
+    _lexicons: list[Lexicon] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", PackedWords.of(self.words))
 
     def __len__(self) -> int:
         return len(self.words)
@@ -88,22 +90,18 @@ class Vocabulary:
         counts = counter.counts()
         if len(counts) == 0:
             raise DataError("no words: the input holds nothing but blanks. Check the paths given")
-        often = np.flatnonzero(counts >= min_count)
-        pairs = list(zip((-counts[often]).tolist(), counter.words(often.tolist()), strict=True))
+        words = counter.words()
+        wanted = counts >= min_count
         if label_prefix:
-            pairs = [pair for pair in pairs if not pair[1].startswith(label_prefix)]
-        if not pairs:
+            wanted &= ~words.begin_with(label_prefix)
+        if not wanted.any():
             best = int(counts.argmax())
             raise DataError(
                 f"no words left: min_count is {min_count}, the most frequent of {len(counts):,} "
-                f"words, {counter.words([best])[0]!r}, occurs {counts[best]:,} times. Lower "
+                f"words, {words[best]!r}, occurs {counts[best]:,} times. Lower "
                 "min_count or give more text"
             )
-        pairs.sort()
-        if max_size > 0:
-            del pairs[max_size:]
-        kept = -np.array([count for count, _ in pairs], dtype=np.int64)
-        return cls([word for _, word in pairs], kept, counter.tokens)
+        return cls(*_chosen(words, counts, wanted, max_size or None), counter.tokens)
 
     @classmethod
     def labels_from_counter(
@@ -117,24 +115,20 @@ class Vocabulary:
             No label is left.
         """
         counts = counter.counts()
-        found = [
-            (-count, word)
-            for count, word in zip(counts.tolist(), counter.words(), strict=True)
-            if word.startswith(label_prefix)
-        ]
-        pairs = sorted(pair for pair in found if -pair[0] >= min_count)
-        if not pairs:
+        words = counter.words()
+        labels = words.begin_with(label_prefix)
+        wanted = labels & (counts >= min_count)
+        if not wanted.any():
             why = (
-                f"none of its {len(found):,} labels occurs {min_count:,} times"
-                if found
+                f"none of its {int(labels.sum()):,} labels occurs {min_count:,} times"
+                if labels.any()
                 else f"no word of it begins with {label_prefix!r}"
             )
             raise DataError(
                 f"the input has no labels to learn: {why}. A line should look like "
                 f"'{label_prefix.decode(errors='replace')}sport the match was won late'"
             )
-        numbers = -np.array([count for count, _ in pairs], dtype=np.int64)
-        return cls([word for _, word in pairs], numbers, counter.tokens)
+        return cls(*_chosen(words, counts, wanted), counter.tokens)
 
     def extended(
         self,
@@ -159,31 +153,31 @@ class Vocabulary:
             Counts and tokens are sums of both texts'.  Counts fall within the old words and
             within the new ones, not over the border.
         """
-        found = counter.counts()
-        names = counter.words(list(range(len(found))))
-        ids = np.array([self.index(name) for name in names], dtype=np.int64)
+        found, words = counter.counts(), counter.words()
+        ids = self.lexicon.indices(words)
         counts = self.counts.copy()
         counts[ids[ids >= 0]] += found[ids >= 0]
-        often = np.flatnonzero((ids < 0) & (found >= min_count)).tolist()
-        new = sorted(
-            (-int(found[i]), names[i])
-            for i in often
-            if not label_prefix or not names[i].startswith(label_prefix)
-        )
-        if max_size > 0:
-            del new[max(0, max_size - len(self)) :]
-        new_counts = np.array([-count for count, _ in new], dtype=np.int64)
+        wanted = (ids < 0) & (found >= min_count)
+        if label_prefix:
+            wanted &= ~words.begin_with(label_prefix)
+        room = max(0, max_size - len(self)) if max_size else None
+        new, new_counts = _chosen(words, found, wanted, room)
         return Vocabulary(
-            [*self.words, *(name for _, name in new)],
+            self.words + new,
             np.concatenate((counts, new_counts)),
             self.tokens + counter.tokens,
         )
 
+    @property
+    def lexicon(self) -> Lexicon:
+        """Word -> id, for blocks of text; built when it is asked for the first time."""
+        if not self._lexicons:
+            self._lexicons.append(Lexicon(self.words))
+        return self._lexicons[0]
+
     def index(self, word: bytes) -> int:
-        """Id of a word, -1 if it is not in the vocabulary.  The first call builds a dict."""
-        if not self._ids:
-            self._ids.update((known, i) for i, known in enumerate(self.words))
-        return self._ids.get(word, -1)
+        """Id of a word, -1 if it is not in the vocabulary."""
+        return self.lexicon.index(word)
 
     def keep_probability(self, sample: float) -> NDArray[np.float32]:
         """Probability with which an occurrence of each word is trained on.
@@ -233,9 +227,8 @@ class Vocabulary:
 
     def to_bytes(self) -> bytes:
         """The vocabulary for `from_bytes`, in the layout of `packing`."""
-        lengths = np.fromiter(map(len, self.words), dtype=np.int64, count=len(self))
-        ends = np.cumsum(lengths).astype(np.uint64)
-        return pack(_MAGIC, self.counts, ends, b"".join(self.words), self.tokens)
+        ends = self.words.starts[1:] - self.words.starts[0]
+        return pack(_MAGIC, self.counts, ends, self.words.joined(), self.tokens)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Vocabulary:
@@ -245,15 +238,33 @@ class Vocabulary:
         ------
         DataError
             The bytes are no vocabulary, or a word comes twice.
+
+        Notes
+        -----
+        Words and counts are views of `data`, which they keep alive.  A table of hashes (32 bytes a
+        word, or up to twice that) comes to it at once: it is what shows a word that comes twice.
         """
         packed = unpack(_MAGIC, data, complete=False)
-        text = packed.text.tobytes()
-        ends = packed.ends.tolist()
-        words = [text[i:j] for i, j in zip([0, *ends], ends, strict=False)]
-        if len(set(words)) != len(words):
+        starts = np.zeros(len(packed.ends) + 1, np.uint64)
+        starts[1:] = packed.ends
+        vocabulary = cls(PackedWords(packed.text, starts), packed.counts, packed.tokens)
+        try:
+            len(vocabulary.lexicon)
+        except ValueError as error:
             raise DataError(
-                f"cannot read a vocabulary of {len(words)} words: a word comes twice. Check that "
-                "all nodes run the same version of snailps"
-            )
-        # A copy: the views would keep all of the received bytes alive.
-        return cls(words, packed.counts.astype(np.int64), packed.tokens)
+                f"cannot read a vocabulary of {len(starts) - 1} words: {error}. Check that all "
+                "nodes run the same version of snailps"
+            ) from None
+        return vocabulary
+
+
+def _chosen(
+    words: PackedWords,
+    counts: NDArray[np.int64],
+    wanted: NDArray[np.bool_],
+    size_max: int | None = None,
+) -> tuple[PackedWords, NDArray[np.int64]]:
+    """At most `size_max` of the wanted words, and their counts, in the order of a vocabulary."""
+    ids = np.flatnonzero(wanted)
+    ids = ids[words.take(ids).order(counts[ids])][:size_max]
+    return words.take(ids), counts[ids]

@@ -1,8 +1,8 @@
 """The models that come with snailps, each a `Worker` subclass and its settings."""
 
 from snailps.config import JobSettings
-from snailps.models.classifier import ClassifierSettings
-from snailps.models.sparse.linear import LinearSettings
+from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.word_vectors import WordVectorSettings
 
 SETTINGS: dict[str, type[JobSettings]] = {

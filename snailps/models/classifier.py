@@ -18,7 +18,7 @@ EACL 2017.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,11 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.config import JobSettings, setting
-from snailps.data._labelled import GRAM_MAX, LineReader, Lines, number_rows
+from snailps.config import JobSettings
+from snailps.data._labelled import LineReader, Lines, number_rows
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.errors import ConfigError
+from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.kept_rows import KeptRows, Lent
 from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, LocalSgd, key_ranges
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Pending, Results, Surveyor
@@ -42,6 +43,9 @@ LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
 """Numbers of the losses in `kernels.train_labels`."""
 PLACES_MAX = 1 << 26
 """Largest number of features that a table of places is kept for, 4 bytes each."""
+SEEN_BYTES_MAX = 128 << 20
+"""Features kept as numbers from epoch to epoch, the first blocks' until it is full: 4 bytes for
+each feature of the text, against 0.02 us for reading it again."""
 CURVATURE = 2.0
 """Of an input row's loss, a gradient; see `local_sgd.share_of_delta`.  8 workers, package
 descriptions, rates .1 and 1: accuracy .693 and divergence without scaling, .696 and .699 (with a
@@ -51,119 +55,6 @@ EXCHANGE_LINES = 64
 of them, so that sums of whole blocks' deltas go much too far.  4 workers, rate .1: accuracy .612 to
 .681 with one exchange a block and any scaling, .705 with one every 64 lines and none, .703 every 16
 lines; one worker .709."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifierSettings(JobSettings):
-    """Settings of the classifier; the defaults are those of fastText's supervised mode."""
-
-    dim: int = setting(
-        100,
-        help="Length of a feature's vector.",
-        when="10 to 50 is often as good, and faster.",
-        low=1,
-        high=4096,
-    )
-    loss: Literal["softmax", "ova", "ns", "hs"] = setting(
-        "softmax",
-        help=(
-            "One label a line: `softmax`. Any number of them: `ova` (one-versus-rest). Very many "
-            "labels: `ns` (negative sampling). fastText's `hs` is not there and refused."
-        ),
-        when="Lines have several labels, or there are thousands of labels.",
-    )
-    lr: float = setting(
-        0.1,
-        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
-        when="0.5 to 1 for few or short lines.",
-        low=1e-6,
-        high=10.0,
-    )
-    word_ngrams: int = setting(
-        1,
-        help="Longest run of words that counts as a feature of its own.",
-        when="2 or 3 where the order of words matters.",
-        unit="words",
-        low=1,
-        high=GRAM_MAX,
-    )
-    minn: int = setting(
-        0,
-        help="Shortest character n-gram.",
-        when="With `maxn`.",
-        unit="characters",
-        low=0,
-        high=32,
-    )
-    maxn: int = setting(
-        0,
-        help="Longest character n-gram. 0: none.",
-        when="3 to 6 where words have many forms or spellings.",
-        unit="characters",
-        low=0,
-        high=32,
-    )
-    bucket: int = setting(
-        2_000_000,
-        help="Rows that n-grams of words and of characters are hashed to.",
-        when="Smaller for small texts and small files.",
-        unit="rows",
-        low=1,
-        high=1 << 30,
-    )
-    negatives: int = setting(
-        5,
-        help="Labels drawn against each true one; only for `loss: ns`.",
-        when="More for thousands of labels.",
-        unit="labels",
-        low=1,
-        high=1000,
-    )
-    min_count: int = setting(
-        1,
-        help="Words that occur less often are left out.",
-        when="5 for large texts: a smaller file, and faster.",
-        unit="occurrences",
-        low=1,
-        high=1 << 40,
-    )
-    min_count_label: int = setting(
-        0,
-        help="Labels that occur less often are left out, and lines that have no other with them.",
-        when="Rare labels are noise.",
-        unit="occurrences",
-        low=0,
-        high=1 << 40,
-    )
-    label: str = setting(
-        "__label__",
-        help="What labels begin with.",
-        when="The text has other marks; no word may begin with them.",
-    )
-
-    def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse n-gram lengths that cannot be, a loss that we lack, a mark that is none."""
-        JobSettings.validate(self, where)
-        if self.loss == "hs":
-            raise ConfigError(
-                f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "
-                "many labels take ns, for a few thousand or less softmax"
-            )
-        if self.maxn and not 1 <= self.minn <= self.maxn:
-            raise ConfigError(
-                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
-                f"got {self.minn}; for no character n-grams at all set maxn: 0"
-            )
-        if not self.label or self.label.split() != [self.label] or "\0" in self.label:
-            raise ConfigError(
-                f"{where('label')}: label: expected what labels begin with, such as __label__, "
-                f"without blanks; got {self.label!r}"
-            )
-
-    @property
-    def buckets(self) -> int:
-        """Hash rows in use; none without n-grams, as in fastText."""
-        return self.bucket if self.maxn or self.word_ngrams > 1 else 0
 
 
 class _Counting:
@@ -204,13 +95,16 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
 
 @dataclass(slots=True)
 class _Batch:
-    """A block made ready: its lines in local numbers, and the pull of its input rows under way."""
+    """A block made ready: its lines in local numbers, and the pull of its input rows under way.
+
+    `rows` are those of the input and output table at the only worker, else copies of input rows.
+    """
 
     lines: Lines
     noise: NDArray[np.int32]
     output_keys: NDArray[np.uint64]
     steps: tuple[Floats, ...]
-    copies: Copies
+    rows: Copies | tuple[Lent, Lent]
 
 
 class Classifier(LocalSgd):
@@ -260,23 +154,32 @@ class Classifier(LocalSgd):
         self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
         space = self._reader.space
         self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
+        self._seen: dict[tuple[str, int, int], tuple[Lines, NDArray[np.int32]]] = {}
+        self._seen_bytes = 0
         self.set_up_copies(s.dim)
+        self._kept: tuple[KeptRows, KeptRows] | None = None
+        if self.workers == 1 and self._places is not None:
+            self._kept = (
+                KeptRows(self, "input", s.dim, space, self._in_threads),
+                KeptRows(self, "output", s.dim, len(labels), self._in_threads),
+            )
 
     def prepare(self, block: Block) -> _Batch | Lines:
         """Numbers the block's features and labels locally and starts to pull its input rows."""
-        lines = self._reader.read(block.data)
+        lines, used = self._read(block)
         if len(lines.features) == 0 or len(lines.labels) == 0:
             return lines
-        used, rows = self._numbered(lines.features)
-        input_keys = np.where(used < self._words, used, used - self._words + BUCKET_KEY)
-        output_keys, labels, noise = self._outputs(lines, block.seed)
-        lines = lines._replace(features=rows, labels=labels)
-        tables = {"input": input_keys.astype(np.uint64)}
-        if self.workers == 1:  # nobody else moves label rows: they need not be fresh
-            tables["output"] = output_keys
-        copies = self.pull_copies(tables)
-        steps = self._steps(lines, len(used)) if self.workers > 1 else ()
-        return _Batch(lines, noise, output_keys, steps, copies)
+        input_keys = used.astype(np.uint64)
+        input_keys[used >= self._words] += np.uint64(BUCKET_KEY - self._words)
+        label_ids, labels, noise = self._outputs(lines, block.seed)
+        lines = lines._replace(labels=labels)
+        output_keys = label_ids.astype(np.uint64)
+        if self._kept is not None:
+            inputs, outputs = self._kept
+            lent = (inputs.ask(used, input_keys), outputs.ask(label_ids, output_keys))
+            return _Batch(lines, noise, output_keys, (), lent)
+        copies = self.pull_copies({"input": input_keys})
+        return _Batch(lines, noise, output_keys, self._steps(lines, len(used)), copies)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
@@ -285,21 +188,36 @@ class Classifier(LocalSgd):
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
         lines = batch.lines
-        inputs, *outputs = self.load_copies(batch.copies)
-        if outputs:
-            line_num = len(lines.label_ptr) - 1
-            loss, examples = self._train_lines(
-                batch, inputs, outputs[0], (0, line_num), rates, block.seed
-            )
-        else:
+        if isinstance(batch.rows, Copies):
+            (inputs,) = self.load_copies(batch.rows)
             loss, examples = self._train_exchanging(batch, inputs, rates, block.seed)
-        self.push_copies(batch.copies, batch.steps, [rates[0] * CURVATURE] * len(batch.steps))
+            self.push_copies(batch.rows, batch.steps, [rates[0] * CURVATURE])
+        else:
+            loss, examples = self._train_kept(batch, batch.rows, rates, block.seed)
         return {
             "units": float(lines.tokens),
             "lr": rates[1],
             "loss": loss,
             "examples": float(examples),
         }
+
+    def _train_kept(
+        self, batch: _Batch, lent: tuple[Lent, Lent], rates: Sequence[float], seed: int
+    ) -> tuple[float, int]:
+        """Trains a block at the only worker."""
+        assert self._kept is not None
+        inputs, outputs = (kept.lend(one) for kept, one in zip(self._kept, lent, strict=True))
+        line_num = len(batch.lines.label_ptr) - 1
+        done = self._train_lines(batch, inputs, outputs, (0, line_num), rates, seed)
+        for kept, one in zip(self._kept, lent, strict=True):
+            kept.settle(one)
+        return done
+
+    def finish(self) -> None:
+        """Waits for the last pushes."""
+        for kept in self._kept or ():
+            kept.wait()
+        LocalSgd.finish(self)
 
     def _train_exchanging(
         self, batch: _Batch, inputs: Floats, rates: Sequence[float], seed: int
@@ -381,20 +299,30 @@ class Classifier(LocalSgd):
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
-    def _numbered(self, features: NDArray[np.int32]) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """The different features as int64, and each feature as its place among them."""
+    def _read(self, block: Block) -> tuple[Lines, NDArray[np.int32]]:
+        """A block's lines, with features as places among the different ones, and these."""
+        name = (block.path, block.start, block.stop)
+        if name in self._seen:  # in an epoch before
+            return self._seen[name]
+        lines = self._reader.read(block.data)
         if self._places is not None:
-            return number_rows(features, self._places).astype(np.int64), features
-        used, rows = np.unique(features, return_inverse=True)
-        return used.astype(np.int64), rows.astype(np.int32)
+            used, rows = number_rows(lines.features, self._places), lines.features
+        else:
+            used, places = np.unique(lines.features, return_inverse=True)
+            rows = places.astype(np.int32)
+        read = lines._replace(features=rows), used
+        self._seen_bytes += rows.nbytes + used.nbytes + lines.feature_ptr.nbytes
+        if self._seen_bytes <= SEEN_BYTES_MAX:
+            self._seen[name] = read
+        return read
 
     def _outputs(
         self, lines: Lines, seed: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
-        """Keys of the label rows that a block needs, its labels among them, and its noise."""
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+        """Labels whose rows a block needs, its own labels as places among them, and its noise."""
         none = np.zeros(0, np.int32)
         if self.settings.loss != "ns":
-            return np.arange(self._labels, dtype=np.uint64), lines.labels, none
+            return np.arange(self._labels, dtype=np.int32), lines.labels, none
         if self._labels > 1:
             rng = np.random.default_rng(seed)
             draws = self.settings.negatives * (len(lines.label_ptr) - 1)
@@ -403,7 +331,7 @@ class Classifier(LocalSgd):
         used, places = np.unique(np.concatenate((lines.labels, none)), return_inverse=True)
         places = places.astype(np.int32)
         own = len(lines.labels)
-        return used.astype(np.uint64), places[:own].copy(), places[own:].copy()
+        return used.astype(np.int32), places[:own].copy(), places[own:].copy()
 
     def _steps(self, lines: Lines, input_num: int) -> tuple[Floats, ...]:
         """About how many gradients each input row will get; a line's is divided by its length."""

@@ -164,7 +164,7 @@ class Course:
                 "a job needs a worker, and none is here: raise expected_node_num or start workers"
             )
             return
-        if job.surveyor is not None:
+        if job.has_survey:
             self.phase = "survey"
             job.begin_pass("survey")
         else:

@@ -19,7 +19,7 @@ from typing import Any
 
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.fields import Settings
-from snailps.data.blocks import Block, cut, expand, read_block
+from snailps.data.blocks import Block, Source, cut, expand, read_block
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, ProtocolError
 from snailps.roles.ledger import Entry, Ledger
@@ -92,7 +92,8 @@ class Job:
         self.cls: type[Worker] = load_class(entry.value, entry.origin)
         self.settings = job_settings(self.cls, raw, also_known)
         self.worker_class = entry.value
-        self.surveyor: Surveyor | None = self.cls.surveyor(self.settings)
+        self._surveyor: Surveyor | None = self.cls.surveyor(self.settings)
+        self.has_survey = self._surveyor is not None
         self.summary: bytes | None = None
         self.pass_ = ""
         self.ledger: Ledger | None = None
@@ -100,7 +101,9 @@ class Job:
         self.files: list[str] = []
         self.total_bytes = 0
         self._scratch = Scratch(self.settings.scratch_dir, self.settings.scratch_bytes)
+        self._sources: list[Source] = []
         self._blocks: list[Block] = []
+        self._block_bytes = 0
         self._clock = clock
         self._begun = clock()
         self._pass_begun = self._begun
@@ -128,14 +131,18 @@ class Job:
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
         self._check_output()
-        sources = expand(self.settings.input, self._scratch)
-        self.files = [source.path for source in sources]
-        self.total_bytes = sum(source.bytes for source in sources)
+        self._sources = expand(self.settings.input, self._scratch)
+        self.files = [source.path for source in self._sources]
+        self.total_bytes = sum(source.bytes for source in self._sources)
         size = self.settings.block_bytes or self.cls.block_bytes(
             self.settings, self.total_bytes, max(1, workers)
         )
         tenth = max(1, -(-self.total_bytes // 10))
-        self._blocks = cut(sources, max(1, min(size, tenth)))
+        self._cut(max(1, min(size, tenth)))
+
+    def _cut(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._blocks = cut(self._sources, block_bytes)
 
     def _check_output(self) -> None:
         """Makes the folder of the result, now: hours later would be too late to find it missing."""
@@ -163,7 +170,7 @@ class Job:
             self.worker_class,
             dict(to_mapping(self.settings)),
             workers,
-            self.surveyor is not None,
+            self.has_survey,
         )
 
     # --- passes ----------------------------------------------------------------------------
@@ -240,15 +247,19 @@ class Job:
         return f"epoch {epoch} of {self.settings.epochs}"
 
     def end_survey(self) -> None:
-        """Makes the summary.  May take seconds for a large vocabulary."""
-        assert self.surveyor is not None
-        summary = self.surveyor.result()
+        """Makes the summary, and the blocks of the training.  May take seconds."""
+        assert self._surveyor is not None
+        summary = self._surveyor.result()
+        self._surveyor = None  # it may be larger than all else here
         if len(summary) > SUMMARY_BYTES_MAX:
             raise ConfigError(
                 f"what the survey found takes {len(summary):,} bytes, limit {SUMMARY_BYTES_MAX:,}: "
                 "keep less of it (for word vectors: raise min_count, or set max_vocab)"
             )
         self.summary = summary
+        if not self.settings.block_bytes:
+            size = self.cls.fit_block(self.settings, self._block_bytes, self.total_bytes, summary)
+            self._cut(max(1, min(size, self._block_bytes)))
 
     def lease(self, node: int) -> messages.Leased | None:
         """The next block for a node, or None when there is none to give just now."""
@@ -299,8 +310,8 @@ class Job:
         self._rates.append((self._clock(), message.units))
         self._block_units = max(self._block_units, message.units)
         if self.pass_ == "survey":
-            assert self.surveyor is not None
-            self.surveyor.add(message.blob)
+            assert self._surveyor is not None
+            self._surveyor.add(message.blob)
             return True
         self._durations.append(message.seconds)
         examples = message.metrics.get("examples", 0.0)

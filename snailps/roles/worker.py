@@ -299,6 +299,16 @@ class Worker:
         return max(1024, min(1 << 20, total_bytes // (20 * workers)))
 
     @classmethod
+    def fit_block(
+        cls, settings: JobSettings, block_bytes: int, total_bytes: int, summary: bytes
+    ) -> int:
+        """Size of a block in training, once the survey is known; the default leaves it as it was.
+
+        Only asked where there is a survey and the user has not set `block_bytes`.
+        """
+        return block_bytes
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the finished model, at the master; returns figures to add to the run's.
 

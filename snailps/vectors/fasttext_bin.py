@@ -40,6 +40,9 @@ _INT32_MAX = 2**31 - 1
 # Bytes at which fastText splits words; a word that holds one could never be looked up again.
 _SEPARATORS = b" \t\n\v\f\r\0"
 
+# Words that are checked or packed together.
+_TOGETHER = 65536
+
 Float32 = npt.NDArray[np.float32]
 
 
@@ -232,8 +235,8 @@ def check_words(path: str | os.PathLike[str], words: Sequence[bytes]) -> None:
     """Refuse words that the text and binary formats cannot hold (empty, or with a separator)."""
     if not words:
         raise ModelFileError(f"{path}: there is no word to write; is the vocabulary empty?")
-    for start in range(0, len(words), 65536):
-        part = words[start : start + 65536]
+    for start in range(0, len(words), _TOGETHER):
+        part = words[start : start + _TOGETHER]
         joined = b"\n".join(part)
         if b"\0" not in joined and joined.split() == list(part):
             continue
@@ -320,9 +323,15 @@ def _pack_entries(
     if numbers.min(initial=1) < 1:
         # fastText's table of negatives is built from the counts and never ends on a zero.
         raise ModelFileError(f"{path}: every count must be at least 1, got {numbers.min()}")
+    # In pieces: as one list of two million small objects it would take 300 MB.
     return b"".join(
-        entry + b"\0" + _TAIL.pack(count, kind)
-        for entry, count in zip(entries, numbers.tolist(), strict=True)
+        b"".join(
+            entry + b"\0" + _TAIL.pack(count, kind)
+            for entry, count in zip(
+                entries[at : at + _TOGETHER], numbers[at : at + _TOGETHER].tolist(), strict=True
+            )
+        )
+        for at in range(0, len(entries), _TOGETHER)
     )
 
 

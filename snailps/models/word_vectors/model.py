@@ -32,24 +32,17 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
-from snailps.data._text import Lexicon, WordCounter
+from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY, Copies, Floats, Keys, LocalSgd
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.look import neighbours
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.sizes import NOISE_POWER, fit_block, pool_size
 from snailps.models.word_vectors.start import adopt, count_on, put_model, put_vectors
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Results, Surveyor
 
-NOISE_POWER = 0.5
-"""fastText draws negatives by the square root of their count (word2vec: 0.75)."""
-NOISE_POOL_MIN = 20_000
-NOISE_REUSE = 4
-"""How often the kernel uses each noise word drawn for a block, on average.  Drawing fewer pulls
-fewer rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80 blocks) WS-353,
-SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 .307 .289 at 4 and
-.684 .312 .295 at 1; a second run differs by about .01."""
 BUCKETS_MARKED = 1 << 24
 SLOPE = 0.03
 """Of the logistic function over the pairs of a block: what makes a curvature of the square of a
@@ -124,6 +117,14 @@ class WordVectors(LocalSgd):
         return counter.dump()
 
     @classmethod
+    def fit_block(
+        cls, settings: JobSettings, block_bytes: int, total_bytes: int, summary: bytes
+    ) -> int:
+        """Smaller blocks where the rows of one would not fit into `worker_memory`."""
+        assert isinstance(settings, WordVectorSettings)
+        return fit_block(Vocabulary.from_bytes(summary), settings, block_bytes, total_bytes)
+
+    @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         """Takes dim, model and subwords from the file that the training begins with."""
         assert isinstance(settings, WordVectorSettings)
@@ -151,7 +152,7 @@ class WordVectors(LocalSgd):
         """Unpacks the vocabulary and what follows from it."""
         s = self.settings
         self.vocabulary = Vocabulary.from_bytes(self.summary)
-        self._lexicon = Lexicon(self.vocabulary.words)
+        self._lexicon = self.vocabulary.lexicon
         self._keep = self.vocabulary.keep_probability(s.sample)
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
@@ -171,8 +172,7 @@ class WordVectors(LocalSgd):
             zero = np.zeros(1, np.int64)
             no_rows = np.zeros(0, np.float32)
             return _Batch(none, raw_words, zero, none, none, no_rows, (), None)
-        picks = len(tokens) * kernels.SHARED // kernels.GROUP
-        pool = max(NOISE_POOL_MIN, picks // NOISE_REUSE)
+        pool = pool_size(len(tokens))
         drawn = np.searchsorted(self._noise_sum, rng.random(pool) * self._noise_sum[-1])
         seen[drawn] = True
         seen[present] = False
@@ -272,7 +272,7 @@ class WordVectors(LocalSgd):
         if s.maxn == 0:
             own = np.arange(len(present) + 1, dtype=np.int64)
             return own, own[:-1].astype(np.int32), present.astype(np.uint64)
-        words = [self.vocabulary.words[i] for i in present.tolist()]
+        words = self.vocabulary.words.take(present)
         bag_ptr, subwords = subwords_csr(words, s.minn, s.maxn, s.bucket)
         ids = subwords.astype(np.int64)
         rows: NDArray[Any]

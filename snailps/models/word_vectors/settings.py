@@ -107,6 +107,17 @@ class WordVectorSettings(JobSettings):
         low=1,
         high=1 << 30,
     )
+    worker_memory: int = setting(
+        2 << 30,
+        help=(
+            "Memory that the rows of a worker may take: those of its block, of the next one, and "
+            "differences on their way. Blocks become smaller where they would take more."
+        ),
+        when="A worker's machine has less, or the vocabulary is large and it has much more.",
+        unit="bytes",
+        low=1 << 20,
+        high=1 << 46,
+    )
     continue_from: str = setting(
         "",
         help=(

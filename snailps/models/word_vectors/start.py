@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
+from snailps.data.words import PackedWords
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.local_sgd import BUCKET_KEY, EXPORT_ROWS, Floats
 from snailps.models.word_vectors.export import bag_means
@@ -69,7 +70,9 @@ def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
     """The words of the model that the training goes on from, then those of the new text."""
     model = read_bin(s.continue_from)
     counts = np.maximum(model.counts, 1)
-    old = Vocabulary(model.words, counts, max(model.header.tokens, int(counts.sum())))
+    old = Vocabulary(
+        PackedWords.of(model.words), counts, max(model.header.tokens, int(counts.sum()))
+    )
     return old.extended(counter, s.min_count, s.max_vocab)
 
 
@@ -123,7 +126,7 @@ def put_vectors(results: Results) -> None:
     vocabulary = Vocabulary.from_bytes(results.summary)
     fresh = np.ones(len(vocabulary), np.bool_)  # should a word occur twice, the first counts
     for words, vectors in read_vec(s.pretrained):
-        ids = np.array([vocabulary.index(word) for word in words], np.int64)
+        ids = vocabulary.lexicon.indices(words)
         _, first = np.unique(ids, return_index=True)
         rows = first[(ids[first] >= 0) & fresh[ids[first]]]
         known = ids[rows]
@@ -132,7 +135,7 @@ def put_vectors(results: Results) -> None:
             continue
         keys, wanted = known.astype(np.uint64), vectors[rows]
         if s.maxn:
-            found = [vocabulary.words[i] for i in known.tolist()]
+            found = vocabulary.words.take(known)
             means, own, sizes = bag_means(results, s, found, keys)
             wanted = own + (wanted - means) * sizes[:, None].astype(np.float32)
         _put_finite(results, "input", keys, wanted)

@@ -1,0 +1,182 @@
+"""Owns many words in little memory: their bytes one behind the other, and where each begins.
+
+    list of bytes, or text and ends -> PackedWords -> a word, a range, a selection, an order
+
+A list of two million words takes 110 MB in Python; packed they take their bytes and 8 more each.
+No counts, no ids, no text beyond the words here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOGETHER = 1 << 16
+"""Words turned into Python objects at a time."""
+_KEY_BYTES = 8
+
+
+class PackedWords(Sequence[bytes]):
+    """Words as one piece of memory; reads like a tuple of bytes.
+
+    Parameters
+    ----------
+    text : numpy.ndarray
+        uint8: the words' bytes.  Kept, not copied.
+    starts : numpy.ndarray
+        uint64 (n + 1,), rising: word i is ``text[starts[i] : starts[i + 1]]``.  Kept, not copied.
+
+    Notes
+    -----
+    Never changes, so that ranges share its memory and any thread may read.
+    """
+
+    __slots__ = ("starts", "text")
+
+    def __init__(self, text: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
+        self.text, self.starts = text, starts
+
+    @classmethod
+    def of(cls, words: Sequence[bytes]) -> PackedWords:
+        """The words of any sequence; one that is packed already is returned as it is."""
+        if isinstance(words, PackedWords):
+            return words
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        return cls(np.frombuffer(b"".join(words), np.uint8), _starts(lengths))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, which: int) -> bytes: ...
+    @overload
+    def __getitem__(self, which: slice) -> PackedWords: ...
+    def __getitem__(self, which: int | slice) -> bytes | PackedWords:
+        """A word, or a range of them that shares this object's memory."""
+        if isinstance(which, slice):
+            start, stop, step = which.indices(len(self))
+            if step != 1:
+                return self.take(np.arange(start, stop, step))
+            return PackedWords(self.text, self.starts[start : max(start, stop) + 1])
+        i = which + len(self) if which < 0 else which
+        if not 0 <= i < len(self):
+            raise IndexError(f"expected a word below {len(self)}, got {which}")
+        return self.text[int(self.starts[i]) : int(self.starts[i + 1])].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for at in range(0, len(self), TOGETHER):
+            starts = self.starts[at : at + TOGETHER + 1]
+            first = int(starts[0])
+            text = self.text[first : int(starts[-1])].tobytes()
+            ends = (starts - np.uint64(first)).tolist()
+            yield from (text[i:j] for i, j in pairwise(ends))
+
+    def __add__(self, more: PackedWords) -> PackedWords:
+        """These words, then those, in memory of their own."""
+        text = np.concatenate((self.joined(), more.joined()))
+        lengths = np.concatenate((self.lengths, more.lengths))
+        return PackedWords(text, _starts(lengths))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:3]))
+        return f"<{len(self)} words: {shown}{', ...' if len(self) > 3 else ''}>"
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each word, int64 (n,)."""
+        return np.diff(self.starts).astype(np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the words and of where they begin."""
+        return int(self.starts[-1] - self.starts[0]) + self.starts.nbytes
+
+    def joined(self) -> NDArray[np.uint8]:
+        """The words' bytes alone, one behind the other; a view."""
+        return self.text[int(self.starts[0]) : int(self.starts[-1])]
+
+    def take(self, ids: NDArray[np.integer[Any]]) -> PackedWords:
+        """The words with these ids, in this order, in memory of their own."""
+        lengths = self.lengths[ids]
+        starts = _starts(lengths)
+        shift = self.starts[:-1][ids].astype(np.int64) - starts[:-1].astype(np.int64)
+        out = np.empty(int(starts[-1]), np.uint8)
+        for at in range(0, len(ids), TOGETHER):  # a place for each byte takes 8 bytes
+            some = slice(at, min(at + TOGETHER, len(ids)))
+            first, last = int(starts[at]), int(starts[some.stop])
+            out[first:last] = self.text[
+                np.arange(first, last) + np.repeat(shift[some], lengths[some])
+            ]
+        return PackedWords(out, starts)
+
+    def begin_with(self, prefix: bytes) -> NDArray[np.bool_]:
+        """Which words begin with `prefix`; bool (n,)."""
+        found = self.lengths >= len(prefix)
+        places = self.starts[:-1].astype(np.int64)
+        for at, byte in enumerate(prefix):
+            some = np.flatnonzero(found)
+            found[some] = self.text[places[some] + at] == byte
+        return found
+
+    def order(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ids by falling count, equal counts by rising bytes; int64 (n,).
+
+        Notes
+        -----
+        Sorts by count, then goes on eight bytes at a time with those words that are still equal:
+        0.5 s a million words.
+        """
+        order = np.argsort(-counts, kind="stable")
+        begins = _begins(counts[order])  # where a run of words begins that are equal so far
+        longest = int(self.lengths.max(initial=0))
+        for at in range(0, longest, _KEY_BYTES):
+            tied = _tied(begins)
+            if len(tied) == 0:
+                break
+            keys = self._keys(order[tied], at)
+            by = np.lexsort((keys, np.cumsum(begins[tied])))
+            order[tied] = order[tied][by]
+            begins[tied] |= _begins(keys[by])
+        return order
+
+    def _keys(self, ids: NDArray[np.int64], at: int) -> NDArray[np.uint64]:
+        """Eight bytes of each of these words, from byte `at`, so that keys sort as bytes do."""
+        places = self.starts[:-1][ids].astype(np.int64) + at
+        left = self.starts[1:][ids].astype(np.int64) - places
+        keys = np.zeros(len(ids), np.uint64)
+        for i in range(_KEY_BYTES):
+            keys <<= np.uint64(8)
+            some = np.flatnonzero(left > i)
+            keys[some] |= self.text[places[some] + i].astype(np.uint64)
+        return keys
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    starts = np.zeros(len(lengths) + 1, np.uint64)
+    starts[1:] = np.cumsum(lengths)
+    return starts
+
+
+def _begins(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a run of equal values begins."""
+    out = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=out[1:])
+    return out
+
+
+def _tied(begins: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Places in runs of more than one."""
+    same = ~begins
+    same[:-1] |= same[1:]
+    return np.flatnonzero(same)

@@ -1,0 +1,129 @@
+"""Settings of the classifier: lengths, loss, rate, features; those that cannot be are refused.
+
+    .conf files, command line -> config -> ClassifierSettings -> the classifier, docs/settings.md
+
+They know nothing of tables, blocks or rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from snailps.config import JobSettings, setting
+from snailps.data._labelled import GRAM_MAX
+from snailps.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierSettings(JobSettings):
+    """Settings of the classifier; the defaults are those of fastText's supervised mode."""
+
+    dim: int = setting(
+        100,
+        help="Length of a feature's vector.",
+        when="10 to 50 is often as good, and faster.",
+        low=1,
+        high=4096,
+    )
+    loss: Literal["softmax", "ova", "ns", "hs"] = setting(
+        "softmax",
+        help=(
+            "One label a line: `softmax`. Any number of them: `ova` (one-versus-rest). Very many "
+            "labels: `ns` (negative sampling). fastText's `hs` is not there and refused."
+        ),
+        when="Lines have several labels, or there are thousands of labels.",
+    )
+    lr: float = setting(
+        0.1,
+        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
+        when="0.5 to 1 for few or short lines.",
+        low=1e-6,
+        high=10.0,
+    )
+    word_ngrams: int = setting(
+        1,
+        help="Longest run of words that counts as a feature of its own.",
+        when="2 or 3 where the order of words matters.",
+        unit="words",
+        low=1,
+        high=GRAM_MAX,
+    )
+    minn: int = setting(
+        0,
+        help="Shortest character n-gram.",
+        when="With `maxn`.",
+        unit="characters",
+        low=0,
+        high=32,
+    )
+    maxn: int = setting(
+        0,
+        help="Longest character n-gram. 0: none.",
+        when="3 to 6 where words have many forms or spellings.",
+        unit="characters",
+        low=0,
+        high=32,
+    )
+    bucket: int = setting(
+        2_000_000,
+        help="Rows that n-grams of words and of characters are hashed to.",
+        when="Smaller for small texts and small files.",
+        unit="rows",
+        low=1,
+        high=1 << 30,
+    )
+    negatives: int = setting(
+        5,
+        help="Labels drawn against each true one; only for `loss: ns`.",
+        when="More for thousands of labels.",
+        unit="labels",
+        low=1,
+        high=1000,
+    )
+    min_count: int = setting(
+        1,
+        help="Words that occur less often are left out.",
+        when="5 for large texts: a smaller file, and faster.",
+        unit="occurrences",
+        low=1,
+        high=1 << 40,
+    )
+    min_count_label: int = setting(
+        0,
+        help="Labels that occur less often are left out, and lines that have no other with them.",
+        when="Rare labels are noise.",
+        unit="occurrences",
+        low=0,
+        high=1 << 40,
+    )
+    label: str = setting(
+        "__label__",
+        help="What labels begin with.",
+        when="The text has other marks; no word may begin with them.",
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse n-gram lengths that cannot be, a loss that we lack, a mark that is none."""
+        JobSettings.validate(self, where)
+        if self.loss == "hs":
+            raise ConfigError(
+                f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "
+                "many labels take ns, for a few thousand or less softmax"
+            )
+        if self.maxn and not 1 <= self.minn <= self.maxn:
+            raise ConfigError(
+                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
+                f"got {self.minn}; for no character n-grams at all set maxn: 0"
+            )
+        if not self.label or self.label.split() != [self.label] or "\0" in self.label:
+            raise ConfigError(
+                f"{where('label')}: label: expected what labels begin with, such as __label__, "
+                f"without blanks; got {self.label!r}"
+            )
+
+    @property
+    def buckets(self) -> int:
+        """Hash rows in use; none without n-grams, as in fastText."""
+        return self.bucket if self.maxn or self.word_ngrams > 1 else 0
