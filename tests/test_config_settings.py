@@ -27,7 +27,7 @@ from snailps.config import (
 from snailps.config.addresses import check_class_path
 from snailps.errors import ConfigError
 from snailps.models.classifier_settings import ClassifierSettings
-from snailps.models.sparse.linear import LinearSettings
+from snailps.models.sparse.linear_settings import LinearSettings
 
 CONFIG = Path(__file__).parent.parent / "config"
 CLASSES = [cls for _, cls in ROLE_CLASSES]

@@ -2,7 +2,7 @@
 
 from snailps.config import JobSettings
 from snailps.models.classifier_settings import ClassifierSettings
-from snailps.models.sparse.linear import LinearSettings
+from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.net import NetSettings
 from snailps.models.word_vectors import WordVectorSettings
 

@@ -26,7 +26,7 @@ from snailps.roles.worker import load_class
 from snailps.vectors.atomic import atomic_file
 
 if TYPE_CHECKING:
-    from snailps.models.sparse.linear import LinearSettings
+    from snailps.models.sparse.linear_settings import LinearSettings
     from snailps.models.sparse.worker import SparseWorker
     from snailps.roles.worker import Results
 
