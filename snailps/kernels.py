@@ -39,6 +39,7 @@ __all__ = [
     "bag_means",
     "builds_available",
     "copy_rows",
+    "fm_scores",
     "init_row",
     "init_state_row",
     "linear_scores",
@@ -47,10 +48,13 @@ __all__ = [
     "narrow_rows",
     "padded",
     "row_ops",
+    "subtract_parts",
     "subtract_rows",
+    "train_fm",
     "train_labels",
     "train_linear",
     "train_words",
+    "unpack_parts",
     "widen_rows",
     "wire_ops",
 ]
@@ -168,6 +172,10 @@ wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows
 widen_rows = _chosen.widen_rows
 narrow_owing_rows = _chosen.narrow_owing_rows
+fm_scores = _chosen.fm_scores
+train_fm = _chosen.train_fm
+unpack_parts = _chosen.unpack_parts
+subtract_parts = _chosen.subtract_parts
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:
