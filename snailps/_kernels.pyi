@@ -388,6 +388,14 @@ def linear_scores(
     `rows` may be wider than `outputs`; the other parameters are those of `train_linear`.
     """
 
+def ftrl_weights(
+    rows: Floats, *, outputs: int, lr: float, l1: float, l2: float, beta: float
+) -> None:
+    """Weights of rows float32[n, 3 * outputs] from FTRL's z and n behind them, in place.
+
+    For rows that differences were added to.  Releases the GIL.
+    """
+
 def train_fm(
     rows: Floats,
     ptr: Longs,

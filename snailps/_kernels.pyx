@@ -27,7 +27,7 @@ from snailps._ops cimport *
 from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
 from snailps._labels cimport train_lines
 from snailps._linear cimport LOGISTIC, MULTINOMIAL, SQUARED, STEP_ADAGRAD, STEP_FTRL, STEP_SGD
-from snailps._linear cimport LinearJob, LinearScratch, scores_of, train_examples
+from snailps._linear cimport LinearJob, LinearScratch, scores_of, train_examples, weights_of
 from snailps._wire cimport *
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
 from snailps._words cimport lay_out, train
@@ -628,6 +628,18 @@ def linear_scores(const float[:, ::1] rows, const int64_t[::1] ptr, const int32_
         for i in range(example_num):
             scores_of(&job, &scratch, i, &out[i, 0])
     return scores
+
+
+def ftrl_weights(float[:, ::1] rows, *, int outputs, float lr, float l1, float l2, float beta):
+    cdef Py_ssize_t i
+    if outputs < 1 or rows.shape[1] != 3 * outputs:
+        raise ValueError(f"rows must have {3 * outputs} columns for {outputs} outputs, at least 1; "
+                         f"got {rows.shape[1]}")
+    if not (lr > 0 and l1 >= 0 and l2 >= 0 and beta >= 0):
+        raise ValueError(f"lr must be above 0, l1, l2, beta at least 0; got {lr}, {l1}, {l2}, {beta}")
+    with nogil:
+        for i in range(rows.shape[0]):
+            weights_of(&rows[i, 0], outputs, 1 / lr, beta / lr + l2, l1)
 
 
 # ---- factorization machines: calls, checked --------------------------------------------------------

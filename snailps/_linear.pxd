@@ -121,6 +121,14 @@ cdef inline void step(const LinearJob *job, const Rates *by, float *row, int64_t
         row[k] = w - by.rate * (g + job.l2 * w)
 
 
+cdef inline void weights_of(float *row, int64_t outputs, float per_rate, float base,
+                            float l1) noexcept nogil:
+    """FTRL's weights of a row, which follow from its z and n."""
+    cdef int64_t k
+    for k in range(outputs):
+        row[k] = -shrunk(row[outputs + k], l1) / (sqrtf(row[2 * outputs + k]) * per_rate + base)
+
+
 cdef inline float *row_of(const LinearJob *job, const LinearScratch *s, int64_t at) noexcept nogil:
     """A row where this thread trains it."""
     return (s.own if at < job.hot else job.rows) + at * job.width
@@ -141,16 +149,14 @@ cdef inline void copy_hot(const LinearJob *job, LinearScratch *s) noexcept nogil
 
 cdef inline void exchange_row(const LinearJob *job, float *shared, float *own, float *base) noexcept nogil:
     """Adds what this thread changed to a shared row, and goes on from the sum."""
-    cdef int64_t d, k
+    cdef int64_t d
     cdef float now
     cdef float per_rate = 1 / job.rate_start
     for d in range(job.width):
         now = shared[d] + (own[d] - base[d])
         own[d] = now
-    if job.method == STEP_FTRL:     # weights follow from the sums of z and n
-        for k in range(job.outputs):
-            own[k] = -shrunk(own[job.outputs + k], job.l1) / (
-                sqrtf(own[2 * job.outputs + k]) * per_rate + job.beta * per_rate + job.l2)
+    if job.method == STEP_FTRL:     # differences of weights do not add up
+        weights_of(own, job.outputs, per_rate, job.beta * per_rate + job.l2, job.l1)
     for d in range(job.width):
         shared[d] = own[d]
         base[d] = own[d]

@@ -40,6 +40,7 @@ __all__ = [
     "builds_available",
     "copy_rows",
     "fm_scores",
+    "ftrl_weights",
     "init_row",
     "init_state_row",
     "linear_scores",
@@ -167,6 +168,7 @@ subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at
 copy_rows = _chosen.copy_rows
 bag_means = _chosen.bag_means
+ftrl_weights = _chosen.ftrl_weights
 linear_scores = _chosen.linear_scores
 wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows
