@@ -26,7 +26,8 @@ def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> Floats:
     Parameters
     ----------
     kind
-        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`.
+        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`;
+        3 the same with 0 in column 0.
     seed, key
         uint64; element j takes draw j of the SplitMix64 stream that (seed, key) selects.
     dim

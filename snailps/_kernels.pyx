@@ -90,9 +90,11 @@ cdef void init(int kind, float scale, uint64_t seed, uint64_t key,
         step = scale * <float>(1.0 / (1 << 23))
         for j in range(dim):
             row[j] = step * snail_grid(mix64(start + golden * (j + <uint64_t>1)))
-    elif kind == INIT_NORMAL:
+    elif kind == INIT_NORMAL or kind == INIT_FACTORS:
         for j in range(dim):
             row[j] = scale * snail_normal(mix64(start + golden * (j + <uint64_t>1)))
+        if kind == INIT_FACTORS:
+            row[0] = 0
     else:
         memset(row, 0, dim * sizeof(float))
 
@@ -126,8 +128,8 @@ def row_ops():
 
 
 def init_row(int kind, float scale, uint64_t seed, uint64_t key, Py_ssize_t dim):
-    if kind not in (INIT_ZEROS, INIT_UNIFORM, INIT_NORMAL):
-        raise ValueError(f"kind must be 0 (zeros), 1 (uniform) or 2 (normal), got {kind}")
+    if kind not in (INIT_ZEROS, INIT_UNIFORM, INIT_NORMAL, INIT_FACTORS):
+        raise ValueError(f"kind must be 0 (zeros), 1 (uniform), 2 (normal) or 3 (factors), got {kind}")
     if not 1 <= dim <= C_DIM_MAX:
         raise ValueError(f"dim must be 1 to {C_DIM_MAX}, got {dim}")
     row = np.empty(dim, np.float32)
