@@ -2,12 +2,14 @@
 
 from snailps.config import JobSettings
 from snailps.models.classifier import ClassifierSettings
+from snailps.models.sparse.linear import LinearSettings
 from snailps.models.word_vectors import WordVectorSettings
 
 SETTINGS: dict[str, type[JobSettings]] = {
     "fasttext": WordVectorSettings,
     "word2vec": WordVectorSettings,
     "classifier": ClassifierSettings,
+    "logistic": LinearSettings,
 }
 """Settings class of each model, by the name that the command line knows it by."""
 
@@ -15,5 +17,6 @@ CLASSES: dict[str, str] = {
     "fasttext": "snailps.models.word_vectors:WordVectors",
     "word2vec": "snailps.models.word_vectors:WordVectors",
     "classifier": "snailps.models.classifier:Classifier",
+    "logistic": "snailps.models.sparse.linear:Linear",
 }
 """`worker_class` of each."""

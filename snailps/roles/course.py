@@ -362,6 +362,7 @@ class Course:
         begin = time.monotonic()
         self._inspect(job)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
+        figures |= self._with_tables(job, job.cls.judge)
         if job.settings.output:
             figures |= self._with_tables(job, job.cls.export)
             figures["export_s"] = round(time.monotonic() - begin, 3)

@@ -220,7 +220,8 @@ class Worker:
         -------
         mapping
             ``units`` (examples or words in the block) and any of ``examples`` with ``loss`` (sum
-            of losses and how many they are), ``lr``; other numbers are not kept.
+            of losses and how many they are), ``lr``, ``bad_lines`` (left out as malformed; of the
+            first epoch); other numbers are not kept.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
@@ -266,6 +267,19 @@ class Worker:
         None (the default): there is nothing to look at.
         """
         return None
+
+    @classmethod
+    def judge(cls, results: Results) -> Mapping[str, Any]:
+        """Figures of the finished model to add to the run's, at the master, output or none."""
+        return {}
+
+    @classmethod
+    def expires(cls, settings: JobSettings) -> int:
+        """Units after which rows that no push touched are deleted.  0 (the default): never.
+
+        Of tables declared with ``track="touch"``; how long is kept to within an eighth.
+        """
+        return 0
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:

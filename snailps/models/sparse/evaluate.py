@@ -58,7 +58,7 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
     assert isinstance(settings, SparseSettings)
     judge = metrics.judge_of(cls.loss_of(settings))
     extras = cls.extras(results)
-    reader = batch_reader(settings, bias=cls.bias)
+    reader = batch_reader(settings, bias=cls.has_bias(settings))
     scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
     bad = 0
     try:

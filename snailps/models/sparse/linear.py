@@ -101,7 +101,6 @@ class Linear(SparseWorker):
 
     def setup(self) -> None:
         """Notes how many rows are hot."""
-        self.bias = self.settings.bias  # type: ignore[misc]
         super().setup()
         self._hot = HOT_FLOATS // self.settings.outputs
 
@@ -138,6 +137,12 @@ class Linear(SparseWorker):
             first=part[0],
             last=part[1],
         )
+
+    @classmethod
+    def has_bias(cls, settings: JobSettings) -> bool:
+        """As the settings say."""
+        assert isinstance(settings, LinearSettings)
+        return settings.bias
 
     @classmethod
     def loss_of(cls, settings: JobSettings) -> str:

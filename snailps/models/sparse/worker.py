@@ -58,8 +58,6 @@ class SparseWorker(Worker):
     settings: SparseSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
-    bias: ClassVar[bool] = True
-    """Whether examples have a constant feature, a row of key `BIAS_KEY`."""
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -119,6 +117,11 @@ class SparseWorker(Worker):
         extras : mapping
             What `extras` found.
         """
+
+    @classmethod
+    def has_bias(cls, settings: JobSettings) -> bool:
+        """Whether every example has a constant feature, a row of key `BIAS_KEY`."""
+        return True
 
     @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
@@ -194,7 +197,7 @@ class SparseWorker(Worker):
         self._reader = batch_reader(
             s,
             threads=self.threads,
-            bias=self.bias,
+            bias=self.has_bias(s),
             admission=admission_of(s, self.summary) if self.summary else None,
         )
 
