@@ -39,7 +39,12 @@ def kernel_extensions() -> list[Extension]:
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
                 # rebuilt with them; so they are part of the source package, too
-                depends=["snailps/_fm.h", "snailps/_steps.h", "snailps/_tiles.h", "snailps/_wire.h"],
+                depends=[
+                    "snailps/_fm.h",
+                    "snailps/_steps.h",
+                    "snailps/_tiles.h",
+                    "snailps/_wire.h",
+                ],
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
         )

@@ -1,4 +1,4 @@
-"""kernels.train_fm and fm_scores against their NumPy twin, in every build; what the doors refuse."""
+"""kernels.train_fm and fm_scores against their NumPy twin, in every build."""
 
 import itertools
 import threading
@@ -25,7 +25,7 @@ def stride_of(factors, field_num):
 
 
 class Toy:
-    """Small random examples, some of them empty, no feature twice in one; a bias in the last row."""
+    """Small random examples, some empty, no feature twice in one; a bias in the last row."""
 
     def __init__(self, examples=120, row_num=40, factors=5, field_num=1, method=2, seed=3):
         rng = np.random.default_rng(seed)

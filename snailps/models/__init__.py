@@ -2,6 +2,7 @@
 
 from snailps.config import JobSettings
 from snailps.models.classifier import ClassifierSettings
+from snailps.models.sparse.fm import FmSettings
 from snailps.models.sparse.linear import LinearSettings
 from snailps.models.word_vectors import WordVectorSettings
 
@@ -10,6 +11,7 @@ SETTINGS: dict[str, type[JobSettings]] = {
     "word2vec": WordVectorSettings,
     "classifier": ClassifierSettings,
     "logistic": LinearSettings,
+    "fm": FmSettings,
 }
 """Settings class of each model, by the name that the command line knows it by."""
 
@@ -18,5 +20,6 @@ CLASSES: dict[str, str] = {
     "word2vec": "snailps.models.word_vectors:WordVectors",
     "classifier": "snailps.models.classifier:Classifier",
     "logistic": "snailps.models.sparse.linear:Linear",
+    "fm": "snailps.models.sparse.fm:FactorizationMachine",
 }
 """`worker_class` of each."""

@@ -4,6 +4,8 @@ Nothing of the kernel's sums over features or fields is repeated here: the score
 of the definition, and so are the gradients.
 """
 
+import itertools
+
 import numpy as np
 from twins.kernels import ftrl_weights
 
@@ -108,5 +110,5 @@ def fm_scores(rows, ptr, places, values, fields, *, factors, field_num, bias, pa
     """Scores of all examples, float64."""
     machine = Machine(rows, parts, factors, field_num, bias=bias)
     fields = fields if len(fields) else np.zeros(len(places), np.int32)
-    pieces = [slice(a, b) for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
+    pieces = [slice(a, b) for a, b in itertools.pairwise(ptr)]
     return np.array([machine.score(places[s], values[s], fields[s]) for s in pieces])

@@ -30,7 +30,7 @@ from snailps.models.local_sgd import Shelf, share_of_delta
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
-from snailps.models.sparse.worker import TABLE, Prepared, SparseWorker
+from snailps.models.sparse.worker import RATE_LEAST, Prepared, SparseWorker
 from snailps.roles.tables import DIM_MAX, Table
 from snailps.roles.worker import Block, Results
 
@@ -69,23 +69,23 @@ class FmSettings(SparseSettings):
         high=DIM_MAX,
     )
     scale: float = setting(
-        0.05,
+        0.03,
         help="Standard deviation of the numbers in a factor at the beginning.",
         when="Smaller where examples have very many features.",
         low=1e-6,
         high=10.0,
     )
     factor_l2: float = setting(
-        0.0,
-        help="The same as `l2` for factors; with ftrl it has to be `l2`.",
-        when="Loss on hold-out files rises while that of training falls.",
+        0.001,
+        help="The same as `l2` for factors; not with ftrl, which has one `l2` for all.",
+        when="Larger where the loss on hold-out files rises while that of training falls.",
         low=0.0,
         high=1e6,
     )
     eps: float = setting(
         1.0,
-        help="AdaGrad's, added to the root of the sum of squared gradients. Near 0, the first steps "
-        "would be as long for a tiny gradient as for a large one, and drown the factors.",
+        help="AdaGrad's, added to the root of the sum of squared gradients. Near 0, first steps "
+        "would be as long for tiny gradients as for large ones, and drown the factors.",
         when="Smaller if most features are rare.",
         low=1e-8,
         high=1e6,
@@ -127,17 +127,6 @@ class FactorizationMachine(SparseWorker):
     Settings = FmSettings
     settings: FmSettings
 
-    @classmethod
-    def check(cls, settings: JobSettings) -> None:
-        """Also refuses settings that ftrl cannot have."""
-        super().check(settings)
-        assert isinstance(settings, FmSettings)
-        if settings.method == "ftrl" and settings.factor_l2 != settings.l2:
-            raise ConfigError(
-                f"factor_l2: {settings.factor_l2:g} with optimizer ftrl, whose weights follow from "
-                f"one l2 a row: expected the value of l2 ({settings.l2:g})"
-            )
-
     def tables(self) -> Sequence[Table]:
         """One table: weight and factors of a feature, with their state."""
         s = self.settings
@@ -166,6 +155,27 @@ class FactorizationMachine(SparseWorker):
     def take_difference(self, rows: Floats, base: Floats) -> None:
         """The reverse, without what pads the rows."""
         kernels.subtract_parts(rows, base, self.settings.dim, self._parts)
+
+    def rates(self, block: Block) -> tuple[float, float]:
+        """Step size before and behind a block: it falls to 0, but ftrl's, which is the table's."""
+        lr = self.settings.lr
+        if self.settings.method == "ftrl":
+            return lr, lr
+        before, after = block.progress
+        return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
+
+    def share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
+        """As the base class has it, with AdaGrad's sums where they lie here."""
+        s = self.settings
+        if s.method != "adagrad":
+            super().share(batch, rows, delta, rate)
+            return
+
+        def scale(rows: Floats, delta: Floats) -> None:
+            roots = np.sqrt(rows[:, s.stride : s.stride + s.dim]) + s.eps
+            delta[:, : s.dim] *= share_of_delta(delta[:, s.dim :] * rate / roots, self.workers)
+
+        self.in_threads(scale, rows, delta)
 
     def train_part(
         self,
@@ -199,7 +209,7 @@ class FactorizationMachine(SparseWorker):
             eps=s.eps,
             l1=s.l1,
             l2=s.l2,
-            factor_l2=s.factor_l2,
+            factor_l2=s.l2 if s.method == "ftrl" else s.factor_l2,
             beta=s.beta,
             first=part[0],
             last=part[1],

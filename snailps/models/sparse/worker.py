@@ -220,11 +220,11 @@ class SparseWorker(Worker):
             return metrics
         base = self._arrived(prepared.pull)
         rows = self._locals.take(len(base))
-        self.in_threads(np.copyto, rows, base)
+        self.in_threads(self.load_rows, base, rows)
         loss, weight = self._train_batch(batch, rows, rates, block.seed)
-        self.in_threads(_subtract, rows, base)  # from here on the base is what changed
+        self.in_threads(self.take_difference, rows, base)  # from here on the base is what changed
         if self.workers > 1:
-            self._share(batch, rows, base, rates[0])
+            self.share(batch, rows, base, rates[0])
         self._locals.give(rows)
         for push in self._pushes:  # the last had all of this block's training to arrive
             push.wait()
@@ -238,6 +238,18 @@ class SparseWorker(Worker):
             return lr, lr
         before, after = block.progress
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
+
+    def load_rows(self, base: Floats, rows: Floats) -> None:
+        """Makes rows to train of rows as pulled; called by several threads, each with a part.
+
+        A model whose kernel wants another layout overrides this, `take_difference` and `share`,
+        and makes `_locals` anew in its `setup`.
+        """
+        np.copyto(rows, base)
+
+    def take_difference(self, rows: Floats, base: Floats) -> None:
+        """``base = rows - base``: what training changed; called as `load_rows` is."""
+        np.subtract(rows, base, out=base)
 
     def finish(self) -> None:
         """Waits for the last pushes."""
@@ -294,7 +306,7 @@ class SparseWorker(Worker):
             )
         return base
 
-    def _share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
+    def share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
         """Takes from differences of weights what several workers would go too far together.
 
         A squared gradient is what the loss bends by, on average, where predictions are right; so
@@ -371,8 +383,3 @@ def batch_reader(
     return BatchReader(
         reader, threads=threads, bias=bias, class_weights=weights, admission=admission
     )
-
-
-def _subtract(new: Floats, base: Floats) -> None:
-    """``base = new - base``: what training changed."""
-    np.subtract(new, base, out=base)
