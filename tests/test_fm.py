@@ -14,7 +14,13 @@ from twins import fm as twin
 
 import snailps
 from snailps import kernels
-from snailps.config import RawConfig
+from snailps.config import (
+    ClusterSettings,
+    MasterSettings,
+    RawConfig,
+    ServerSettings,
+    WorkerSettings,
+)
 from snailps.data.examples import reader_of
 from snailps.errors import ConfigError, DataError
 from snailps.models.sparse.batch import BatchReader
@@ -69,8 +75,8 @@ def test_fm_with_optimizer_that_does_not_add_up_refuses(optimizer):
 
 def test_shipped_fm_job_has_the_defaults_of_its_class(repo_root):
     raw = RawConfig.load(repo_root / "config" / "fm.conf", environ={})
-    known = [*snailps.models.SETTINGS.values()]
-    settings = raw.build(FmSettings, also_known=known)
+    roles = [ClusterSettings, MasterSettings, ServerSettings, WorkerSettings]
+    settings = raw.build(FmSettings, also_known=roles)
     own = {"worker_class": CLASS, "input": settings.input, "test": settings.test}
     own |= {"output": settings.output, "optimizer": "adagrad"}
     assert settings == FmSettings(**own)
