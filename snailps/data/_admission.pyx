@@ -2,6 +2,7 @@
 """Owns the admission of features: a counting Bloom filter that says which keys came often enough.
 
     keys -> Admission.count -> dump -> (another) Admission.merge -> admit -> which keys may pass
+    Admission -> verdict -> Admitted -> admit: the same with an eighth of the memory
 
 A key has four counters of one byte in one cache line, one in each quarter of it.  All four count
 at least as often as the key came, so the least of them is never below its count: **a key that came
@@ -20,19 +21,22 @@ from snailps.errors import DataError
 
 cdef extern from *:
     """
+    #define SNAILPS_PREFETCH(address) __builtin_prefetch((address), 0, 3)
     #define SNAILPS_PREFETCH_WRITE(address) __builtin_prefetch((address), 1, 3)
     """
+    void SNAILPS_PREFETCH(const void *address) noexcept nogil
     void SNAILPS_PREFETCH_WRITE(const void *address) noexcept nogil
 
 cdef enum:
     LINE_BYTES = 64
     AHEAD = 16                  # keys whose lines are fetched before they are needed
-    BYTES_A_KEY = 8             # counters; a quarter of them is one key's share of each quarter
-    HEADER_BYTES = 25
+    BYTES_A_KEY = 8             # counters: two in each quarter of a line
+    HEADER_BYTES = 32
 
 MIN_COUNT_MAX = 255
 LINES_MAX = 1 << 28
 MAGIC = b"SNAD"
+VERDICT_MAGIC = b"SNAV"
 VERSION = 1
 
 
@@ -74,9 +78,26 @@ cdef void judge_keys(uint8_t *counters, uint64_t lines, uint8_t min_count, const
     cdef uint64_t hashed
     for i in range(n):
         if i + AHEAD < n:
-            SNAILPS_PREFETCH_WRITE(line_of(counters, lines, hash_key(keys[i + AHEAD])))
+            SNAILPS_PREFETCH(line_of(counters, lines, hash_key(keys[i + AHEAD])))
         hashed = hash_key(keys[i])
         out[i] = least_of(line_of(counters, lines, hashed), hashed) >= min_count
+
+
+cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys, int64_t n,
+                     uint8_t *out) noexcept nogil:
+    """The same of one bit a counter."""
+    cdef int64_t i
+    cdef uint64_t hashed, word, wanted
+    for i in range(n):
+        if i + AHEAD < n:
+            hashed = hash_key(keys[i + AHEAD])
+            SNAILPS_PREFETCH(&words[((hashed >> 32) * lines) >> 32])
+        hashed = hash_key(keys[i])
+        word = words[((hashed >> 32) * lines) >> 32]
+        wanted = ((<uint64_t>1 << (hashed & 15)) | (<uint64_t>65536 << ((hashed >> 4) & 15))
+                  | (<uint64_t>1 << (32 + ((hashed >> 8) & 15)))
+                  | (<uint64_t>1 << (48 + ((hashed >> 12) & 15))))
+        out[i] = (word & wanted) == wanted
 
 
 cdef void add_all(uint8_t *counters, const uint8_t *more, int64_t n) noexcept nogil:
@@ -120,8 +141,9 @@ cdef class Admission:
 
     Notes
     -----
-    With as many different keys as expected, about 1 rare key in 100 passes; with four times as
-    many, a third and more does.  Methods take turns if several threads call them.
+    Of the keys that came once, with as many different keys as expected: 1 in 100 passes a
+    `min_count` of 2, 1 in 10,000 one of 3 and more.  With four times as many different keys as
+    expected: 1 in 3 and 1 in 100.  Methods take turns if several threads call them.
 
     References
     ----------
@@ -182,23 +204,22 @@ cdef class Admission:
             self.counted = 0
 
     def dump(self):
-        """The counts as bytes for `merge`: the counters, or if that is shorter, those not 0.
+        """The counts as bytes for `merge`: all counters or, if that is shorter, those not 0.
 
         Little endian, no padding: ``SNAD``, uint32 version (1), uint32 min_count, uint32 lines,
-        uint64 counted; then ``d`` and lines x 64 counters of a byte, or ``s``, n x uint32 places
-        of counters (rising) and n x uint8 counters.
+        uint64 counted, uint64 n; then n x uint32 places of counters (rising) and n x uint8
+        counters, or, if n is lines x 64, the counters alone.
         """
         with self.lock:
-            words = np.flatnonzero(self.array.view(np.uint64))
-            if len(words) * 8 * 5 < len(self.array) and self.lines * LINE_BYTES < 1 << 32:
+            counters, places = self.array, None
+            words = np.flatnonzero(counters.view(np.uint64))
+            if len(words) * 8 * 5 < len(counters) and len(counters) <= 1 << 32:
                 near = (words[:, None] * 8 + np.arange(8)).ravel()
-                places = near[self.array[near] != 0]
-                body = places.astype("<u4").tobytes() + self.array[places].tobytes()
-                kind = b"s"
-            else:
-                body, kind = self.array.tobytes(), b"d"
-            head = np.array([VERSION, self.min_count, self.lines], "<u4").tobytes()
-            return MAGIC + head + int(self.counted).to_bytes(8, "little") + kind + body
+                places = near[counters[near] != 0]
+                counters = counters[places]
+            numbers = np.array([self.counted, len(counters)], "<u8").tobytes()
+            listed = b"" if places is None else places.astype("<u4").tobytes()
+            return self.head(MAGIC) + numbers + listed + counters.tobytes()
 
     def merge(self, part):
         """Adds the counts of another filter of the same `min_count` and `lines`.
@@ -217,36 +238,97 @@ cdef class Admission:
         cdef const uint8_t[::1] more
         cdef uint64_t limit = self.lines * LINE_BYTES
         cdef int64_t n
-        head = MAGIC + np.array([VERSION, self.min_count, self.lines], "<u4").tobytes()
         part = bytes(part)
-        kind = part[HEADER_BYTES - 1:HEADER_BYTES]
-        if len(part) < HEADER_BYTES or part[:16] != head or kind not in (b"s", b"d"):
-            raise refusal(part, f"expected them to begin with {head!r}, got {part[:16]!r}")
-        counted = int.from_bytes(part[16:24], "little")
+        check_head(part, self.head(MAGIC))
+        counted, listed = (int(number) for number in np.frombuffer(part, "<u8", 2, 16))
         body = len(part) - HEADER_BYTES
-        if counted > 1 << 62 or counted + self.counted > 1 << 62:
-            raise refusal(part, "it counts more than 2^62 keys")
-        if kind == b"d":
-            if body != limit:
-                raise refusal(part, f"expected {limit} counters, got {body}")
-            more = np.frombuffer(part, np.uint8, limit, HEADER_BYTES)
-            with self.lock:
-                with nogil:
-                    add_all(self.counters, &more[0], limit)
-                self.counted += counted
-            return
-        if body % 5:
-            raise refusal(part, f"expected places and counters of 5 bytes, got {body} bytes")
-        n = body // 5
-        where = np.frombuffer(part, np.uint8, 4 * n, HEADER_BYTES).view("<u4")
-        if n and (where[-1] >= limit or (where[1:] <= where[:-1]).any()):
+        if listed > limit or body != (listed if listed == limit else 5 * listed):
+            raise refusal(part, f"{listed} of {limit} counters do not have {body} bytes")
+        n = listed
+        more = np.frombuffer(part, np.uint8, n, len(part) - n)
+        listed_places = np.frombuffer(part, "<u4", n if listed < limit else 0, HEADER_BYTES)
+        if listed < limit and n and (
+                listed_places[n - 1] >= limit or (listed_places[1:] <= listed_places[:n - 1]).any()):
             raise refusal(part, f"expected rising places below {limit}")
+        with self.lock:
+            if counted + self.counted > 1 << 62:
+                raise refusal(part, "it counts more than 2^62 keys")
+            if listed == limit:
+                with nogil:
+                    add_all(self.counters, &more[0], n)
+            elif n:
+                places = listed_places
+                with nogil:
+                    add_some(self.counters, &places[0], &more[0], n)
+            self.counted += counted
+
+    def verdict(self):
+        """All that `Admitted` needs to answer as `admit` does, in an eighth of the counters' bytes.
+
+        Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit a
+        counter, the lowest first, which says whether it is at least `min_count`.
+        """
+        with self.lock:
+            bits = np.packbits(self.array >= self.min_count, bitorder="little")
+            return self.head(VERDICT_MAGIC) + bits.tobytes()
+
+    def head(self, magic):
+        """What dumps and verdicts begin with."""
+        return magic + np.array([VERSION, self.min_count, self.lines], "<u4").tobytes()
+
+
+cdef class Admitted:
+    """Which keys an `Admission` admits, from its `verdict`.
+
+    Parameters
+    ----------
+    part : bytes
+        From anywhere.
+
+    Raises
+    ------
+    DataError
+        The bytes are no verdict.
+
+    Notes
+    -----
+    Never changes once built: any number of threads may ask at once.  A bit a counter: one word of
+    64 bits a key.
+    """
+
+    cdef readonly int64_t lines
+    cdef const uint64_t[::1] words
+
+    def __cinit__(self, part):
+        part = bytes(part)
+        if len(part) < 16:
+            raise refusal(part, "expected a header of 16 bytes")
+        lines = int.from_bytes(part[12:16], "little")
+        head = VERDICT_MAGIC + VERSION.to_bytes(4, "little")
+        if part[:8] != head:
+            raise refusal(part, f"expected them to begin with {head!r}, got {part[:8]!r}")
+        if not 1 <= lines <= LINES_MAX or len(part) != 16 + 8 * lines:
+            raise refusal(part, f"{lines} lines of counters do not have {len(part) - 16} bytes")
+        self.lines = lines
+        self.words = np.frombuffer(part, "<u8", lines, 16)
+
+    def admit(self, const uint64_t[::1] keys not None):
+        """As `Admission.admit`."""
+        cdef int64_t n = keys.shape[0]
+        cdef uint8_t[::1] out
+        admitted = np.empty(n, np.bool_)
         if n:
-            places = where.copy()
-            more = np.frombuffer(part, np.uint8, n, HEADER_BYTES + 4 * n)
-            with self.lock, nogil:
-                add_some(self.counters, &places[0], &more[0], n)
-        self.counted += counted
+            out = admitted.view(np.uint8)
+            with nogil:
+                judge_bits(&self.words[0], self.lines, &keys[0], n, &out[0])
+        return admitted
+
+
+def check_head(part, head):
+    if len(part) < HEADER_BYTES:
+        raise refusal(part, f"expected a header of {HEADER_BYTES} bytes")
+    if part[:16] != head:
+        raise refusal(part, f"expected them to begin with {head!r}, got {part[:16]!r}")
 
 
 def refusal(part, what):

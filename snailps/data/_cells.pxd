@@ -150,9 +150,9 @@ cdef inline Fault next_cell(const uint8_t **cursor, uint64_t separators, const C
     cursor[0] = stop
     cell.text = p
     cell.doubled = False
-    if stop[0] == 10 and stop > p and stop[-1] == 13:
+    if stop[0] == 10 and stop > p and (stop - 1)[0] == 13:
         stop -= 1
-    while stop > p and stop[-1] == 32:
+    while stop > p and (stop - 1)[0] == 32:
         stop -= 1
     cell.stop = stop
     return FAULT_NONE

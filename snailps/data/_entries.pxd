@@ -119,7 +119,7 @@ cdef inline Fault read_line(const uint8_t **cursor, const EntryRules *rules,
         if c == 13 and cursor[0][1] == 10:
             cursor[0] += 2
             break
-        if not is_blank(cursor[0][-1]):
+        if not is_blank((cursor[0] - 1)[0]):
             return FAULT_LABEL if first else FAULT_VALUE
         if c == 35:
             break
@@ -161,6 +161,6 @@ cdef inline void read_entries(const uint8_t *text, Py_ssize_t size, const EntryR
                 if not rules.skip:
                     return
                 out.bad += 1
-            elif p[-1] == 10:
+            elif (p - 1)[0] == 10:
                 continue
         p = line_end(p, stop) + 1

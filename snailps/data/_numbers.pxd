@@ -80,6 +80,12 @@ cdef inline bint read_whole(const uint8_t **cursor, uint64_t most, uint64_t *out
     number = value_of(chunk, n)
     p += n
     if n == 8:
+        chunk = eight(p) ^ <uint64_t>0x3030303030303030
+        n = digits_in(chunk)
+        if n:
+            number = number * snailps_scale[n] + value_of(chunk, n)
+            p += n
+    if n == 8:
         while True:
             digit = <uint64_t>p[0] - 48
             if digit > 9:
@@ -179,9 +185,9 @@ cdef inline bint read_real(const uint8_t **cursor, float *out) noexcept nogil:
     """
     cdef const uint8_t *p = cursor[0]
     cdef bint minus = p[0] == 45
-    cdef uint64_t chunk, digits = 0, more
+    cdef uint64_t chunk, digits
     cdef const uint8_t *first
-    cdef int whole, n = 0
+    cdef int whole, n = 0, more = 0
     p += minus or p[0] == 43
     first = p
     chunk = eight(p) ^ <uint64_t>0x3030303030303030
@@ -196,7 +202,17 @@ cdef inline bint read_real(const uint8_t **cursor, float *out) noexcept nogil:
             if n:
                 digits = digits * snailps_scale[n] + value_of(chunk, n)
                 p += n
-        if n < 8 and (p[0] | 32) != 101 and round_decimal(first, digits, -n, out):
+            if n == 8:
+                chunk = eight(p) ^ <uint64_t>0x3030303030303030
+                more = digits_in(chunk)
+                if more:
+                    # 7 + 8 + 8 digits could be too many for 64 bits: what is too long goes on.
+                    if whole + more > 11:
+                        more = 8
+                    else:
+                        digits = digits * snailps_scale[more] + value_of(chunk, more)
+                    p += more
+        if more < 8 and (p[0] | 32) != 101 and round_decimal(first, digits, -n - more, out):
             if minus:
                 out[0] = -out[0]
             cursor[0] = p

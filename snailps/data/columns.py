@@ -34,7 +34,7 @@ class Kind(IntEnum):
 class Column:
     """One declared column.
 
-    `log`: numbers become sign(x) log(1 + \\|x\\|), before `bounds` (rising) cut them into buckets.
+    `log`: numbers become sign(x) log(1 + |x|), before `bounds` (rising) cut them into buckets.
     `bits`: a hashed column has 2^bits different keys at most.
     """
 

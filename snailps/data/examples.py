@@ -9,22 +9,22 @@ are `_examples`', declared columns `columns`'.  Counting of keys is `Admission`,
 
 from __future__ import annotations
 
-import csv
 import gzip
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from snailps.data._admission import Admission
+from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, hash_bytes
 from snailps.data._numbering import KeyNumbers, number_keys
-from snailps.data.columns import Column, Kind, columns_of
+from snailps.data.columns import Column, columns_of
 from snailps.data.scratch import is_packed
 from snailps.errors import ConfigError, DataError
 
 __all__ = [
     "FORMATS",
     "Admission",
+    "Admitted",
     "ExampleReader",
     "Examples",
     "KeyNumbers",
@@ -52,6 +52,8 @@ _EXPECTED = {
     "quote": "a closing quote on the same line, then a separator",
     "cell": "a finite number within float32's range, or nothing",
 }
+_QUOTED = re.compile(rb'"[^"]*"')
+_BLANK = re.compile(rb"[ \t]")
 _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)?")
 
 
@@ -163,13 +165,17 @@ class ExampleReader:
         reader = self._reader
         if reader is None:
             found = self._guess(text)
-            if not found:
-                return self._loops("libsvm").read(text)[0]
-            self.format = found
-            self._reader = reader = self._loops(found)
+            reader = self._loops(found or ("csv" if self.columns else "libsvm"))
+            if found:  # else the next text is asked
+                self.format, self._reader = found, reader
         examples, fault = reader.read(text)
         if fault is not None:
-            raise DataError(self._message(text, fault, path, start, first, data))
+            message = self._message(data, first, fault, path, start)
+            if self.on_bad_line == "stop":
+                raise DataError(
+                    f"{message}. Correct the line, or leave such lines out with on_bad_line: skip"
+                )
+            self.first_bad = self.first_bad or message
         return examples
 
     def _loops(self, format: str) -> EntryReader | RowReader:
@@ -207,44 +213,42 @@ class ExampleReader:
             at = end
         return ""
 
-    def _message(
-        self, text: bytes, fault: Fault, path: str, start: int, first: int, data: bytes
-    ) -> str:
-        begin = text.rfind(b"\n", 0, fault.offset) + 1
-        end = text.find(b"\n", fault.offset)
-        line = text[begin : end if end >= 0 else len(text)].rstrip(b"\r")
-        number = data.count(b"\n", 0, first + begin) + 1
+    def _message(self, data: bytes, first: int, fault: Fault, path: str, start: int) -> str:
+        at = first + fault.offset
+        begin = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        begin = max(begin, first)
+        line = data[begin : end if end >= 0 else len(data)].removesuffix(b"\r")
+        at = min(at, begin + len(line))
+        number = data.count(b"\n", 0, begin) + 1
         before = _lines_before(path, start)
         where = f"line {before + number}"
         if before < 0:
             where = f"line {number} of the block at byte {start:,}"
-        name = path or "the text"
-        expected, got = self._expected(fault, line, fault.offset - begin)
+        expected, got = self._expected(fault, line, at - begin)
         return (
-            f"{name}, {where}, column {fault.offset - begin + 1}: expected {expected}, got {got}. "
-            "Correct the line, or leave such lines out with on_bad_line: skip"
+            f"{path or 'the text'}, {where}, column {at - begin + 1}: "
+            f"expected {expected}, got {got}"
         )
 
     def _expected(self, fault: Fault, line: bytes, at: int) -> tuple[str, str]:
+        """What the line should have had at a place, and what it has."""
+        if not self.columns:
+            stop = _BLANK.search(line, at)
+            return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])
+        separator = "\t" if self.format == "tsv" else ","
         if fault.kind == "cells":
-            separator = "," if self.format == "csv" else "\t"
-            quote = csv.QUOTE_MINIMAL if self.format == "csv" else csv.QUOTE_NONE
-            text = line.decode(errors="replace")
-            cells = next(csv.reader([text], delimiter=separator, quoting=quote), [])
-            return f"{len(self.columns)} columns", f"{len(cells)}"
-        expected = _EXPECTED[fault.kind]
-        stop = at
-        if self.columns:
-            expected = f"in column {self.columns[fault.column].name!r} {expected}"
-            separators = b"," if self.format == "csv" else b"\t"
-        else:
-            separators = b" \t"
-        while stop < len(line) and line[stop] not in separators:
-            stop += 1
-        got = line[at:stop].decode(errors="replace")
-        if not got:
-            return expected, "nothing" if at == len(line) else repr(line[at : at + 1].decode())
-        return expected, repr(got if len(got) <= SHOWN_BYTES else got[:SHOWN_BYTES] + "...")
+            bare = line if self.format == "tsv" else _QUOTED.sub(b"", line)
+            cells = bare.count(separator.encode()) + 1
+            return f"{len(self.columns)} columns", str(cells)
+        where = f"in column {self.columns[fault.column].name}"
+        cell = line[at:] if fault.kind == "quote" else line[at:].split(separator.encode())[0]
+        return f"{_EXPECTED[fault.kind]} {where}", _shown(cell.strip())
+
+
+def _shown(got: bytes) -> str:
+    text = got[:SHOWN_BYTES].decode(errors="replace")
+    return repr(text + "..." if len(got) > SHOWN_BYTES else text) if got else "nothing"
 
 
 def _separators(format: str) -> tuple[str, ...]:

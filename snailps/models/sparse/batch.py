@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.examples import Admission, ExampleReader, Examples, KeyNumbers
+from snailps.data.examples import Admitted, ExampleReader, Examples, KeyNumbers
 from snailps.errors import DataError
 
 BIAS_KEY = (1 << 64) - 1
@@ -86,8 +86,8 @@ class BatchReader:
         Whether every example has the constant feature.
     class_weights : sequence of float
         By class, where 0 is what a label of 0 or less means; empty: all count 1.
-    admission : Admission, optional
-        Features that it does not admit are left out.
+    admitted : Admitted, optional
+        Features that are not are left out.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class BatchReader:
         threads: int = 1,
         bias: bool = False,
         class_weights: Sequence[float] = (),
-        admission: Admission | None = None,
+        admitted: Admitted | None = None,
     ) -> None:
         self._reader = reader
         self._numbers = KeyNumbers()
         self._bias = bias
         self._class_weights = np.array(class_weights, np.float32)
-        self._admission = admission
+        self._admitted = admitted
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "snailps-parse") if threads > 1 else None
 
@@ -118,8 +118,8 @@ class BatchReader:
         examples = self.parse(data, path, start)
         keys, places = self._numbers.number(examples.keys)
         ptr, values, fields = examples.ptr, examples.values, examples.fields
-        if self._admission is not None:
-            keys, ptr, places, values, fields = self._admitted(keys, ptr, places, values, fields)
+        if self._admitted is not None:
+            keys, ptr, places, values, fields = self._without_rare(keys, ptr, places, values, fields)
         if self._bias:
             keys = np.append(keys, np.uint64(BIAS_KEY))
         weights = self._weights(examples.labels, path)
@@ -152,7 +152,7 @@ class BatchReader:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _admitted(
+    def _without_rare(
         self,
         keys: Keys,
         ptr: NDArray[np.int64],
@@ -161,8 +161,8 @@ class BatchReader:
         fields: NDArray[np.int32],
     ) -> tuple[Keys, NDArray[np.int64], NDArray[np.int32], Floats, NDArray[np.int32]]:
         """The same without entries whose key the filter does not admit."""
-        assert self._admission is not None
-        admitted = self._admission.admit(keys)
+        assert self._admitted is not None
+        admitted = self._admitted.admit(keys)
         if admitted.all():
             return keys, ptr, places, values, fields
         kept = admitted[places]

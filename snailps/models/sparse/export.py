@@ -111,7 +111,7 @@ def read_npz(path: str | Path) -> SavedModel:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ModelFileError(f"{path}: cannot be read as a model: {error}") from None
     from snailps import models
 

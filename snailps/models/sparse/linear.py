@@ -68,8 +68,8 @@ class LinearSettings(SparseSettings):
         if (self.loss == "multinomial") != (self.classes > 1):
             expected = "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
             raise ConfigError(
-                f"{where('classes')}: classes: expected {expected} with loss {self.loss}, "
-                f"got {self.classes}"
+                f"{where('classes')}: classes: expected {expected} with loss {self.loss} (from "
+                f"{where('loss')}), got {self.classes}"
             )
         wrong = set(self.formats) - {"npz", "liblinear"}
         if wrong or not self.formats:
