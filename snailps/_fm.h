@@ -52,6 +52,21 @@ SNAIL_INLINE void snail_fm_sums(const int add, int64_t row_num, const float *con
     }
 }
 
+/* to's factor for field g = field f's factor of sums[g], for each of `seen` fields g: n^2 short
+ * copies an example, so whole registers where the length allows it. */
+SNAIL_INLINE void snail_fm_turn(int64_t seen, const int32_t *fields, int64_t f, int64_t factors,
+                                const float *restrict sums, int64_t stride, float *restrict to) {
+    const float *from = sums + 1 + f * factors;
+    to++;
+    if (factors == 4)
+        for (int64_t i = 0; i < seen; i++)
+            *(snail_quad *)(to + fields[i] * 4) = *(const snail_quad *)(from + fields[i] * stride);
+    else
+        for (int64_t i = 0; i < seen; i++)
+            for (int64_t j = 0; j < factors; j++)
+                to[fields[i] * factors + j] = from[fields[i] * stride + j];
+}
+
 /* Sum of (a b - c) over all columns. */
 SNAIL_INLINE float snail_fm_products(const float *restrict a, const float *restrict b,
                                      const float *restrict c, int64_t stride) {

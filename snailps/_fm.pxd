@@ -37,6 +37,8 @@ cdef extern from "_fm.h" nogil:
         float l1
     void snail_fm_sums(int add, int64_t row_num, const float **rows, const float *x, int64_t stride,
                        float *sums, float *squares)
+    void snail_fm_turn(int64_t seen, const int32_t *fields, int64_t f, int64_t factors,
+                       const float *sums, int64_t stride, float *to)
     float snail_fm_products(const float *a, const float *b, const float *c, int64_t stride)
     void snail_fm_sgd(const By *by, float *row, float c, float x, const float *pull,
                       const float *own, int64_t stride)
@@ -177,22 +179,16 @@ cdef inline int64_t sum_fields(const FmJob *job, FmScratch *s, Py_ssize_t i, int
 cdef inline float fields_score(const FmJob *job, FmScratch *s, Py_ssize_t i, int64_t begin,
                                int64_t feature_num) noexcept nogil:
     """Score without bias; leaves T in `turned`, column 0 being 0."""
-    cdef int64_t k = job.factors
-    cdef int64_t a, b, d, f, g
+    cdef int64_t a, d, f
     cdef int64_t seen = sum_fields(job, s, i, begin, feature_num)
     cdef float *to
     cdef float *squares
-    cdef const float *of
     cdef float linear = 0, pairs = 0
     for a in range(seen):
         f = s.present[a]
         to = s.turned + f * job.stride
         memset(to, 0, job.stride * sizeof(float))
-        for b in range(seen):
-            g = s.present[b]
-            of = s.sums + g * job.stride + 1 + f * k
-            for d in range(k):
-                to[1 + g * k + d] = of[d]
+        snail_fm_turn(seen, s.present, f, job.factors, s.sums, job.stride, to)
         linear += s.sums[f * job.stride]
         squares = s.squares + f * job.stride
         for d in range(job.stride):

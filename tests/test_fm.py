@@ -272,13 +272,13 @@ def test_fm_on_a9a_with_defaults_is_as_good_as_the_reference(tmp_path, data_dir,
 @pytest.mark.parametrize("workers", [1, 2])
 def test_fm_on_planted_interactions_is_as_good_as_the_reference(tmp_path, reference, workers):
     """The reference is fitted here, to the same data; bench/fm.py does it with more of it."""
-    data = reference.planted(40_000, field_num=6, value_num=12, tests=20_000)
+    data = reference.planted(60_000, field_num=6, value_num=12, strength=0.6, tests=20_000)
     names = ("planted.train", "planted.test")
     for name, part in zip(names, (data.train, data.test), strict=True):
         reference.write_libsvm(tmp_path / name, part)
-    machine = reference.fit(data.train, 6 * 12, factors=4, epochs=8, factor_l2=1e-4, scale=0.1)
+    machine = reference.fit(data.train, 6 * 12, factors=4, epochs=8, lr=0.01, factor_l2=1e-4)
     wanted = reference.log_loss(data.test.labels, machine.scores(data.test))
-    assert data.best < wanted < data.best + 0.01
+    assert data.best < wanted < data.best + 0.005
     job = {"worker_class": CLASS, "input": names[0], "test": names[1], "output": "out"}
     with Cluster(tmp_path, job={**job, "factors": 4}, workers=workers) as cluster:
         codes, master = cluster.run()
@@ -287,7 +287,7 @@ def test_fm_on_planted_interactions_is_as_good_as_the_reference(tmp_path, refere
     saved = read_npz(tmp_path / "out.npz")
     rows = saved.rows_of(np.arange(6 * 12, dtype=np.uint64))
     pair = [reference.interactions(factors, 6) for factors in (rows[:, 1:], data.truth.factors)]
-    assert np.corrcoef(*pair)[0, 1] > 0.97
+    assert np.corrcoef(*pair)[0, 1] > 0.98
 
 
 # --- documents ----------------------------------------------------------------------------------
