@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import SNAILPS, Cluster, environment
+from processes import Cluster
 from shards import Shards
 from test_cli import Run, call
 from test_cluster import figures_of
@@ -331,7 +331,7 @@ def test_predict_of_examples_prints_a_probability_a_line(trained, monkeypatch, c
     code, out, _ = call(monkeypatch, capsys, "predict", str(folder / "out.npz"), path)
     assert code == 0
     said = np.array([float(line) for line in out.splitlines()])
-    labels = np.array([float(line.split()[0]) for line in open(path)])  # noqa: PTH123, SIM115
+    labels = np.array([float(line.split()[0]) for line in open(path)])  # noqa: SIM115
     loss = -np.log(np.where(labels > 0, said, 1 - said)).mean()
     assert loss == pytest.approx(figures["test"]["log_loss"], rel=1e-4)
 
@@ -390,8 +390,8 @@ SKLEARN_LOG_LOSS, SKLEARN_AUC = 0.324065, 0.902217
 @pytest.mark.parametrize(
     ("workers", "method"), [(1, "auto"), (2, "auto"), (4, "auto"), (1, "adagrad"), (1, "sgd")]
 )
-def test_a9a_with_defaults_equals_converged_solver(tmp_path, shared_data, workers, method):
-    a9a = shared_data / "a9a"
+def test_a9a_with_defaults_equals_converged_solver(tmp_path, data_dir, workers, method):
+    a9a = data_dir / "a9a"
     options = ["--train", str(a9a / "a9a"), "--test", str(a9a / "a9a.t"), "--json"]
     options += ["--workers", str(workers), "--optimizer", method]
     with Run(tmp_path, "train", "logistic", *options) as run:

@@ -1,4 +1,4 @@
-"""kernels.train_linear, linear_scores and ftrl_weights against their NumPy twins, in every build."""
+"""kernels.train_linear, linear_scores, ftrl_weights against their NumPy twins, in every build."""
 
 import threading
 
@@ -112,9 +112,7 @@ def test_train_linear_in_two_threads_comes_near_one(method):
     args = SETTINGS | toy.kind
 
     def part(first, last):
-        kernels.train_linear(
-            rows, *toy.examples(NONE), **args, first=first, last=last, hot=8
-        )
+        kernels.train_linear(rows, *toy.examples(NONE), **args, first=first, last=last, hot=8)
 
     threads = [threading.Thread(target=part, args=span) for span in ((0, 2000), (2000, 4000))]
     for thread in threads:

@@ -20,9 +20,7 @@ def lines(n=400, seed=1):
 
 
 def read(text, threads=1, format="libsvm", on_bad_line="stop", path="", **options):
-    reader = BatchReader(
-        reader_of(format, on_bad_line=on_bad_line), threads=threads, **options
-    )
+    reader = BatchReader(reader_of(format, on_bad_line=on_bad_line), threads=threads, **options)
     try:
         return reader.read(text, path)
     finally:
@@ -33,7 +31,9 @@ def meaning(found):
     """Labels, and each example's keys with their values."""
     entries = list(zip(found.keys[found.places].tolist(), found.values.tolist(), strict=True))
     spans = zip(found.ptr[:-1].tolist(), found.ptr[1:].tolist(), strict=True)
-    return [(label, entries[a:b]) for label, (a, b) in zip(found.labels.tolist(), spans, strict=True)]
+    return [
+        (label, entries[a:b]) for label, (a, b) in zip(found.labels.tolist(), spans, strict=True)
+    ]
 
 
 def test_batch_of_lines_has_their_entries_and_each_key_once():

@@ -32,7 +32,9 @@ ThresholdOption = Annotated[
 def command(
     model: Annotated[
         Path,
-        typer.Argument(help="A .bin of a classifier, fastText's own too; a .npz of a sparse model."),
+        typer.Argument(
+            help="A .bin of a classifier, fastText's own too; a .npz of a sparse model."
+        ),
     ],
     text: Annotated[
         str,
@@ -43,7 +45,8 @@ def command(
     metrics: Annotated[
         bool,
         typer.Option(
-            "--metrics", help="Of a .npz: how good the predictions are, not what they are.",
+            "--metrics",
+            help="Of a .npz: how good the predictions are, not what they are.",
             metavar="",
         ),
     ] = False,

@@ -49,7 +49,9 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
         shown = setting.format(setting.default)
         text = setting.help + (f" Default: {shown}." if shown else "")
         if key in _REQUIRED:
-            either = "Required, unless --test is given" if judged and key == "output" else "Required"
+            either = (
+                "Required, unless --test is given" if judged and key == "output" else "Required"
+            )
             text = f"{either}. {_REQUIRED[key] or setting.help}"
         kind: Any = list[str] | None if key in _LISTS else str | None
         metavar = "|".join(setting.choices) or (setting.unit or "VALUE").upper()

@@ -64,7 +64,9 @@ def oldest_kept(ticks: Sequence[int]) -> int:
     the push may have been.  However slow the servers were, a row lives `TICKS` from then on.
     """
     until = ticks[-1] - TICKS
-    return max((tick + 1 for tick, following in itertools.pairwise(ticks) if following <= until), default=0)
+    return max(
+        (tick + 1 for tick, following in itertools.pairwise(ticks) if following <= until), default=0
+    )
 
 
 class Course:

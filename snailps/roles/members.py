@@ -366,7 +366,9 @@ class Members:
         """Tells every server that it is `tick`, and to delete rows untouched since `before`."""
         for member in self.nodes("server"):
             member.expiring = True
-            self._server.call(member.peer, messages.Expire(tick, before), self._note_expired(member))
+            self._server.call(
+                member.peer, messages.Expire(tick, before), self._note_expired(member)
+            )
 
     @property
     def expiring(self) -> bool:

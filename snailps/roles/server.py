@@ -107,10 +107,14 @@ class Server(Node):
     def _expire(self, tick: int, before: int) -> int:
         """Sets the shards' clock and deletes old rows, fragment by fragment; their number."""
         if not 0 <= before <= tick < 1 << 32:
-            raise ProtocolError(f"Expire: expected 0 <= before <= tick < 2^32, got {before}, {tick}")
+            raise ProtocolError(
+                f"Expire: expected 0 <= before <= tick < 2^32, got {before}, {tick}"
+            )
         for shard in self._shards:
             shard.set_tick(tick)
-        return sum(shard.expire(number, before) for shard in self._shards for number in self._touched)
+        return sum(
+            shard.expire(number, before) for shard in self._shards for number in self._touched
+        )
 
     def _take_route(self, route: Route) -> None:
         assert self.welcome is not None

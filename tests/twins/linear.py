@@ -1,5 +1,7 @@
 """Plain twins of linear models on sparse examples: one example after the other, in float64."""
 
+import itertools
+
 import numpy as np
 
 SGD, ADAGRAD, FTRL = 1, 2, 4
@@ -30,7 +32,7 @@ def step(row, outputs, g, *, method, lr, eps, l1, l2, beta):
 def scores(rows, outputs, ptr, places, values, bias):
     """Scores of every example."""
     result = []
-    for begin, end in zip(ptr[:-1], ptr[1:], strict=True):
+    for begin, end in itertools.pairwise(ptr):
         score = rows[bias, :outputs].copy() if bias >= 0 else np.zeros(outputs)
         for place, x in zip(places[begin:end], values[begin:end], strict=True):
             score += x * rows[place, :outputs]

@@ -8,6 +8,7 @@ sockets; the parsing itself is `snailps.data`'s.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -119,7 +120,9 @@ class BatchReader:
         keys, places = self._numbers.number(examples.keys)
         ptr, values, fields = examples.ptr, examples.values, examples.fields
         if self._admitted is not None:
-            keys, ptr, places, values, fields = self._without_rare(keys, ptr, places, values, fields)
+            keys, ptr, places, values, fields = self._without_rare(
+                keys, ptr, places, values, fields
+            )
         if self._bias:
             keys = np.append(keys, np.uint64(BIAS_KEY))
         weights = self._weights(examples.labels, path)
@@ -135,12 +138,14 @@ class BatchReader:
             return self._reader.read(data, path, start)
         edges = [0]
         for part in range(1, parts):
-            edges.append(data.find(b"\n", max(edges[-1], len(data) * part // parts)) + 1 or len(data))
+            edges.append(
+                data.find(b"\n", max(edges[-1], len(data) * part // parts)) + 1 or len(data)
+            )
         edges.append(len(data))
         pieces = [
             # Only the first piece may have a header, and bytes are counted from the file's start.
             self._pool.submit(self._reader.read, data[a:b], path, start if part == 0 else start + a)
-            for part, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+            for part, (a, b) in enumerate(itertools.pairwise(edges))
         ]
         try:
             return joined([piece.result() for piece in pieces])
@@ -194,9 +199,7 @@ def joined(pieces: Sequence[Examples]) -> Examples:
     if len(pieces) == 1:
         return pieces[0]
     starts = np.cumsum([0, *(piece.ptr[-1] for piece in pieces[:-1])])
-    ptrs = [
-        piece.ptr[1:] + before for piece, before in zip(pieces, starts.tolist(), strict=True)
-    ]
+    ptrs = [piece.ptr[1:] + before for piece, before in zip(pieces, starts.tolist(), strict=True)]
     return Examples(
         np.concatenate([piece.labels for piece in pieces]),
         np.concatenate([np.zeros(1, np.int64), *ptrs]),

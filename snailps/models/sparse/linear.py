@@ -35,7 +35,7 @@ HOT_FLOATS = 64
 
 @dataclass(frozen=True, slots=True)
 class LinearSettings(SparseSettings):
-    """Settings of linear models; the defaults give what a converged solver gives, or close to it."""
+    """Settings of linear models; by default they come close to what a converged solver gives."""
 
     loss: Literal["logistic", "squared", "multinomial"] = setting(
         "logistic",
@@ -66,7 +66,9 @@ class LinearSettings(SparseSettings):
         """Refuse classes without the loss that has them, and formats that we cannot write."""
         SparseSettings.validate(self, where)
         if (self.loss == "multinomial") != (self.classes > 1):
-            expected = "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
+            expected = (
+                "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
+            )
             raise ConfigError(
                 f"{where('classes')}: classes: expected {expected} with loss {self.loss} (from "
                 f"{where('loss')}), got {self.classes}"

@@ -28,7 +28,8 @@ class Judge(Protocol):
 
 def judge_of(loss: str) -> Judge:
     """The judge of a loss: ``logistic``, ``squared``, ``multinomial``."""
-    return {"logistic": YesNo, "squared": Real, "multinomial": Classes}[loss]()
+    kinds: dict[str, type[Judge]] = {"logistic": YesNo, "squared": Real, "multinomial": Classes}
+    return kinds[loss]()
 
 
 def probabilities(loss: str, scores: NDArray[np.float32]) -> Doubles:

@@ -126,7 +126,9 @@ class SparseSettings(JobSettings):
                 on_bad_line=self.on_bad_line,
             )
         except ConfigError as error:
-            raise ConfigError(f"{where('columns' if self.columns else 'format')}: {error}") from None
+            raise ConfigError(
+                f"{where('columns' if self.columns else 'format')}: {error}"
+            ) from None
         try:
             wrong = [number for number in map(float, self.class_weights) if not 0 <= number < 1e6]
         except ValueError:
@@ -158,5 +160,6 @@ def check_method(settings: SparseSettings, name: str) -> None:
         )
     if settings.l1 and settings.method != "ftrl":
         raise ConfigError(
-            f"l1: {settings.l1:g} needs optimizer ftrl, got {settings.method}: set l1: 0, or use ftrl"
+            f"l1: {settings.l1:g} needs optimizer ftrl, got {settings.method}: set l1: 0, or "
+            "use ftrl"
         )

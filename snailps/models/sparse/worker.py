@@ -174,7 +174,13 @@ class SparseWorker(Worker):
     def table(self, dim: int, **options: Any) -> Table:
         """Declaration of `TABLE`: rows of `dim` weights, with what the settings say of them."""
         s = self.settings
-        own = {"access": s.method, "lr": s.lr, "l1": s.l1, "l2": s.l2, "beta": s.beta}
+        own: dict[str, Any] = {
+            "access": s.method,
+            "lr": s.lr,
+            "l1": s.l1,
+            "l2": s.l2,
+            "beta": s.beta,
+        }
         own |= {"seed": s.seed, "track": "touch" if s.expire_after else "", "wire": s.wire}
         if s.method != "ftrl":
             own |= {"l1": 0.0, "l2": 0.0}
@@ -377,9 +383,7 @@ def batch_reader(
         on_bad_line=settings.on_bad_line,
     )
     weights = [float(number) for number in settings.class_weights]
-    return BatchReader(
-        reader, threads=threads, bias=bias, class_weights=weights, admitted=admitted
-    )
+    return BatchReader(reader, threads=threads, bias=bias, class_weights=weights, admitted=admitted)
 
 
 def _keep_memory() -> None:
