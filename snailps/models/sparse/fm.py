@@ -76,17 +76,17 @@ class FmSettings(SparseSettings):
         high=10.0,
     )
     factor_l2: float = setting(
-        0.001,
+        0.002,
         help="The same as `l2` for factors; not with ftrl, which has one `l2` for all.",
         when="Larger where the loss on hold-out files rises while that of training falls.",
         low=0.0,
         high=1e6,
     )
     eps: float = setting(
-        1.0,
+        0.1,
         help="AdaGrad's, added to the root of the sum of squared gradients. Near 0, first steps "
         "would be as long for tiny gradients as for large ones, and drown the factors.",
-        when="Smaller if most features are rare.",
+        when="1 where all features are frequent: a little better. Smaller for very rare ones.",
         low=1e-8,
         high=1e6,
     )
