@@ -172,8 +172,10 @@ class FactorizationMachine(SparseWorker):
             return
 
         def scale(rows: Floats, delta: Floats) -> None:
-            roots = np.sqrt(rows[:, s.stride : s.stride + s.dim]) + s.eps
-            delta[:, : s.dim] *= share_of_delta(delta[:, s.dim :] * rate / roots, self.workers)
+            steps: Floats = np.sqrt(rows[:, s.stride : s.stride + s.dim])
+            steps += np.float32(s.eps)
+            np.divide(delta[:, s.dim :] * np.float32(rate), steps, out=steps)
+            delta[:, : s.dim] *= share_of_delta(steps, self.workers)
 
         self.in_threads(scale, rows, delta)
 
