@@ -223,7 +223,7 @@ class TestFactorizationMachine(ModelContract):
     }
     units = 12_000
     results = ("out.npz",)
-    optimizers = ("sgd", "adagrad")
+    optimizers = ("sgd", "adagrad", "ftrl")
     tables = ("weights",)
     fields = False
 
