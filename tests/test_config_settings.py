@@ -213,9 +213,7 @@ def test_effective_shard_num_never_exceeds_the_cores(asked, cores, shard_num, no
         assert "300 is more than this machine's 4 core(s)" in said
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.stem for path in CONFIG.glob("*.conf"))
-)
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIG.glob("*.conf")))
 def test_shipped_file_is_accepted_by_every_role(name):
     raw = RawConfig.load(CONFIG / f"{name}.conf", environ={})
     model = raw.explicit("worker_class")

@@ -122,21 +122,24 @@ def train_all(model, texts):
     """Trains block by block, each prepared while the one before it trains, as a worker does."""
     blocks = [block_of(text, number) for number, text in enumerate(texts)]
     blocks[0].prepared = model.prepare(blocks[0])
-    results = []
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-        if following is not None:
+    results, prepared = [], 1
+    for number, block in enumerate(blocks):
+        for following in blocks[prepared : number + 1 + model.prefetch]:
             following.prepared = model.prepare(following)
+            prepared += 1
         results.append(model.train(block))
     model._settle(0)
     return results
 
 
+@pytest.mark.parametrize("prefetch", [1, 2])
 @pytest.mark.parametrize("method", ["adagrad", "ftrl"])
-def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method):
+def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, prefetch):
     text = planted(900, 1)
     rows = text.splitlines(keepends=True)
     settings = LinearSettings(optimizer=method, l2=0.01)
     model = make(settings)
+    model.prefetch = prefetch
     results = train_all(model, ["".join(rows[at : at + 100]) for at in range(0, 900, 100)])
     batch = model._reader.read(text.encode())
     start = np.zeros((len(batch.keys), 1 + {"adagrad": 1, "ftrl": 2}[method]), np.float32)

@@ -57,6 +57,13 @@ def _in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
     return future
 
 
+def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
+    figures = dict(job.cls.judge(results))
+    if job.settings.output:
+        figures |= job.cls.export(results)
+    return figures
+
+
 def oldest_kept(ticks: Sequence[int]) -> int:
     """Least tick that a row's last push may have left, if the row is to be kept.
 
@@ -380,9 +387,8 @@ class Course:
         begin = time.monotonic()
         self._inspect(job)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
-        figures |= self._with_tables(job, job.cls.judge)
+        figures |= self._with_tables(job, lambda results: _judge_and_export(job, results))
         if job.settings.output:
-            figures |= self._with_tables(job, job.cls.export)
             figures["export_s"] = round(time.monotonic() - begin, 3)
         return figures
 

@@ -165,6 +165,8 @@ class Worker:
     ----------
     workers : int
         Workers of the job when this one started on it, itself included.
+    prefetch : int
+        Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
 
     Notes
     -----
@@ -186,6 +188,7 @@ class Worker:
         self.settings = settings
         self.threads = threads
         self.workers = 1
+        self.prefetch = 1
         self.summary = b""
         self._client: Client | None = None
         self._wires: Wires | None = None

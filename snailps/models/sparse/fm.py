@@ -165,10 +165,16 @@ class FactorizationMachine(SparseWorker):
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
 
     def share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
-        """As the base class has it, with AdaGrad's sums where they lie here."""
+        """Takes from differences of weights what several workers would go too far together.
+
+        A squared gradient is what the loss bends by, on average, where predictions are right; so
+        AdaGrad's own sums say how far a block brings a column: see `share_of_delta`.  FTRL's go
+        whole: its weights follow from sums of gradients over roots of sums of squares.
+        """
         s = self.settings
-        if s.method != "adagrad":
+        if s.method == "sgd":
             super().share(batch, rows, delta, rate)
+        if s.method != "adagrad":
             return
 
         def scale(rows: Floats, delta: Floats) -> None:

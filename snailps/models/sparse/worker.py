@@ -6,8 +6,8 @@
 
 Rows lie in table `TABLE`, `dim` weights and the state of the optimiser behind them; it runs here,
 and what is pushed adds up (sgd, adagrad, ftrl).  What a row means and what a step is, a subclass
-says: `tables`, `train_part`, `scores`.  That prefetched rows may lack own deltas, and why never
-more than two, is as in `local_sgd`.
+says: `tables`, `train_part`, `scores`.  Prefetched rows may lack own differences, which are added
+when they arrive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ numbers of features and copies of rows no longer fit in the cores' caches."""
 EPS = 1e-8
 """AdaGrad's, as tables have it unless they say otherwise."""
 CURVATURE = 0.2
-"""Of a feature of value 1, an example: P(yes) P(no) where most predictions say something."""
+"""Of an example's log loss: P(yes) P(no) where most predictions say something."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 RATE_LEAST = 1e-9
 """Where a rate falls to 0: kernels divide by it."""
@@ -204,7 +204,9 @@ class SparseWorker(Worker):
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
         self._bases = Shelf(lambda n: np.empty((n, width), np.float32))
         self._locals = Shelf(lambda n: np.empty((n, width), np.float32))
-        self._pushes: list[Pending] = []  # of the last two blocks, oldest first
+        # A lone worker need not fear stale rows, and then pulls have a block's training to arrive.
+        self.prefetch = 2 if self.workers == 1 else 1
+        self._pushes: list[Pending] = []  # the last ones, oldest first; see `_arrived`
         self._reader = batch_reader(
             s,
             threads=self.threads,
@@ -301,12 +303,17 @@ class SparseWorker(Worker):
         return sum(loss for loss, _ in results), sum(weight for _, weight in results)
 
     def _arrived(self, pull: Pending) -> Floats:
-        """Rows that were pulled, with what own pushes added since they were read."""
+        """Rows that were pulled, with what own pushes added since they were read.
+
+        The pull was called when the training of the block `prefetch` before this one had begun, and
+        thus all pushes were done but that of the block before that one.  So they lack at most that
+        one and the `prefetch` that followed.
+        """
         base = pull.wait()
         corrected = 0
         for push in self._pushes:
             corrected += self.correct(pull, push)
-        self._settle(1)  # the older one was done before the pull of any later block was called
+        self._settle(self.prefetch)
         if corrected and self.settings.method == "ftrl":
             s = self.settings
             self.in_threads(
@@ -318,23 +325,44 @@ class SparseWorker(Worker):
         return base
 
     def share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
-        """Takes from differences of weights what several workers would go too far together.
+        """Takes from the differences what several workers would go too far together.
 
-        A squared gradient is what the loss bends by, on average, where predictions are right; so
-        AdaGrad's own sums say how far a block brings a weight: see `share_of_delta`.  FTRL's sums
-        do that by themselves: weights follow from sums of gradients over roots of sums of squares.
+        An example's residual falls by its bend times the steps of *all* its features.  So a row
+        that c examples of the block have goes ``rate * bend * squares * c`` of the way to where
+        the workers all want it, see `share_of_delta`; less one example, because a row that only one
+        has is likely to be in no other worker's block, and then its difference is needed whole.
         """
         dim, method = self._dim, self.settings.method
+        count = np.bincount(batch.places, minlength=len(rows))
+        if batch.bias >= 0:
+            count[batch.bias] = len(batch)
+        squares = float(np.dot(batch.values, batch.values)) / len(batch) + (batch.bias >= 0)
+        step = rate * self._bend(batch, delta) * squares
+        steps = (np.maximum(count - 1, 0) * step).astype(np.float32)[:, None]
         if method == "adagrad":
-            steps = delta[:, dim:] * rate / np.sqrt(rows[:, dim:] + EPS)
-        elif method == "sgd":
-            squares = np.bincount(batch.places, batch.values.astype(np.float64) ** 2, len(rows))
-            if batch.bias >= 0:
-                squares[batch.bias] = len(batch)
-            steps = (squares * (CURVATURE * rate)).astype(np.float32)[:, None]
-        else:
-            return
-        delta[:, :dim] *= share_of_delta(steps, self.workers)
+            steps = steps / (np.sqrt(rows[:, dim:]) + np.float32(EPS))
+        elif method == "ftrl":
+            steps = steps / (np.sqrt(rows[:, 2 * dim :]) + np.float32(self.settings.beta))
+        weights = delta[:, :dim] * (share_of_delta(steps, self.workers) - 1)
+        delta[:, :dim] += weights
+        if method == "ftrl":  # the shards make weights of z and n: these have to say the same
+            s = self.settings
+            wanted = rows[:, :dim] + weights
+            root = (s.beta + np.sqrt(rows[:, 2 * dim :])) / s.lr + s.l2
+            z = -wanted * root - s.l1 * np.sign(wanted)
+            delta[:, dim : 2 * dim] += np.where(wanted == 0, 0, z - rows[:, dim : 2 * dim])
+
+    def _bend(self, batch: Batch, delta: Floats) -> float:
+        """Mean second derivative of an example's loss by its score.
+
+        Where predictions are right on average, that of the logistic losses is the mean square of
+        the gradients, which the bias has summed up.
+        """
+        if self.loss_of(self.settings) == "squared":
+            return 1.0
+        if batch.bias < 0 or self.settings.method == "sgd":
+            return CURVATURE
+        return float(delta[batch.bias, -self._dim :].mean()) / len(batch)
 
     def _settle(self, kept: int) -> None:
         """Waits for all pushes but the newest `kept`, and takes their arrays back."""
