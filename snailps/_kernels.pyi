@@ -26,7 +26,8 @@ def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> Floats:
     Parameters
     ----------
     kind
-        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`.
+        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`;
+        3 the same with 0 in column 0.
     seed, key
         uint64; element j takes draw j of the SplitMix64 stream that (seed, key) selects.
     dim
@@ -407,6 +408,120 @@ def ftrl_weights(
     """Weights of rows float32[n, 3 * outputs] from FTRL's z and n behind them, in place.
 
     For rows that differences were added to.  Releases the GIL.
+    """
+
+def train_fm(
+    rows: Floats,
+    ptr: Longs,
+    places: Ints,
+    values: Floats,
+    fields: Ints,
+    labels: Floats,
+    weights: Floats,
+    *,
+    factors: int,
+    field_num: int,
+    loss: int,
+    method: int,
+    bias: int,
+    hot: int,
+    lr_start: float,
+    lr_stop: float,
+    factor_rate: float,
+    eps: float,
+    l1: float,
+    l2: float,
+    factor_l2: float,
+    beta: float,
+    first: int,
+    last: int,
+) -> tuple[float, float]:
+    """Train a factorization machine, one step after each of examples `first` to `last - 1`.
+
+    Parameters
+    ----------
+    rows
+        float32[n, parts * stride], 64-byte aligned (see `kernels.padded`), changed in place: a
+        part of weights, then the state of `method` (adagrad: 1 part, ftrl: 2).  A part is w, then
+        `factors` numbers for each field, then zeros up to `stride`, the next multiple of 16.
+    ptr, places, values
+        Example i has the values ``values[ptr[i]:ptr[i + 1]]`` in the rows `places` likewise.
+    fields
+        Field of each value, 0 to ``field_num - 1``; empty is allowed where `field_num` is 1.
+    labels
+        float32[examples]: loss 0, above 0 for yes; 1, a real number.
+    weights
+        float32[examples], 0 or more: what an example counts; empty: 1 each.
+    factors
+        Length of a factor, k.
+    field_num
+        1: the plain machine.  More: field-aware, a row has a factor for each field it may meet.
+    loss
+        0 logistic, 1 squared (half of it).
+    method
+        1 sgd, 2 adagrad, 4 ftrl.
+    bias
+        Row of a feature that every example has with value 1, or -1.  Only its w counts.
+    hot
+        Other threads train on the same rows: of the first `hot` rows and the bias each thread
+        trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
+    lr_start, lr_stop
+        Step size before the first example and behind the last one; changed every 256 examples.
+    factor_rate
+        Step size of factors in units of that of w; 1 for ftrl.
+    eps
+        AdaGrad's, beside the root.
+    l1, l2
+        FTRL's penalties, of all columns.  With the others `l2` times w is added to its gradient in
+        each feature that an example has, and `l1` does nothing.
+    factor_l2
+        The same for factors, where they have a gradient; `l2` for ftrl.
+    beta
+        FTRL's.
+
+    Returns
+    -------
+    loss, weight
+        Sums over the examples, each taken before its own step: the progressive loss.
+
+    Notes
+    -----
+    Releases the GIL.  Writers may race (Hogwild).  Time an example: two visits of each of its rows,
+    of ``1 + factors * field_num`` columns, whatever the number of pairs.
+
+    References
+    ----------
+    S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan et al., "Field-aware factorization
+    machines for CTR prediction", RecSys 2016.
+    """
+
+def fm_scores(
+    rows: Floats,
+    ptr: Longs,
+    places: Ints,
+    values: Floats,
+    fields: Ints,
+    *,
+    factors: int,
+    field_num: int,
+    bias: int,
+) -> Floats:
+    """Scores of all examples, float32[examples].
+
+    `rows` may have any number of parts; all parameters are those of `train_fm`.
+    """
+
+def unpack_parts(packed: Floats, rows: Floats, dim: int, parts: int) -> None:
+    """Rows as the store has them to rows as `train_fm` wants them.
+
+    packed float32[n, parts * dim], rows float32[n, parts * stride]: each part is followed by zeros.
+    Releases the GIL; threads may work on different row ranges (slices) at once.
+    """
+
+def subtract_parts(rows: Floats, packed: Floats, dim: int, parts: int) -> None:
+    """``packed = rows - packed``, part by part, without what pads `rows`: what training changed.
+
+    Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
     """
 
 def csr_product(

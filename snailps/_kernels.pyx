@@ -21,12 +21,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
+from snailps._fm cimport FmJob, FmScratch, fm_constants, fm_difference, fm_score, fm_train
+from snailps._fm cimport fm_unpack
 from snailps._hash cimport hash_key, mix64
 from snailps._ops cimport *
 from snailps._csr cimport Csr, csr_columns, csr_gradient, csr_times_rows, snail_csr_sum
 from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
 from snailps._labels cimport train_lines
-from snailps._linear cimport LOGISTIC, MULTINOMIAL, STEP_ADAGRAD, STEP_FTRL, STEP_SGD
+from snailps._linear cimport LOGISTIC, MULTINOMIAL, SQUARED, STEP_ADAGRAD, STEP_FTRL, STEP_SGD
 from snailps._linear cimport LinearJob, LinearScratch, scores_of, train_examples, weights_of
 from snailps._wire cimport *
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
@@ -91,9 +93,11 @@ cdef void init(int kind, float scale, uint64_t seed, uint64_t key,
         step = scale * <float>(1.0 / (1 << 23))
         for j in range(dim):
             row[j] = step * snail_grid(mix64(start + golden * (j + <uint64_t>1)))
-    elif kind == INIT_NORMAL:
+    elif kind == INIT_NORMAL or kind == INIT_FACTORS:
         for j in range(dim):
             row[j] = scale * snail_normal(mix64(start + golden * (j + <uint64_t>1)))
+        if kind == INIT_FACTORS:
+            row[0] = 0
     else:
         memset(row, 0, dim * sizeof(float))
 
@@ -128,8 +132,8 @@ def row_ops():
 
 
 def init_row(int kind, float scale, uint64_t seed, uint64_t key, Py_ssize_t dim):
-    if kind not in (INIT_ZEROS, INIT_UNIFORM, INIT_NORMAL):
-        raise ValueError(f"kind must be 0 (zeros), 1 (uniform) or 2 (normal), got {kind}")
+    if kind not in (INIT_ZEROS, INIT_UNIFORM, INIT_NORMAL, INIT_FACTORS):
+        raise ValueError(f"kind must be 0 (zeros), 1 (uniform), 2 (normal) or 3 (factors), got {kind}")
     if not 1 <= dim <= C_DIM_MAX:
         raise ValueError(f"dim must be 1 to {C_DIM_MAX}, got {dim}")
     row = np.empty(dim, np.float32)
@@ -687,6 +691,200 @@ def ftrl_weights(float[:, ::1] rows, *, int outputs, float lr, float l1, float l
     with nogil:
         for i in range(rows.shape[0]):
             weights_of(&rows[i, 0], outputs, 1 / lr, beta / lr + l2, l1)
+
+
+# ---- factorization machines: calls, checked --------------------------------------------------------
+
+cdef Py_ssize_t check_machine(const int64_t[::1] ptr, const int32_t[::1] places,
+                              const float[::1] values, const int32_t[::1] fields,
+                              Py_ssize_t row_num, int64_t bias, Py_ssize_t factors,
+                              Py_ssize_t field_num) except -1:
+    """Floats of a row's weights, padded; refuses examples and sizes that do not fit."""
+    check_examples(ptr, places, values, row_num, bias)
+    if factors < 1 or field_num < 1 or 1 + factors * field_num > C_DIM_MAX:
+        raise ValueError(f"factors and field_num must be at least 1, and 1 + their product at most "
+                         f"{C_DIM_MAX}; got {factors} and {field_num}")
+    if fields.shape[0] != places.shape[0] and (field_num > 1 or fields.shape[0]):
+        raise ValueError(f"fields ({fields.shape[0]}) must be as many as places "
+                         f"({places.shape[0]}); with field_num 1 they may be none")
+    if fields.shape[0] and not in_range(&fields[0], fields.shape[0], 0, field_num):
+        raise ValueError(f"fields must lie in 0..{field_num - 1}")
+    return (factors * field_num + C_PAD) // C_PAD * C_PAD
+
+
+cdef Py_ssize_t longest_of(const int64_t[::1] ptr, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+    """Features of the longest of examples first..last-1."""
+    cdef Py_ssize_t i, longest = 0
+    for i in range(first, last):
+        longest = max(longest, <Py_ssize_t>(ptr[i + 1] - ptr[i]))
+    return longest
+
+
+cdef char *machine_scratch(FmJob *job, FmScratch *s, Py_ssize_t own, Py_ssize_t longest) noexcept:
+    """Memory, zeros, for what FmScratch points to; NULL: there is none.  Free it."""
+    cdef size_t plane = job.field_num * job.stride
+    cdef size_t planes = 4 if job.fields != NULL else 3
+    cdef size_t floats = 2 * own + planes * plane + 3 * job.stride
+    cdef size_t size = floats * sizeof(float) + (longest + job.field_num) * 8 + job.field_num * 4
+    cdef char *arena = NULL
+    if posix_memalign(<void **>&arena, 64, size) != 0:
+        return NULL
+    memset(arena, 0, size)
+    s.own = <float *>arena if own else NULL
+    s.base = <float *>arena + own
+    s.sums = <float *>arena + 2 * own
+    s.squares = s.sums + plane
+    s.itself = s.squares + plane
+    s.turned = s.itself + plane if job.fields != NULL else s.sums
+    s.only = <float *>arena + 2 * own + planes * plane
+    s.rate = s.only + job.stride
+    s.decay = s.rate + job.stride
+    s.found = <float **>(<float *>arena + floats)
+    s.stamps = <int64_t *>(s.found + longest)
+    s.present = <int32_t *>(s.stamps + job.field_num)
+    return arena
+
+
+def train_fm(float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+             const float[::1] values, const int32_t[::1] fields, const float[::1] labels,
+             const float[::1] weights, *, Py_ssize_t factors, Py_ssize_t field_num, int loss,
+             int method, Py_ssize_t bias, Py_ssize_t hot, float lr_start, float lr_stop,
+             float factor_rate, float eps, float l1, float l2, float factor_l2, float beta,
+             Py_ssize_t first, Py_ssize_t last):
+    cdef Py_ssize_t example_num = ptr.shape[0] - 1
+    cdef Py_ssize_t stride = check_machine(ptr, places, values, fields, rows.shape[0], bias,
+                                           factors, field_num)
+    if method not in (STEP_SGD, STEP_ADAGRAD, STEP_FTRL):
+        raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
+    if not LOGISTIC <= loss <= SQUARED:
+        raise ValueError(f"loss must be 0 (logistic) or 1 (squared), got {loss}")
+    check_rows("rows", rows)
+    if rows.shape[1] != stride + state_floats_of(method, <uint32_t>stride):
+        raise ValueError(f"rows must have {stride + state_floats_of(method, <uint32_t>stride)} "
+                         f"columns for {factors} factors and {field_num} fields, got "
+                         f"{rows.shape[1]}")
+    if labels.shape[0] != example_num or weights.shape[0] not in (0, example_num):
+        raise ValueError(f"labels ({labels.shape[0]}) must be as many as examples ({example_num}), "
+                         f"weights ({weights.shape[0]}) too, or none")
+    if not 0 <= first <= last <= example_num:
+        raise ValueError(f"examples {first}..{last - 1} must be among the {example_num} of ptr")
+    if not 0 <= hot <= rows.shape[0]:
+        raise ValueError(f"hot must be 0 to {rows.shape[0]}, got {hot}")
+    if not (lr_start > 0 and lr_stop > 0 and factor_rate > 0 and eps >= 1e-30 and l1 >= 0
+            and l2 >= 0 and factor_l2 >= 0 and beta > 0):
+        raise ValueError(f"rates, eps and beta must be above 0, l1, l2, factor_l2 at least 0; got "
+                         f"{lr_start}, {lr_stop}, {factor_rate}, {eps}, {beta}, {l1}, {l2}, "
+                         f"{factor_l2}")
+    if method == STEP_FTRL and (lr_start != lr_stop or factor_rate != 1 or factor_l2 != l2):
+        raise ValueError("ftrl's weights follow from one step size and one l2: lr_stop must be "
+                         "lr_start, factor_rate 1 and factor_l2 l2")
+    if first == last or rows.shape[0] == 0:
+        return 0.0, 0.0
+    cdef FmJob job
+    cdef FmScratch scratch
+    cdef char *arena
+    cdef double total = 0, weight = 0
+    job.rows = &rows[0, 0]
+    job.width = rows.shape[1]
+    job.stride = stride
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.fields = &fields[0] if field_num > 1 and fields.shape[0] else NULL
+    job.labels = &labels[0]
+    job.weights = &weights[0] if weights.shape[0] else NULL
+    job.bias = bias
+    job.hot = hot
+    job.field_num = field_num
+    job.factors = factors
+    job.first = first
+    job.last = last
+    job.loss = loss
+    job.method = method
+    job.rate_start = lr_start
+    job.rate_stop = lr_stop
+    job.factor_rate = factor_rate
+    job.eps = eps
+    job.l1 = l1
+    job.l2 = l2
+    job.factor_l2 = factor_l2
+    job.beta = beta
+    arena = machine_scratch(&job, &scratch, (hot + 1) * rows.shape[1] if hot else 0,
+                            longest_of(ptr, first, last))
+    if arena == NULL:
+        raise MemoryError(f"no memory for copies of {hot} rows")
+    with nogil:
+        fm_train(&job, &scratch, &total, &weight)
+        free(arena)
+    return total, weight
+
+
+def fm_scores(const float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+              const float[::1] values, const int32_t[::1] fields, *, Py_ssize_t factors,
+              Py_ssize_t field_num, Py_ssize_t bias):
+    cdef Py_ssize_t i, example_num = ptr.shape[0] - 1
+    cdef Py_ssize_t stride = check_machine(ptr, places, values, fields, rows.shape[0], bias,
+                                           factors, field_num)
+    cdef FmJob job
+    cdef FmScratch scratch
+    cdef char *arena
+    check_rows("rows", rows)
+    if rows.shape[1] < stride:
+        raise ValueError(f"rows must have at least {stride} columns for {factors} factors and "
+                         f"{field_num} fields, got {rows.shape[1]}")
+    scores = np.zeros(example_num, np.float32)
+    if example_num == 0 or rows.shape[0] == 0:
+        return scores
+    cdef float[::1] out = scores
+    job.rows = <float *>&rows[0, 0]     # only read
+    job.width = rows.shape[1]
+    job.stride = stride
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.fields = &fields[0] if field_num > 1 and fields.shape[0] else NULL
+    job.bias = bias
+    job.hot = 0
+    job.field_num = field_num
+    job.factors = factors
+    job.l2 = 0
+    job.factor_l2 = 0
+    arena = machine_scratch(&job, &scratch, 0, longest_of(ptr, 0, example_num))
+    if arena == NULL:
+        raise MemoryError(f"no memory for scratch of {field_num} fields")
+    with nogil:
+        fm_constants(&job, &scratch)
+        for i in range(example_num):
+            out[i] = fm_score(&job, &scratch, i)
+        free(arena)
+    return scores
+
+
+cdef Py_ssize_t check_packed(const float[:, ::1] packed, const float[:, ::1] rows, Py_ssize_t dim,
+                             Py_ssize_t parts) except -1:
+    """Stride of the parts of `rows`."""
+    if dim < 1 or parts < 1 or packed.shape[1] != dim * parts or rows.shape[0] != packed.shape[0]:
+        raise ValueError(f"packed ({packed.shape[0]} x {packed.shape[1]}) must have as many rows "
+                         f"as rows ({rows.shape[0]}) and {parts} parts of {dim} columns")
+    if rows.shape[1] % parts or rows.shape[1] // parts < dim:
+        raise ValueError(f"rows must have {parts} parts of at least {dim} columns, got "
+                         f"{rows.shape[1]} columns")
+    return rows.shape[1] // parts
+
+
+def unpack_parts(const float[:, ::1] packed, float[:, ::1] rows, Py_ssize_t dim, Py_ssize_t parts):
+    cdef Py_ssize_t i, stride = check_packed(packed, rows, dim, parts)
+    with nogil:
+        for i in range(packed.shape[0]):
+            fm_unpack(&packed[i, 0], &rows[i, 0], dim, parts, stride)
+
+
+def subtract_parts(const float[:, ::1] rows, float[:, ::1] packed, Py_ssize_t dim,
+                   Py_ssize_t parts):
+    cdef Py_ssize_t i, stride = check_packed(packed, rows, dim, parts)
+    with nogil:
+        for i in range(packed.shape[0]):
+            fm_difference(&rows[i, 0], &packed[i, 0], dim, parts, stride)
 
 
 # ---- sparse products -------------------------------------------------------------------------------

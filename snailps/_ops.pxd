@@ -29,6 +29,7 @@ cdef enum Init:             # a row's first weights, from (seed, key) alone
     INIT_ZEROS = 0
     INIT_UNIFORM = 1        # uniform in [-scale, scale)
     INIT_NORMAL = 2         # normal, mean 0, standard deviation scale
+    INIT_FACTORS = 3        # the same, but 0 in column 0: a weight, and factors behind it
 
 # Changes one stored row (weights then state) by one value.
 ctypedef void (*RowStep)(const float *hyper, float *row, const float *value,

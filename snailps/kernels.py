@@ -41,6 +41,7 @@ __all__ = [
     "copy_rows",
     "csr_gradients",
     "csr_product",
+    "fm_scores",
     "ftrl_weights",
     "init_row",
     "init_state_row",
@@ -51,11 +52,14 @@ __all__ = [
     "padded",
     "row_ops",
     "settle_rows",
+    "subtract_parts",
     "subtract_rows",
     "take_rows",
+    "train_fm",
     "train_labels",
     "train_linear",
     "train_words",
+    "unpack_parts",
     "widen_rows",
     "wire_ops",
 ]
@@ -176,6 +180,10 @@ wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows
 widen_rows = _chosen.widen_rows
 narrow_owing_rows = _chosen.narrow_owing_rows
+fm_scores = _chosen.fm_scores
+train_fm = _chosen.train_fm
+unpack_parts = _chosen.unpack_parts
+subtract_parts = _chosen.subtract_parts
 csr_product = _chosen.csr_product
 csr_gradients = _chosen.csr_gradients
 

@@ -20,6 +20,7 @@ NUMERIC = {
     "_words",
     "_labels",
     "_linear",
+    "_fm",
     "_csr",
     "_kernels",
     "_kernels_base",
@@ -29,7 +30,7 @@ NUMERIC = {
 BESIDE = {*LEAVES, *NUMERIC, "kernels", "data", "vectors"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
-    **{build: {*LEAVES, "_words", "_labels", "_linear", "_csr"} for build in NUMERIC},
+    **{build: {*LEAVES, "_words", "_labels", "_linear", "_fm", "_csr"} for build in NUMERIC},
     "kernels": {*LEAVES, *NUMERIC},
     "config": {*LEAVES},
     "data": {*LEAVES, "config", "kernels", *NUMERIC},

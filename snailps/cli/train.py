@@ -73,6 +73,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     about = {
         "fasttext": "Word vectors with subwords: unknown words get vectors too.",
         "word2vec": "Word vectors without subwords.",
+        "fm": "Factorization machine: weights and pairwise interactions of sparse features.",
         "classifier": "Labels for lines of text, as fastText's supervised mode.",
         "logistic": "Logistic, linear and multinomial regression on sparse examples.",
         "sparse_net": "A network whose huge sparse first layer computes on the servers.",

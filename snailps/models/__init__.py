@@ -2,6 +2,7 @@
 
 from snailps.config import JobSettings
 from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.sparse.fm import FmSettings
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.net import NetSettings
 from snailps.models.word_vectors import WordVectorSettings
@@ -11,6 +12,7 @@ SETTINGS: dict[str, type[JobSettings]] = {
     "word2vec": WordVectorSettings,
     "classifier": ClassifierSettings,
     "logistic": LinearSettings,
+    "fm": FmSettings,
     "sparse_net": NetSettings,
 }
 """Settings class of each model, by the name that the command line knows it by."""
@@ -20,6 +22,7 @@ CLASSES: dict[str, str] = {
     "word2vec": "snailps.models.word_vectors:WordVectors",
     "classifier": "snailps.models.classifier:Classifier",
     "logistic": "snailps.models.sparse.linear:Linear",
+    "fm": "snailps.models.sparse.fm:FactorizationMachine",
     "sparse_net": "snailps.models.sparse.net:Net",
 }
 """`worker_class` of each."""

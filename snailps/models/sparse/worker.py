@@ -144,7 +144,7 @@ class SparseWorker(Worker):
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A tenth of an epoch; several workers, each with a block at work and one prefetched,
-        hold a twentieth together.  At most 32 MiB.
+        hold a twentieth together.  At most 16 MiB.
         """
         share = total_bytes // 10 if workers == 1 else total_bytes // (40 * workers)
         return max(512, min(BLOCK_BYTES_MAX, share))
@@ -233,11 +233,11 @@ class SparseWorker(Worker):
             return metrics
         base = self._arrived(prepared.pull)
         rows = self._locals.take(len(base))
-        self.in_threads(np.copyto, rows, base)
+        self.in_threads(self.load_rows, base, rows)
         loss, weight = self._train_batch(batch, rows, rates, block.seed)
-        self.in_threads(_subtract, rows, base)  # from here on the base is what changed
+        self.in_threads(self.take_difference, rows, base)  # from here on the base is what changed
         if self.workers > 1:
-            self._share(batch, rows, base, rates[0])
+            self.share(batch, rows, base, rates[0])
         self._locals.give(rows)
         for push in self._pushes:  # the last had all of this block's training to arrive
             push.wait()
@@ -251,6 +251,18 @@ class SparseWorker(Worker):
             return lr, lr
         before, after = block.progress
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
+
+    def load_rows(self, base: Floats, rows: Floats) -> None:
+        """Makes rows to train of rows as pulled; called by several threads, each with a part.
+
+        A model whose kernel wants another layout overrides this, `take_difference` and `share`,
+        and makes `_locals` anew in its `setup`.
+        """
+        np.copyto(rows, base)
+
+    def take_difference(self, rows: Floats, base: Floats) -> None:
+        """``base = rows - base``: what training changed; called as `load_rows` is."""
+        np.subtract(rows, base, out=base)
 
     def finish(self) -> None:
         """Waits for the last pushes."""
@@ -312,7 +324,7 @@ class SparseWorker(Worker):
             )
         return base
 
-    def _share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
+    def share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
         """Takes from the differences what several workers would go too far together.
 
         An example's residual falls by its bend times the steps of *all* its features.  So a row
@@ -412,8 +424,3 @@ def _keep_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
         mallopt(_M_ARENA_MAX, 1)  # other arenas cannot hold such arrays
-
-
-def _subtract(new: Floats, base: Floats) -> None:
-    """``base = new - base``: what training changed."""
-    np.subtract(new, base, out=base)
