@@ -19,9 +19,10 @@ Wabbit with ``-b log2(features)`` takes a number for itself and gives each a wei
 """
 
 import argparse
+import contextlib
 import hashlib
+import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -134,7 +135,7 @@ def plant(plan: Plan) -> Truth:
     factors = rng.standard_normal((n, plan.factors), np.float32) * np.float32(plan.factor_sd)
     begins = field_begins(plan)
     shuffled = np.empty(n, np.int32)
-    for begin, end in zip(begins[:-1], begins[1:], strict=True):
+    for begin, end in itertools.pairwise(begins):
         shuffled[begin:end] = rng.permutation(np.arange(begin, end, dtype=np.int32))
     truth = Truth(weights, factors, 0.0, begins, shuffled)
     sample = np.concatenate(
@@ -189,6 +190,10 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 # --- writing ------------------------------------------------------------------------------------
 
 
+HEADS = {"libsvm": (b"0", b"1"), "libffm": (b"0", b"1"), "vw": (b"-1 |", b"1 |")}
+"""What a line without and with a click begins with."""
+
+
 class Writer:
     """One format: text of every feature made once, a chunk's text by one gather.
 
@@ -198,10 +203,8 @@ class Writer:
     a copy at memory speed.
     """
 
-    HEADS = {"libsvm": (b"0", b"1"), "libffm": (b"0", b"1"), "vw": (b"-1 |", b"1 |")}
-
     def __init__(self, format_: str, truth: Truth) -> None:
-        self.heads = np.array(self.HEADS[format_])
+        self.heads = np.array(HEADS[format_])
         n = len(truth.weights)
         digits = len(str(n))
         pieces = [np.full((n, 1), ord(" "), np.uint8)]
@@ -250,21 +253,20 @@ def chunks(examples: int, first: int) -> Iterator[tuple[int, int]]:
 def write(plan: Plan, truth: Truth, files: dict[str, Path], examples: int, first: int) -> dict:
     """Write one set of examples in all formats; what is to be known of them."""
     writers = {name: Writer(name, truth) for name in files}
-    outs = {name: open(path, "wb") for name, path in files.items()}
     counts = np.zeros(plan.features, np.int64)
     clicks, loss = 0, 0.0
     begin_s = time.perf_counter()
-    for number, count in chunks(examples, first):
-        ids, rng = draw(plan, truth, number, count)
-        logits = scores(plan, truth, ids)
-        labels = (rng.random(count) < sigmoid(logits)).astype(np.int8)
-        clicks += int(labels.sum())
-        loss += float(np.logaddexp(0.0, np.where(labels == 1, -logits, logits)).sum())
-        counts += np.bincount(ids.ravel(), minlength=plan.features)
-        for name, out in outs.items():
-            out.write(writers[name].text(ids, labels))
-    for out in outs.values():
-        out.close()
+    with contextlib.ExitStack() as stack:
+        outs = {name: stack.enter_context(open(path, "wb")) for name, path in files.items()}
+        for number, count in chunks(examples, first):
+            ids, rng = draw(plan, truth, number, count)
+            logits = scores(plan, truth, ids)
+            labels = (rng.random(count) < sigmoid(logits)).astype(np.int8)
+            clicks += int(labels.sum())
+            loss += float(np.logaddexp(0.0, np.where(labels == 1, -logits, logits)).sum())
+            counts += np.bincount(ids.ravel(), minlength=plan.features)
+            for name, out in outs.items():
+                out.write(writers[name].text(ids, labels))
     return {
         "counts": counts,
         "examples": examples,
@@ -309,7 +311,7 @@ def make(plan: Plan, folder: Path) -> Made:
         facts = {"plan": asdict(plan), "train": train, "test": test}
         partial = home / "plan.json.part"
         partial.write_text(json.dumps(facts, indent=1) + "\n")
-        os.replace(partial, done)
+        partial.replace(done)
     return Made(paths["train"], paths["test"], plan, json.loads(done.read_text()))
 
 
