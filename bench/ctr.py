@@ -83,7 +83,7 @@ class Plan:
 
 
 FM_PLAN = Plan(
-    examples=1_000_000, test_examples=200_000, fields=14, features=20_000, factors=4,
+    examples=300_000, test_examples=100_000, fields=14, features=1000, factors=4,
     factor_sd=0.35, weight_sd=0.3, formats=("libsvm", "vw", "libffm"),
 )  # fmt: skip
 """Interactions that a linear model cannot see, as many features an example as a9a has."""

