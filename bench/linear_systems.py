@@ -84,7 +84,9 @@ class Snailps(System):
     def weights(self, job: Job, prefix: Path) -> np.ndarray:
         found = np.zeros(job.features)
         with np.load(f"{prefix}.npz") as model:
-            found[model["keys"].astype(np.int64) - 1] = model["weights"].ravel()
+            keys, rows = model["keys"], model["rows"]
+        own = (keys > 0) & (keys <= job.features)  # the bias has a key of its own
+        found[keys[own].astype(np.int64) - 1] = rows[own, 0]
         return found
 
 
