@@ -46,7 +46,7 @@ A9A_BITS = 18
 # Options of each system and job, the best of those tried on these very data, for all systems alike.
 SNAILPS = {
     "a9a": ("--epochs", "20"),
-    "ctr": (),
+    "ctr": ("--epochs", "1"),
     "fm": ("--factors", "8", "--epochs", "5"),
     "fm a9a": ("--factors", "8", "--epochs", "20"),
 }
