@@ -14,7 +14,7 @@ with the logistic probability of a planted linear model, or of a planted factori
 
 The same examples go to each format, with the same information: a feature is a decimal number, and
 its value, which is always 1, is written only where the format demands it (LIBSVM: ``123:1``, VW:
-``123``, so that file is a quarter shorter).  Feature numbers begin at 1 and fill their range: Vowpal
+``123``, whose file is a quarter shorter).  Feature numbers begin at 1 and fill their range: Vowpal
 Wabbit with ``-b log2(features)`` takes a number for itself and gives each a weight of its own.
 """
 

@@ -30,6 +30,22 @@ def judge(monkeypatch):
 
 
 @pytest.fixture
+def report(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    import sparse_report
+
+    return sparse_report
+
+
+@pytest.fixture
+def systems(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    import linear_systems
+
+    return linear_systems
+
+
+@pytest.fixture
 def plan(ctr, monkeypatch):
     # Several chunks, the last one short.
     monkeypatch.setattr(ctr, "CHUNK", 1000)
@@ -172,3 +188,57 @@ def test_ctr_command_makes_data_once_and_prints_facts(tmp_path):
     assert told[0] == told[1]
     assert told[0]["plan"]["factors"] > 0
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def row(job, system, **figures):
+    return {"job": job, "system": system, **figures}
+
+
+def test_report_compares_with_the_faster_peer_and_with_the_better_one(report):
+    rows = [
+        row("ctr", "snailps", examples_per_s=900, log_loss=0.4074, correlation=0.96),
+        row("ctr", "quick", examples_per_s=500, log_loss=0.41, correlation=0.95),
+        row("ctr", "good", examples_per_s=300, log_loss=0.4062, correlation=0.98),
+    ]
+    found = {one["target"]: (one["value"], one["met"]) for one in report.targets(rows, False)}
+    assert found == {
+        "ctr: examples/s / vowpal wabbit's faster >= 1.5": (1.8, True),
+        "ctr: log loss - vowpal wabbit's better <= 0.001": (0.0012, False),
+        "ctr: correlation with planted weights >= 0.9": (0.96, True),
+        "ctr: vowpal wabbit's correlation - ours <= 0.01": (0.02, False),
+    }
+    assert {one["met"] for one in report.targets(rows, True)} == {None}
+
+
+def test_report_tells_workers_apart_by_the_spread_of_seeds(report):
+    rows = [
+        row("workers", "snailps", workers=1, log_loss=0.4, log_loss_spread=0.0001),
+        row("workers", "snailps", workers=2, log_loss=0.4004, log_loss_spread=0.0002),
+        row("workers", "snailps", workers=4, log_loss=0.402, log_loss_spread=0.0003),
+    ]
+    assert [one["met"] for one in report.targets(rows, False)] == [True, False]
+
+
+def test_report_table_shows_every_row_and_says_missed(report):
+    rows = [row("fm", "snailps", log_loss=0.5), row("fm", "numpy reference", log_loss=0.4)]
+    text = report.table(rows, report.targets(rows, False))
+    assert "| snailps | 0.5 |" in text
+    assert "| fm: log loss - reference's <= 0.002 | 0.1 | missed |" in text
+
+
+def test_as_vw_keeps_labels_numbers_and_values(systems, tmp_path):
+    (tmp_path / "svm").write_text("+1 3:1 7:0.5 \n-1 2:1\n0 9:2\n1\n")
+    systems.as_vw(tmp_path / "svm", tmp_path / "vw")
+    expected = ["1 | 3:1 7:0.5", "-1 | 2:1", "-1 | 9:2", "1 | "]
+    assert (tmp_path / "vw").read_text().splitlines() == expected
+
+
+def test_snailps_weights_leave_the_bias_out(systems, tmp_path):
+    np.savez(
+        tmp_path / "m.npz",
+        keys=np.array([2, 5, 2**64 - 1], np.uint64),
+        rows=np.array([[0.5], [-1.0], [9.0]], np.float32),
+    )
+    job = systems.Job("x", {}, {}, 1, 5, 1.0)
+    found = systems.Snailps("snailps").weights(job, tmp_path / "m")
+    assert found.tolist() == [0, 0.5, 0, 0, -1.0]
