@@ -208,7 +208,8 @@ def job_fm(bench: Bench) -> list[dict]:
     for job in (planted, a9a(bench, "fm a9a")):
         if job is None:
             continue
-        rows += bench.in_turns(replace(job, threads=1), bench.snailps(job.name, "fm"))
+        job = replace(job, threads=1)
+        rows += bench.in_turns(job, bench.snailps(job.name, "fm"))
         if not bench.args.no_peers:
             fitted = sparse_fm.fit_reference(
                 job.train["libsvm"], job.test["libsvm"], **REFERENCE[job.name]
