@@ -17,7 +17,7 @@ S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan, Y. Zhuang, W.-S. Chin,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.config import JobSettings, setting
 from snailps.errors import ConfigError, DataError
-from snailps.models.local_sgd import Shelf, share_of_delta
+from snailps.models.local_sgd import Shelf
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
@@ -138,6 +138,7 @@ class FactorizationMachine(SparseWorker):
         super().setup()
         s = self.settings
         self._parts = PARTS[s.method]
+        self.shares = replace(self.shares, stride=s.stride, outputs=1, eps=s.eps)
         width = self._parts * s.stride
         self._locals = Shelf(lambda n: kernels.padded(n, width))
         self._hot = max(1, HOT_FLOATS // width)
@@ -163,27 +164,6 @@ class FactorizationMachine(SparseWorker):
             return lr, lr
         before, after = block.progress
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
-
-    def share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
-        """Takes from differences of weights what several workers would go too far together.
-
-        A squared gradient is what the loss bends by, on average, where predictions are right; so
-        AdaGrad's own sums say how far a block brings a column: see `share_of_delta`.  FTRL's go
-        whole: its weights follow from sums of gradients over roots of sums of squares.
-        """
-        s = self.settings
-        if s.method == "sgd":
-            super().share(batch, rows, delta, rate)
-        if s.method != "adagrad":
-            return
-
-        def scale(rows: Floats, delta: Floats) -> None:
-            steps: Floats = np.sqrt(rows[:, s.stride : s.stride + s.dim])
-            steps += np.float32(s.eps)
-            np.divide(delta[:, s.dim :] * np.float32(rate), steps, out=steps)
-            delta[:, : s.dim] *= share_of_delta(steps, self.workers)
-
-        self.in_threads(scale, rows, delta)
 
     def train_part(
         self,

@@ -19,6 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -27,10 +28,11 @@ from snailps import kernels
 from snailps.config import JobSettings
 from snailps.data.examples import Admission, Admitted, number_keys, reader_of
 from snailps.errors import DataError
-from snailps.models.local_sgd import Shelf, share_of_delta
+from snailps.models.local_sgd import Shelf
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import Batch, BatchReader, Floats
 from snailps.models.sparse.settings import SparseSettings, check_method
+from snailps.models.sparse.shares import Shares
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
 
@@ -40,8 +42,6 @@ BLOCK_BYTES_MAX = 16 << 20
 numbers of features and copies of rows no longer fit in the cores' caches."""
 EPS = 1e-8
 """AdaGrad's, as tables have it unless they say otherwise."""
-CURVATURE = 0.2
-"""Of an example's log loss: P(yes) P(no) where most predictions say something."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 RATE_LEAST = 1e-9
 """Where a rate falls to 0: kernels divide by it."""
@@ -201,6 +201,15 @@ class SparseWorker(Worker):
         _, table = self._find(TABLE)
         width = table.dim + table.state_floats
         self._dim = table.dim
+        self.shares = Shares(
+            s,
+            self.workers,
+            self.loss_of(s),
+            table.dim,
+            stride=table.dim,
+            outputs=table.dim,
+            eps=EPS,
+        )
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
         self._bases = Shelf(lambda n: np.empty((n, width), np.float32))
         self._locals = Shelf(lambda n: np.empty((n, width), np.float32))
@@ -237,7 +246,9 @@ class SparseWorker(Worker):
         loss, weight = self._train_batch(batch, rows, rates, block.seed)
         self.in_threads(self.take_difference, rows, base)  # from here on the base is what changed
         if self.workers > 1:
-            self.share(batch, rows, base, rates[0])
+            step = self.shares.step(batch, base, rates[0])
+            counts = self.shares.counts(batch, len(rows))
+            self.in_threads(partial(self.shares.scale, step), rows, base, counts)
         self._locals.give(rows)
         for push in self._pushes:  # the last had all of this block's training to arrive
             push.wait()
@@ -255,8 +266,8 @@ class SparseWorker(Worker):
     def load_rows(self, base: Floats, rows: Floats) -> None:
         """Makes rows to train of rows as pulled; called by several threads, each with a part.
 
-        A model whose kernel wants another layout overrides this, `take_difference` and `share`,
-        and makes `_locals` anew in its `setup`.
+        A model whose kernel wants another layout overrides this and `take_difference`, and makes
+        `_locals` and `shares` anew in its `setup`.
         """
         np.copyto(rows, base)
 
@@ -323,46 +334,6 @@ class SparseWorker(Worker):
                 base,
             )
         return base
-
-    def share(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> None:
-        """Takes from the differences what several workers would go too far together.
-
-        An example's residual falls by its bend times the steps of *all* its features.  So a row
-        that c examples of the block have goes ``rate * bend * squares * c`` of the way to where
-        the workers all want it, see `share_of_delta`; less one example, because a row that only one
-        has is likely to be in no other worker's block, and then its difference is needed whole.
-        """
-        dim, method = self._dim, self.settings.method
-        count = np.bincount(batch.places, minlength=len(rows))
-        if batch.bias >= 0:
-            count[batch.bias] = len(batch)
-        squares = float(np.dot(batch.values, batch.values)) / len(batch) + (batch.bias >= 0)
-        step = rate * self._bend(batch, delta) * squares
-        steps = (np.maximum(count - 1, 0) * step).astype(np.float32)[:, None]
-        if method == "adagrad":
-            steps = steps / (np.sqrt(rows[:, dim:]) + np.float32(EPS))
-        elif method == "ftrl":
-            steps = steps / (np.sqrt(rows[:, 2 * dim :]) + np.float32(self.settings.beta))
-        weights = delta[:, :dim] * (share_of_delta(steps, self.workers) - 1)
-        delta[:, :dim] += weights
-        if method == "ftrl":  # the shards make weights of z and n: these have to say the same
-            s = self.settings
-            wanted = rows[:, :dim] + weights
-            root = (s.beta + np.sqrt(rows[:, 2 * dim :])) / s.lr + s.l2
-            z = -wanted * root - s.l1 * np.sign(wanted)
-            delta[:, dim : 2 * dim] += np.where(wanted == 0, 0, z - rows[:, dim : 2 * dim])
-
-    def _bend(self, batch: Batch, delta: Floats) -> float:
-        """Mean second derivative of an example's loss by its score.
-
-        Where predictions are right on average, that of the logistic losses is the mean square of
-        the gradients, which the bias has summed up.
-        """
-        if self.loss_of(self.settings) == "squared":
-            return 1.0
-        if batch.bias < 0 or self.settings.method == "sgd":
-            return CURVATURE
-        return float(delta[batch.bias, -self._dim :].mean()) / len(batch)
 
     def _settle(self, kept: int) -> None:
         """Waits for all pushes but the newest `kept`, and takes their arrays back."""
