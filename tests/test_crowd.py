@@ -9,7 +9,7 @@ import pytest
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY
-from snailps.models.word_vectors.crowd import Crowd, steps_a_word
+from snailps.models.word_vectors.crowd import Crowd, _spread, steps_a_word
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"sat"]
@@ -50,15 +50,17 @@ def test_steps_elsewhere_of_buckets_are_those_of_all_their_words(words_at_once, 
     np.testing.assert_allclose(inputs[1:], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("noise_logit", [0.0, -2.0])  # of negative sampling, of NCE
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
-def test_bends_of_equal_rows_are_slope_times_products_of_the_other_side(model):
+def test_bends_of_equal_rows_are_slope_times_products_of_the_other_side(model, noise_logit):
     found = crowd(replace(SETTINGS, model=model))
     bag_ptr = np.array([0, 2, 3, 5], np.int64)
     bag_rows = np.array([0, 3, 1, 2, 3], np.int32)
     tokens = np.array([0, 1, 2, -1, 1, 0, 2, 1] * 5, np.int32)
     local = [np.full((4, 8), 0.5, np.float32), np.full((3, 8), 0.7, np.float32)]
-    of_input, of_output = found.bends(tokens, bag_ptr, bag_rows, tokens[:2], local)
-    score = 4 * 0.5 * 0.7
+    logit = np.full(3, noise_logit, np.float32)
+    of_input, of_output = found.bends(tokens, bag_ptr, bag_rows, tokens[:2], logit, local)
+    score = 4 * 0.5 * 0.7 - noise_logit
     slope = math.exp(-score) / (1 + math.exp(-score)) ** 2
     np.testing.assert_allclose(of_input, np.full((4, 4), slope * 0.49 * (1 + 2)), rtol=1e-4)
     np.testing.assert_allclose(of_output, np.full((4, 4), slope * 0.25), rtol=1e-4)
@@ -69,8 +71,31 @@ def test_bends_of_a_block_too_short_for_pairs_are_zero():
     rows = np.ones((1, 8), np.float32)
     tokens = np.array([0, -1, 0], np.int32)
     own = np.array([0, 1], np.int64), np.zeros(1, np.int32)
-    for bend in found.bends(tokens, *own, np.zeros(3, np.int32), [rows, rows]):
+    noise = np.zeros(3, np.int32), np.zeros(1, np.float32)
+    for bend in found.bends(tokens, *own, *noise, [rows, rows]):
         assert not bend.any()
+
+
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_bends_of_lines_of_equal_length_see_all_of_their_words(model):
+    """Five words in turns, each with a direction of its own: none of them is flat."""
+    tokens = np.tile(np.arange(5, dtype=np.int32), 20_000)
+    settings = replace(SETTINGS, model=model, dim=5, window=1)
+    rows = np.zeros((5, 16), np.float32)
+    rows[:, :5] = np.eye(5)
+    own = np.arange(6), np.arange(5, dtype=np.int32)
+    noise = tokens[:1000], np.zeros(5, np.float32)
+    for bend in crowd(settings).bends(tokens, *own, *noise, [rows, rows]):
+        curvatures = np.linalg.eigvalsh(bend)
+        assert curvatures[0] > 0.05 * curvatures[-1] > 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 1000])
+def test_spread_places_rise_and_reach_all_of_a_range(size):
+    places = _spread(size, 10)
+    assert len(places) == min(size, 10)
+    assert (np.diff(places) >= 0).all()
+    assert all(abs(place - at * size / 10) <= max(1, size / 10) for at, place in enumerate(places))
 
 
 def test_steps_a_word_of_cbow_are_few_for_output_rows():

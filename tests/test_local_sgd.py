@@ -307,6 +307,15 @@ def test_contention_without_other_workers_leaves_deltas_alone():
         np.testing.assert_allclose(deltas, 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dim", [3, 100])  # NumPy raises for some sizes and not for others
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_contention_of_rows_that_diverged_leaves_deltas_alone(dim, value):
+    deltas = np.ones((2, dim), np.float32)
+    for bend in (value, np.full((dim, dim), value, np.float32)):
+        Contention(floats(5, 50), floats(10, 100), bend).scale(deltas)
+        np.testing.assert_array_equal(deltas, 1)
+
+
 def test_rows_that_others_move_are_pulled_again_before_training():
     model = Adding(JobSettings())
     model.setup()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.sizes import COPIES, fit_block, pool_size, rows_of_block
@@ -53,6 +54,17 @@ def test_fit_block_has_rows_that_fit(memory):
     rows = rows_of_block(WORDS, settings, size // 10)
     room = memory / (COPIES * 400)
     assert size == 4096 or 0.5 * room < rows <= room
+
+
+def test_fit_block_of_a_model_that_goes_on_does_not_count_the_tokens_of_its_first_text():
+    text = b"".join(b"w%07d " % i for i in range(200_000)) * 2 + b"\n" * 50_000
+    counter = WordCounter()
+    counter.count(text)
+    settings = replace(PLAIN, worker_memory=128 << 20)
+    alone = fit_block(Vocabulary.from_counter(counter, 1), settings, 6 << 20, len(text))
+    both = fit_block(WORDS.extended(counter, 1), settings, 6 << 20, len(text))
+    assert 4096 < alone < 6 << 20
+    assert both == pytest.approx(alone, rel=0.05)
 
 
 def test_fit_block_with_room_enough_leaves_the_size():

@@ -37,8 +37,9 @@ def make():
     with Shards() as shards:
         made = []
 
-        def make(settings=SMALL, threads=1, text=TEXT):
+        def make(settings=SMALL, threads=1, text=TEXT, workers=1):
             model = WordVectors(settings, threads)
+            model.workers = workers
             numbered = {}
             for number, table in enumerate(model.tables(), 1):
                 _, dim, access, *init = (number, *table.store_arguments())
@@ -111,6 +112,56 @@ def test_train_of_blocks_with_and_without_known_words_in_turns_keeps_its_arrays(
         train(model, data, number)
     model.finish()
     model.setup()
+
+
+# --- one of several workers ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["skipgram", "cbow"])
+@pytest.mark.parametrize("loss", ["ns", "nce"])
+@pytest.mark.parametrize("maxn", [0, 3])
+@pytest.mark.parametrize("rate", [0.1, 10.0])
+def test_train_as_one_of_eight_on_blocks_of_any_size_ends(make, kind, loss, maxn, rate):
+    settings = replace(SMALL, model=kind, loss=loss, minn=min(maxn, 2), maxn=maxn, lr=rate)
+    model = make(settings, threads=2, workers=8)
+    blocks = [TEXT, TEXT * 10, b"cat", b"", b"zebra\n", b"the cat\n", TEXT * 10, b"the " * 300]
+    for number, data in enumerate(blocks * 3):
+        train(model, data, number)
+    model.finish()
+    model.setup()
+    if rate < 1:
+        words = np.arange(len(model.vocabulary), dtype=np.uint64)
+        for table in ("input", "output"):
+            assert np.isfinite(model.pull(table, words)).all()
+
+
+def test_rows_of_a_small_vocabulary_are_pushed_as_a_mean_of_all_workers(make):
+    model = make(replace(SMALL, minn=0, maxn=0), workers=8)
+    batch = model.prepare(block_of(TEXT * 100))
+    local = model.load_copies(batch.copies)
+    rng = np.random.default_rng(4)
+    for rows in local:
+        rows[:, :8] = rng.normal(size=(len(rows), 8)) * 0.3  # no slope is flat
+    changed = [rows[:, :8] - base for rows, base in zip(local, batch.copies.bases, strict=True)]
+    model.push_copies(batch.copies, model._contentions(batch, local, 0.5))
+    model.finish()
+    model.setup()
+    for (table, keys), change in zip(batch.copies.keys.items(), changed, strict=True):
+        if table == "output":  # these begin at zero
+            np.testing.assert_allclose(model.pull(table, keys), change / 8, atol=0.02)
+
+
+@pytest.mark.parametrize("kind", ["skipgram", "cbow"])
+def test_steps_of_a_block_are_those_of_its_words_and_negatives(make, kind):
+    model = make(replace(SMALL, model=kind, window=3, negatives=4))
+    tokens = np.array([0, 1, 0, -1], np.int32)
+    bag_ptr, bag_rows = np.array([0, 2, 4], np.int64), np.array([0, 2, 1, 2], np.int32)
+    noise = np.array([1, 2], np.int32)
+    inputs, outputs = model._steps(tokens, bag_ptr, bag_rows, noise, 3, 3)
+    of_output = 4 if kind == "skipgram" else 1
+    drawn = 4 * of_output * 4 / 2  # tokens x steps x negatives, over two draws
+    assert inputs.tolist() == [8, 4, 12]
+    assert outputs.tolist() == [2 * of_output, of_output + drawn, drawn]
 
 
 # --- bags -------------------------------------------------------------------------------------

@@ -89,18 +89,19 @@ class Crowd:
         bag_ptr: NDArray[np.int64],
         bag_rows: Ints,
         noise: Ints,
+        noise_logit: Floats,
         local: Sequence[Floats],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Curvature of the loss, a step, in an input row and in an output row: (dim, dim) each.
 
         The loss of a pair is a logistic function of the product of a hidden vector and an output
-        row.  So in the one it bends by the slope of that function times the outer product of the
-        other with itself: all output rows met, a positive one and its negatives, for an input
-        row, hidden vectors for an output row.
+        row, less `noise_logit`.  So in the one it bends by the slope of that function times the
+        outer product of the other with itself: all output rows met, a positive one and its
+        negatives, for an input row, hidden vectors for an output row.
 
         Parameters
         ----------
-        tokens, bag_ptr, bag_rows, noise
+        tokens, bag_ptr, bag_rows, noise, noise_logit
             As `kernels.train_words` takes them.
         local : sequence of numpy.ndarray
             Input and output rows, trained.
@@ -108,21 +109,23 @@ class Crowd:
         dim, negatives = self._settings.dim, self._settings.negatives
         tokens = tokens[tokens >= 0]
         reach = min(2, self._settings.window)
-        at = np.arange(reach, len(tokens) - reach, max(1, len(tokens) // PAIRS))
+        at = _spread(max(0, len(tokens) - 2 * reach), PAIRS) + reach
         if len(at) == 0:
             nothing = np.zeros((dim, dim), np.float32)
             return nothing, nothing
         inputs, outputs = local[0][:, :dim], local[1][:, :dim]
         if self._settings.model == "skipgram":
             hidden = _means(inputs, tokens[at], bag_ptr, bag_rows)
-            positive = outputs[tokens[at + 1]]
+            targets = tokens[at + 1]
         else:
             sides = [step for step in range(-reach, reach + 1) if step]
             bags = [_means(inputs, tokens[at + step], bag_ptr, bag_rows) for step in sides]
             hidden = np.mean(bags, axis=0, dtype=np.float32)
-            positive = outputs[tokens[at]]
-        negative = outputs[noise[np.arange(len(at)) * len(noise) // len(at)]]
-        near, far = _slopes(hidden, positive), _slopes(hidden, negative) * np.float32(negatives)
+            targets = tokens[at]
+        drawn = noise[np.arange(len(at)) * len(noise) // len(at)]
+        positive, negative = outputs[targets], outputs[drawn]
+        near = _slopes(hidden, positive, noise_logit[targets])
+        far = _slopes(hidden, negative, noise_logit[drawn]) * np.float32(negatives)
         of_input = (positive * near).T @ positive + (negative * far).T @ negative
         of_output = (hidden * (near + far)).T @ hidden / np.float32(1 + negatives)
         return of_input / np.float32(len(at)), of_output / np.float32(len(at))
@@ -138,6 +141,16 @@ def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
     return contexts, contexts if settings.model == "skipgram" else 1.0
 
 
+def _spread(size: int, most: int) -> NDArray[np.int64]:
+    """Up to `most` places below `size`, one at random in each stretch.
+
+    Not every so many-th: lines of equal length would show the same few of their words each time.
+    """
+    num = min(size, most)
+    shift = np.random.default_rng(size).random(num) if num < size else 0.0
+    return ((np.arange(num) + shift) * (size / max(1, num))).astype(np.int64)
+
+
 def _means(
     rows: Floats, words: Ints, bag_ptr: NDArray[np.int64], bag_rows: Ints
 ) -> NDArray[np.float32]:
@@ -151,9 +164,9 @@ def _means(
     return means
 
 
-def _slopes(hidden: Floats, rows: Floats) -> Floats:
-    """Slope of the logistic function at each product, float32 (n, 1)."""
-    scores = np.einsum("ij,ij->i", hidden, rows)
+def _slopes(hidden: Floats, rows: Floats, noise_logit: Floats) -> Floats:
+    """Slope of the logistic function at each product less `noise_logit`, float32 (n, 1)."""
+    scores = np.einsum("ij,ij->i", hidden, rows) - noise_logit
     likely = 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
     slopes: Floats = (likely * (1 - likely)).astype(np.float32)[:, None]
     return slopes

@@ -251,7 +251,9 @@ class WordVectors(LocalSgd):
         """What to make of the deltas of a block, where several workers train; else nothing."""
         if self._crowd is None:
             return []
-        bends = self._crowd.bends(batch.tokens, batch.bag_ptr, batch.bag_rows, batch.noise, local)
+        bends = self._crowd.bends(
+            batch.tokens, batch.bag_ptr, batch.bag_rows, batch.noise, batch.noise_logit, local
+        )
         return [
             Contention(own, others, np.float32(rate) * bend)
             for own, others, bend in zip(batch.steps, batch.elsewhere, bends, strict=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from snailps import kernels
 from snailps.data._subwords import subwords_csr
+from snailps.data._text import SENTENCE_END
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors.settings import WordVectorSettings
 
@@ -71,7 +72,7 @@ def fit_block(
         At least 4 KiB, if `block_bytes` is: then memory may be exceeded.
     """
     rows_max = s.worker_memory / (COPIES * 4 * s.dim)
-    tokens_per_byte = vocabulary.tokens / max(1, total_bytes)
+    tokens_per_byte = min(vocabulary.tokens / max(1, total_bytes), _tokens_per_byte(vocabulary))
     size = float(block_bytes)
     while size > BLOCK_BYTES_MIN:
         rows = rows_of_block(vocabulary, s, int(size * tokens_per_byte))
@@ -80,3 +81,11 @@ def fit_block(
         # Rows grow more slowly than text, so this step never falls short by much.
         size = max(BLOCK_BYTES_MIN, size * min(NARROWER, rows_max / rows))
     return min(block_bytes, int(size))
+
+
+def _tokens_per_byte(vocabulary: Vocabulary) -> float:
+    """Of a text made of these words; a vocabulary that was extended also counts earlier texts."""
+    sizes = vocabulary.words.lengths + 1  # and a blank
+    if (end := vocabulary.index(SENTENCE_END)) >= 0:
+        sizes[end] = 1
+    return float(vocabulary.counts.sum() / (vocabulary.counts * sizes.astype(np.float64)).sum())
