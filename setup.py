@@ -39,7 +39,9 @@ def kernel_extensions() -> list[Extension]:
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
                 # rebuilt with them; so they are part of the source package, too
-                depends=["snailps/_steps.h", "snailps/_tiles.h", "snailps/_wire.h"],
+                depends=[
+                    f"snailps/{name}.h" for name in ("_csr", "_fm", "_steps", "_tiles", "_wire")
+                ],
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
         )

@@ -26,7 +26,8 @@ def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> Floats:
     Parameters
     ----------
     kind
-        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`.
+        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`;
+        3 the same with 0 in column 0.
     seed, key
         uint64; element j takes draw j of the SplitMix64 stream that (seed, key) selects.
     dim
@@ -321,3 +322,241 @@ def bag_means(inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats
 
 def score_probe(x: Floats) -> tuple[Floats, Floats]:
     """The kernel's sigmoid and -log(sigmoid) of float32[n], for tests of their stated error."""
+
+def train_linear(
+    rows: Floats,
+    ptr: Longs,
+    places: Ints,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    *,
+    outputs: int,
+    loss: int,
+    method: int,
+    bias: int,
+    hot: int,
+    lr_start: float,
+    lr_stop: float,
+    eps: float,
+    l1: float,
+    l2: float,
+    beta: float,
+    first: int,
+    last: int,
+) -> tuple[float, float]:
+    """Train a generalised linear model, one step after each of examples `first` to `last - 1`.
+
+    Parameters
+    ----------
+    rows
+        float32[n, outputs + state], each as the store keeps it: weights, then the state of
+        `method`; changed in place.
+    ptr, places, values
+        Example i has the values ``values[ptr[i]:ptr[i + 1]]`` in the rows `places` likewise.
+    labels
+        float32[examples]: loss 0, above 0 for yes; 1, a real number; 2, a class number.
+    weights
+        float32[examples], 0 or more: what an example counts; empty: 1 each.
+    outputs
+        1; for loss 2 the number of classes.
+    loss
+        0 logistic, 1 squared (half of it), 2 multinomial.
+    method
+        1 sgd, 2 adagrad, 4 ftrl: as `roles.tables.Table` knows them.
+    bias
+        Row of a feature that every example has with value 1, or -1.
+    hot
+        Other threads train on the same rows: of the first `hot` rows and the bias each thread
+        trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
+    lr_start, lr_stop
+        Step size before the first example and behind the last one, above 0.  FTRL's alpha should
+        not change: its weights follow from it.
+    eps
+        AdaGrad's, beside the root.
+    l1, l2
+        FTRL's penalties.  With the others `l2` times the weight is added to the gradient of each
+        feature that an example has, and `l1` does nothing.
+    beta
+        FTRL's.
+
+    Returns
+    -------
+    loss, weight
+        Sums over the examples, each taken before its own step: the progressive loss.
+
+    Notes
+    -----
+    Releases the GIL.  Writers may race (Hogwild).  About 5 ns a feature with FTRL.
+
+    References
+    ----------
+    H. B. McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013.
+    """
+
+def linear_scores(
+    rows: Floats, ptr: Longs, places: Ints, values: Floats, *, outputs: int, bias: int
+) -> Floats:
+    """Scores of all examples: float32[examples, outputs], products of values and weights.
+
+    `rows` may be wider than `outputs`; the other parameters are those of `train_linear`.
+    """
+
+def ftrl_weights(
+    rows: Floats, *, outputs: int, lr: float, l1: float, l2: float, beta: float
+) -> None:
+    """Weights of rows float32[n, 3 * outputs] from FTRL's z and n behind them, in place.
+
+    For rows that differences were added to.  Releases the GIL.
+    """
+
+def train_fm(
+    rows: Floats,
+    ptr: Longs,
+    places: Ints,
+    values: Floats,
+    fields: Ints,
+    labels: Floats,
+    weights: Floats,
+    *,
+    factors: int,
+    field_num: int,
+    loss: int,
+    method: int,
+    bias: int,
+    hot: int,
+    lr_start: float,
+    lr_stop: float,
+    factor_rate: float,
+    eps: float,
+    l1: float,
+    l2: float,
+    factor_l2: float,
+    beta: float,
+    first: int,
+    last: int,
+) -> tuple[float, float]:
+    """Train a factorization machine, one step after each of examples `first` to `last - 1`.
+
+    Parameters
+    ----------
+    rows
+        float32[n, parts * stride], 64-byte aligned (see `kernels.padded`), changed in place: a
+        part of weights, then the state of `method` (adagrad: 1 part, ftrl: 2).  A part is w, then
+        `factors` numbers for each field, then zeros up to `stride`, the next multiple of 16.
+    ptr, places, values
+        Example i has the values ``values[ptr[i]:ptr[i + 1]]`` in the rows `places` likewise.
+    fields
+        Field of each value, 0 to ``field_num - 1``; empty is allowed where `field_num` is 1.
+    labels
+        float32[examples]: loss 0, above 0 for yes; 1, a real number.
+    weights
+        float32[examples], 0 or more: what an example counts; empty: 1 each.
+    factors
+        Length of a factor, k.
+    field_num
+        1: the plain machine.  More: field-aware, a row has a factor for each field it may meet.
+    loss
+        0 logistic, 1 squared (half of it).
+    method
+        1 sgd, 2 adagrad, 4 ftrl.
+    bias
+        Row of a feature that every example has with value 1, or -1.  Only its w counts.
+    hot
+        Other threads train on the same rows: of the first `hot` rows and the bias each thread
+        trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
+    lr_start, lr_stop
+        Step size before the first example and behind the last one; changed every 256 examples.
+    factor_rate
+        Step size of factors in units of that of w; 1 for ftrl.
+    eps
+        AdaGrad's, beside the root.
+    l1, l2
+        FTRL's penalties, of all columns.  With the others `l2` times w is added to its gradient in
+        each feature that an example has, and `l1` does nothing.
+    factor_l2
+        The same for factors, where they have a gradient; `l2` for ftrl.
+    beta
+        FTRL's.
+
+    Returns
+    -------
+    loss, weight
+        Sums over the examples, each taken before its own step: the progressive loss.
+
+    Notes
+    -----
+    Releases the GIL.  Writers may race (Hogwild).  Time an example: two visits of each of its rows,
+    of ``1 + factors * field_num`` columns, whatever the number of pairs.
+
+    References
+    ----------
+    S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan et al., "Field-aware factorization
+    machines for CTR prediction", RecSys 2016.
+    """
+
+def fm_scores(
+    rows: Floats,
+    ptr: Longs,
+    places: Ints,
+    values: Floats,
+    fields: Ints,
+    *,
+    factors: int,
+    field_num: int,
+    bias: int,
+) -> Floats:
+    """Scores of all examples, float32[examples].
+
+    `rows` may have any number of parts; all parameters are those of `train_fm`.
+    """
+
+def unpack_parts(packed: Floats, rows: Floats, dim: int, parts: int) -> None:
+    """Rows as the store has them to rows as `train_fm` wants them.
+
+    packed float32[n, parts * dim], rows float32[n, parts * stride]: each part is followed by zeros.
+    Releases the GIL; threads may work on different row ranges (slices) at once.
+    """
+
+def subtract_parts(rows: Floats, packed: Floats, dim: int, parts: int) -> None:
+    """``packed = rows - packed``, part by part, without what pads `rows`: what training changed.
+
+    Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
+    """
+
+def csr_product(
+    ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats, *, first: int = 0,
+    last: int | None = None,
+) -> None:  # fmt: skip
+    """``out[i] = sum of values[k] * table[rows[k]], k in ptr[i]..ptr[i + 1] - 1``.
+
+    The product of a sparse matrix (CSR, an example a row) with dense rows: a first layer.
+
+    Parameters
+    ----------
+    ptr, rows, values
+        int64[m + 1], int32[nnz] in 0..n-1, float32[nnz].
+    table
+        float32[n, dim], rows contiguous, their stride free.
+    out
+        float32[m, dim], written.
+    first, last
+        Examples to do, all by default; threads may do ranges of their own.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, or a row outside of the table.
+
+    Notes
+    -----
+    Releases the GIL.  Terms are added in their order.
+    """
+
+def csr_gradients(ptr: Longs, rows: Ints, values: Floats, dz: Floats, out: Floats) -> None:
+    """``out[j] = sum of values[k] * dz[i]`` over the entries k of all examples i with rows[k] = j.
+
+    The transpose of `csr_product`: gradients of the table's rows from those of the first layer's
+    outputs, dz float32[m, dim], out float32[n, dim] (written).  Releases the GIL; scratch of 16
+    bytes an entry.
+    """

@@ -6,12 +6,14 @@
     row -> narrow -> bytes on the wire -> widen -> row                             (_wire.h)
     tokens, rows of a block, noise words -> train_words -> the same rows, trained
     features and labels of lines, rows   -> train_labels -> the same rows, trained
+    sparse examples, rows with state     -> train_linear -> the same rows, trained
+    sparse examples, rows -> csr_product -> first layer, dL/dZ -> csr_gradients    (_csr.pxd)
 
 Built several times from this one source (see setup.py); `snailps.kernels` picks a build, and the
 docstrings of the public functions are in `_kernels.pyi`.  The loops allocate nothing, release the
 GIL and know arrays only: no keys of tables, no threads' lives, no sockets.  Each has a NumPy twin
-in tests/twins/kernels.py.  How word vectors are trained is in _words.pxd, classifiers in
-_labels.pxd.
+in tests/twins.  How word vectors are trained is in _words.pxd, classifiers in _labels.pxd, linear
+models in _linear.pxd.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
@@ -19,10 +21,15 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
+from snailps._fm cimport FmJob, FmScratch, fm_constants, fm_difference, fm_score, fm_train
+from snailps._fm cimport fm_unpack
 from snailps._hash cimport hash_key, mix64
 from snailps._ops cimport *
+from snailps._csr cimport Csr, csr_columns, csr_gradient, csr_times_rows, snail_csr_sum
 from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
 from snailps._labels cimport train_lines
+from snailps._linear cimport LOGISTIC, MULTINOMIAL, SQUARED, STEP_ADAGRAD, STEP_FTRL, STEP_SGD
+from snailps._linear cimport LinearJob, LinearScratch, scores_of, train_examples, weights_of
 from snailps._wire cimport *
 from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
 from snailps._words cimport lay_out, prefetch_row, train
@@ -86,9 +93,11 @@ cdef void init(int kind, float scale, uint64_t seed, uint64_t key,
         step = scale * <float>(1.0 / (1 << 23))
         for j in range(dim):
             row[j] = step * snail_grid(mix64(start + golden * (j + <uint64_t>1)))
-    elif kind == INIT_NORMAL:
+    elif kind == INIT_NORMAL or kind == INIT_FACTORS:
         for j in range(dim):
             row[j] = scale * snail_normal(mix64(start + golden * (j + <uint64_t>1)))
+        if kind == INIT_FACTORS:
+            row[0] = 0
     else:
         memset(row, 0, dim * sizeof(float))
 
@@ -115,6 +124,7 @@ ROW_OPS.add_state[ACCESS_ADAGRAD] = snail_merge_adagrad
 ROW_OPS.add_state[ACCESS_ADAM] = NULL           # moments decay: two workers' do not add up
 ROW_OPS.add_state[ACCESS_FTRL] = snail_merge_ftrl
 ROW_OPS.add_state[ACCESS_AVERAGE] = NULL        # values are what adds up
+ROW_OPS.sum = snail_csr_sum
 
 
 def row_ops():
@@ -122,8 +132,8 @@ def row_ops():
 
 
 def init_row(int kind, float scale, uint64_t seed, uint64_t key, Py_ssize_t dim):
-    if kind not in (INIT_ZEROS, INIT_UNIFORM, INIT_NORMAL):
-        raise ValueError(f"kind must be 0 (zeros), 1 (uniform) or 2 (normal), got {kind}")
+    if kind not in (INIT_ZEROS, INIT_UNIFORM, INIT_NORMAL, INIT_FACTORS):
+        raise ValueError(f"kind must be 0 (zeros), 1 (uniform), 2 (normal) or 3 (factors), got {kind}")
     if not 1 <= dim <= C_DIM_MAX:
         raise ValueError(f"dim must be 1 to {C_DIM_MAX}, got {dim}")
     row = np.empty(dim, np.float32)
@@ -556,3 +566,388 @@ def score_probe(const float[::1] x):
             a[i] = snail_sigmoid(x[i])
             b[i] = -snail_log(a[i])
     return sigmoid, loss
+
+
+# ---- linear models on sparse examples: calls, checked ----------------------------------------------
+
+cdef object check_examples(const int64_t[::1] ptr, const int32_t[::1] places,
+                           const float[::1] values, Py_ssize_t row_num, int64_t bias):
+    """Examples whose features are all rows, and a bias that is one, too."""
+    check_bags(ptr, places, row_num, 0, "ptr", "places", "rows")
+    if values.shape[0] != places.shape[0]:
+        raise ValueError(f"values ({values.shape[0]}) must be as many as places "
+                         f"({places.shape[0]})")
+    if not -1 <= bias < row_num:
+        raise ValueError(f"bias must be -1 (none) or one of {row_num} rows, got {bias}")
+
+
+def train_linear(float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+                 const float[::1] values, const float[::1] labels, const float[::1] weights, *,
+                 int outputs, int loss, int method, Py_ssize_t bias, Py_ssize_t hot,
+                 float lr_start, float lr_stop, float eps, float l1, float l2, float beta,
+                 Py_ssize_t first, Py_ssize_t last):
+    cdef Py_ssize_t i, example_num = ptr.shape[0] - 1
+    cdef int bad = 0
+    check_examples(ptr, places, values, rows.shape[0], bias)
+    if method not in (STEP_SGD, STEP_ADAGRAD, STEP_FTRL):
+        raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
+    if not LOGISTIC <= loss <= MULTINOMIAL:
+        raise ValueError(f"loss must be 0 (logistic), 1 (squared) or 2 (multinomial), got {loss}")
+    if outputs < 1 or (outputs > 1 and loss != MULTINOMIAL):
+        raise ValueError(f"outputs must be 1, or more for loss 2 (multinomial), got {outputs}")
+    if rows.shape[1] != outputs + state_floats_of(method, <uint32_t>outputs):
+        raise ValueError(f"rows must have {outputs + state_floats_of(method, <uint32_t>outputs)} "
+                         f"columns for {outputs} outputs, got {rows.shape[1]}")
+    if labels.shape[0] != example_num or weights.shape[0] not in (0, example_num):
+        raise ValueError(f"labels ({labels.shape[0]}) must be as many as examples ({example_num}), "
+                         f"weights ({weights.shape[0]}) too, or none")
+    if not 0 <= first <= last <= example_num:
+        raise ValueError(f"examples {first}..{last - 1} must be among the {example_num} of ptr")
+    if not 0 <= hot <= rows.shape[0]:
+        raise ValueError(f"hot must be 0 to {rows.shape[0]}, got {hot}")
+    if not (lr_start > 0 and lr_stop > 0 and eps >= 0 and l1 >= 0 and l2 >= 0 and beta >= 0):
+        raise ValueError(f"rates must be above 0, eps, l1, l2, beta at least 0; got {lr_start}, "
+                         f"{lr_stop}, {eps}, {l1}, {l2}, {beta}")
+    if loss == MULTINOMIAL:
+        for i in range(first, last):
+            bad |= not 0 <= labels[i] < outputs
+        if bad:
+            raise ValueError(f"labels must be class numbers 0 to {outputs - 1}")
+    if first == last or rows.shape[0] == 0:
+        return 0.0, 0.0
+    cdef LinearJob job
+    cdef LinearScratch scratch
+    cdef float *arena = NULL
+    cdef size_t width = rows.shape[1]
+    cdef size_t own = (hot + 1) * width if hot else 0   # 0: a lone thread, on the rows themselves
+    cdef double total = 0, weight = 0
+    cdef size_t size = (2 * own + outputs + C_PAD) * sizeof(float)
+    if posix_memalign(<void **>&arena, 64, size) != 0:
+        raise MemoryError(f"no memory for {size} bytes of scratch")
+    job.rows = &rows[0, 0]
+    job.width = width
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.labels = &labels[0]
+    job.weights = &weights[0] if weights.shape[0] else NULL
+    job.bias = bias
+    job.hot = hot
+    job.outputs = outputs
+    job.first = first
+    job.last = last
+    job.loss = loss
+    job.method = method
+    job.rate_start = lr_start
+    job.rate_stop = lr_stop
+    job.eps = eps
+    job.l1 = l1
+    job.l2 = l2
+    job.beta = beta
+    scratch.own = arena if own else NULL
+    scratch.base = arena + own
+    scratch.scores = arena + 2 * own
+    with nogil:
+        memset(arena, 0, size)
+        train_examples(&job, &scratch, &total, &weight)
+        free(arena)
+    return total, weight
+
+
+def linear_scores(const float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+                  const float[::1] values, *, int outputs, Py_ssize_t bias):
+    cdef Py_ssize_t i, example_num = ptr.shape[0] - 1
+    cdef LinearJob job
+    cdef LinearScratch scratch
+    check_examples(ptr, places, values, rows.shape[0], bias)
+    if not 1 <= outputs <= rows.shape[1]:
+        raise ValueError(f"outputs must be 1 to {rows.shape[1]}, the columns of rows, got {outputs}")
+    scores = np.zeros((example_num, outputs), np.float32)
+    if rows.shape[0] == 0 or example_num == 0:
+        return scores
+    cdef float[:, ::1] out = scores
+    job.rows = <float *>&rows[0, 0]     # only read
+    job.width = rows.shape[1]
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.bias = bias
+    job.hot = 0
+    job.outputs = outputs
+    scratch.own = NULL
+    with nogil:
+        for i in range(example_num):
+            scores_of(&job, &scratch, i, &out[i, 0])
+    return scores
+
+
+def ftrl_weights(float[:, ::1] rows, *, int outputs, float lr, float l1, float l2, float beta):
+    cdef Py_ssize_t i
+    if outputs < 1 or rows.shape[1] != 3 * outputs:
+        raise ValueError(f"rows must have {3 * outputs} columns for {outputs} outputs, at least 1; "
+                         f"got {rows.shape[1]}")
+    if not (lr > 0 and l1 >= 0 and l2 >= 0 and beta >= 0):
+        raise ValueError(f"lr must be above 0, l1, l2, beta at least 0; got {lr}, {l1}, {l2}, {beta}")
+    with nogil:
+        for i in range(rows.shape[0]):
+            weights_of(&rows[i, 0], outputs, 1 / lr, beta / lr + l2, l1)
+
+
+# ---- factorization machines: calls, checked --------------------------------------------------------
+
+cdef Py_ssize_t check_machine(const int64_t[::1] ptr, const int32_t[::1] places,
+                              const float[::1] values, const int32_t[::1] fields,
+                              Py_ssize_t row_num, int64_t bias, Py_ssize_t factors,
+                              Py_ssize_t field_num) except -1:
+    """Floats of a row's weights, padded; refuses examples and sizes that do not fit."""
+    check_examples(ptr, places, values, row_num, bias)
+    if factors < 1 or field_num < 1 or 1 + factors * field_num > C_DIM_MAX:
+        raise ValueError(f"factors and field_num must be at least 1, and 1 + their product at most "
+                         f"{C_DIM_MAX}; got {factors} and {field_num}")
+    if fields.shape[0] != places.shape[0] and (field_num > 1 or fields.shape[0]):
+        raise ValueError(f"fields ({fields.shape[0]}) must be as many as places "
+                         f"({places.shape[0]}); with field_num 1 they may be none")
+    if fields.shape[0] and not in_range(&fields[0], fields.shape[0], 0, field_num):
+        raise ValueError(f"fields must lie in 0..{field_num - 1}")
+    return (factors * field_num + C_PAD) // C_PAD * C_PAD
+
+
+cdef Py_ssize_t longest_of(const int64_t[::1] ptr, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+    """Features of the longest of examples first..last-1."""
+    cdef Py_ssize_t i, longest = 0
+    for i in range(first, last):
+        longest = max(longest, <Py_ssize_t>(ptr[i + 1] - ptr[i]))
+    return longest
+
+
+cdef char *machine_scratch(FmJob *job, FmScratch *s, Py_ssize_t own, Py_ssize_t longest) noexcept:
+    """Memory, zeros, for what FmScratch points to; NULL: there is none.  Free it."""
+    cdef size_t plane = job.field_num * job.stride
+    cdef size_t planes = 4 if job.fields != NULL else 3
+    cdef size_t floats = 2 * own + planes * plane + 3 * job.stride
+    cdef size_t size = floats * sizeof(float) + (longest + job.field_num) * 8 + job.field_num * 4
+    cdef char *arena = NULL
+    if posix_memalign(<void **>&arena, 64, size) != 0:
+        return NULL
+    memset(arena, 0, size)
+    s.own = <float *>arena if own else NULL
+    s.base = <float *>arena + own
+    s.sums = <float *>arena + 2 * own
+    s.squares = s.sums + plane
+    s.itself = s.squares + plane
+    s.turned = s.itself + plane if job.fields != NULL else s.sums
+    s.only = <float *>arena + 2 * own + planes * plane
+    s.rate = s.only + job.stride
+    s.decay = s.rate + job.stride
+    s.found = <float **>(<float *>arena + floats)
+    s.stamps = <int64_t *>(s.found + longest)
+    s.present = <int32_t *>(s.stamps + job.field_num)
+    return arena
+
+
+def train_fm(float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+             const float[::1] values, const int32_t[::1] fields, const float[::1] labels,
+             const float[::1] weights, *, Py_ssize_t factors, Py_ssize_t field_num, int loss,
+             int method, Py_ssize_t bias, Py_ssize_t hot, float lr_start, float lr_stop,
+             float factor_rate, float eps, float l1, float l2, float factor_l2, float beta,
+             Py_ssize_t first, Py_ssize_t last):
+    cdef Py_ssize_t example_num = ptr.shape[0] - 1
+    cdef Py_ssize_t stride = check_machine(ptr, places, values, fields, rows.shape[0], bias,
+                                           factors, field_num)
+    if method not in (STEP_SGD, STEP_ADAGRAD, STEP_FTRL):
+        raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
+    if not LOGISTIC <= loss <= SQUARED:
+        raise ValueError(f"loss must be 0 (logistic) or 1 (squared), got {loss}")
+    check_rows("rows", rows)
+    if rows.shape[1] != stride + state_floats_of(method, <uint32_t>stride):
+        raise ValueError(f"rows must have {stride + state_floats_of(method, <uint32_t>stride)} "
+                         f"columns for {factors} factors and {field_num} fields, got "
+                         f"{rows.shape[1]}")
+    if labels.shape[0] != example_num or weights.shape[0] not in (0, example_num):
+        raise ValueError(f"labels ({labels.shape[0]}) must be as many as examples ({example_num}), "
+                         f"weights ({weights.shape[0]}) too, or none")
+    if not 0 <= first <= last <= example_num:
+        raise ValueError(f"examples {first}..{last - 1} must be among the {example_num} of ptr")
+    if not 0 <= hot <= rows.shape[0]:
+        raise ValueError(f"hot must be 0 to {rows.shape[0]}, got {hot}")
+    if not (lr_start > 0 and lr_stop > 0 and factor_rate > 0 and eps >= 1e-30 and l1 >= 0
+            and l2 >= 0 and factor_l2 >= 0 and beta > 0):
+        raise ValueError(f"rates, eps and beta must be above 0, l1, l2, factor_l2 at least 0; got "
+                         f"{lr_start}, {lr_stop}, {factor_rate}, {eps}, {beta}, {l1}, {l2}, "
+                         f"{factor_l2}")
+    if method == STEP_FTRL and (lr_start != lr_stop or factor_rate != 1 or factor_l2 != l2):
+        raise ValueError("ftrl's weights follow from one step size and one l2: lr_stop must be "
+                         "lr_start, factor_rate 1 and factor_l2 l2")
+    if first == last or rows.shape[0] == 0:
+        return 0.0, 0.0
+    cdef FmJob job
+    cdef FmScratch scratch
+    cdef char *arena
+    cdef double total = 0, weight = 0
+    job.rows = &rows[0, 0]
+    job.width = rows.shape[1]
+    job.stride = stride
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.fields = &fields[0] if field_num > 1 and fields.shape[0] else NULL
+    job.labels = &labels[0]
+    job.weights = &weights[0] if weights.shape[0] else NULL
+    job.bias = bias
+    job.hot = hot
+    job.field_num = field_num
+    job.factors = factors
+    job.first = first
+    job.last = last
+    job.loss = loss
+    job.method = method
+    job.rate_start = lr_start
+    job.rate_stop = lr_stop
+    job.factor_rate = factor_rate
+    job.eps = eps
+    job.l1 = l1
+    job.l2 = l2
+    job.factor_l2 = factor_l2
+    job.beta = beta
+    arena = machine_scratch(&job, &scratch, (hot + 1) * rows.shape[1] if hot else 0,
+                            longest_of(ptr, first, last))
+    if arena == NULL:
+        raise MemoryError(f"no memory for copies of {hot} rows")
+    with nogil:
+        fm_train(&job, &scratch, &total, &weight)
+        free(arena)
+    return total, weight
+
+
+def fm_scores(const float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+              const float[::1] values, const int32_t[::1] fields, *, Py_ssize_t factors,
+              Py_ssize_t field_num, Py_ssize_t bias):
+    cdef Py_ssize_t i, example_num = ptr.shape[0] - 1
+    cdef Py_ssize_t stride = check_machine(ptr, places, values, fields, rows.shape[0], bias,
+                                           factors, field_num)
+    cdef FmJob job
+    cdef FmScratch scratch
+    cdef char *arena
+    check_rows("rows", rows)
+    if rows.shape[1] < stride:
+        raise ValueError(f"rows must have at least {stride} columns for {factors} factors and "
+                         f"{field_num} fields, got {rows.shape[1]}")
+    scores = np.zeros(example_num, np.float32)
+    if example_num == 0 or rows.shape[0] == 0:
+        return scores
+    cdef float[::1] out = scores
+    job.rows = <float *>&rows[0, 0]     # only read
+    job.width = rows.shape[1]
+    job.stride = stride
+    job.ptr = &ptr[0]
+    job.places = &places[0] if places.shape[0] else NULL
+    job.values = &values[0] if values.shape[0] else NULL
+    job.fields = &fields[0] if field_num > 1 and fields.shape[0] else NULL
+    job.bias = bias
+    job.hot = 0
+    job.field_num = field_num
+    job.factors = factors
+    job.l2 = 0
+    job.factor_l2 = 0
+    arena = machine_scratch(&job, &scratch, 0, longest_of(ptr, 0, example_num))
+    if arena == NULL:
+        raise MemoryError(f"no memory for scratch of {field_num} fields")
+    with nogil:
+        fm_constants(&job, &scratch)
+        for i in range(example_num):
+            out[i] = fm_score(&job, &scratch, i)
+        free(arena)
+    return scores
+
+
+cdef Py_ssize_t check_packed(const float[:, ::1] packed, const float[:, ::1] rows, Py_ssize_t dim,
+                             Py_ssize_t parts) except -1:
+    """Stride of the parts of `rows`."""
+    if dim < 1 or parts < 1 or packed.shape[1] != dim * parts or rows.shape[0] != packed.shape[0]:
+        raise ValueError(f"packed ({packed.shape[0]} x {packed.shape[1]}) must have as many rows "
+                         f"as rows ({rows.shape[0]}) and {parts} parts of {dim} columns")
+    if rows.shape[1] % parts or rows.shape[1] // parts < dim:
+        raise ValueError(f"rows must have {parts} parts of at least {dim} columns, got "
+                         f"{rows.shape[1]} columns")
+    return rows.shape[1] // parts
+
+
+def unpack_parts(const float[:, ::1] packed, float[:, ::1] rows, Py_ssize_t dim, Py_ssize_t parts):
+    cdef Py_ssize_t i, stride = check_packed(packed, rows, dim, parts)
+    with nogil:
+        for i in range(packed.shape[0]):
+            fm_unpack(&packed[i, 0], &rows[i, 0], dim, parts, stride)
+
+
+def subtract_parts(const float[:, ::1] rows, float[:, ::1] packed, Py_ssize_t dim,
+                   Py_ssize_t parts):
+    cdef Py_ssize_t i, stride = check_packed(packed, rows, dim, parts)
+    with nogil:
+        for i in range(packed.shape[0]):
+            fm_difference(&rows[i, 0], &packed[i, 0], dim, parts, stride)
+
+
+# ---- sparse products -------------------------------------------------------------------------------
+
+cdef object check_csr(const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
+                      Py_ssize_t columns):
+    """Refuses what the loops would read outside of the arrays."""
+    check_bags(ptr, rows, columns, 0, "ptr", "rows", "the table")
+    if values.shape[0] != rows.shape[0]:
+        raise ValueError(f"values must have a number an entry ({rows.shape[0]}), got "
+                         f"{values.shape[0]}")
+
+
+def csr_product(const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
+                const float[:, :] table, float[:, ::1] out, *, Py_ssize_t first=0, last=None):
+    cdef Py_ssize_t stop = out.shape[0] if last is None else last
+    cdef Csr x
+    check_csr(ptr, rows, values, table.shape[0])
+    if out.shape[0] != ptr.shape[0] - 1 or out.shape[1] != table.shape[1]:
+        raise ValueError(f"out must have a row an example and the table's columns, "
+                         f"({ptr.shape[0] - 1}, {table.shape[1]}), got {out.shape[0], out.shape[1]}")
+    if not 0 <= first <= stop <= out.shape[0]:
+        raise ValueError(f"examples {first}..{stop - 1} must be among {out.shape[0]}")
+    if table.shape[1] > C_DIM_MAX or table.strides[1] != sizeof(float) \
+            or table.strides[0] % sizeof(float):
+        raise ValueError(f"rows of the table must be contiguous and at most {C_DIM_MAX} wide")
+    if first == stop or table.shape[1] == 0:
+        return
+    x.n = out.shape[0]
+    x.columns = table.shape[0]
+    x.dim = table.shape[1]
+    x.ptr = &ptr[0]
+    x.rows = &rows[0] if rows.shape[0] else NULL
+    x.values = &values[0] if rows.shape[0] else NULL
+    cdef const float *first_row = &table[0, 0] if table.shape[0] else NULL
+    cdef int64_t stride = table.strides[0] // <Py_ssize_t>sizeof(float)
+    with nogil:
+        csr_times_rows(&x, first_row, stride, &out[0, 0], first, stop)
+
+
+def csr_gradients(const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
+                  const float[:, ::1] dz, float[:, ::1] out):
+    cdef Csr x
+    check_csr(ptr, rows, values, out.shape[0])
+    if dz.shape[0] != ptr.shape[0] - 1 or dz.shape[1] != out.shape[1] or dz.shape[1] > C_DIM_MAX:
+        raise ValueError(f"dz must have a row an example ({ptr.shape[0] - 1}) and the columns of "
+                         f"out ({out.shape[1]}), got {dz.shape[0], dz.shape[1]}")
+    if out.shape[0] == 0 or out.shape[1] == 0:
+        return
+    start = np.empty(out.shape[0] + 2, np.int64)
+    examples = np.empty(max(rows.shape[0], 1), np.int32)
+    column_values = np.empty(max(rows.shape[0], 1), np.float32)
+    cdef int64_t[::1] starts = start
+    cdef int32_t[::1] of_entry = examples
+    cdef float[::1] sorted_values = column_values
+    x.n = dz.shape[0]
+    x.columns = out.shape[0]
+    x.dim = dz.shape[1]
+    x.ptr = &ptr[0]
+    x.rows = &rows[0] if rows.shape[0] else NULL
+    x.values = &values[0] if rows.shape[0] else NULL
+    cdef const float *gradient = &dz[0, 0] if dz.shape[0] else NULL
+    with nogil:
+        csr_columns(&x, &starts[0], &of_entry[0], &sorted_values[0])
+        csr_gradient(&starts[0], &of_entry[0], &sorted_values[0], gradient, x.dim, &out[0, 0], 0,
+                     x.columns)

@@ -29,6 +29,7 @@ cdef enum Init:             # a row's first weights, from (seed, key) alone
     INIT_ZEROS = 0
     INIT_UNIFORM = 1        # uniform in [-scale, scale)
     INIT_NORMAL = 2         # normal, mean 0, standard deviation scale
+    INIT_FACTORS = 3        # the same, but 0 in column 0: a weight, and factors behind it
 
 # Changes one stored row (weights then state) by one value.
 ctypedef void (*RowStep)(const float *hyper, float *row, const float *value,
@@ -44,6 +45,9 @@ ctypedef struct RowOps:
     # difference of whole rows, weights and state; NULL where differences do not add up.
     RowStep apply[ACCESS_NUM]
     RowStep add_state[ACCESS_NUM]
+    # out += sum of coef[k] * rows[k], in this order, dim floats each; `out` is none of the rows.
+    void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out,
+                uint32_t dim) noexcept nogil
 
 
 cdef inline uint32_t state_floats_of(int access, uint32_t dim) noexcept nogil:

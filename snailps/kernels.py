@@ -39,18 +39,27 @@ __all__ = [
     "bag_means",
     "builds_available",
     "copy_rows",
+    "csr_gradients",
+    "csr_product",
+    "fm_scores",
+    "ftrl_weights",
     "init_row",
     "init_state_row",
+    "linear_scores",
     "load",
     "narrow_owing_rows",
     "narrow_rows",
     "padded",
     "row_ops",
     "settle_rows",
+    "subtract_parts",
     "subtract_rows",
     "take_rows",
+    "train_fm",
     "train_labels",
+    "train_linear",
     "train_words",
+    "unpack_parts",
     "widen_rows",
     "wire_ops",
 ]
@@ -157,6 +166,7 @@ apply_row = _chosen.apply_row
 add_state_row = _chosen.add_state_row
 init_state_row = _chosen.init_state_row
 train_labels = _chosen.train_labels
+train_linear = _chosen.train_linear
 train_words = _chosen.train_words
 subtract_rows = _chosen.subtract_rows
 add_rows_at = _chosen.add_rows_at
@@ -164,10 +174,18 @@ copy_rows = _chosen.copy_rows
 settle_rows = _chosen.settle_rows
 take_rows = _chosen.take_rows
 bag_means = _chosen.bag_means
+ftrl_weights = _chosen.ftrl_weights
+linear_scores = _chosen.linear_scores
 wire_ops = _chosen.wire_ops
 narrow_rows = _chosen.narrow_rows
 widen_rows = _chosen.widen_rows
 narrow_owing_rows = _chosen.narrow_owing_rows
+fm_scores = _chosen.fm_scores
+train_fm = _chosen.train_fm
+unpack_parts = _chosen.unpack_parts
+subtract_parts = _chosen.subtract_parts
+csr_product = _chosen.csr_product
+csr_gradients = _chosen.csr_gradients
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:

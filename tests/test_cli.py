@@ -31,13 +31,13 @@ COMMANDS = {
     "server": ["--config", "--set", "master_addr"],
     "worker": ["--config", "--set", "SIGTERM"],
     "local": ["--config", "--servers", "--workers", "--set", "--json", "--json-log"],
-    "train": ["fasttext", "word2vec", "classifier"],
+    "train": ["fasttext", "word2vec", "classifier", "logistic", "sparse_net"],
     "demo": ["--output", "--epochs"],
     "nn": ["-k"],
     "similarity": [],
     "analogy": [],
     "vector": [],
-    "predict": ["-k", "--threshold"],
+    "predict": ["-k", "--threshold", "--metrics", "--json"],
     "test": ["-k", "--threshold", "--json"],
     "eval": ["--similarity", "--analogies", "--verbose", "--json"],
 }
@@ -78,6 +78,9 @@ def test_help_of_each_command_names_its_options(monkeypatch, capsys, command):
 def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, name):
     _, told, _ = call(monkeypatch, capsys, "train", name, "--help")
     told = re.sub(r"[\s│]+", " ", told)
+    judged = "test" in settings_of(models.SETTINGS[name])
+    assert ("--train,--input " in told) == judged
+    told = told.replace("--train,--input ", "--input ")
     fixed = {"worker_class", *({"minn", "maxn"} if name == "word2vec" else ())}
     for key, setting in settings_of(models.SETTINGS[name]).items():
         flag = f" --{key.replace('_', '-')} "
@@ -88,9 +91,10 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
             assert f"{flag}{'|'.join(setting.choices)} " in told
     for flag in ("--servers", "--workers", "--threads", "--json", "--json-log"):
         assert f" {flag} " in told
-    assert f"For example: snailps train {name} --input corpus.txt --output out/corpus" in told
-    for flag in ("--input PATH...", "--output PATH"):
-        assert f"{flag} Required. " in told
+    example = "--train train.svm --test test.svm" if judged else "--input corpus.txt"
+    assert f"For example: snailps train {name} {example} --output out/" in told
+    assert "--input PATH... Required. " in told
+    assert f"--output PATH Required{', unless --test is given' if judged else ''}. " in told
 
 
 def test_version_tells_version_and_kernels(monkeypatch, capsys):
@@ -109,6 +113,7 @@ def test_version_tells_version_and_kernels(monkeypatch, capsys):
         ("--input a b --output o", "--input a --input b --output o"),
         ("--dim 3 --input a --input b c", "--dim 3 --input a --input b --input c"),
         ("--input=a b", "--input=a b"),
+        ("--train a b --test c d", "--train a --train b --test c --test d"),
         ("nn model word", "nn model word"),
         ("", ""),
     ],

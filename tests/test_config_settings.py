@@ -27,6 +27,7 @@ from snailps.config import (
 from snailps.config.addresses import check_class_path
 from snailps.errors import ConfigError
 from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.sparse.linear_settings import LinearSettings
 
 CONFIG = Path(__file__).parent.parent / "config"
 CLASSES = [cls for _, cls in ROLE_CLASSES]
@@ -212,14 +213,13 @@ def test_effective_shard_num_never_exceeds_the_cores(asked, cores, shard_num, no
         assert "300 is more than this machine's 4 core(s)" in said
 
 
-@pytest.mark.parametrize(
-    "name", ["common", "master", "server", "worker", "fasttext", "word2vec", "classifier"]
-)
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIG.glob("*.conf")))
 def test_shipped_file_is_accepted_by_every_role(name):
-    if not MODEL_CLASSES and name in ("master", "fasttext", "word2vec", "classifier"):
-        pytest.skip("snailps.models registers no settings classes (SETTINGS) yet")
     raw = RawConfig.load(CONFIG / f"{name}.conf", environ={})
-    models = [ClassifierSettings] if name == "classifier" else MODEL_CLASSES
+    model = raw.explicit("worker_class")
+    names = [key for key, path in snailps.models.CLASSES.items() if model and path == model.value]
+    models = [snailps.models.SETTINGS[key] for key in names]
+    assert bool(models) == (name not in ("common", "server", "worker"))
     for cls in CLASSES + models:  # a loss of one model may be none of another's
         raw.build(cls, also_known=CLASSES + MODEL_CLASSES)
     assert raw.notices == []
@@ -245,6 +245,14 @@ def test_shipped_jobs_hold_the_keys_of_a_job():
     assert (fasttext.explicit("minn").value, fasttext.explicit("maxn").value) == ("3", "6")
     assert (word2vec.explicit("minn").value, word2vec.explicit("maxn").value) == ("0", "0")
     assert fasttext.explicit("worker_class").value == "snailps.models.word_vectors:WordVectors"
+
+
+def test_shipped_logistic_job_has_the_defaults_of_its_class():
+    raw = RawConfig.load(CONFIG / "logistic.conf", environ={})
+    settings = raw.build(LinearSettings, also_known=CLASSES + MODEL_CLASSES)
+    own = {key: getattr(settings, key) for key in ("worker_class", "input", "test", "output")}
+    assert settings == LinearSettings(**own, optimizer="ftrl")
+    assert settings.worker_class == snailps.models.CLASSES["logistic"]
 
 
 def test_shipped_classifier_job_has_the_defaults_of_its_class():

@@ -55,6 +55,21 @@ def test_example_readme_works_as_written(folder):
     assert float(run(folder, sys.executable, "-c", train).stdout) < 0.27
 
 
+def test_example_of_clicks_works_as_written(folder):
+    text = (folder / "examples" / "clicks.md").read_text()
+    (make,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    train, _, judge = (
+        shlex.split(line)[1:] for line in re.findall(r"^\$ (.*)$", text, re.MULTILINE)
+    )
+    run(folder, sys.executable, "-c", make)
+    figures = json.loads(run(folder, *SNAILPS, *train, "--json").stdout)
+    assert figures["examples"] == 3 * 50_000
+    assert figures["test"]["log_loss"] < 0.56  # 0.55 is the best there is
+    assert figures["test"]["calibration"] == pytest.approx(1, abs=0.05)
+    told = json.loads(run(folder, *SNAILPS, *judge, "--json").stdout)
+    assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)
+
+
 def test_example_on_a9a_reaches_known_accuracy(tmp_path, data_dir):
     job = {
         "worker_class": "examples.logistic:Logistic",

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from snailps.errors import MisuseError, ProtocolError
 from snailps.transport.frame import (
+    BATCHES,
+    BATCHES_BYTES,
     CONTROL_BODY_MAX,
     DATA_BODY_MAX,
+    EXAMPLE_ENTRIES_MAX,
     FLAGS,
     HANDSHAKE_BODY_MAX,
     HEADER,
@@ -28,6 +31,7 @@ from snailps.transport.frame import (
     FrameDecoder,
     Kind,
     Option,
+    ProductOption,
     body_limit,
     check_control_kind,
     encode_frame,
@@ -43,6 +47,7 @@ TAIL = (
 NUMBERS = {
     "HELLO": 1, "PROOF": 2, "READY": 3, "ERROR": 4, "HEARTBEAT": 5,
     "PULL": 16, "PULLED": 17, "PUSH": 18, "PUSHED": 19, "SCAN": 20, "SCANNED": 21,
+    "FORWARD": 22, "PRODUCT": 23, "BACKWARD": 24, "STEPPED": 25,
     "CALL": 32, "ANSWER": 33, "NOTE": 34,
 }  # fmt: skip
 
@@ -318,9 +323,15 @@ def test_compiled_constants_equal_those_of_python():
     for name in ("OPTION_WIRE_SHIFT", "OPTION_KEY_SHIFT", "OPTIONS_KNOWN"):
         del numbers[name]
     assert numbers.pop("PART_BYTES") == PART_BYTES
+    for option in ProductOption:
+        assert numbers.pop(f"PRODUCT_{option.name}") == option
+    del numbers["PRODUCT_OPTIONS_KNOWN"]
+    assert numbers.pop("BATCHES") == BATCHES
+    assert numbers.pop("BATCHES_BYTES") == BATCHES_BYTES
+    assert numbers.pop("EXAMPLE_ENTRIES_MAX") == EXAMPLE_ENTRIES_MAX
     for name in ("LISTS", "LISTS_BYTES"):
         del numbers[name]
-    assert len(numbers) == 8
+    assert len(numbers) == 12
     for name, value in numbers.items():
         assert Kind[name.removeprefix("KIND_")] == value
 

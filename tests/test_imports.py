@@ -16,11 +16,21 @@ SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
 # What a part of the package may import from the rest of it; itself always.  A part is the first
 # name below `snailps`: a package, or a module.  The leaves know nothing.
 LEAVES = {"errors", "_version", "_hash", "_ops", "_wire"}
-NUMERIC = {"_words", "_labels", "_kernels", "_kernels_base", "_kernels_avx2", "_kernels_avx512"}
+NUMERIC = {
+    "_words",
+    "_labels",
+    "_linear",
+    "_fm",
+    "_csr",
+    "_kernels",
+    "_kernels_base",
+    "_kernels_avx2",
+    "_kernels_avx512",
+}
 BESIDE = {*LEAVES, *NUMERIC, "kernels", "data", "vectors"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
-    **{build: {*LEAVES, "_words", "_labels"} for build in NUMERIC},
+    **{build: {*LEAVES, "_words", "_labels", "_linear", "_fm", "_csr"} for build in NUMERIC},
     "kernels": {*LEAVES, *NUMERIC},
     "config": {*LEAVES},
     "data": {*LEAVES, "config", "kernels", *NUMERIC},

@@ -102,6 +102,16 @@ def test_init_normal_widest_row_has_moments_of_normal(build):
     assert (z**4).mean() == pytest.approx(3, abs=0.15)
 
 
+@builds
+@pytest.mark.parametrize("dim", [1, 2, 9, 100])
+def test_init_factors_are_normal_behind_a_zero(build, dim):
+    row = kernels.load(build).init_row(3, 0.5, 5, 6, dim)
+    np.testing.assert_allclose(row, twin.init_row(3, 0.5, 5, 6, dim), atol=1e-5)
+    np.testing.assert_array_equal(row[1:], kernels.load(build).init_row(2, 0.5, 5, 6, dim)[1:])
+    assert row[0] == 0
+    assert row[1:].all()
+
+
 def test_init_rows_other_seed_or_key_differ():
     rows = [kernels.init_row(1, 1, s, k, 32) for s, k in [(0, 0), (0, 1), (1, 0), (1, 1)]]
     assert len({r.tobytes() for r in rows}) == 4

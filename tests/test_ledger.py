@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
+from snailps.roles.course import oldest_kept
 from snailps.roles.ledger import Ledger
 
 NODES = 3
@@ -120,3 +121,18 @@ def test_ledger_when_closed_gives_nothing_and_is_over_when_leases_end():
     assert ledger.done(0, 1)
     assert ledger.over
     assert ledger.progress == 0.2
+
+
+@pytest.mark.parametrize(
+    ("ticks", "oldest"),
+    [
+        ([0, 1], 0),
+        ([0, 1, 8], 0),
+        ([0, 1, 9], 1),  # the first tick's rows may have been touched until 1, 8 ticks ago
+        ([0, 1, 2, 3, 10], 2),
+        ([0, 20], 0),  # nobody can tell when between 0 and 20
+        ([0, 20, 28], 1),
+    ],
+)
+def test_oldest_kept_counts_from_when_the_clock_moved_on(ticks, oldest):
+    assert oldest_kept(ticks) == oldest

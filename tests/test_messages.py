@@ -22,6 +22,7 @@ KNOWN = [
     ),
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
     (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
+    (m.Expire(9, 1), b'{"is":"Expire","tick":9,"before":1}'),
     (m.Declare([{"name": "in"}]), b'{"is":"Declare","tables":[{"name":"in"}]}'),
     (m.Declared([1, 2]), b'{"is":"Declared","numbers":[1,2]}'),
     (

@@ -13,6 +13,8 @@ from snailps.store.route import fragment_of
 from snailps.transport import messages
 from snailps.transport._client import Client
 from snailps.transport.frame import (
+    BATCHES,
+    BATCHES_BYTES,
     CONTROL_BODY_MAX,
     DATA_BODY_MAX,
     HANDSHAKE_BODY_MAX,
@@ -24,6 +26,7 @@ from snailps.transport.frame import (
     FrameDecoder,
     Kind,
     Option,
+    ProductOption,
     encode_frame,
 )
 from snailps.transport.session import Channel, Hello, Role
@@ -99,7 +102,10 @@ def test_limits_are_those_of_the_code():
     assert (3 * ROW_BYTES_MAX // 4 + 1) * 4 + 64 < DATA_BODY_MAX
 
 
-@pytest.mark.parametrize("place", ["roles/_shard.pyx", "roles/_asked.pxd", "transport/_loop.pyx"])
+@pytest.mark.parametrize(
+    "place",
+    ["roles/_shard.pyx", "roles/_asked.pxd", "roles/_products.pxd", "transport/_loop.pyx"],
+)
 def test_codes_of_the_compiled_side_are_listed(place):
     source = (Path(__file__).resolve().parent.parent / "snailps" / place).read_text()
     codes = set(re.findall(r'reply, b"([a-z-]+)",', source))
@@ -154,6 +160,51 @@ def test_worked_pull_is_what_the_client_sends_and_the_shard_answers(
     finally:
         client.close()
         theirs.close()
+
+
+def test_worked_batch_is_what_the_client_sends_and_the_shard_answers():
+    """Both sides of FORWARD and BACKWARD, byte for byte."""
+    ptr, keys = np.array([0, 2, 3]), np.array([11, 5, 11], np.uint64)
+    values, dz = np.array([2.0, 1.0, 0.5], np.float32), np.array([[1, 1], [2, 0]], np.float32)
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(LIMIT_S)
+    client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
+    client.start()
+    try:
+        with Shards(1, frag_num=64) as shard:
+            shard.add_table(1, 2, ADD, ZEROS)
+            with Raw(shard.ports[0], incarnation=8) as one:
+                one.ask(push_frame({20: [11]}, [[1.0, -2.0]], 5, table=1, incarnation=8))
+            with Raw(shard.ports[0], incarnation=9) as one:
+                forward = client.forward_async(1, ptr, keys, values, 2)
+                assert theirs.recv(4096) == block("forward")
+                one.sock.sendall(block("forward"))
+                assert encode_frame(one.next()) == block("product")
+                theirs.sendall(block("product"))
+                assert forward.wait().tolist() == [[2.0, -4.0], [0.5, -1.0]]
+                backward = client.backward_async(forward, dz)
+                assert theirs.recv(4096) == block("backward")
+                one.sock.sendall(block("backward"))
+                assert encode_frame(one.next()) == block("stepped")
+                theirs.sendall(block("stepped"))
+                backward.wait()
+            look = shard.client(10)
+            rows = look.pull(1, np.array([11, 5], np.uint64), np.empty((2, 2), np.float32))
+            assert rows.tolist() == [[4.0, 0.0], [1.0, 1.0]]
+    finally:
+        client.close()
+        theirs.close()
+
+
+def test_options_of_products_are_those_of_the_code():
+    rows = table(["bits", "option of FORWARD, BACKWARD", "meaning"])
+    named = {name: 1 << int(bits) for bits, name, _ in rows if name.isupper()}
+    assert named == {option.name: int(option) for option in ProductOption}
+
+
+def test_bounds_of_products_are_those_of_the_code():
+    assert f"most {BATCHES} being kept" in DOC.replace("\n", " ")
+    assert f"and {BATCHES_BYTES:,} bytes: 16 an entry" in DOC
 
 
 def test_options_are_those_of_the_code():

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps.cli.common import JsonLogOption, json_log_override, known_classes, read_config
-from snailps.cli.printing import print_json
+from snailps.cli.printing import print_figures, print_json
 from snailps.cli.progress import Progress
 from snailps.config import (
     ClusterSettings,
@@ -161,6 +161,8 @@ def run_local(
             figures_to.append(figures)
         if as_json:
             print_json(figures)
+        elif "test" in figures:
+            print_figures(figures["test"])
     if code is None or code < 0:  # by a signal: ours, before it could handle one, or another's
         if interrupts:
             when = "and ended by force" if launcher.address else "while starting"

@@ -76,17 +76,20 @@ def _options(
     pass
 
 
+_SPREAD = ("--input", "--train", "--test")
+
+
 def spread_inputs(words: list[str]) -> list[str]:
     """``--input a b c`` as ``--input a --input b --input c``: options take one value each."""
     result: list[str] = []
-    spreading = False
+    spreading = ""
     for at, word in enumerate(words):
-        if word == "--input":
-            spreading = True
+        if word in _SPREAD:
+            spreading = word
         elif word.startswith("-"):
-            spreading = False
-        elif spreading and words[at - 1] != "--input":
-            result.append("--input")
+            spreading = ""
+        elif spreading and words[at - 1] != spreading:
+            result.append(spreading)
         result.append(word)
     return result
 

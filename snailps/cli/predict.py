@@ -1,8 +1,9 @@
-"""``snailps predict``: the labels that a classifier gives to text.
+"""``snailps predict``: what a classifier says of text, or a sparse model of a file of examples.
 
-    MODEL, text (or standard input) -> LabelModel.predict -> rows of line, label, probability
+    MODEL.bin, text (or standard input) -> LabelModel.predict -> rows of line, label, probability
+    MODEL.npz, file (or standard input) -> Predictor.predict -> a line of numbers an example
 
-Parses and prints; the work is done in `snailps.vectors`.
+Parses and prints; the work is done in `snailps.vectors` and `snailps.models.sparse`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
-from snailps.cli.printing import print_rows
+from snailps.cli.printing import print_figures, print_json, print_rows
+from snailps.errors import ConfigError
 from snailps.vectors.labels import LabelModel
 from snailps.vectors.query import to_text
 
@@ -27,18 +30,47 @@ ThresholdOption = Annotated[
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A .bin of a classifier, fastText's own too.")],
-    text: Annotated[str, typer.Argument(help="A line of text; `-`: lines of standard input.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A .bin of a classifier, fastText's own too; a .npz of a sparse model."
+        ),
+    ],
+    text: Annotated[
+        str,
+        typer.Argument(help="A line of text, for a .npz a file; `-`: lines of standard input."),
+    ],
     k: KOption = 1,
     threshold: ThresholdOption = 0.0,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="Of a .npz: how good the predictions are, not what they are.",
+            metavar="",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --metrics: one JSON object.", metavar="")
+    ] = False,
 ) -> None:
-    """The best labels of a text, with their probabilities.
+    """The best labels of a text, with their probabilities; or predictions for a file of examples.
 
     For example: snailps predict out/sections.bin "plays chess over the network" -k 3
 
     In a pipe: number of the line, label, probability, separated by tabs; a line without any known
     word, or without a label above the threshold, has `-` for both.
+
+    With a .npz: a line an example, the probability of yes, the value, or the probability of each
+    class, separated by tabs. Labels have to be there, and matter for --metrics only.
+
+    For example: snailps predict out/clicks.npz test.svm --metrics
     """
+    if model.suffix == ".npz":
+        _predict_examples(model, text, metrics, as_json)
+        return
+    if metrics or as_json:
+        raise ConfigError("--metrics and --json are for a .npz; snailps test judges classifiers")
     classifier = LabelModel(model)
     number = 0
     pieces = _input_lines() if text == "-" else iter([text.encode("utf-8", "surrogateescape")])
@@ -48,6 +80,25 @@ def command(
             number += 1
             rows += [(number, to_text(label), p) for label, p in found] or [(number, None, None)]
         print_rows(COLUMNS, rows)
+
+
+def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> None:
+    """Predictions of a sparse model, or figures of them."""
+    from snailps.models.sparse.predict import Predictor, texts_from, texts_of
+
+    predictor = Predictor(model)
+    texts = texts_from(typer.get_binary_stream("stdin")) if file == "-" else texts_of([file])
+    if metrics:
+        figures = predictor.judge(texts)
+        if as_json:
+            print_json({"model": str(model), "file": file, **figures})
+        else:
+            print_figures(figures)
+        return
+    for said in predictor.predict(texts):
+        lines = said if said.ndim == 2 else said[:, None]
+        rows = ("\t".join(map("{:.6g}".format, line)) for line in np.asarray(lines).tolist())
+        typer.echo("\n".join(rows), nl=len(lines) > 0)
 
 
 def _input_lines() -> Iterator[bytes]:

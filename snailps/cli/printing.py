@@ -31,6 +31,15 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: st
         typer.echo(line.encode("utf-8", "surrogateescape"), nl=False)
 
 
+def print_figures(figures: Mapping[str, Any]) -> None:
+    """Print figures by name, a row each; a list of figures as a table of its own."""
+    plain = {name: value for name, value in figures.items() if not isinstance(value, list)}
+    print_rows(("figure", "value"), plain.items())
+    for name, rows in figures.items():
+        if isinstance(rows, list) and rows:
+            print_rows(tuple(rows[0]), [tuple(row.values()) for row in rows], title=name)
+
+
 def print_json(figures: Mapping[str, Any]) -> None:
     """Print one JSON object on one line; a figure that is no number (NaN, infinite) as null."""
     typer.echo(json.dumps(_finite(figures), allow_nan=False))

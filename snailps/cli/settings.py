@@ -10,6 +10,7 @@ import sys
 from snailps import models
 from snailps.config import ROLE_CLASSES, JobSettings, describe
 from snailps.config.fields import Settings
+from snailps.models.sparse.settings import SparseSettings
 
 
 def documented_classes() -> list[tuple[str, type[Settings]]]:
@@ -18,6 +19,8 @@ def documented_classes() -> list[tuple[str, type[Settings]]]:
     for name, cls in models.SETTINGS.items():
         names.setdefault(cls, []).append(name)
     sections: list[tuple[str, type[Settings]]] = list(ROLE_CLASSES)
+    if any(issubclass(cls, SparseSettings) for cls in names):
+        sections.append(("Every model of sparse examples", SparseSettings))
     sections += [(f"Model: {', '.join(which)}", cls) for cls, which in names.items()]
     return sections
 

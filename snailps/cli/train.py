@@ -27,6 +27,8 @@ _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 
 _REQUIRED = {"input": "", "output": "Beginning of the paths of the result files."}
 """Settings without which this command does nothing, and what to say of them instead."""
+_LISTS = ("input", "test")
+"""Settings that are paths: their option takes several words."""
 
 app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
 
@@ -36,6 +38,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     fixed = _FIXED.get(name, {})
     job = settings_of(JobSettings)
     own = {key: value for key, value in settings_of(cls).items() if key not in job}
+    judged = "test" in own
     first = {key: job[key] for key in ("input", "output")}
     settings = {**first, **own, **job, "threads": settings_of(WorkerSettings)["threads"]}
     parameters = []
@@ -46,11 +49,15 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
         shown = setting.format(setting.default)
         text = setting.help + (f" Default: {shown}." if shown else "")
         if key in _REQUIRED:
-            text = f"Required. {_REQUIRED[key] or setting.help}"
-        kind: Any = list[str] | None if key == "input" else str | None
+            either = (
+                "Required, unless --test is given" if judged and key == "output" else "Required"
+            )
+            text = f"{either}. {_REQUIRED[key] or setting.help}"
+        kind: Any = list[str] | None if key in _LISTS else str | None
         metavar = "|".join(setting.choices) or (setting.unit or "VALUE").upper()
-        metavar = "PATH..." if key == "input" else metavar
-        option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
+        metavar = "PATH..." if key in _LISTS else metavar
+        flags = ["--train", flag] if judged and key == "input" else [flag]
+        option = typer.Option(*flags, help=text, metavar=metavar, show_default=False)
         parameters.append(_parameter(key, Annotated[kind, option], None))
     parameters.append(_parameter("servers", ServersOption, 1))
     parameters.append(_parameter("workers", WorkersOption, 1))
@@ -66,12 +73,15 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     about = {
         "fasttext": "Word vectors with subwords: unknown words get vectors too.",
         "word2vec": "Word vectors without subwords.",
+        "fm": "Factorization machine: weights and pairwise interactions of sparse features.",
         "classifier": "Labels for lines of text, as fastText's supervised mode.",
+        "logistic": "Logistic, linear and multinomial regression on sparse examples.",
+        "sparse_net": "A network whose huge sparse first layer computes on the servers.",
     }.get(name, f"Train {name}.")
-    command.__doc__ = (
-        f"{about}\n\n"
-        f"For example: snailps train {name} --input corpus.txt --output out/corpus --epochs 5"
-    )
+    example = "--input corpus.txt --output out/corpus --epochs 5"
+    if judged:
+        example = "--train train.svm --test test.svm --output out/model"
+    command.__doc__ = f"{about}\n\nFor example: snailps train {name} {example}"
     return command
 
 
@@ -86,8 +96,7 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
     values = {key: value for key, value in given.items() if value is not None}
-    if "input" in values:
-        values["input"] = tuple(values["input"])
+    values |= {key: tuple(values[key]) for key in _LISTS if key in values}
     options = RawConfig.from_mapping(values, "--{key}")
     own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}
     options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))
@@ -96,10 +105,11 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
         options = options.merged(RawConfig.from_mapping(log_path, "--json-log"))
     # The processes inherit the environment; here it only tells what is given.
     raw = RawConfig.load(None, environ=os.environ).merged(options)
-    for needed in _REQUIRED:
-        if not raw.explicit(needed, JobSettings):
-            raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")
     cls = load_class(models.CLASSES[name], "train")
+    judged = "test" in settings_of(cls.Settings) and raw.explicit("test", cls.Settings)
+    for needed in _REQUIRED:
+        if not raw.explicit(needed, JobSettings) and not (judged and needed == "output"):
+            raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")
     job_settings(cls, raw, known_classes(raw))
     raw.build(WorkerSettings, also_known=known_classes(raw))
     overrides = [f"{entry.key}={entry.value}" for entry in options.entries]

@@ -293,7 +293,7 @@ class JobSettings(Settings):
         low=0,
         high=1 << 30,
     )
-    optimizer: Literal["auto", "add", "sgd", "adagrad"] = setting(
+    optimizer: Literal["auto", "add", "sgd", "adagrad", "adam", "ftrl"] = setting(
         "auto",
         help="Access method of the tables: what a push does to a row. `auto`: the model's choice.",
         when="To compare optimisers, where the model supports the other one.",

@@ -2,12 +2,18 @@
 
 from snailps.config import JobSettings
 from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.sparse.fm import FmSettings
+from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.net import NetSettings
 from snailps.models.word_vectors import WordVectorSettings
 
 SETTINGS: dict[str, type[JobSettings]] = {
     "fasttext": WordVectorSettings,
     "word2vec": WordVectorSettings,
     "classifier": ClassifierSettings,
+    "logistic": LinearSettings,
+    "fm": FmSettings,
+    "sparse_net": NetSettings,
 }
 """Settings class of each model, by the name that the command line knows it by."""
 
@@ -15,5 +21,8 @@ CLASSES: dict[str, str] = {
     "fasttext": "snailps.models.word_vectors:WordVectors",
     "word2vec": "snailps.models.word_vectors:WordVectors",
     "classifier": "snailps.models.classifier:Classifier",
+    "logistic": "snailps.models.sparse.linear:Linear",
+    "fm": "snailps.models.sparse.fm:FactorizationMachine",
+    "sparse_net": "snailps.models.sparse.net:Net",
 }
 """`worker_class` of each."""

@@ -11,6 +11,7 @@ from libc.stdio cimport snprintf
 
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._wire cimport WireOps, wire_row_bytes
+from snailps.roles._kept cimport Columns
 from snailps.roles._lists cimport KeyList, KeyLists, recall, remember
 from snailps.store._tables cimport Shard, store_owns
 from snailps.transport._frame cimport *
@@ -28,6 +29,8 @@ cdef struct Context:
     const WireOps *wire
     uint64_t *keys              # ROOM_BYTES: narrow keys made whole
     float *rows                 # ROOM_BYTES: rows before or after another type
+    float *first                # ROOM_BYTES: first values of rows that are not there
+    Columns columns             # of the batch that is being stepped
     char *packing               # DATA_BODY_MAX: a body before or behind lz4
     Sampler sampler             # whether packing pays
     uint32_t frag_num
@@ -40,6 +43,11 @@ cdef struct Context:
     uint64_t rows_unchanged     # asked for and not sent, because the asker has them
     uint64_t rows_scanned
     uint64_t lists_recalled     # parts whose keys did not travel
+    uint64_t life               # of batches kept so far: another number forgets them all
+    uint64_t products           # parts that went forward
+    uint64_t entries_summed     # ... and their entries
+    uint64_t rows_stepped       # by batches that went back
+    uint64_t batches_unknown    # connections ended because a batch was not known
 
 
 cdef struct Asked:

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """A shard: the only place where frames meet tables.
 
-    frame of the loop -> body of PULL / PUSH / SCAN, checked -> store -> body of the reply
+    frame of the loop -> body of a request, checked -> store -> body of the reply
 
 It owns the meaning of data bodies (laid out in transport/_frame.pxd) and the counters per shard:
 what was asked is `_asked.pxd`, with the lists of keys that it remembers in `_lists.pxd`; answers
-of the store are `_answers.pxd`; here are the requests as a whole and the doors to Python.  It
-knows no socket: the loop calls it through `Handler`, in the shard's own thread, without the GIL,
+of the store are `_answers.pxd`; FORWARD and BACKWARD are `_products.pxd`, with the batches that it
+keeps in `_kept.pxd`; here are the requests as a whole and the doors to Python.  It knows no socket: the loop calls it through `Handler`, in the shard's own thread, without the GIL,
 which is taken only for tables whose access method is written in Python, and for lz4.
 """
 
@@ -24,7 +24,9 @@ from snailps._ops cimport ACCESS_PYTHON
 from snailps._wire cimport WIRE_FLOAT32, WireOps
 from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.roles._asked cimport *
-from snailps.roles._lists cimport KeyLists, key_lists_free
+from snailps.roles._kept cimport Memory, columns_free, memory_free, memory_of
+from snailps.roles._lists cimport KeyLists
+from snailps.roles._products cimport backward, forward
 from snailps.store._store cimport ShardStore
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
@@ -43,8 +45,11 @@ TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an E
 cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, const char *body,
                      char *out, Reply *reply) noexcept nogil:
     cdef Context *me = <Context *>context
+    cdef Memory *mine = memory_of(memory)
     cdef FrameHeader plain
     cdef Table *table
+    if mine == NULL:
+        return refuse(out, reply, b"memory", b"the server has no memory left for a connection", 0, 0)
     if head.epoch > me.epoch:
         reply.reason = b"the route that the asker knows already: the master has yet to send it"
         return OUTCOME_PARK
@@ -61,14 +66,18 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     if table == NULL:
         return refuse(out, reply, b"table", b"no table %llu here: declare it first", head.table, 0)
     if head.kind == KIND_PULL:
-        return _pull(me, <KeyLists **>memory, table, head, body, out, reply)
+        return _pull(me, &mine.lists, table, head, body, out, reply)
     if head.kind == KIND_PUSH:
-        return _push(me, <KeyLists **>memory, table, head, body, out, reply)
+        return _push(me, &mine.lists, table, head, body, out, reply)
+    if head.kind == KIND_FORWARD:
+        return forward(me, mine, table, head, body, out, reply)
+    if head.kind == KIND_BACKWARD:
+        return backward(me, mine, table, head, body, out, reply)
     return _scan(me, table, head, body, out, reply)
 
 
 cdef void _forget(void *memory) noexcept nogil:
-    key_lists_free(<KeyLists *>memory)
+    memory_free(<Memory *>memory)
 
 
 cdef bint _wants_state(const FrameHeader *head, const char *body) noexcept nogil:
@@ -411,8 +420,10 @@ cdef class ShardThread:
         self.context.wire = <const WireOps *>PyCapsule_GetPointer(wire_ops, "snailps.wire_ops")
         self.context.keys = <uint64_t *>malloc(ROOM_BYTES)
         self.context.rows = <float *>malloc(ROOM_BYTES)
+        self.context.first = <float *>malloc(ROOM_BYTES)
         self.context.packing = <char *>malloc(DATA_BODY_MAX)
-        if self.context.keys == NULL or self.context.rows == NULL or self.context.packing == NULL:
+        if self.context.keys == NULL or self.context.rows == NULL \
+                or self.context.first == NULL or self.context.packing == NULL:
             raise MemoryError
         self.handler.context = &self.context
         self.handler.handle = _handle
@@ -423,6 +434,8 @@ cdef class ShardThread:
     def __dealloc__(self):
         free(self.context.keys)
         free(self.context.rows)
+        free(self.context.first)
+        columns_free(&self.context.columns)
         free(self.context.packing)
 
     def start(self):
@@ -512,6 +525,12 @@ cdef class ShardThread:
         """Versions of the rows of `keys`: uint64 (n,)."""
         return self.loop.submit(lambda: self.store.versions(number, keys))
 
+    def forget_batches(self):
+        """Forgets what every connection's batches went forward with.  For tests of recovery."""
+        def forget():
+            self.context.life += 1
+        self.loop.submit(forget)
+
     def stats(self):
         """Counters of loop, requests and store, as a dict of numbers."""
         return self.loop.submit(self._stats)
@@ -529,4 +548,8 @@ cdef class ShardThread:
             "rows_unchanged": self.context.rows_unchanged,
             "lists_recalled": self.context.lists_recalled,
             "rows_scanned": self.context.rows_scanned,
+            "products": self.context.products,
+            "entries_summed": self.context.entries_summed,
+            "rows_stepped": self.context.rows_stepped,
+            "batches_unknown": self.context.batches_unknown,
         }

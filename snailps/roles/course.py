@@ -9,10 +9,11 @@ go through the `Reply` that came with a call.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,8 @@ from snailps.transport.session import Role
 log = logging.getLogger(__name__)
 
 BACKUPS_KEPT = 2
+TICKS = 8
+"""Steps of the clock in the time after which untouched rows are deleted."""
 DROP_S = 20.0
 """How long a block may take once the training is to end early; after that nobody waits for it."""
 LOOKS = 10
@@ -52,6 +55,25 @@ def _in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
+    figures = dict(job.cls.judge(results))
+    if job.settings.output:
+        figures |= job.cls.export(results)
+    return figures
+
+
+def oldest_kept(ticks: Sequence[int]) -> int:
+    """Least tick that a row's last push may have left, if the row is to be kept.
+
+    A push leaves the tick of the clock, which stood there until the next tick: that is how late
+    the push may have been.  However slow the servers were, a row lives `TICKS` from then on.
+    """
+    until = ticks[-1] - TICKS
+    return max(
+        (tick + 1 for tick, following in itertools.pairwise(ticks) if following <= until), default=0
+    )
 
 
 class Course:
@@ -96,6 +118,7 @@ class Course:
         self._pushes_saved = 0
         self._look: Future[None] | None = None
         self._looks = 0
+        self._ticks = [0]
         self._drop_at = 0.0
         self._clients: set[Client] = set()
         self._closed = threading.Event()
@@ -108,7 +131,7 @@ class Course:
         With `reply` (a submitted job) an error is told there, and the cluster lives on.
         """
         self.job, self.figures, self.interrupted = job, {}, False
-        self._looks = 0
+        self._looks, self._ticks = 0, [0]
         self.phase, self._submitter = "preparing", reply
         self._beside(lambda: job.prepare(workers), lambda _: self._prepared(job))
 
@@ -179,6 +202,7 @@ class Course:
             log.info("%s reached: finishing the blocks at work, then saving", limit)
             self._end_early(job, limit)
         self._check_look(job)
+        self._move_clock(job)
         late = [member for member in workers if not (member.finished or member.dropped)]
         if late and ledger.closed and time.monotonic() >= self._drop_at:
             for member in late:
@@ -188,7 +212,8 @@ class Course:
         elif ledger.over:
             self.answer()
             beside = [work for work in (self._backup, self._look) if work is not None]
-            if not late and all(work.done() for work in beside):
+            beside_over = all(work.done() for work in beside) and not self._members.expiring
+            if not late and beside_over:
                 job.end_pass()
                 self._begin_export()
 
@@ -362,8 +387,8 @@ class Course:
         begin = time.monotonic()
         self._inspect(job)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
+        figures |= self._with_tables(job, lambda results: _judge_and_export(job, results))
         if job.settings.output:
-            figures |= self._with_tables(job, job.cls.export)
             figures["export_s"] = round(time.monotonic() - begin, 3)
         return figures
 
@@ -388,10 +413,12 @@ class Course:
             for member in everyone
             if "peak_rss_mb" not in member.figures
         )
+        expired = sum(member.expired for member in self._members.nodes("server"))
         self.figures = {
             **job.figures(sums),
             **self.figures,
             "rows": self._members.shard_sum("rows"),
+            **({"expired": expired} if expired else {}),
             "servers": len(self._members.nodes("server")),
             "workers": sum(member.role == "worker" for member in everyone),
         }
@@ -427,6 +454,14 @@ class Course:
         if looks > self._looks and (self._look is None or self._look.done()):
             self._looks = looks
             self._look = _in_thread("snailps-look", lambda: self._inspect(job))
+
+    def _move_clock(self, job: Job) -> None:
+        """Moves the servers' clock on, and has them delete what no push touched for so long."""
+        period = job.cls.expires(job.settings)
+        tick = job.units * TICKS // period if period else 0
+        if tick > self._ticks[-1] and not self._members.expiring:
+            self._ticks.append(tick)
+            self._members.expire(tick, oldest_kept(self._ticks))
 
     def _inspect(self, job: Job) -> None:
         look = job.cls.inspector(job.settings)

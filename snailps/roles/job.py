@@ -114,6 +114,7 @@ class Job:
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._lr: float | None = None
+        self._bad_lines = 0
         self._seconds: dict[str, float] = {}
         self._block_units = 0
 
@@ -320,6 +321,8 @@ class Job:
             sums[0] += loss
             sums[1] += examples
             self._recent.append((loss, examples))
+        if self.ledger.entry(message.number).epoch == 0:
+            self._bad_lines += int(message.metrics.get("bad_lines", 0))
         if "lr" in message.metrics:
             self._lr = message.metrics["lr"]
         return True
@@ -359,7 +362,9 @@ class Job:
         last = [sums for sums in self._losses if sums[1] > 0]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         whole = self.settings.epochs * len(self._blocks)
+        bad = {"bad_lines": self._bad_lines} if self._bad_lines else {}
         return {
+            **bad,
             "ended_by": self.ended_by or ("max_steps" if self.ledger.size < whole else "epochs"),
             f"{kind}_per_s": round(self.units / seconds, 1) if seconds else None,
             kind: self.units,

@@ -56,6 +56,8 @@ class Member:
         When it registered, monotonic seconds.
     rate : float or None
         Units per second on its last block.
+    expiring, expired : bool, int
+        A server: it is told to delete rows untouched for too long; how many it has deleted.
     figures, stats : dict
         Its last `Finished` or `Bye`; a server's last `Report`.
     """
@@ -76,6 +78,8 @@ class Member:
     dropped: bool = False
     since: float = field(default_factory=time.monotonic)
     rate: float | None = None
+    expiring: bool = False
+    expired: int = 0
     figures: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
 
@@ -300,6 +304,8 @@ class Members:
         """
         for name in self._of_job:
             self.tables.pop(name, None)
+        for member in self.nodes("server"):
+            member.expired, member.expiring = 0, False
         self._of_job.clear()
 
     def declare(self, member: Member, message: messages.Declare, reply: Reply) -> None:
@@ -356,10 +362,33 @@ class Members:
         for member in self.nodes("server"):
             self._server.call(member.peer, messages.Ask("stats"), self._note_stats(member))
 
+    def expire(self, tick: int, before: int) -> None:
+        """Tells every server that it is `tick`, and to delete rows untouched since `before`."""
+        for member in self.nodes("server"):
+            member.expiring = True
+            self._server.call(
+                member.peer, messages.Expire(tick, before), self._note_expired(member)
+            )
+
+    @property
+    def expiring(self) -> bool:
+        """Whether a server has not answered that yet."""
+        return any(member.expiring for member in self.nodes("server"))
+
     def shard_sum(self, counter: str) -> int:
         """Sum of a counter over all shards, as last told."""
         shards = [s for m in self.nodes("server") for s in m.stats.get("shards", [])]
         return int(sum(shard.get(counter, 0) for shard in shards))
+
+    def _note_expired(self, member: Member) -> Callable[[Answer], None]:
+        def note(answer: Answer) -> None:
+            member.expiring = False
+            if isinstance(answer, messages.Report):
+                member.expired += int(answer.data.get("expired", 0))
+            else:
+                log.error("%s cannot expire rows: %s", member.name, answer)
+
+        return note
 
     def _note_stats(self, member: Member) -> Callable[[Answer], None]:
         def note(answer: Answer) -> None:

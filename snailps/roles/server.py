@@ -38,6 +38,7 @@ class Server(Node):
         self._server_settings = settings
         self._shards: list[ShardThread] = []
         self._ready = threading.Event()
+        self._touched: set[int] = set()  # tables that track touches
 
     def run(self) -> int:
         """Serves until the end; returns the exit code."""
@@ -92,12 +93,28 @@ class Server(Node):
                 for shard in self._shards:
                     method = load_method(table) if table.in_python else None
                     shard.add_table(item[0], *table.store_arguments(), method=method)
+                if "touch" in table.track:
+                    self._touched.add(item[0])
+        elif isinstance(message, messages.Expire):
+            return messages.Report({"expired": self._expire(message.tick, message.before)})
         elif isinstance(message, messages.Ask):
             stats = [shard.stats() for shard in self._shards]
             return messages.Report({"shards": stats, "peak_rss_mb": peak_rss_mb()})
         else:
             raise ProtocolError(f"a server does not take {type(message).__name__}")
         return messages.Ok()
+
+    def _expire(self, tick: int, before: int) -> int:
+        """Sets the shards' clock and deletes old rows, fragment by fragment; their number."""
+        if not 0 <= before <= tick < 1 << 32:
+            raise ProtocolError(
+                f"Expire: expected 0 <= before <= tick < 2^32, got {before}, {tick}"
+            )
+        for shard in self._shards:
+            shard.set_tick(tick)
+        return sum(
+            shard.expire(number, before) for shard in self._shards for number in self._touched
+        )
 
     def _take_route(self, route: Route) -> None:
         assert self.welcome is not None

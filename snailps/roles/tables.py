@@ -26,7 +26,7 @@ _SHARED_WITH_TENSOR = (
 )  # fmt: skip
 _ACCESS = {"add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5}  # of _ops.pxd
 _PYTHON = 6
-_INIT = {"zeros": 0, "uniform": 1, "normal": 2}
+_INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
 _TRACK = {"": 0, "touch": 1, "version": 2, "touch+version": 3}
 _WIRE = ("float32", "float16", "bfloat16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
@@ -51,8 +51,9 @@ class Table:
         (docs/access_methods.md has the formulae), or ``package.module:Class``, an `AccessMethod`
         that every server can import.
     init : str
-        First value of a row: ``zeros``, ``uniform`` (in ``[-scale, scale)``) or ``normal``
-        (standard deviation ``scale``); a function of `seed` and the key alone.
+        First value of a row: ``zeros``, ``uniform`` (in ``[-scale, scale)``), ``normal``
+        (standard deviation ``scale``) or ``factors`` (the same, but 0 in column 0: a weight, and
+        factors behind it); a function of `seed` and the key alone.
     scale : float
     lr : float
         Step size; FTRL's alpha.

@@ -23,9 +23,19 @@ from snailps.errors import MisuseError
 from snailps.roles.loading import load_named
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.wires import Wires
-from snailps.transport._client import Client, Pending
+from snailps.transport._client import Client, Forward, Pending
+from snailps.transport.frame import BATCHES_BYTES
 
-__all__ = ["Block", "Pending", "Results", "Surveyor", "Worker", "load_class"]
+__all__ = [
+    "BATCHES_BYTES",
+    "Block",
+    "Forward",
+    "Pending",
+    "Results",
+    "Surveyor",
+    "Worker",
+    "load_class",
+]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -115,6 +125,14 @@ class Results:
         self._client.pull(self._numbers[table], keys, rows)
         return rows
 
+    def forward(
+        self, table: str, ptr: NDArray[np.int64], keys: Keys, values: Rows | None = None
+    ) -> Rows:
+        """Product of sparse examples with a table, as `Worker.forward`, at the shards."""
+        dim = self.tables[table].dim
+        number = self._numbers[table]
+        return self._client.forward_async(number, ptr, keys, values, dim, keep=False).wait()
+
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
         """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
 
@@ -165,6 +183,8 @@ class Worker:
     ----------
     workers : int
         Workers of the job when this one started on it, itself included.
+    prefetch : int
+        Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
 
     Notes
     -----
@@ -186,6 +206,7 @@ class Worker:
         self.settings = settings
         self.threads = threads
         self.workers = 1
+        self.prefetch = 1
         self.summary = b""
         self._client: Client | None = None
         self._wires: Wires | None = None
@@ -220,7 +241,8 @@ class Worker:
         -------
         mapping
             ``units`` (examples or words in the block) and any of ``examples`` with ``loss`` (sum
-            of losses and how many they are), ``lr``; other numbers are not kept.
+            of losses and how many they are), ``lr``, ``bad_lines`` (left out as malformed; of the
+            first epoch); other numbers are not kept.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
@@ -266,6 +288,19 @@ class Worker:
         None (the default): there is nothing to look at.
         """
         return None
+
+    @classmethod
+    def judge(cls, results: Results) -> Mapping[str, Any]:
+        """Figures of the finished model to add to the run's, at the master, output or none."""
+        return {}
+
+    @classmethod
+    def expires(cls, settings: JobSettings) -> int:
+        """Units after which rows that no push touched are deleted.  0 (the default): never.
+
+        Of tables declared with ``track="touch"``; how long is kept to within an eighth.
+        """
+        return 0
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
@@ -405,6 +440,79 @@ class Worker:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
         arguments = self._pushed(table, keys, values, state)
         return self._client.push_async(*arguments)  # type: ignore[union-attr]
+
+    def forward(
+        self,
+        table: str,
+        ptr: NDArray[np.int64],
+        keys: Keys,
+        values: Rows | None = None,
+        *,
+        keep: bool = True,
+    ) -> Forward:
+        """Starts the product of sparse examples with a table, at its shards: no row travels.
+
+        ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1``; ``.wait()`` gives Z,
+        float32 (m, dim).  It sees what was pushed, and went back, before this call.
+
+        Parameters
+        ----------
+        table : str
+            Of any built-in access method but ``average``.
+        ptr : numpy.ndarray
+            int64 (m + 1,), from 0 on.
+        keys : numpy.ndarray
+            uint64 (nnz,); may repeat, in any order.
+        values : numpy.ndarray, optional
+            float32 (nnz,); None: all are 1.
+        keep : bool
+            `backward` will follow.  Each shard keeps up to 8 such batches of this worker, and up
+            to `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
+
+        Raises
+        ------
+        MisuseError
+            Arrays of another type or shape.
+
+        Notes
+        -----
+        Two batches under way at once use the network best: start the next one's `forward` before
+        waiting for this one's.  It then lacks this one's step, as it would with prefetched rows.
+        """
+        number, declared = self._find(table)
+        wire = self._wires.of_pull(declared)  # type: ignore[union-attr]
+        return self._client.forward_async(  # type: ignore[union-attr]
+            number, ptr, keys, values, declared.dim, wire, keep
+        )
+
+    def backward(self, forward: Forward, gradient: Rows) -> Pending:
+        """Starts the way back of a batch: the shards step the rows that it touched.
+
+        Each row's gradient is summed over the whole batch and handed to the table's access method
+        once, in the order of this worker's pushes and exactly once, also if a server forgot the
+        batch meanwhile.
+
+        Parameters
+        ----------
+        forward : Forward
+            What `forward` returned, waited for.
+        gradient : numpy.ndarray
+            float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
+            Travels as the table's wire type, scaled.
+
+        Raises
+        ------
+        MisuseError
+            Another shape, or a batch that was not kept or has gone back.
+        """
+        return self._client.backward_async(  # type: ignore[union-attr]
+            forward, gradient, forward.wire
+        )
+
+    @property
+    def shards(self) -> int:
+        """How many shards the tables are spread over."""
+        return len(self._client.names)  # type: ignore[union-attr]
 
     def _pushed(
         self, table: str, keys: Keys, values: Rows, state: bool

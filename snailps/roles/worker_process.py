@@ -14,6 +14,7 @@ import math
 import queue
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
@@ -218,10 +219,11 @@ class WorkerProcess(Node):
                 raise
 
     def _train_blocks(self, model: Worker, scratch: Scratch, helper: ThreadPoolExecutor) -> None:
-        coming = helper.submit(self._next_block, model, scratch)
-        block = self._await(coming)
+        coming = deque([helper.submit(self._next_block, model, scratch)])
+        block = self._await(coming.popleft())
         while block is not None:
-            coming = helper.submit(self._next_block, model, scratch)
+            while len(coming) < model.prefetch:
+                coming.append(helper.submit(self._next_block, model, scratch))
             begin = time.monotonic()
             with _named(model, "train", block):
                 metrics = _numbers(model.train(block))
@@ -236,8 +238,8 @@ class WorkerProcess(Node):
                 self.settings.request_timeout,
             )
             if isinstance(answer, messages.Enough):
-                return  # the prefetched block is left as it is
-            block = self._await(coming)
+                return  # prefetched blocks are left as they are
+            block = self._await(coming.popleft())
             if self._leaving:
                 return
 

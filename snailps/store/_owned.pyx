@@ -12,7 +12,7 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free
 
 from snailps._ops cimport (
-    ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_NORMAL, INIT_ZEROS, RowOps, state_floats_of,
+    ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps, state_floats_of,
     value_floats_of,
 )
 from snailps.store._arena cimport arena_end
@@ -138,7 +138,7 @@ cdef class OwnedShard:
         table_id = checked("table id", table_id, 0, TABLE_ID_MAX)
         dim = checked("dim", dim, 1, DIM_MAX)
         access = checked("access method", access, ACCESS_ADD, ACCESS_PYTHON)
-        init = checked("initialiser", init, INIT_ZEROS, INIT_NORMAL)
+        init = checked("initialiser", init, INIT_ZEROS, INIT_FACTORS)
         seed = checked("seed", seed, 0, 2**64 - 1)
         track = checked("track", track, 0, TRACK_TOUCH | TRACK_VERSION)
         state = checked("state_floats", state_floats, 0, STATE_MAX)

@@ -11,6 +11,10 @@ class Pending:
     def rows(self) -> NDArray[np.float32]: ...
     def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]: ...
 
+class Forward(Pending):
+    @property
+    def wire(self) -> int: ...
+
 class Client:
     @property
     def names(self) -> list[str]: ...
@@ -67,6 +71,19 @@ class Client:
         wire: int = 0,
         feedback: bool = True,
     ) -> None: ...
+    def forward_async(
+        self,
+        table: int,
+        ptr: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        values: NDArray[np.float32] | None,
+        dim: int,
+        wire: int = 0,
+        keep: bool = True,
+    ) -> Forward: ...
+    def backward_async(
+        self, forward: Forward, gradient: NDArray[np.float32], wire: int = 0
+    ) -> Pending: ...
     def scan(
         self, table: int, dim: int, fragments: Iterable[int], shard: int
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]: ...

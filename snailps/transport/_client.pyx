@@ -3,13 +3,15 @@
 
     keys -> fragment (counting sort) -> parts of about 64 KiB -> one connection a shard
     replies, in any order -> scattered to their place in the caller's array
+    sparse examples -> each shard its entries -> partial products, added up; dL/dZ -> all of them
 
 It owns the connections to the shards, the numbers of pushes, and every request until it is
 answered.  It knows no models and no cluster: how to (re)connect is a function it is given, the
 route an array.  A thread of its own, or a caller while it waits, sends and receives without the GIL;
 a second thread reconnects.  Here are the doors to Python; a request and the sorting of
 its keys are in `_request.pxd`, a connection's parts in `_link.pxd`, their bodies in `_body.pxd`,
-sending and receiving in `_traffic.pxd`, the thread in `_exchange.pxd`.
+those of products in `_product.pxd`, sending and receiving in `_traffic.pxd`, the thread in
+`_exchange.pxd`.
 
 What holds
 ----------
@@ -21,6 +23,8 @@ What holds
   again, in the original order and with its original number, before anything new.
 * Sending never stops receiving: one epoll loop does both, and parts are built only when the
   socket takes them, so that memory does not grow with what is outstanding.
+* A batch that went forward to be trained on is kept until it has gone back: a shard that does not
+  know it (any more) gets it again.
 * Arrays given to an asynchronous call must not change until it is done.
 """
 
@@ -52,8 +56,9 @@ from snailps.transport._frame cimport *
 from snailps.transport._link cimport Core, IN_BYTES, Link, WINDOW, break_core
 from snailps.transport._owing cimport owing_of
 from snailps.transport._posix cimport *
+from snailps.transport._product cimport SORT_TOO_LONG, product_new, sort_entries
 from snailps.transport._request cimport (
-    KIND_RAW, Order, Request, add_newer, merge_keys, request_free, request_new, sort_keys,
+    KIND_RAW, NO_SLAB, Order, Request, add_newer, merge_keys, request_free, request_new, sort_keys,
 )
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
@@ -66,14 +71,15 @@ PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs
 
 @cython.no_gc_clear                 # __dealloc__ needs the client
 cdef class Pending:
-    """A pull or push under way.
+    """A pull or push under way, or a batch through a table.
 
     Attributes
     ----------
     done : bool
         Whether it is answered, well or badly; `wait` then returns at once.
     rows : numpy.ndarray
-        float32 (n, dim): the caller's values, or where the pulled rows go.
+        float32 (n, dim): the caller's values, or where the pulled rows go.  Of a forward: Z, once
+        `wait` has returned it.
     """
 
     cdef Request *request
@@ -147,6 +153,9 @@ cdef class Pending:
         cdef Request *r = self.request
         if r.kind == KIND_RAW:
             return f"{Kind(r.raw_kind).name} of table {r.table}"
+        if r.product != NULL:
+            name = "forward" if r.kind == KIND_FORWARD else "backward"
+            return f"{name} of {r.product.examples:,} examples through table {r.table}"
         name = "pull" if r.kind == KIND_PULL else "push"
         return f"{name} of {len(self.rows):,} rows of table {r.table}"
 
@@ -158,6 +167,28 @@ cdef class Pending:
         why = str(remote_error(Frame(Kind.ERROR, text))) if core.text_is_body \
             else text.decode("utf-8", "replace")
         return ConnectionLost(f"{self._what()}: {why or 'out of memory'}")
+
+
+@cython.no_gc_clear
+cdef class Forward(Pending):
+    """A batch on its way through a table whose shards do the product; what `wait` returns is Z."""
+
+    cdef object slabs               # a product a shard that has entries; None = they are added up
+    cdef bint went_back
+    cdef readonly int wire          # as what Z travels
+
+    def wait(self, timeout_s=None):
+        """Waits for the products of all shards and returns their sum, float32 (m, dim).
+
+        Added in the order of the shards, so that it does not depend on which was first.  Parameters
+        and errors are those of `Pending.wait`.
+        """
+        Pending.wait(self, timeout_s)
+        if self.slabs is not None:
+            for slab in self.slabs[1:]:
+                self.rows += slab
+            self.slabs = None
+        return self.rows
 
 
 cdef class Client:
@@ -192,6 +223,7 @@ cdef class Client:
     cdef dict live                  # Pending -> None, oldest first: what may not be freed yet
     cdef Py_ssize_t prune_at
     cdef object live_lock
+    cdef uint64_t batches           # numbers given to batches so far
     cdef object wire_ops            # keeps what core.wire points into
     cdef readonly list names
     cdef readonly double timeout_s
@@ -318,6 +350,164 @@ cdef class Client:
         self._wait_alone(self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback,
                                       None, False))
 
+    def forward_async(self, uint32_t table, ptr, keys, values, uint32_t dim, int wire=0,
+                      bint keep=True):
+        """Starts ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1`` at the shards.
+
+        Each shard gets its entries of the batch and answers with its part of the product; rows
+        that were never pushed count as their first value.  Sees all pushes called before.
+
+        Parameters
+        ----------
+        table : int
+            Table number; its access method must be a built-in one other than ``average``.
+        ptr, keys, values : numpy.ndarray
+            Examples as CSR: int64 (m + 1,), uint64 (nnz,), float32 (nnz,) or None if all are 1.
+            Copied: may change at once.
+        dim : int
+            Floats of a row of W, and of Z.
+        wire : int
+            Type of Z's rows while they travel, a value of `snailps.kernels.WIRE_TYPES`.
+        keep : bool
+            A `backward_async` of this batch will follow: the shards keep it, 8 batches of a client
+            and 256 MiB at most.  Not for prediction.
+
+        Returns
+        -------
+        Forward
+
+        Raises
+        ------
+        MisuseError
+            Arrays of another type or shape, or an example with more than 65,536 entries at a shard.
+        """
+        cdef const int64_t[::1] edges = _array("ptr", ptr, np.int64, None)
+        cdef Py_ssize_t nnz = edges[edges.shape[0] - 1] if edges.shape[0] else -1
+        cdef Py_ssize_t m = edges.shape[0] - 1
+        cdef const uint64_t[::1] wanted
+        cdef const float[::1] factors = None
+        cdef const float *factor = NULL
+        cdef const uint64_t *key = NULL
+        cdef Request *r
+        cdef Forward pending
+        cdef int failed
+        cdef uint32_t s, slabs = 0
+        if not 0 <= m < 0x7FFFFFFF or edges[0] != 0 or not 0 <= nnz < 0x7FFFFFFF \
+                or (np.diff(ptr) < 0).any():
+            raise MisuseError("ptr must begin with 0 and rise to the number of keys, which are fewer "
+                              "than 2^31")
+        wanted = _array("keys", keys, np.uint64, nnz)
+        if values is not None:
+            factors = _array("values", values, np.float32, nnz)
+        if nnz:
+            key = &wanted[0]
+            factor = &factors[0] if values is not None else NULL
+        pending = Forward.__new__(Forward)
+        pending.wire = wire
+        r = self._product(pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
+        r.product.keep = keep
+        with self.live_lock:
+            self.batches += 1
+            r.product.batch = self.batches
+        with nogil:
+            failed = sort_entries(&self.core.order, r.product, &edges[0], key, factor)
+        if failed == SORT_TOO_LONG:
+            raise MisuseError(f"an example has more than {EXAMPLE_ENTRIES_MAX:,} entries of one "
+                              "shard: cut it in two and add their rows of Z")
+        if failed:
+            raise MemoryError
+        for s in range(self.core.order.shards):
+            slabs += r.product.slab[s] != NO_SLAB
+        if slabs:
+            pending.slabs = np.empty((slabs, m, dim), np.float32)
+            pending.rows = pending.slabs[0]
+            r.rows = <char *><uintptr_t>pending.slabs.ctypes.data
+        else:
+            pending.rows = np.zeros((m, dim), np.float32)
+        self._send(pending)
+        return pending
+
+    def backward_async(self, Forward forward, gradient, int wire=0):
+        """Starts the way back of a batch: dL/dZ to the shards, which step the rows that it touched.
+
+        Each shard sums the gradient of every row over the whole batch and hands it to the table's
+        access method once, in the order of this client's pushes and exactly once.
+
+        Parameters
+        ----------
+        forward : Forward
+            What `forward_async` returned with `keep`, waited for; goes back once.
+        gradient : numpy.ndarray
+            float32 (m, dim), C-contiguous: dL/dZ.  Must not change until done.
+        wire : int
+            Type of its rows while they travel.  A narrow one is scaled so that the largest value
+            is between 1 and 2: small gradients do not vanish.
+
+        Returns
+        -------
+        Pending
+
+        Raises
+        ------
+        MisuseError
+            Another shape, or a batch that cannot go back.
+        """
+        cdef Request *r
+        cdef Request *f = forward.request
+        cdef Pending pending
+        cdef float scale = 1
+        cdef uint32_t s
+        if forward.client is not self or not f.product.keep or not load_flag(&f.done) or f.failed \
+                or forward.went_back:
+            raise MisuseError("backward() wants a batch of this client that went forward with keep, "
+                              "was waited for, and has not gone back yet")
+        if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 \
+                or gradient.shape != (f.product.examples, f.dim) or not gradient.flags.c_contiguous:
+            raise MisuseError(f"gradient must be a C-contiguous float32 array of shape "
+                              f"({f.product.examples}, {f.dim}), got {gradient!r:.80}")
+        if wire != WIRE_FLOAT32 and gradient.size:
+            most = float(np.max(np.abs(gradient)))
+            if 0 < most < np.inf:
+                scale = 2.0 ** np.floor(np.log2(most))
+                gradient = gradient * np.float32(1 / scale)
+        pending = Pending.__new__(Pending)
+        r = self._product(pending, KIND_BACKWARD, f.table, f.product.examples, 0, f.dim, wire)
+        pending.rows = gradient
+        pending.keys = forward              # has what is sent again to a shard that forgot
+        forward.went_back = True
+        r.rows = <char *><uintptr_t>gradient.ctypes.data
+        r.row_stride = 4 * <size_t>f.dim
+        r.product.forward = f
+        r.product.scale = scale
+        for s in range(self.core.order.shards):
+            r.product.slab[s] = f.product.slab[s]
+        self._send(pending)
+        return pending
+
+    cdef Request *_product(self, Pending pending, int kind, uint32_t table, uint32_t examples,
+                           uint64_t entries, uint32_t dim, int wire) except NULL:
+        """The pending's new request, empty but for what forward and backward have in common."""
+        cdef Request *r
+        if not 1 <= dim <= ROW_FLOATS_MAX:
+            raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
+        if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and self.core.wire == NULL):
+            raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 where the "
+                              "client was made without wire_ops")
+        r = request_new(&self.core.pool, &self.core.order, 0)
+        if r == NULL:
+            raise MemoryError
+        pending.request = r                 # which owns it from here on
+        pending.client = self
+        r.kind = kind
+        r.table = table
+        r.dim = dim
+        r.wire = wire
+        r.row_bytes = wire_row_bytes(wire, dim)
+        r.product = product_new(&self.core.order, examples, entries, kind == KIND_BACKWARD)
+        if r.product == NULL:
+            raise MemoryError
+        return r
+
     cdef _wait_alone(self, Pending pending):
         """Waits for a request of this caller alone; if it gives up, the client keeps it."""
         try:
@@ -438,7 +628,7 @@ cdef class Client:
             except WaitTimeout:
                 raise
             except SnailError as error:     # of a pull: whoever waits for that one is told
-                if first is None and pending.request.kind == KIND_PUSH:
+                if first is None and pending.request.kind in (KIND_PUSH, KIND_BACKWARD):
                     first = error
         if first is not None:
             raise first
@@ -467,6 +657,7 @@ cdef class Client:
             "bytes_in": self.core.bytes_in,
             "rows_pulled": self.core.rows_pulled,
             "rows_pushed": self.core.rows_pushed,
+            "batches_forgotten": self.core.batches_forgotten,
             "reconnects": sum(self.core.links[i].reconnects
                               for i in range(self.core.order.shards)),
             "open": self.core.open_requests,
@@ -593,7 +784,8 @@ cdef class Client:
         cdef Pending pending
         for pending in list(self.live):
             if load_flag(&pending.request.done) \
-                    and not (pending.request.failed and pending.request.kind == KIND_PUSH):
+                    and not (pending.request.failed
+                             and pending.request.kind in (KIND_PUSH, KIND_BACKWARD)):
                 self.live.pop(pending, None)
 
     def _settle(self, Pending pending):
@@ -670,19 +862,32 @@ cdef int _take_memory(Core *core, owners) except -1:
     order.rank = <uint32_t *>malloc(<size_t>frag_num * 4)
     order.fragment_at = <uint32_t *>malloc(<size_t>frag_num * 4)
     order.shard_start = <uint32_t *>calloc(<size_t>order.shards + 1, 4)
-    if order.rank == NULL or order.fragment_at == NULL or order.shard_start == NULL:
+    order.owner = <uint32_t *>malloc(<size_t>frag_num * 4)
+    if order.rank == NULL or order.fragment_at == NULL or order.shard_start == NULL \
+            or order.owner == NULL:
         raise MemoryError
     for i in range(order.shards):
         core.links[i].inp = <char *>malloc(IN_BYTES)
         if core.links[i].inp == NULL:
             raise MemoryError
     for i in range(frag_num):
+        order.owner[i] = owner[i]
         order.fragment_at[i] = by_place[i]
         order.rank[by_place[i]] = i
         order.shard_start[owner[i] + 1] += 1
     for i in range(order.shards):
         order.shard_start[i + 1] += order.shard_start[i]
     return 0
+
+
+def _array(name, given, dtype, length):
+    """A contiguous array of this type, one-dimensional, `length` long unless that is None."""
+    if not isinstance(given, np.ndarray) or given.dtype != dtype or given.ndim != 1 \
+            or (length is not None and len(given) != length):
+        raise MisuseError(f"{name} must be a {np.dtype(dtype).name} array of one dimension"
+                          + (f" with {length:,} elements" if length is not None else "")
+                          + f", got {given!r:.80}")
+    return np.ascontiguousarray(given)
 
 
 cdef int _take_rows(Request *r, rows, bint writable, Py_ssize_t floats_max) except -1:

@@ -43,7 +43,7 @@ cdef struct Conn:
     bint in_ready                   # already in the list of those with work left
     uint32_t events                 # what epoll watches now
     uint32_t parked
-    uint32_t parked_pushes
+    uint32_t parked_pushes          # ... and batches: what keeps its order
     uint64_t parked_bytes
     uint64_t job
     void *memory                    # the handler's, of this connection

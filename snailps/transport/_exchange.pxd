@@ -96,6 +96,7 @@ cdef inline void core_free(Core *core) noexcept nogil:
     free(core.order.rank)
     free(core.order.fragment_at)
     free(core.order.shard_start)
+    free(core.order.owner)
     free(core)
 
 

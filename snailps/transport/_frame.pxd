@@ -20,6 +20,10 @@ cdef enum:
     KIND_PUSHED = 19
     KIND_SCAN = 20
     KIND_SCANNED = 21
+    KIND_FORWARD = 22
+    KIND_PRODUCT = 23
+    KIND_BACKWARD = 24
+    KIND_STEPPED = 25
 
 cdef enum:
     FLAG_PACKED = 1                 # a data body that travels as PackedHead and an lz4 block
@@ -34,9 +38,26 @@ cdef enum:                          # options of a PULL or PUSH: frame.Option ex
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
     OPTIONS_KNOWN = 0x1F | 3 << 8 | 7 << 12
 
+cdef enum:                          # options of a FORWARD or BACKWARD: frame.ProductOption
+    PRODUCT_KEEP = 1 << 0
+    PRODUCT_QUIET = 1 << 1
+    PRODUCT_ONES = 1 << 2           # wire type and bytes a key are where OPTION_... have them
+    PRODUCT_OPTIONS_KNOWN = 0x7 | 3 << 8 | 7 << 12
+
+cdef enum:                          # batches that a shard keeps for a connection
+    BATCHES = 8                     # a batch's place is its number modulo this
+    BATCHES_BYTES = 256 << 20
+    EXAMPLE_ENTRIES_MAX = 65536     # entries of one example at one shard: they fit into a part
+
 cdef enum:                          # key lists that a shard remembers for a connection
     LISTS = 1024                    # places for them
     LISTS_BYTES = 8 << 20           # of all lists that a client keeps there; a shard takes twice
+
+
+cdef inline bint kind_keeps_order(uint8_t kind) noexcept nogil:
+    """Whether nothing of a connection may overtake such a request where it waits."""
+    return kind == KIND_PUSH or kind == KIND_FORWARD or kind == KIND_BACKWARD
+
 
 cdef packed struct FrameHeader:
     uint32_t magic
@@ -61,6 +82,12 @@ cdef packed struct FrameHeader:
 # PUSHED   empty
 # SCAN     ScanHead
 # SCANNED  ScannedHead, keys x uint64, keys x dim x float32
+# FORWARD  ProductHead, count x uint32 (entries of each example), padded, keys, values x float32
+#          (absent with PRODUCT_ONES), padded
+#          keys: entries x uint64; or, with bytes a key, uint64 base, that many bytes each, padded
+# PRODUCT  count x row of Z, of this shard's entries alone; empty with PRODUCT_QUIET
+# BACKWARD ProductHead, count x row of dL/dZ
+# STEPPED  empty
 # ERROR    JSON {"code": ..., "text": ...}; `request` names what it answers, 0 = the connection
 #
 # keys     groups x Group, keys x uint64
@@ -92,6 +119,18 @@ cdef packed struct ScannedHead:
     uint64_t cursor                 # where to go on, 0 = this was the end
     uint32_t keys
     uint32_t dim
+
+cdef packed struct ProductHead:     # of a part: examples first..first + count - 1 of a batch
+    uint64_t seq                    # BACKWARD: number of this push; FORWARD: 0
+    uint64_t batch                  # its number, chosen by the client, not 0
+    uint32_t examples               # of the whole batch
+    uint32_t first
+    uint32_t count
+    uint32_t entries                # FORWARD: of these examples at this shard; BACKWARD: 0
+    uint32_t floats                 # a row of Z, as the sender knows the table
+    uint32_t options
+    float scale                     # BACKWARD: dL/dZ is this times what travels; FORWARD: 0
+    uint32_t unused                 # 0
 
 cdef packed struct PackedHead:
     uint32_t body_bytes             # unpacked

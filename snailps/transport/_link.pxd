@@ -17,6 +17,7 @@ from snailps.transport._lists cimport Lists, NO_PLACE, lists_release
 from snailps.transport._owing cimport Owing
 from snailps.transport._packing cimport Sampler
 from snailps.transport._posix cimport *
+from snailps.transport._product cimport part_examples
 from snailps.transport._request cimport KIND_RAW, Order, Pool, Request
 
 cdef enum:
@@ -114,6 +115,7 @@ cdef struct Core:
     uint64_t bytes_in
     uint64_t rows_pulled
     uint64_t rows_pushed
+    uint64_t batches_forgotten      # connections that ended because a shard did not know a batch
     uint64_t open_requests
 
 
@@ -268,6 +270,16 @@ cdef inline bint cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil
     part.seq = 0
     if r.kind == KIND_RAW:
         leave_queue(core, q)
+        return True
+    if r.product != NULL:
+        part.start = q.at                       # examples, where others have keys
+        part.count = part_examples(r, shard, q.at)
+        if r.kind == KIND_BACKWARD:
+            core.seq += 1
+            part.seq = core.seq
+        q.at += part.count
+        if q.at == r.product.examples:
+            leave_queue(core, q)
         return True
     stop_group = r.shard_group[shard + 1]
     if q.group < r.shard_group[shard]:          # the first part of this request

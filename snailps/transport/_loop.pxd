@@ -12,6 +12,7 @@ ctypedef struct Reply:
     uint64_t body_bytes
     uint8_t kind
     bint packed                 # the body is packed
+    bint last                   # the connection ends behind it
     const char *reason          # OUTCOME_PARK: for whom or what it waits; a static string
 
 ctypedef struct Handler:

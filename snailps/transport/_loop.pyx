@@ -127,6 +127,7 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
     reply.body_bytes = 0
     reply.kind = KIND_ERROR
     reply.packed = False
+    reply.last = False
     reply.reason = b""
     if loop.handler.handle(loop.handler.context, &conn.memory, asked, body,
                            out + FRAME_HEADER_BYTES, reply) == OUTCOME_PARK:
@@ -136,7 +137,10 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
         (<FrameHeader *>out).flags = FLAG_PACKED
     if reply.kind == KIND_ERROR:
         loop.refused += 1
-    conn.urgent |= reply.kind != KIND_PUSHED
+    if reply.last:
+        conn.closing = True
+        conn.since = now_s()
+    conn.urgent |= reply.kind != KIND_PUSHED and reply.kind != KIND_STEPPED
     conn.out_end += FRAME_HEADER_BYTES + reply.body_bytes
     return True
 
@@ -194,7 +198,7 @@ cdef void _retry_parked(Loop *loop, void *self, double now) noexcept nogil:
             continue
         if not _retry(loop, conn, place, now):
             # What waits behind a push stays behind it, wherever the push's own reason has gone.
-            conn.blocked |= (<FrameHeader *>place.frame).kind == KIND_PUSH
+            conn.blocked |= kind_keeps_order((<FrameHeader *>place.frame).kind)
             continue
         unpark(place, conn)
         conn.waits = False              # what was parked is answered at once
@@ -221,8 +225,8 @@ cdef bint _header_is_good(const FrameHeader *head, bint opened) noexcept nogil:
     if opened:
         if head.body_bytes & 7:             # keys must stay aligned in the buffer
             return False
-        return head.kind == KIND_PULL or head.kind == KIND_PUSH or head.kind == KIND_SCAN \
-            or head.kind == KIND_HEARTBEAT
+        return head.kind == KIND_PULL or head.kind == KIND_SCAN or head.kind == KIND_HEARTBEAT \
+            or kind_keeps_order(head.kind)
     return head.kind < 16
 
 
@@ -248,7 +252,7 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
         if held < frame_bytes:
             if not in_reserve(conn, frame_bytes):
                 return -1
-            conn.waits = head.kind == KIND_PUSH
+            conn.waits = head.kind == KIND_PUSH or head.kind == KIND_BACKWARD
             break
         if conn_is_full(conn):
             if conn_flush(&loop.conns, conn) < 0:

@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from snailps.transport._conn cimport Conn, grow
-from snailps.transport._frame cimport FRAME_HEADER_BYTES, KIND_PUSH, FrameHeader
+from snailps.transport._frame cimport FRAME_HEADER_BYTES, FrameHeader, kind_keeps_order
 
 
 cdef struct Parked:
@@ -40,7 +40,7 @@ cdef inline bint park(Parking *parking, Conn *conn, const FrameHeader *head, con
     place = &parking.items[parking.count]
     parking.count += 1
     conn.parked += 1
-    conn.parked_pushes += head.kind == KIND_PUSH
+    conn.parked_pushes += kind_keeps_order(head.kind)
     conn.parked_bytes += size
     place.conn_id = conn.id
     place.frame = copy
@@ -55,7 +55,7 @@ cdef inline void unpark(Parked *place, Conn *conn) noexcept nogil:
     cdef FrameHeader *head = <FrameHeader *>place.frame
     if conn != NULL:
         conn.parked -= 1
-        conn.parked_pushes -= head.kind == KIND_PUSH
+        conn.parked_pushes -= kind_keeps_order(head.kind)
         conn.parked_bytes -= FRAME_HEADER_BYTES + head.body_bytes
     free(place.frame)
     place.frame = NULL

@@ -17,6 +17,7 @@ from snailps.transport._owing cimport Owing
 cdef enum:
     KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN)
     NO_KEY = 0xFFFFFFFF
+    NO_SLAB = 0xFFFFFFFF            # a shard without entries of the batch
     POOL_BLOCKS = 4
     POOL_BLOCK_MAX = 256 << 20      # a larger one goes back to the system
 
@@ -27,6 +28,7 @@ cdef struct Order:                  # of the fragments: by shard, then by number
     uint32_t *rank                  # fragment -> place
     uint32_t *fragment_at           # place -> fragment
     uint32_t *shard_start           # shards + 1: first place of each shard
+    uint32_t *owner                 # fragment -> shard
 
 
 cdef struct Pool:                   # memory of ended requests, to be used again
@@ -34,8 +36,31 @@ cdef struct Pool:                   # memory of ended requests, to be used again
     size_t sizes[POOL_BLOCKS]
 
 
+cdef struct Request
+
+
+cdef struct Sent:                   # what a connection has carried of a batch, one way
+    uint64_t life                   # number of that connection
+    uint32_t examples
+
+
+cdef struct Product:                # a batch on its way through a table: `_product.pxd`
+    uint64_t batch
+    uint32_t examples
+    bint keep                       # a BACKWARD follows
+    bint ones                       # all values are 1
+    float scale                     # BACKWARD
+    Request *forward                # BACKWARD: the FORWARD of its batch, which has the entries
+    uint64_t *keys                  # of all entries: by shard, then by example
+    float *values
+    uint64_t *shard_start           # shards + 1: first entry of each shard
+    uint32_t *ends                  # shards x (examples + 1): a shard's entries before each example
+    uint32_t *slab                  # by shard: which of the caller's arrays takes its product
+    Sent *sent                      # by shard
+
+
 cdef struct Request:
-    uint8_t kind                    # KIND_PULL, KIND_PUSH or KIND_RAW
+    uint8_t kind                    # KIND_PULL, KIND_PUSH, KIND_FORWARD, KIND_BACKWARD, KIND_RAW
     uint8_t raw_kind
     int done                        # set last: who sees it may free the request
     bint failed
@@ -64,6 +89,7 @@ cdef struct Request:
     const char *raw_body
     uint32_t raw_bytes
     uint32_t raw_shard
+    Product *product                # KIND_FORWARD, KIND_BACKWARD; else NULL
     char *raw_reply
     uint64_t raw_reply_bytes
     uint32_t unsent                 # shards that still have parts to be built
@@ -123,6 +149,7 @@ cdef inline void request_free(Pool *pool, Request *r) noexcept nogil:
         pool_give(pool, r.block, r.block_size)
     free(r.later)
     free(r.sum)
+    free(r.product)
     free(r.raw_reply)
     free(r.text)
     free(r)
@@ -155,6 +182,8 @@ cdef inline bint request_wants(const Request *r, uint32_t shard) noexcept nogil:
     """Whether this shard has a part of the request."""
     if r.kind == KIND_RAW:
         return r.raw_shard == shard
+    if r.product != NULL:
+        return r.product.slab[shard] != NO_SLAB
     return r.shard_group[shard] < r.shard_group[shard + 1]
 
 

@@ -8,14 +8,15 @@
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport malloc, realloc
-from libc.string cimport memcpy, memmove, memset, strlen
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
 from snailps.transport._body cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._link cimport *
 from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport KIND_RAW, Request, request_refused
+from snailps.transport._product cimport *
+from snailps.transport._request cimport KIND_RAW, Request, Sent, request_refused
 
 
 # --- sending -------------------------------------------------------------------------------------
@@ -113,12 +114,86 @@ cdef inline bint room_for_packing(Core *core) noexcept nogil:
     return core.packing != NULL
 
 
-cdef inline bint write_part(Core *core, Link *link, Part *part) noexcept nogil:
+cdef inline void write_header(Core *core, Link *link, const Request *r, uint64_t number,
+                              size_t body) noexcept nogil:
+    """The header in front of a body that is in its place; both become output."""
+    cdef FrameHeader *head = <FrameHeader *>(link.out + link.out_end)
+    head.magic = FRAME_MAGIC
+    head.version = FRAME_VERSION
+    head.kind = r.raw_kind if r.kind == KIND_RAW else r.kind
+    head.flags = 0
+    head.table = r.table
+    head.epoch = core.epoch
+    head.job = core.job
+    head.incarnation = core.incarnation
+    head.request = number
+    head.body_bytes = body
+    link.out_end += FRAME_HEADER_BYTES + body
+
+
+cdef inline bint write_examples(Core *core, Link *link, const Request *r, uint32_t shard,
+                                uint32_t first, uint32_t count, uint64_t seq, bint quiet,
+                                uint64_t number) noexcept nogil:
+    """Appends a FORWARD or BACKWARD of some examples to the output; False = no memory."""
+    cdef uint32_t width = 0
+    cdef uint64_t base = 0
+    cdef size_t body
+    cdef char *to
+    if r.kind == KIND_FORWARD:
+        body = forward_bytes(r, shard, first, count, &width, &base)
+    else:
+        body = backward_bytes(r, count)
+    if not out_reserve(link, FRAME_HEADER_BYTES + body):
+        return False
+    to = link.out + link.out_end + FRAME_HEADER_BYTES
+    if r.kind == KIND_FORWARD:
+        write_forward(to, r, shard, first, count, width, base, quiet)
+    else:
+        write_backward(core.wire, to, r, first, count, seq)
+    write_header(core, link, r, number, body)
+    return True
+
+
+cdef inline bint catch_up(Core *core, Link *link, Request *r, uint32_t shard, uint32_t upto,
+                          uint64_t seq) noexcept nogil:
+    """Sends the examples before `upto` that this connection has not carried; False = no memory.
+
+    Number 0: their replies were had on an earlier connection, and nobody waits for another.
+    """
+    cdef Sent *sent = sent_of(r.product, shard, link.reconnects + 1)
+    cdef uint32_t n
+    while sent.examples < upto:
+        n = min(part_examples(r, shard, sent.examples), upto - sent.examples)
+        if not write_examples(core, link, r, shard, sent.examples, n, seq, True, 0):
+            return False
+        sent.examples += n
+    return True
+
+
+cdef inline bint write_product_part(Core *core, Link *link, Part *part,
+                                    uint32_t shard) noexcept nogil:
+    """Appends a part of a batch, behind what the shard must have got before it."""
+    cdef Request *r = part.request
+    cdef Request *forward = r.product.forward
+    if r.kind == KIND_BACKWARD \
+            and not catch_up(core, link, forward, shard, r.product.examples, 0):
+        return False
+    if (r.kind == KIND_BACKWARD or r.product.keep) \
+            and not catch_up(core, link, r, shard, part.start, part.seq):
+        return False
+    sent_of(r.product, shard, link.reconnects + 1).examples = part.start + part.count
+    return write_examples(core, link, r, shard, part.start, part.count, part.seq, False,
+                          part.number)
+
+
+cdef inline bint write_part(Core *core, Link *link, Part *part, uint32_t shard) noexcept nogil:
     """Appends the frame of a part to the output; False = no memory."""
     cdef Request *r = part.request
     cdef FrameHeader *head
     cdef size_t body
     cdef size_t packed = 0
+    if r.product != NULL:
+        return write_product_part(core, link, part, shard)
     if r.kind == KIND_RAW:
         body = r.raw_bytes
         if not out_reserve(link, FRAME_HEADER_BYTES + body):
@@ -133,17 +208,9 @@ cdef inline bint write_part(Core *core, Link *link, Part *part) noexcept nogil:
             if packed:
                 body = packed
     head = <FrameHeader *>(link.out + link.out_end)
-    head.magic = FRAME_MAGIC
-    head.version = FRAME_VERSION
-    head.kind = r.raw_kind if r.kind == KIND_RAW else r.kind
-    head.flags = FLAG_PACKED if packed else 0
-    head.table = r.table
-    head.epoch = core.epoch
-    head.job = core.job
-    head.incarnation = core.incarnation
-    head.request = part.number
-    head.body_bytes = body
-    link.out_end += FRAME_HEADER_BYTES + body
+    write_header(core, link, r, part.number, body)
+    if packed:
+        head.flags = FLAG_PACKED
     return True
 
 
@@ -160,7 +227,7 @@ cdef inline int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil
             if link.unwritten == NO_PART and not cut_part(core, link, shard):
                 break
             part = &link.parts[link.unwritten]
-            if not write_part(core, link, part):
+            if not write_part(core, link, part, shard):
                 return -1
             link.unwritten = part.after
         if link.out_end == link.out_start:
@@ -181,6 +248,12 @@ cdef inline int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil
 
 # --- receiving -----------------------------------------------------------------------------------
 
+cdef inline bint says_unknown_batch(const FrameHeader *head, const char *body) noexcept nogil:
+    """Whether the shard ends the connection because it does not (or no longer) know a batch."""
+    cdef const char *words = b'{"code":"batch"'
+    return head.kind == KIND_ERROR and head.body_bytes > 15 and memcmp(body, words, 15) == 0
+
+
 cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
                            const char *body) noexcept nogil:
     """Takes one reply; -1 = the shard broke the protocol."""
@@ -196,6 +269,9 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         if body_bytes == 0:
             return -1
         body = core.packing
+    if says_unknown_batch(head, body):
+        core.batches_forgotten += 1
+        return -1                                   # the next connection begins with the batch
     if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
         break_core(core, body, head.body_bytes, True)
         return 0
@@ -217,6 +293,12 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         return -1
     elif r.kind == KIND_PUSH:
         core.rows_pushed += part.count
+    elif r.kind == KIND_BACKWARD:
+        pass
+    elif r.kind == KIND_FORWARD:
+        if not take_product(core.wire, r, <uint32_t>(link - core.links), part.start, part.count,
+                            body, body_bytes):
+            request_refused(r, width, strlen(width))
     elif take_rows(core.wire, r, part, body, body_bytes):
         core.rows_pulled += part.count
     else:

@@ -38,6 +38,15 @@ PART_BYTES = 64 << 10
 """What a pull or a push is cut into, bytes of values, or one row: so small that what is gathered is
 sent, and what came is scattered, while it is in cache, and requests of others slip in between."""
 
+EXAMPLE_ENTRIES_MAX = 65_536
+"""Largest number of entries that an example of a FORWARD may have at one shard: one part."""
+
+BATCHES = 8
+"""Batches that a shard keeps for a connection; a ninth takes the place of the first."""
+
+BATCHES_BYTES = 256 << 20
+"""... and what they may take there, bytes: 16 an entry, 4 a float of dL/dZ."""
+
 ROW_BYTES_MAX = 256 << 10
 """Largest row of weights, bytes."""
 
@@ -57,6 +66,10 @@ class Kind(enum.IntEnum):
     PUSHED = 19
     SCAN = 20
     SCANNED = 21
+    FORWARD = 22
+    PRODUCT = 23
+    BACKWARD = 24
+    STEPPED = 25
 
     CALL = 32
     ANSWER = 33
@@ -88,6 +101,21 @@ class Option(enum.IntFlag):
     """PULL: only rows that changed since the numbers that stand behind the keys."""
     PACK = 16
     """PULL: the reply may be packed."""
+
+
+class ProductOption(enum.IntFlag):
+    """What a FORWARD or BACKWARD carries; in their bodies.
+
+    Besides these bits: bits 8 and 9 are the wire type of the rows of Z or dL/dZ, bits 12 to 14
+    the bytes that a key takes beyond a base, as in `Option`.
+    """
+
+    KEEP = 1
+    """FORWARD: the shard keeps this batch for a BACKWARD."""
+    QUIET = 2
+    """FORWARD: keep it only; the reply is empty."""
+    ONES = 4
+    """FORWARD: every value is 1 and none travels."""
 
 
 KINDS = frozenset(int(kind) for kind in Kind)

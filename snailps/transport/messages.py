@@ -12,7 +12,7 @@ Who says what (a *call* is answered, a *note* is not):
     node   -> master   Register>Welcome  Declare>Declared  Lease>Leased  Fetch>Content
                        Summarise>Summary  Done>Ok|Enough  Finished  Failed  Leaving  Bye  Ask>Report
     driver -> master   Submit>Ok  Shutdown>Ok
-    master -> node     TakeRoute>Ok  MakeTables>Ok  Ask>Report  Start  Stop
+    master -> node     TakeRoute>Ok  MakeTables>Ok  Expire>Report  Ask>Report  Start  Stop
 """
 
 from __future__ import annotations
@@ -85,6 +85,18 @@ class MakeTables(Message):
     """Table declarations with their numbers, for servers."""
 
     tables: list[Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Expire(Message):
+    """Servers note that it is `tick` now, and delete rows that no push touched since `before`.
+
+    Of tables that track touches; the Report has their number as ``expired``.
+    """
+
+    tick: int
+    before: int
 
 
 @_message

@@ -40,12 +40,14 @@ def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> np.ndarr
     if kind == 1:
         grid = (draws >> np.uint64(40)).astype(np.int64) - (1 << 23)
         return grid.astype(np.float32) * (np.float32(scale) * np.float32(2.0**-23))
-    if kind == 2:
+    if kind in (2, 3):
         u = ((draws >> np.uint64(40)).astype(np.float64) + 1) / 2**24
         v = (draws & np.uint64(0xFFFFFF)).astype(np.float64) / 2**24
         # cos(2 pi v) mirrored at one half: the kernel's own choice of phase
         normal = np.sqrt(-2 * np.log(u)) * -np.cos(2 * np.pi * (v - 0.5))
-        return (scale * normal).astype(np.float32)
+        row = (scale * normal).astype(np.float32)
+        row[0] *= kind == 2
+        return row
     return np.zeros(dim, np.float32)
 
 

@@ -1,0 +1,338 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Owns the admission of features: a counting Bloom filter that says which keys came often enough.
+
+    keys -> Admission.count -> dump -> (another) Admission.merge -> admit -> which keys may pass
+    Admission -> verdict -> Admitted -> admit: the same with an eighth of the memory
+
+A key has four counters of one byte in one cache line, one in each quarter of it.  All four count
+at least as often as the key came, so the least of them is never below its count: **a key that came
+often enough is never refused**; a rare one passes now and then.  Counting raises only those of the
+four that are lowest, which keeps that true, also of sums of two filters, and errs less.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+import threading
+
+import numpy as np
+
+from snailps._hash cimport hash_key
+from snailps.errors import DataError
+
+cdef extern from *:
+    """
+    #define SNAILPS_PREFETCH(address) __builtin_prefetch((address), 0, 3)
+    #define SNAILPS_PREFETCH_WRITE(address) __builtin_prefetch((address), 1, 3)
+    """
+    void SNAILPS_PREFETCH(const void *address) noexcept nogil
+    void SNAILPS_PREFETCH_WRITE(const void *address) noexcept nogil
+
+cdef enum:
+    LINE_BYTES = 64
+    AHEAD = 16                  # keys whose lines are fetched before they are needed
+    BYTES_A_KEY = 8             # counters: two in each quarter of a line
+    HEADER_BYTES = 32
+
+MIN_COUNT_MAX = 255
+LINES_MAX = 1 << 28
+MAGIC = b"SNAD"
+VERDICT_MAGIC = b"SNAV"
+VERSION = 1
+
+
+cdef inline uint8_t *line_of(uint8_t *counters, uint64_t lines, uint64_t hashed) noexcept nogil:
+    return counters + LINE_BYTES * (((hashed >> 32) * lines) >> 32)
+
+
+cdef inline uint8_t least_of(const uint8_t *line, uint64_t hashed) noexcept nogil:
+    cdef uint8_t a = min(line[hashed & 15], line[16 + ((hashed >> 4) & 15)])
+    cdef uint8_t b = min(line[32 + ((hashed >> 8) & 15)], line[48 + ((hashed >> 12) & 15)])
+    return min(a, b)
+
+
+cdef void count_keys(uint8_t *counters, uint64_t lines, const uint64_t *keys,
+                     int64_t n) noexcept nogil:
+    """One writer a filter."""
+    cdef int64_t i
+    cdef uint64_t hashed
+    cdef uint8_t *line
+    cdef uint8_t least
+    for i in range(n):
+        if i + AHEAD < n:
+            SNAILPS_PREFETCH_WRITE(line_of(counters, lines, hash_key(keys[i + AHEAD])))
+        hashed = hash_key(keys[i])
+        line = line_of(counters, lines, hashed)
+        least = least_of(line, hashed)
+        if least == 255:
+            continue
+        line[hashed & 15] += line[hashed & 15] == least
+        line[16 + ((hashed >> 4) & 15)] += line[16 + ((hashed >> 4) & 15)] == least
+        line[32 + ((hashed >> 8) & 15)] += line[32 + ((hashed >> 8) & 15)] == least
+        line[48 + ((hashed >> 12) & 15)] += line[48 + ((hashed >> 12) & 15)] == least
+
+
+cdef void judge_keys(uint8_t *counters, uint64_t lines, uint8_t min_count, const uint64_t *keys,
+                     int64_t n, uint8_t *out) noexcept nogil:
+    """Any number of readers, while nobody writes."""
+    cdef int64_t i
+    cdef uint64_t hashed
+    for i in range(n):
+        if i + AHEAD < n:
+            SNAILPS_PREFETCH(line_of(counters, lines, hash_key(keys[i + AHEAD])))
+        hashed = hash_key(keys[i])
+        out[i] = least_of(line_of(counters, lines, hashed), hashed) >= min_count
+
+
+cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys, int64_t n,
+                     uint8_t *out) noexcept nogil:
+    """The same of one bit a counter."""
+    cdef int64_t i
+    cdef uint64_t hashed, word, wanted
+    for i in range(n):
+        if i + AHEAD < n:
+            hashed = hash_key(keys[i + AHEAD])
+            SNAILPS_PREFETCH(&words[((hashed >> 32) * lines) >> 32])
+        hashed = hash_key(keys[i])
+        word = words[((hashed >> 32) * lines) >> 32]
+        wanted = ((<uint64_t>1 << (hashed & 15)) | (<uint64_t>65536 << ((hashed >> 4) & 15))
+                  | (<uint64_t>1 << (32 + ((hashed >> 8) & 15)))
+                  | (<uint64_t>1 << (48 + ((hashed >> 12) & 15))))
+        out[i] = (word & wanted) == wanted
+
+
+cdef void add_all(uint8_t *counters, const uint8_t *more, int64_t n) noexcept nogil:
+    cdef int64_t i
+    cdef uint8_t total
+    for i in range(n):
+        total = counters[i] + more[i]
+        counters[i] = 255 if total < more[i] else total
+
+
+cdef void add_some(uint8_t *counters, const uint32_t *places, const uint8_t *more,
+                   int64_t n) noexcept nogil:
+    cdef int64_t i
+    cdef uint8_t total
+    for i in range(n):
+        total = counters[places[i]] + more[i]
+        counters[places[i]] = 255 if total < more[i] else total
+
+
+cdef class Admission:
+    """Which keys came at least `min_count` times.
+
+    Parameters
+    ----------
+    min_count : int
+        1 to 255.
+    keys_expected : int
+        Estimate of how many different keys there are; 8 bytes of memory each, at most 16 GiB.
+
+    Attributes
+    ----------
+    min_count, lines : int
+        As given; cache lines of counters.  Filters that are merged must agree in both.
+    counted : int
+        Keys counted, repeated ones too.
+
+    Raises
+    ------
+    ValueError
+        A number is out of range.
+
+    Notes
+    -----
+    Of the keys that came once, with as many different keys as expected: 1 in 100 passes a
+    `min_count` of 2, 1 in 10,000 one of 3 and more.  With four times as many different keys as
+    expected: 1 in 3 and 1 in 100.  Methods take turns if several threads call them.
+
+    References
+    ----------
+    L. Fan, P. Cao, J. Almeida, A. Broder, "Summary cache: a scalable wide-area web cache sharing
+    protocol", IEEE/ACM ToN 2000 (counting); F. Putze, P. Sanders, J. Singler, "Cache-, hash- and
+    space-efficient Bloom filters", WEA 2007 (one cache line a key); C. Estan, G. Varghese, "New
+    directions in traffic measurement and accounting", SIGCOMM 2002 (raising only the lowest).
+    """
+
+    cdef readonly int min_count
+    cdef readonly int64_t lines
+    cdef readonly int64_t counted
+    cdef object array
+    cdef uint8_t[::1] view
+    cdef uint8_t *counters
+    cdef object lock
+
+    def __cinit__(self, int min_count, keys_expected):
+        if not 1 <= min_count <= MIN_COUNT_MAX:
+            raise ValueError(f"expected min_count of 1 to {MIN_COUNT_MAX}, got {min_count}")
+        if keys_expected < 1:
+            raise ValueError(f"expected keys_expected of at least 1, got {keys_expected}")
+        self.lock = threading.Lock()
+        self.min_count = min_count
+        self.lines = min(LINES_MAX, -(-keys_expected * BYTES_A_KEY // LINE_BYTES))
+        # One line more than needed, so that the first can begin where a cache line does.
+        self.array = np.zeros((self.lines + 1) * LINE_BYTES, np.uint8)
+        self.view = self.array
+        skip = -(<size_t>&self.view[0]) % LINE_BYTES
+        self.array = self.array[skip:skip + self.lines * LINE_BYTES]
+        self.view = self.array
+        self.counters = &self.view[0]
+
+    def count(self, const uint64_t[::1] keys not None):
+        """Counts every key (uint64 array) once."""
+        cdef int64_t n = keys.shape[0]
+        if n:
+            with self.lock:
+                with nogil:
+                    count_keys(self.counters, self.lines, &keys[0], n)
+                self.counted += n
+
+    def admit(self, const uint64_t[::1] keys not None):
+        """Which keys came at least `min_count` times, and a few more: bool array, like `keys`."""
+        cdef int64_t n = keys.shape[0]
+        cdef uint8_t[::1] out
+        admitted = np.empty(n, np.bool_)
+        if n:
+            out = admitted.view(np.uint8)
+            with self.lock, nogil:
+                judge_keys(self.counters, self.lines, self.min_count, &keys[0], n, &out[0])
+        return admitted
+
+    def clear(self):
+        """Forgets all counts."""
+        with self.lock:
+            memset(self.counters, 0, self.lines * LINE_BYTES)
+            self.counted = 0
+
+    def dump(self):
+        """The counts as bytes for `merge`: all counters or, if that is shorter, those not 0.
+
+        Little endian, no padding: ``SNAD``, uint32 version (1), uint32 min_count, uint32 lines,
+        uint64 counted, uint64 n; then n x uint32 places of counters (rising) and n x uint8
+        counters, or, if n is lines x 64, the counters alone.
+        """
+        with self.lock:
+            counters, places = self.array, None
+            words = np.flatnonzero(counters.view(np.uint64))
+            if len(words) * 8 * 5 < len(counters) and len(counters) <= 1 << 32:
+                near = (words[:, None] * 8 + np.arange(8)).ravel()
+                places = near[counters[near] != 0]
+                counters = counters[places]
+            numbers = np.array([self.counted, len(counters)], "<u8").tobytes()
+            listed = b"" if places is None else places.astype("<u4").tobytes()
+            return self.head(MAGIC) + numbers + listed + counters.tobytes()
+
+    def merge(self, part):
+        """Adds the counts of another filter of the same `min_count` and `lines`.
+
+        Parameters
+        ----------
+        part : bytes
+            What the other filter's `dump` returned, perhaps on another machine.
+
+        Raises
+        ------
+        DataError
+            The bytes are no such dump.  The filter is then unchanged.
+        """
+        cdef const uint32_t[::1] places
+        cdef const uint8_t[::1] more
+        cdef uint64_t limit = self.lines * LINE_BYTES
+        cdef int64_t n
+        part = bytes(part)
+        check_head(part, self.head(MAGIC))
+        counted, listed = (int(number) for number in np.frombuffer(part, "<u8", 2, 16))
+        body = len(part) - HEADER_BYTES
+        if listed > limit or body != (listed if listed == limit else 5 * listed):
+            raise refusal(part, f"{listed} of {limit} counters do not have {body} bytes")
+        n = listed
+        more = np.frombuffer(part, np.uint8, n, len(part) - n)
+        listed_places = np.frombuffer(part, "<u4", n if listed < limit else 0, HEADER_BYTES)
+        if listed < limit and n and (
+                listed_places[n - 1] >= limit or (listed_places[1:] <= listed_places[:n - 1]).any()):
+            raise refusal(part, f"expected rising places below {limit}")
+        with self.lock:
+            if counted + self.counted > 1 << 62:
+                raise refusal(part, "it counts more than 2^62 keys")
+            if listed == limit:
+                with nogil:
+                    add_all(self.counters, &more[0], n)
+            elif n:
+                places = listed_places
+                with nogil:
+                    add_some(self.counters, &places[0], &more[0], n)
+            self.counted += counted
+
+    def verdict(self):
+        """All that `Admitted` needs to answer as `admit` does, in an eighth of the counters' bytes.
+
+        Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit a
+        counter, the lowest first, which says whether it is at least `min_count`.
+        """
+        with self.lock:
+            bits = np.packbits(self.array >= self.min_count, bitorder="little")
+            return self.head(VERDICT_MAGIC) + bits.tobytes()
+
+    def head(self, magic):
+        """What dumps and verdicts begin with."""
+        return magic + np.array([VERSION, self.min_count, self.lines], "<u4").tobytes()
+
+
+cdef class Admitted:
+    """Which keys an `Admission` admits, from its `verdict`.
+
+    Parameters
+    ----------
+    part : bytes
+        From anywhere.
+
+    Raises
+    ------
+    DataError
+        The bytes are no verdict.
+
+    Notes
+    -----
+    Never changes once built: any number of threads may ask at once.  A bit a counter: one word of
+    64 bits a key.
+    """
+
+    cdef readonly int64_t lines
+    cdef const uint64_t[::1] words
+
+    def __cinit__(self, part):
+        part = bytes(part)
+        if len(part) < 16:
+            raise refusal(part, "expected a header of 16 bytes")
+        lines = int.from_bytes(part[12:16], "little")
+        head = VERDICT_MAGIC + VERSION.to_bytes(4, "little")
+        if part[:8] != head:
+            raise refusal(part, f"expected them to begin with {head!r}, got {part[:8]!r}")
+        if not 1 <= lines <= LINES_MAX or len(part) != 16 + 8 * lines:
+            raise refusal(part, f"{lines} lines of counters do not have {len(part) - 16} bytes")
+        self.lines = lines
+        self.words = np.frombuffer(part, "<u8", lines, 16)
+
+    def admit(self, const uint64_t[::1] keys not None):
+        """As `Admission.admit`."""
+        cdef int64_t n = keys.shape[0]
+        cdef uint8_t[::1] out
+        admitted = np.empty(n, np.bool_)
+        if n:
+            out = admitted.view(np.uint8)
+            with nogil:
+                judge_bits(&self.words[0], self.lines, &keys[0], n, &out[0])
+        return admitted
+
+
+def check_head(part, head):
+    if len(part) < HEADER_BYTES:
+        raise refusal(part, f"expected a header of {HEADER_BYTES} bytes")
+    if part[:16] != head:
+        raise refusal(part, f"expected them to begin with {head!r}, got {part[:16]!r}")
+
+
+def refusal(part, what):
+    return DataError(
+        f"cannot read counts of features ({len(part)} bytes): {what}. "
+        "Check that all nodes run the same version of snailps with the same settings"
+    )

@@ -1,0 +1,39 @@
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.columns import Column
+
+FAULTS: dict[int, str]
+
+class Examples(NamedTuple):
+    labels: NDArray[np.float32]
+    ptr: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    values: NDArray[np.float32]
+    fields: NDArray[np.int32]
+    bad: int
+
+class Fault(NamedTuple):
+    kind: str
+    offset: int
+    column: int
+
+class EntryReader:
+    def __init__(self, has_fields: bool, hash_bits: int, skip: bool) -> None: ...
+    def read(self, data: bytes) -> tuple[Examples, Fault | None]: ...
+
+class RowReader:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        separator: bytes,
+        quotes: bool,
+        hash_bits: int,
+        skip: bool,
+    ) -> None: ...
+    def read(self, data: bytes) -> tuple[Examples, Fault | None]: ...
+
+def hash_bytes(seed: int, text: bytes) -> int: ...

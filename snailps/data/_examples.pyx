@@ -1,0 +1,273 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Owns the outputs of the parsers of sparse examples: sizes them, fills them, hands them out.
+
+    bytes -> EntryReader.read | RowReader.read -> Examples, and what is wrong with the text
+
+The loops are in `_entries.pxd` (LIBSVM, LIBFFM) and `_cells.pxd` (CSV, TSV).  What a setting or a
+fault means in words is `examples`' and `columns`'.  Loops over text run without the GIL.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from typing import NamedTuple
+
+import numpy as np
+
+from snailps.data._cells cimport CellRules, Column, Kind, hash_text, read_rows
+from snailps.data._entries cimport (
+    FAULT_CELL, FAULT_CELLS, FAULT_COLON, FAULT_FEATURE, FAULT_FIELD, FAULT_INDEX, FAULT_LABEL,
+    FAULT_NONE, FAULT_QID, FAULT_QUOTE, FAULT_VALUE, EntryRules, Output, Trouble, read_entries,
+)
+from snailps.data._numbers cimport snailps_open_locale
+
+cdef enum:
+    PAD = 16                    # readable bytes behind the last newline of a text, and more
+
+if not snailps_open_locale():
+    raise ImportError("the C library has no locale named C")
+
+FAULTS = {
+    FAULT_LABEL: "label", FAULT_INDEX: "index", FAULT_COLON: "colon", FAULT_VALUE: "value",
+    FAULT_FIELD: "field", FAULT_FEATURE: "feature", FAULT_QID: "qid", FAULT_CELLS: "cells",
+    FAULT_QUOTE: "quote", FAULT_CELL: "cell",
+}
+
+
+class Examples(NamedTuple):
+    """Sparse examples of a text, in its order.
+
+    Attributes
+    ----------
+    labels : float32 array (n,)
+        As written.
+    ptr : int64 array (n + 1,)
+        Example i has the entries ``ptr[i]`` to ``ptr[i + 1]`` (exclusive).
+    keys : uint64 array (nnz,)
+        Features, below 2^63, or below 2^hash_bits.
+    values : float32 array (nnz,)
+        Finite.
+    fields : int32 array (nnz,)
+        LIBFFM's field; of CSV and TSV the number of the feature's column.  Empty for LIBSVM.
+    bad : int
+        Malformed lines left out.
+    """
+
+    labels: object
+    ptr: object
+    keys: object
+    values: object
+    fields: object
+    bad: int
+
+
+class Fault(NamedTuple):
+    """What is wrong with a text: one of `FAULTS`, where (in bytes), in which declared column."""
+
+    kind: str
+    offset: int
+    column: int
+
+
+cdef int64_t count_of(const uint8_t *text, Py_ssize_t size, uint8_t wanted) noexcept nogil:
+    """How often a byte is there; in runs that 8 bits can count, so that 16 go at once."""
+    cdef int64_t found = 0
+    cdef Py_ssize_t i = 0, stop
+    cdef uint8_t run
+    while i < size:
+        stop = min(i + 192, size)
+        run = 0
+        while i < stop:
+            run += text[i] == wanted
+            i += 1
+        found += run
+    return found
+
+
+cdef class Sink:
+    """The arrays that a text is read into, and what the loops need to know of them."""
+
+    cdef Output out
+    cdef object labels, ptr, keys, values, fields
+
+    def __cinit__(self, int64_t n, int64_t nnz, bint has_fields):
+        cdef float[::1] labels, values
+        cdef int64_t[::1] ptr
+        cdef uint64_t[::1] keys
+        cdef int32_t[::1] fields
+        self.labels = labels = np.empty(n + 1, np.float32)
+        self.ptr = ptr = np.empty(n + 1, np.int64)
+        self.keys = keys = np.empty(nnz + 1, np.uint64)
+        self.values = values = np.empty(nnz + 1, np.float32)
+        self.fields = fields = np.empty(nnz + 1 if has_fields else 1, np.int32)
+        ptr[0] = 0
+        memset(&self.out, 0, sizeof(Output))
+        self.out.labels = &labels[0]
+        self.out.ptr = &ptr[0]
+        self.out.keys = &keys[0]
+        self.out.values = &values[0]
+        self.out.fields = &fields[0]
+
+    def examples(self, bint has_fields):
+        """What has been read; views of the arrays."""
+        n, nnz = self.out.n, self.out.nnz
+        return Examples(self.labels[:n], self.ptr[:n + 1], self.keys[:nnz], self.values[:nnz],
+                        self.fields[:nnz if has_fields else 0], self.out.bad)
+
+
+ctypedef void (*Loop)(const uint8_t *text, Py_ssize_t size, const void *rules, Output *out,
+                      Trouble *trouble) noexcept nogil
+
+
+cdef void entry_loop(const uint8_t *text, Py_ssize_t size, const void *rules, Output *out,
+                     Trouble *trouble) noexcept nogil:
+    read_entries(text, size, <const EntryRules *>rules, out, trouble)
+
+
+cdef void row_loop(const uint8_t *text, Py_ssize_t size, const void *rules, Output *out,
+                   Trouble *trouble) noexcept nogil:
+    read_rows(text, size, <const CellRules *>rules, out, trouble)
+
+
+cdef object run(Loop loop, const void *rules, bint skip, bytes data, Output *out):
+    """Reads a text in two parts; returns its first `Fault`, or None.
+
+    The loops load 8 bytes at once, up to 8 beyond a newline, and rely on the last newline.  So the
+    last lines are read from a copy that has both.
+    """
+    cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t cut = data.rfind(b"\n", 0, max(0, len(data) - PAD)) + 1
+    cdef bytes rest = data[cut:]
+    cdef Py_ssize_t rest_size
+    cdef const uint8_t *end
+    cdef Trouble trouble
+    if rest and not rest.endswith(b"\n"):
+        rest += b"\n"
+    rest_size = len(rest)
+    rest += bytes(PAD)
+    end = <const uint8_t *>PyBytes_AS_STRING(rest)
+    memset(&trouble, 0, sizeof(Trouble))
+    with nogil:
+        loop(text, cut, rules, out, &trouble)
+    fault = fault_of(&trouble, text, 0)
+    if fault is None or skip:
+        memset(&trouble, 0, sizeof(Trouble))
+        with nogil:
+            loop(end, rest_size, rules, out, &trouble)
+        if fault is None:
+            fault = fault_of(&trouble, end, cut)
+    return fault
+
+
+cdef object fault_of(const Trouble *trouble, const uint8_t *text, Py_ssize_t offset):
+    if trouble.fault == FAULT_NONE:
+        return None
+    return Fault(FAULTS[trouble.fault], trouble.at - text + offset, trouble.column)
+
+
+cdef class EntryReader:
+    """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`."""
+
+    cdef EntryRules rules
+
+    def __cinit__(self, bint has_fields, int hash_bits, bint skip):
+        if not 0 <= hash_bits <= 62:
+            raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
+        self.rules.has_fields = has_fields
+        self.rules.shift = 64 - hash_bits if hash_bits else 0
+        self.rules.skip = skip
+
+    def read(self, bytes data not None):
+        """The examples of whole lines, and the first `Fault`: there it stopped, unless `skip`."""
+        cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef int64_t lines, colons
+        cdef Sink sink
+        with nogil:
+            lines = count_of(text, size, 10) + 1
+            colons = count_of(text, size, 58)
+        sink = Sink(lines, colons, self.rules.has_fields)
+        fault = run(entry_loop, &self.rules, self.rules.skip, data, &sink.out)
+        return sink.examples(self.rules.has_fields), fault
+
+
+def hash_bytes(uint64_t seed, bytes text not None):
+    """`hash_text` of _cells.pxd: 64 bits of a text, given a seed."""
+    padded = text + bytes(8)
+    return hash_text(seed, <const uint8_t *>PyBytes_AS_STRING(padded), PyBytes_GET_SIZE(text))
+
+
+cdef class RowReader:
+    """Reads CSV, or with a tab for separator TSV; see `examples.ExampleReader`.
+
+    Parameters
+    ----------
+    columns : sequence of columns.Column
+    separator : bytes
+        One byte.
+    quotes : bool
+        Whether a cell may stand in quotes.
+    hash_bits : int
+        0: keys have 63 bits.
+    skip : bool
+        Leave malformed lines out.
+    """
+
+    cdef CellRules rules
+    cdef Column *columns
+    cdef object bounds, bucket_keys     # keep what `rules` points to
+
+    def __cinit__(self, columns, bytes separator, bint quotes, int hash_bits, bint skip):
+        cdef double[::1] bounds
+        cdef uint64_t[::1] bucket_keys
+        cdef Column *made
+        if not 0 <= hash_bits <= 62:
+            raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
+        self.rules.shift = 64 - (hash_bits or 63)
+        self.rules.separator = separator[0]
+        self.rules.quotes = quotes
+        self.rules.skip = skip
+        self.rules.column_num = len(columns)
+        self.columns = <Column *>calloc(len(columns) + 1, sizeof(Column))
+        if self.columns == NULL:
+            raise MemoryError(f"no memory for {len(columns)} columns")
+        self.rules.columns = self.columns
+        bound_list, key_list, field = [], [], 0
+        for i, column in enumerate(columns):
+            made = &self.columns[i]
+            made.kind = <Kind><int>int(column.kind)
+            made.log = column.log
+            made.bits = column.bits
+            made.seed = hash_bytes(0, column.name.encode())
+            made.key = hash_bytes(made.seed, b"") >> self.rules.shift
+            made.bound, made.bound_num = len(bound_list), len(column.bounds)
+            made.bucket = len(key_list)
+            if column.bounds:
+                bound_list += column.bounds
+                key_list += [hash_bytes(made.seed, str(k).encode()) >> self.rules.shift
+                             for k in range(len(column.bounds) + 1)]
+            if column.is_feature:
+                made.field = field
+                field += 1
+        self.bounds = bounds = np.array([*bound_list, 0.0], np.float64)
+        self.bucket_keys = bucket_keys = np.array([*key_list, 0], np.uint64)
+        self.rules.bounds = &bounds[0]
+        self.rules.bucket_keys = &bucket_keys[0]
+
+    def __dealloc__(self):
+        free(self.columns)
+
+    def read(self, bytes data not None):
+        """The examples of whole lines, and the first `Fault`: there it stopped, unless `skip`."""
+        cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef int64_t lines, cells
+        cdef Sink sink
+        with nogil:
+            lines = count_of(text, size, 10) + 1
+            cells = count_of(text, size, self.rules.separator) + lines
+        # A line is written on before its number of cells is known.
+        sink = Sink(lines, cells + self.rules.column_num, True)
+        fault = run(row_loop, &self.rules, self.rules.skip, data, &sink.out)
+        return sink.examples(True), fault

@@ -1,0 +1,131 @@
+"""Owns the declaration of a CSV or TSV file's columns: its syntax and its messages.
+
+    "label:label, age:numeric log, c1..c26:categorical" -> columns_of -> Columns, in file order
+
+What a column's cells become is written in docs/sparse_data.md and done in `_cells.pxd`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+from snailps.errors import ConfigError
+
+HASHED_BITS_MAX = 62
+_RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+)")
+
+
+class Kind(IntEnum):
+    """What a column is; the numbers are those of `_cells.pxd`."""
+
+    IGNORE = 0
+    LABEL = 1
+    NUMERIC = 2
+    BUCKET = 3
+    CATEGORICAL = 4
+    HASHED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One declared column.
+
+    `log`: numbers become sign(x) log(1 + |x|), before `bounds` (rising) cut them into buckets.
+    `bits`: a hashed column has 2^bits different keys at most.
+    """
+
+    name: str
+    kind: Kind
+    log: bool = False
+    bounds: tuple[float, ...] = ()
+    bits: int = 0
+
+    @property
+    def is_feature(self) -> bool:
+        """Whether the column makes entries."""
+        return self.kind not in (Kind.IGNORE, Kind.LABEL)
+
+
+def columns_of(declared: str | Sequence[str]) -> tuple[Column, ...]:
+    """Reads a declaration.
+
+    Parameters
+    ----------
+    declared : str or sequence of str
+        ``name:kind`` a column, in the order of the file; a string has commas or newlines between
+        them.  ``a1..a9:kind`` stands for nine columns.
+
+    Raises
+    ------
+    ConfigError
+        The declaration cannot be read, names a column twice, or has not exactly one label.
+    """
+    parts = re.split(r"[,\n]", declared) if isinstance(declared, str) else declared
+    columns = [c for part in parts if part.strip() for c in _columns_of_part(part.strip())]
+    names = [column.name for column in columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"columns: expected every name once, got {twice[0]!r} more than once")
+    labels = [column.name for column in columns if column.kind is Kind.LABEL]
+    if len(labels) != 1:
+        got = " and ".join(labels) if labels else "none"
+        raise ConfigError(f"columns: expected exactly one column of kind label, got {got}")
+    return tuple(columns)
+
+
+def _columns_of_part(part: str) -> Iterable[Column]:
+    name, colon, kind = (piece.strip() for piece in part.rpartition(":"))
+    if not colon or not name or not kind:
+        raise ConfigError(
+            f"columns: expected name:kind, got {part!r}. Kinds are label, ignore, numeric, "
+            "categorical and hashed BITS"
+        )
+    column = _column(name, kind.split(), part)
+    found = _RANGE.fullmatch(name)
+    if not found:
+        return [column]
+    first, last = int(found["first"]), int(found["last"])
+    if not first < last <= first + 100_000:
+        raise ConfigError(f"columns: expected a rising range of names, got {part!r}")
+    return [
+        Column(f"{found['head']}{i}", column.kind, column.log, column.bounds, column.bits)
+        for i in range(first, last + 1)
+    ]
+
+
+def _column(name: str, words: list[str], part: str) -> Column:
+    kind, rest = words[0], words[1:]
+    if kind in ("label", "ignore", "categorical") and not rest:
+        return Column(name, Kind[kind.upper()])
+    if kind == "hashed" and len(rest) == 1 and rest[0].isdecimal():
+        bits = int(rest[0])
+        if not 1 <= bits <= HASHED_BITS_MAX:
+            raise ConfigError(
+                f"columns: expected hashed with 1 to {HASHED_BITS_MAX} bits, got {part!r}"
+            )
+        return Column(name, Kind.HASHED, bits=bits)
+    if kind == "numeric":
+        log = rest[:1] == ["log"]
+        rest = rest[log:]
+        if not rest:
+            return Column(name, Kind.NUMERIC, log=log)
+        if rest[0] == "bucket" and len(rest) > 1:
+            return Column(name, Kind.BUCKET, log=log, bounds=_bounds(rest[1:], part))
+    raise ConfigError(
+        f"columns: expected label, ignore, categorical, hashed BITS, or numeric [log] "
+        f"[bucket BOUND ...], got {part!r}"
+    )
+
+
+def _bounds(words: list[str], part: str) -> tuple[float, ...]:
+    try:
+        bounds = tuple(float(word) for word in words)
+    except ValueError:
+        raise ConfigError(f"columns: expected numbers behind bucket, got {part!r}") from None
+    if not all(a < b for a, b in pairwise(bounds)) or not abs(bounds[-1] - bounds[0]) < 1e300:
+        raise ConfigError(f"columns: expected rising finite bounds behind bucket, got {part!r}")
+    return bounds

@@ -1,0 +1,270 @@
+"""Owns sparse examples as the rest of snailps asks for them: formats, settings, what went wrong.
+
+    format, columns, ... -> reader_of -> ExampleReader;  bytes of whole lines -> read -> Examples
+
+The way from what a loop stumbled over to a message with file, line and column is here; the loops
+are `_examples`', declared columns `columns`'.  Counting of keys is `Admission`, their numbering
+`number_keys`; both can be had from here.  No blocks, no roles.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from snailps.data._admission import Admission, Admitted
+from snailps.data._examples import EntryReader, Examples, Fault, RowReader, hash_bytes
+from snailps.data._numbering import KeyNumbers, number_keys
+from snailps.data.columns import Column, columns_of
+from snailps.data.scratch import is_packed
+from snailps.errors import ConfigError, DataError
+
+__all__ = [
+    "FORMATS",
+    "Admission",
+    "Admitted",
+    "ExampleReader",
+    "Examples",
+    "KeyNumbers",
+    "columns_of",
+    "hash_bytes",
+    "number_keys",
+    "reader_of",
+]
+
+FORMATS = ("auto", "libsvm", "libffm", "csv", "tsv")
+ON_BAD_LINE = ("stop", "skip")
+HASH_BITS_MAX = 62
+STEP_BYTES = 1 << 20
+SHOWN_BYTES = 40
+BOM = b"\xef\xbb\xbf"
+
+_EXPECTED = {
+    "label": "a label, a number such as -1, 0.5 or 3",
+    "index": "index:value, the index a whole number below 2^63",
+    "colon": "a colon and a value behind the index",
+    "value": "a finite number within float32's range as value, then a blank",
+    "field": "field:index:value, the field a whole number below 2^31",
+    "feature": "a colon and an index behind the field (field:index:value)",
+    "qid": "a whole number behind qid:",
+    "quote": "a closing quote on the same line, then a separator",
+    "cell": "a finite number within float32's range, or nothing",
+}
+_QUOTED = re.compile(rb'"[^"]*"')
+_BLANK = re.compile(rb"[ \t]")
+_ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)?")
+
+
+def reader_of(
+    format: str = "auto",
+    *,
+    columns: str | Sequence[str] = "",
+    hash_bits: int = 0,
+    on_bad_line: str = "stop",
+) -> ExampleReader:
+    """The reader that the settings of these names ask for; see `ExampleReader`."""
+    return ExampleReader(format, columns=columns, hash_bits=hash_bits, on_bad_line=on_bad_line)
+
+
+class ExampleReader:
+    """Reads sparse examples from text.
+
+    Parameters
+    ----------
+    format : {"auto", "libsvm", "libffm", "csv", "tsv"}
+        ``auto``: the first line that shows it, of the first text read, decides.
+    columns : str or sequence of str
+        What the columns of CSV and TSV are, see `columns.columns_of`; other formats have none.
+    hash_bits : int
+        Fold keys to 2^hash_bits, 1 to 62; 0: as they are.
+    on_bad_line : {"stop", "skip"}
+        Whether a malformed line is an error or left out and counted.
+
+    Attributes
+    ----------
+    format : str
+        As given; what ``auto`` found, once it has.
+    field_num : int
+        Fields that CSV and TSV have: their feature columns.  0 for the other formats.
+    first_bad : str
+        Where the first line was that was left out, and why.  Empty: none was.
+
+    Raises
+    ------
+    ConfigError
+        A setting is unknown, out of range, or does not go with the format.
+
+    Notes
+    -----
+    Threads may share a reader; text is read without the GIL.
+    """
+
+    def __init__(
+        self,
+        format: str,
+        *,
+        columns: str | Sequence[str] = "",
+        hash_bits: int = 0,
+        on_bad_line: str = "stop",
+    ) -> None:
+        if format not in FORMATS:
+            raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
+        if on_bad_line not in ON_BAD_LINE:
+            raise ConfigError(f"on_bad_line: expected stop or skip, got {on_bad_line!r}")
+        if not 0 <= hash_bits <= HASH_BITS_MAX:
+            raise ConfigError(f"hash_bits: expected 0 to {HASH_BITS_MAX}, got {hash_bits}")
+        declared = bool(columns) and (not isinstance(columns, str) or bool(columns.strip()))
+        if format in ("csv", "tsv") and not declared:
+            raise ConfigError(
+                f"format {format}: expected columns to be declared, got none. Set columns, for "
+                "example: label:label, age:numeric log, city:categorical"
+            )
+        if format in ("libsvm", "libffm") and declared:
+            raise ConfigError(f"columns: expected none with format {format}, which names keys")
+        self.columns: tuple[Column, ...] = columns_of(columns) if declared else ()
+        self.field_num = sum(column.is_feature for column in self.columns)
+        self.hash_bits = hash_bits
+        self.on_bad_line = on_bad_line
+        self.format = format
+        self.first_bad = ""
+        self._reader: EntryReader | RowReader | None = None
+        if format != "auto":
+            self._reader = self._loops(format)
+
+    def read(self, data: bytes, path: str = "", start: int = 0) -> Examples:
+        """The examples of a text.
+
+        Parameters
+        ----------
+        data : bytes
+            Whole lines; the last one may lack its newline.
+        path : str
+            The file they are from, for messages.
+        start : int
+            Where `data` begins in the file's (unpacked) content, or the start of the block that
+            `blocks.read_block` made it of.  0 means that the first line may be a header.
+
+        Returns
+        -------
+        Examples
+
+        Raises
+        ------
+        DataError
+            A line is malformed and `on_bad_line` is stop.  Names file, line, column, what was
+            expected and what came.
+
+        Notes
+        -----
+        400 MB/s a core and more for LIBSVM and LIBFFM (bench/parse.py).
+        """
+        first = self._first(data) if start == 0 else 0
+        text = data[first:] if first else data
+        reader = self._reader
+        if reader is None:
+            found = self._guess(text)
+            reader = self._loops(found or ("csv" if self.columns else "libsvm"))
+            if found:  # else the next text is asked
+                self.format, self._reader = found, reader
+        examples, fault = reader.read(text)
+        if fault is not None:
+            message = self._message(data, first, fault, path, start)
+            if self.on_bad_line == "stop":
+                raise DataError(
+                    f"{message}. Correct the line, or leave such lines out with on_bad_line: skip"
+                )
+            self.first_bad = self.first_bad or message
+        return examples
+
+    def _loops(self, format: str) -> EntryReader | RowReader:
+        skip = self.on_bad_line == "skip"
+        if format in ("libsvm", "libffm"):
+            return EntryReader(format == "libffm", self.hash_bits, skip)
+        separator = b"," if format == "csv" else b"\t"
+        return RowReader(self.columns, separator, format == "csv", self.hash_bits, skip)
+
+    def _first(self, data: bytes) -> int:
+        """Where the examples of a file begin: behind a byte order mark and a header."""
+        first = len(BOM) if data.startswith(BOM) else 0
+        if not self.columns:
+            return first
+        end = data.find(b"\n", first) + 1 or len(data)
+        line = data[first:end].decode(errors="replace").rstrip("\r\n")
+        names = [column.name for column in self.columns]
+        for separator in _separators(self.format):
+            if [cell.strip().strip('"') for cell in line.split(separator)] == names:
+                return end
+        return first
+
+    def _guess(self, data: bytes) -> str:
+        """The format of a text; empty if none of its lines shows it."""
+        if self.columns:
+            line = next((line for line in data.split(b"\n", 1000) if line.strip()), b"")
+            tabs = line.count(b"\t")
+            return ("tsv" if tabs >= line.count(b",") and tabs else "csv") if line else ""
+        at = 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1 or len(data)
+            found = _ENTRY.match(data, at, end)
+            if found:
+                return "libffm" if found[1] else "libsvm"
+            at = end
+        return ""
+
+    def _message(self, data: bytes, first: int, fault: Fault, path: str, start: int) -> str:
+        at = first + fault.offset
+        begin = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        begin = max(begin, first)
+        line = data[begin : end if end >= 0 else len(data)].removesuffix(b"\r")
+        at = min(at, begin + len(line))
+        number = data.count(b"\n", 0, begin) + 1
+        before = _lines_before(path, start)
+        where = f"line {before + number}"
+        if before < 0:
+            where = f"line {number} of the block at byte {start:,}"
+        expected, got = self._expected(fault, line, at - begin)
+        return (
+            f"{path or 'the text'}, {where}, column {at - begin + 1}: "
+            f"expected {expected}, got {got}"
+        )
+
+    def _expected(self, fault: Fault, line: bytes, at: int) -> tuple[str, str]:
+        """What the line should have had at a place, and what it has."""
+        if not self.columns:
+            stop = _BLANK.search(line, at)
+            return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])
+        separator = "\t" if self.format == "tsv" else ","
+        if fault.kind == "cells":
+            bare = line if self.format == "tsv" else _QUOTED.sub(b"", line)
+            cells = bare.count(separator.encode()) + 1
+            return f"{len(self.columns)} columns", str(cells)
+        where = f"in column {self.columns[fault.column].name}"
+        cell = line[at:] if fault.kind == "quote" else line[at:].split(separator.encode())[0]
+        return f"{_EXPECTED[fault.kind]} {where}", _shown(cell.strip())
+
+
+def _shown(got: bytes) -> str:
+    text = got[:SHOWN_BYTES].decode(errors="replace")
+    return repr(text + "..." if len(got) > SHOWN_BYTES else text) if got else "nothing"
+
+
+def _separators(format: str) -> tuple[str, ...]:
+    return {"csv": (",",), "tsv": ("\t",)}.get(format, (",", "\t"))
+
+
+def _lines_before(path: str, start: int) -> int:
+    """Lines of a file before the first that begins at `start` or behind it; -1: unknown."""
+    if start == 0:
+        return 0
+    lines, left = 0, start - 1
+    try:
+        with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
+            while left and (step := file.read(min(left, STEP_BYTES))):
+                lines += step.count(b"\n")
+                left -= len(step)
+    except OSError:
+        return -1
+    return -1 if left else lines + 1

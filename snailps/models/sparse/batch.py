@@ -1,0 +1,210 @@
+"""From text to examples that kernels can train on: parsed, admitted, features numbered.
+
+    bytes -> pieces -> ExampleReader (in threads) -> KeyNumbers -> admission -> Batch
+
+A batch's features are places in the array of rows that its keys are pulled to.  No rows, no
+sockets; the parsing itself is `snailps.data`'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.examples import Admitted, ExampleReader, Examples, KeyNumbers
+from snailps.errors import DataError
+
+BIAS_KEY = (1 << 64) - 1
+"""Key of the constant feature; LIBSVM's and LIBFFM's are below 2^63."""
+PIECE_BYTES = 1 << 20
+"""A smaller text is not worth a thread of its own."""
+
+Floats = NDArray[np.float32]
+Keys = NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Examples whose features are numbered.
+
+    Attributes
+    ----------
+    labels : numpy.ndarray
+        float32 (n,), as written.
+    ptr : numpy.ndarray
+        int64 (n + 1,): example i has the entries ``ptr[i]:ptr[i + 1]``.
+    places : numpy.ndarray
+        int32 (entries,): of `keys`.
+    values : numpy.ndarray
+        float32 (entries,).
+    fields : numpy.ndarray
+        int32 (entries,): fields of LIBFFM, columns of CSV; empty for LIBSVM.
+    keys : numpy.ndarray
+        uint64 (u,), each once, in the order of their first appearance, so that frequent ones come
+        first; at the end `BIAS_KEY`, if the batch has a bias.
+    bias : int
+        Place of `BIAS_KEY`, or -1.
+    weights : numpy.ndarray
+        float32 (n,), what each example counts; empty: 1.
+    bad : int
+        Malformed lines that were left out.
+    """
+
+    labels: Floats
+    ptr: NDArray[np.int64]
+    places: NDArray[np.int32]
+    values: Floats
+    fields: NDArray[np.int32]
+    keys: Keys
+    bias: int
+    weights: Floats
+    bad: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def edges(self, parts: int) -> list[int]:
+        """Examples at which `parts` parts of about as many entries begin and end."""
+        wanted = np.linspace(0, float(self.ptr[-1]), parts + 1)[1:-1]
+        inner = np.searchsorted(self.ptr, wanted)
+        return sorted({0, *inner.tolist(), len(self)})
+
+
+class BatchReader:
+    """Makes batches of text; one caller at a time.
+
+    Parameters
+    ----------
+    reader : ExampleReader
+    threads : int
+        That parse.
+    bias : bool
+        Whether every example has the constant feature.
+    class_weights : sequence of float
+        By class, where 0 is what a label of 0 or less means; empty: all count 1.
+    admitted : Admitted, optional
+        Features that are not are left out.
+    """
+
+    def __init__(
+        self,
+        reader: ExampleReader,
+        *,
+        threads: int = 1,
+        bias: bool = False,
+        class_weights: Sequence[float] = (),
+        admitted: Admitted | None = None,
+    ) -> None:
+        self._reader = reader
+        self._numbers = KeyNumbers()
+        self._bias = bias
+        self._class_weights = np.array(class_weights, np.float32)
+        self._admitted = admitted
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "snailps-parse") if threads > 1 else None
+
+    def read(self, data: bytes, path: str = "", start: int = 0) -> Batch:
+        """The batch of a text of whole lines, which begins at byte `start` of file `path`.
+
+        Raises
+        ------
+        DataError
+            A line is malformed, or a label is no class that has a weight.
+        """
+        examples = self.parse(data, path, start)
+        keys, places = self._numbers.number(examples.keys)
+        ptr, values, fields = examples.ptr, examples.values, examples.fields
+        if self._admitted is not None:
+            keys, ptr, places, values, fields = self._without_rare(
+                keys, ptr, places, values, fields
+            )
+        if self._bias:
+            keys = np.append(keys, np.uint64(BIAS_KEY))
+        weights = self._weights(examples.labels, path)
+        bias = len(keys) - 1 if self._bias else -1
+        return Batch(
+            examples.labels, ptr, places, values, fields, keys, bias, weights, examples.bad
+        )
+
+    def parse(self, data: bytes, path: str = "", start: int = 0) -> Examples:
+        """The examples of a text, parsed by all threads."""
+        parts = min(self._threads, len(data) // PIECE_BYTES)
+        if self._pool is None or parts < 2 or self._reader.format == "auto":
+            return self._reader.read(data, path, start)
+        edges = [0]
+        for part in range(1, parts):
+            edges.append(
+                data.find(b"\n", max(edges[-1], len(data) * part // parts)) + 1 or len(data)
+            )
+        edges.append(len(data))
+        pieces = [
+            # Only the first piece may have a header, and bytes are counted from the file's start.
+            self._pool.submit(self._reader.read, data[a:b], path, start if part == 0 else start + a)
+            for part, (a, b) in enumerate(itertools.pairwise(edges))
+        ]
+        try:
+            return joined([piece.result() for piece in pieces])
+        except DataError:
+            return self._reader.read(data, path, start)  # which names the line that it is
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _without_rare(
+        self,
+        keys: Keys,
+        ptr: NDArray[np.int64],
+        places: NDArray[np.int32],
+        values: Floats,
+        fields: NDArray[np.int32],
+    ) -> tuple[Keys, NDArray[np.int64], NDArray[np.int32], Floats, NDArray[np.int32]]:
+        """The same without entries whose key the filter does not admit."""
+        assert self._admitted is not None
+        admitted = self._admitted.admit(keys)
+        if admitted.all():
+            return keys, ptr, places, values, fields
+        kept = admitted[places]
+        number = (np.cumsum(admitted) - 1).astype(np.int32)
+        before = np.concatenate(([0], np.cumsum(kept)))
+        return (
+            keys[admitted],
+            before[ptr].astype(np.int64),
+            number[places[kept]],
+            values[kept],
+            fields[kept] if len(fields) else fields,
+        )
+
+    def _weights(self, labels: Floats, path: str) -> Floats:
+        """What each example counts."""
+        if len(self._class_weights) == 0:
+            return self._class_weights
+        classes = np.maximum(labels, 0).astype(np.int64)
+        if len(classes) and classes.max() >= len(self._class_weights):
+            raise DataError(
+                f"{path}: label {labels.max():g} has no weight: class_weights has "
+                f"{len(self._class_weights)} numbers, classes are counted from 0"
+            )
+        return self._class_weights[classes]
+
+
+def joined(pieces: Sequence[Examples]) -> Examples:
+    """Examples of several texts, one after the other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    starts = np.cumsum([0, *(piece.ptr[-1] for piece in pieces[:-1])])
+    ptrs = [piece.ptr[1:] + before for piece, before in zip(pieces, starts.tolist(), strict=True)]
+    return Examples(
+        np.concatenate([piece.labels for piece in pieces]),
+        np.concatenate([np.zeros(1, np.int64), *ptrs]),
+        np.concatenate([piece.keys for piece in pieces]),
+        np.concatenate([piece.values for piece in pieces]),
+        np.concatenate([piece.fields for piece in pieces]),
+        sum(piece.bad for piece in pieces),
+    )

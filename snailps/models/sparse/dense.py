@@ -1,0 +1,171 @@
+"""The dense layers behind a sparse first one, and their loss: NumPy and BLAS, arrays in and out.
+
+    Z (m, h) -> + bias -> activation -> layers -> scores (m, outputs) -> loss
+    dL/dscores -> the layers backwards -> gradients of weights and biases, dL/dZ
+
+Parameters are a weight matrix for each layer behind the first, then one array of all biases, those
+of the first layer included.  No rows, no sockets; racing workers each have copies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.roles.tables import Tensor
+
+Floats = NDArray[np.float32]
+
+ACTIVATIONS = ("relu", "sigmoid")
+BIASES = "biases"
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """A stack of dense layers behind a sparse one.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Width of Z, of every further hidden layer, and of the scores: at least two.
+    activation : str
+        ``relu`` or ``sigmoid``, of every layer but the last.
+    loss : str
+        ``logistic`` (labels above 0 are yes), ``squared`` (half of it) or ``multinomial`` (labels
+        are class numbers).
+    """
+
+    sizes: tuple[int, ...]
+    activation: str
+    loss: str
+
+    def tensors(self, **options: object) -> list[Tensor]:
+        """Declarations of the parameters: weights uniform after Glorot and Bengio, biases zeros.
+
+        References
+        ----------
+        X. Glorot, Y. Bengio, AISTATS 2010.
+        """
+        made = []
+        for number, (into, out) in enumerate(itertools.pairwise(self.sizes)):
+            scale = (6 / (into + out)) ** 0.5
+            name = f"dense{number + 1}"
+            made.append(
+                Tensor(name, (into, out), init="uniform", scale=scale, **options)  # type: ignore[arg-type]
+            )
+        return [*made, Tensor(BIASES, (sum(self.sizes),), **options)]  # type: ignore[arg-type]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters, in their order."""
+        return [*(f"dense{number}" for number in range(1, len(self.sizes))), BIASES]
+
+    def scores(self, z: Floats, parameters: Sequence[Floats]) -> Floats:
+        """Scores of examples, float32 (m, outputs), before any link function."""
+        return self._forward(z, parameters)[-1]
+
+    def step(
+        self,
+        z: Floats,
+        parameters: Sequence[Floats],
+        labels: Floats,
+        weights: Floats,
+    ) -> tuple[float, float, Floats, list[Floats]]:
+        """Loss and gradients of a batch.
+
+        Parameters
+        ----------
+        z : numpy.ndarray
+            float32 (m, sizes[0]).
+        parameters : sequence of numpy.ndarray
+            As `names` has them.
+        labels : numpy.ndarray
+            float32 (m,).
+        weights : numpy.ndarray
+            float32 (m,): what each example counts; empty: 1.
+
+        Returns
+        -------
+        loss : float
+            Sum over the examples, each times its weight.
+        weight : float
+            Sum of the weights.
+        dz : numpy.ndarray
+            float32 (m, sizes[0]): dL/dZ, L being the loss by `m`.
+        gradients : list of numpy.ndarray
+            Of the parameters.
+        """
+        outputs = self._forward(z, parameters)
+        loss, delta = _losses(self.loss, outputs[-1], labels)
+        weight = float(len(labels))
+        if len(weights):
+            loss, delta = loss * weights, delta * weights[:, None]
+            weight = float(weights.sum(dtype=np.float64))
+        delta *= np.float32(1 / max(1, len(labels)))
+        biases = [delta.sum(axis=0)]
+        gradients: list[Floats] = []
+        for number in range(len(self.sizes) - 1, 0, -1):
+            gradients.append(outputs[number - 1].T @ delta)
+            delta = delta @ parameters[number - 1].T
+            self._times_slope(delta, outputs[number - 1])
+            biases.append(delta.sum(axis=0))
+        gradients.reverse()
+        return (
+            float(loss.sum(dtype=np.float64)),
+            weight,
+            np.ascontiguousarray(delta, np.float32),
+            [*gradients, np.concatenate(biases[::-1])],
+        )
+
+    def _forward(self, z: Floats, parameters: Sequence[Floats]) -> list[Floats]:
+        """What each layer gives, the first one's activation first, the scores last."""
+        edges = np.cumsum((0, *self.sizes))
+        biases = [parameters[-1][a:b] for a, b in itertools.pairwise(edges)]
+        outputs = [self._active(z + biases[0])]
+        for number, bias in enumerate(biases[1:], 1):
+            x = outputs[-1] @ parameters[number - 1]
+            x += bias
+            outputs.append(x if number == len(self.sizes) - 1 else self._active(x))
+        return outputs
+
+    def _active(self, x: Floats) -> Floats:
+        """The activation of x, in place."""
+        if self.activation == "relu":
+            return np.maximum(x, 0, out=x)
+        np.negative(x, out=x)
+        np.exp(np.minimum(x, 80, out=x), out=x)
+        x += 1
+        return np.reciprocal(x, out=x)
+
+    def _times_slope(self, delta: Floats, output: Floats) -> None:
+        """Multiplies by the activation's slope, which follows from its output."""
+        if self.activation == "relu":
+            delta *= output > 0
+        else:
+            delta *= output * (1 - output)
+
+
+def _losses(loss: str, scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    """Loss of each example, and dloss/dscores."""
+    if loss == "squared":
+        wrong = scores - labels[:, None]
+        return (0.5 * wrong[:, 0] ** 2), wrong
+    if loss == "logistic":
+        yes = labels > 0
+        margin = np.where(yes, scores[:, 0], -scores[:, 0])
+        losses = np.logaddexp(np.float32(0), -margin)
+        chance_of_other = np.exp(-np.logaddexp(np.float32(0), margin))
+        return losses, np.where(yes, -chance_of_other, chance_of_other)[:, None]
+    own = labels.astype(np.int64)
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    chances = np.exp(shifted)
+    sums = chances.sum(axis=1, keepdims=True)
+    rows = np.arange(len(own))
+    losses = np.log(sums[:, 0]) - shifted[rows, own]
+    chances /= sums
+    chances[rows, own] -= 1
+    return losses, chances

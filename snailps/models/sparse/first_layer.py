@@ -1,0 +1,134 @@
+"""A network's sparse first layer, in two ways that give the same numbers.
+
+    servers   entries -> shards -> partial products -> Z;    dL/dZ -> shards, which step their rows
+    worker    keys -> PULL rows -> product here -> Z;        gradients of the rows -> PUSH
+
+Each takes batches forth and back in the order of the calls, several under way at once.  Which one
+moves fewer bytes follows from the batches (`bytes_at_servers`, `bytes_at_worker`); no models here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.data.examples import KeyNumbers
+from snailps.kernels import WIRE_TYPES
+from snailps.roles.worker import Pending, Worker
+
+Floats = NDArray[np.float32]
+HEADS_BYTES = 112
+"""Headers of a request's part and of its answer."""
+PART_BYTES = 64 << 10
+_FLOAT_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.0, "auto": 4.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Sparse examples as CSR, keys whole.
+
+    Attributes
+    ----------
+    ptr : numpy.ndarray
+        int64 (m + 1,), from 0 on.
+    keys : numpy.ndarray
+        uint64 (nnz,).
+    values : numpy.ndarray
+        float32 (nnz,).
+    """
+
+    ptr: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    values: Floats
+
+    def part(self, first: int, last: int) -> Entries:
+        """Examples first to last - 1."""
+        a, b = int(self.ptr[first]), int(self.ptr[last])
+        return Entries(self.ptr[first : last + 1] - a, self.keys[a:b], self.values[a:b])
+
+
+class Way(Protocol):
+    """One batch through the first layer."""
+
+    def wait(self) -> Floats:
+        """Z, float32 (m, dim)."""
+
+    def back(self, dz: Floats) -> Pending:
+        """Starts to step the rows by dL/dZ, float32 (m, dim), which must not change until done."""
+
+
+class AtServers:
+    """The way of a batch whose product the shards do."""
+
+    def __init__(self, worker: Worker, table: str, entries: Entries) -> None:
+        self._worker = worker
+        self._forward = worker.forward(table, entries.ptr, entries.keys, entries.values)
+
+    def wait(self) -> Floats:
+        """Z, the sum of the shards' products."""
+        return self._forward.wait()
+
+    def back(self, dz: Floats) -> Pending:
+        """Sends dL/dZ to all of them."""
+        return self._worker.backward(self._forward, dz)
+
+
+class AtWorker:
+    """The way of a batch whose rows come here."""
+
+    def __init__(self, worker: Worker, table: str, entries: Entries, numbers: KeyNumbers) -> None:
+        self._worker, self._table, self._entries = worker, table, entries
+        self._keys, self._places = numbers.number(entries.keys)
+        self._pull = worker.pull_async(table, self._keys)
+
+    def wait(self) -> Floats:
+        """Z, from the rows as they were when the pull was served."""
+        rows = self._pull.wait()
+        z = np.empty((len(self._entries.ptr) - 1, rows.shape[1]), np.float32)
+        kernels.csr_product(self._entries.ptr, self._places, self._entries.values, rows, z)
+        return z
+
+    def back(self, dz: Floats) -> Pending:
+        """Pushes the gradient of every row."""
+        gradients = np.empty((len(self._keys), dz.shape[1]), np.float32)
+        kernels.csr_gradients(self._entries.ptr, self._places, self._entries.values, dz, gradients)
+        return self._worker.push_async(self._table, self._keys, gradients)
+
+
+def key_bytes(keys: NDArray[np.uint64]) -> int:
+    """Bytes that a key takes on the wire among these."""
+    if len(keys) == 0:
+        return 8
+    spread = int(keys.max()) - int(keys.min())
+    width = max(1, (spread.bit_length() + 7) // 8)
+    return width if width <= 4 else 8
+
+
+def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: str = "float32") -> int:
+    """What a batch moves, both ways together, when the shards do the product."""
+    examples, nnz = len(entries.ptr) - 1, len(entries.keys)
+    values = 0 if (entries.values == 1).all() else 4
+    there = nnz * (key_bytes(entries.keys) + values) + 4 * examples * shards
+    rows = 2 * examples * shards * _row_bytes(dim, wire)  # Z, then dL/dZ
+    return int(there + rows) + _heads(rows)
+
+
+def bytes_at_worker(entries: Entries, dim: int, unique: int, wire: str = "float32") -> int:
+    """What a batch moves when its rows are pulled, and gradients pushed."""
+    rows = 2 * unique * _row_bytes(dim, wire)
+    keys = key_bytes(entries.keys) * unique  # the push names the list that the pull brought
+    return int(keys + rows) + _heads(rows)
+
+
+def _row_bytes(dim: int, wire: str) -> float:
+    if wire not in WIRE_TYPES:
+        wire = "float32"
+    return dim * _FLOAT_BYTES[wire] + (4 if wire == "int8" else 0)
+
+
+def _heads(rows_bytes: float) -> int:
+    return HEADS_BYTES * (1 + int(rows_bytes) // PART_BYTES)

@@ -1,0 +1,279 @@
+"""Factorization machines of order 2, plain and field-aware, on sparse examples.
+
+    Batch, rows (weights, state) -> unpacked rows -> kernels.train_fm -> differences
+    tables -> OUTPUT.npz
+
+A row is [w, v]: a feature's weight and its factor of `factors` numbers, so that the interaction of
+two features is the product of their factors; field-aware it has a factor for each field.  The bias
+is a row of its own, of which only w counts.  The arithmetic is `kernels.train_fm`, how rows come
+and go `worker.SparseWorker`.
+
+References
+----------
+S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan, Y. Zhuang, W.-S. Chin, C.-J. Lin,
+"Field-aware factorization machines for CTR prediction", RecSys 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.config import JobSettings, setting
+from snailps.errors import ConfigError, DataError
+from snailps.models.local_sgd import Shelf
+from snailps.models.sparse import export
+from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse.settings import METHODS, SparseSettings
+from snailps.models.sparse.worker import RATE_LEAST, Prepared, SparseWorker
+from snailps.roles.tables import DIM_MAX, Table
+from snailps.roles.worker import Block, Results
+
+LOSSES = {"logistic": 0, "squared": 1}
+"""Numbers of the losses in `kernels.train_fm`."""
+PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
+"""Arrays of the width of the weights that a row has, with the state of its method."""
+NO_FIELDS = np.zeros(0, np.int32)
+HOT_FLOATS = 8192
+"""Weights and states of the rows that each thread has a copy of: what lies in a core's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class FmSettings(SparseSettings):
+    """Settings of factorization machines; the defaults suit some 10,000 examples and more."""
+
+    loss: Literal["logistic", "squared"] = setting(
+        "logistic",
+        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers.",
+        when="Labels are numbers.",
+    )
+    factors: int = setting(
+        8,
+        help="Length of a feature's factor.",
+        when="4 with fields or for few examples; more for many examples.",
+        low=1,
+        high=1024,
+    )
+    fields: int = setting(
+        0,
+        help="Field-aware: how many fields there are, numbered from 0; a feature has a factor for "
+        "each of them. 0: plain, one factor a feature.",
+        when="Features belong to fields (LIBFFM, CSV), and there are many examples.",
+        unit="fields",
+        low=0,
+        high=DIM_MAX,
+    )
+    scale: float = setting(
+        0.03,
+        help="Standard deviation of the numbers in a factor at the beginning.",
+        when="Smaller where examples have very many features.",
+        low=1e-6,
+        high=10.0,
+    )
+    factor_l2: float = setting(
+        0.002,
+        help="The same as `l2` for factors; not with ftrl, which has one `l2` for all.",
+        when="Larger where the loss on hold-out files rises while that of training falls.",
+        low=0.0,
+        high=1e6,
+    )
+    eps: float = setting(
+        0.1,
+        help="AdaGrad's, added to the root of the sum of squared gradients. Near 0, first steps "
+        "would be as long for tiny gradients as for large ones, and drown the factors.",
+        when="1 where all features are frequent: a little better. Smaller for very rare ones.",
+        low=1e-8,
+        high=1e6,
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse rows that are too long, and fields where examples have none."""
+        SparseSettings.validate(self, where)
+        if 1 + self.factors * max(1, self.fields) > DIM_MAX:
+            raise ConfigError(
+                f"{where('fields')}: fields: a row has a factor for each field; expected 1 + "
+                f"factors x fields up to {DIM_MAX:,}, got 1 + {self.factors} x {self.fields}"
+            )
+        if self.fields and self.format == "libsvm":
+            raise ConfigError(
+                f"{where('fields')}: fields: LIBSVM's examples have none: expected 0, or format "
+                "libffm (label field:feature:value), csv or tsv"
+            )
+
+    @property
+    def method(self) -> str:
+        """Access method of the rows; AdaGrad unless another is asked for."""
+        return "adagrad" if self.optimizer == "auto" else self.optimizer
+
+    @property
+    def dim(self) -> int:
+        """Weights of a row."""
+        return 1 + self.factors * max(1, self.fields)
+
+    @property
+    def stride(self) -> int:
+        """The same as kernels want it."""
+        return -(-self.dim // kernels.PAD) * kernels.PAD
+
+
+class FactorizationMachine(SparseWorker):
+    """Factorization machines; see the module's docstring."""
+
+    Settings = FmSettings
+    settings: FmSettings
+
+    def tables(self) -> Sequence[Table]:
+        """One table: weight and factors of a feature, with their state."""
+        s = self.settings
+        own = {} if s.method == "ftrl" else {"eps": s.eps}
+        return (self.table(s.dim, init="factors", scale=s.scale, **own),)
+
+    def setup(self) -> None:
+        """Makes room for rows as the kernel wants them."""
+        super().setup()
+        s = self.settings
+        self._parts = PARTS[s.method]
+        self.shares = replace(self.shares, stride=s.stride, outputs=1, eps=s.eps)
+        width = self._parts * s.stride
+        self._locals = Shelf(lambda n: kernels.padded(n, width))
+        self._hot = max(1, HOT_FLOATS // width)
+
+    def prepare(self, block: Block) -> Prepared:
+        """Checks the fields, too, before anything is pulled in vain."""
+        prepared = super().prepare(block)
+        check_fields(self.settings, prepared.batch, f"{block.path}, bytes from {block.start:,}")
+        return prepared
+
+    def load_rows(self, base: Floats, rows: Floats) -> None:
+        """Weights and each array of state on a cache line's boundary."""
+        kernels.unpack_parts(base, rows, self.settings.dim, self._parts)
+
+    def take_difference(self, rows: Floats, base: Floats) -> None:
+        """The reverse, without what pads the rows."""
+        kernels.subtract_parts(rows, base, self.settings.dim, self._parts)
+
+    def rates(self, block: Block) -> tuple[float, float]:
+        """Step size before and behind a block: it falls to 0, but ftrl's, which is the table's."""
+        lr = self.settings.lr
+        if self.settings.method == "ftrl":
+            return lr, lr
+        before, after = block.progress
+        return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
+
+    def train_part(
+        self,
+        batch: Batch,
+        rows: Floats,
+        part: tuple[int, int],
+        rates: tuple[float, float],
+        *,
+        shared: bool,
+        seed: int,
+    ) -> tuple[float, float]:
+        """Trains on examples from `part[0]` to before `part[1]`."""
+        s = self.settings
+        return kernels.train_fm(
+            rows,
+            batch.ptr,
+            batch.places,
+            batch.values,
+            batch.fields if s.fields else NO_FIELDS,
+            batch.labels,
+            batch.weights,
+            factors=s.factors,
+            field_num=max(1, s.fields),
+            loss=LOSSES[s.loss],
+            method=METHODS[s.method],
+            bias=batch.bias,
+            hot=min(self._hot, len(rows)) if shared else 0,
+            lr_start=rates[0],
+            lr_stop=rates[1],
+            factor_rate=1.0,
+            eps=s.eps,
+            l1=s.l1,
+            l2=s.l2,
+            factor_l2=s.l2 if s.method == "ftrl" else s.factor_l2,
+            beta=s.beta,
+            first=part[0],
+            last=part[1],
+        )
+
+    @classmethod
+    def loss_of(cls, settings: JobSettings) -> str:
+        """The loss of the settings."""
+        assert isinstance(settings, FmSettings)
+        return settings.loss
+
+    @classmethod
+    def scores(
+        cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
+    ) -> Floats:
+        """Bias, weights, and a product for each pair of features."""
+        assert isinstance(settings, FmSettings)
+        check_fields(settings, batch, "examples")
+        wide = kernels.padded(len(rows), settings.stride)
+        kernels.unpack_parts(rows, wide, settings.dim, 1)
+        wide[untrained(settings, batch.keys, rows)] = 0
+        found = kernels.fm_scores(
+            wide,
+            batch.ptr,
+            batch.places,
+            batch.values,
+            batch.fields if settings.fields else NO_FIELDS,
+            factors=settings.factors,
+            field_num=max(1, settings.fields),
+            bias=batch.bias,
+        )
+        return found[:, None]
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes the ``.npz``."""
+        s = results.settings
+        assert isinstance(s, FmSettings)
+        keys, rows = export.stored_rows(results)
+        if export.has_bias(keys):
+            rows[-1, 1:] = 0  # its factors were never used
+        path = export.write_npz(f"{s.output}.npz", s, keys, rows, cls.extras(results))
+        return {"files": [path], "features": len(keys) - export.has_bias(keys)}
+
+
+def check_fields(settings: FmSettings, batch: Batch, where: str) -> None:
+    """Refuses examples without fields, or with more of them than rows have factors for.
+
+    Raises
+    ------
+    DataError
+    """
+    if not settings.fields or len(batch.places) == 0:
+        return
+    if len(batch.fields) == 0:
+        raise DataError(
+            f"{where}: expected fields, got none. LIBSVM has none: write label field:feature:value "
+            "(libffm), or set fields: 0 for a plain factorization machine"
+        )
+    low, high = int(batch.fields.min()), int(batch.fields.max())
+    if low < 0 or high >= settings.fields:
+        raise DataError(
+            f"{where}: expected fields 0 to {settings.fields - 1}, got {low} to {high}. "
+            f"Set fields: {high + 1}"
+        )
+
+
+def untrained(settings: FmSettings, keys: NDArray[np.uint64], rows: Floats) -> NDArray[np.int64]:
+    """Places of keys that no training has touched: their random first factors mean nothing.
+
+    A key without a row reads as its first value, which is a function of seed and key.
+    """
+    first = []
+    for at in np.flatnonzero(rows[:, 0] == 0).tolist():
+        row = kernels.init_row(3, settings.scale, settings.seed, int(keys[at]), settings.dim)
+        # Not to the bit: the server may run another build of the kernels.
+        if np.abs(rows[at] - row).max() <= 1e-4 * settings.scale:
+            first.append(at)
+    return np.array(first, np.int64)

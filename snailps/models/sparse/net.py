@@ -1,0 +1,393 @@
+"""A network whose first layer is sparse and huge, and lives on the servers.
+
+    block -> batches -> first layer (`first_layer`): Z -> dense layers (`dense`): loss, gradients
+          -> dL/dZ back through the first layer; gradients of the dense layers -> PUSH
+
+Row k of table `TABLE` is what feature k adds to Z.  The dense layers are tensors, pulled for each
+batch, and their gradients pushed: so a worker keeps nothing, and the optimiser of all layers runs
+at the servers.  With `in_flight` 2 the next batch is on its way while this one is computed; its Z
+then lacks this batch's step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from snailps import kernels
+from snailps.config import JobSettings, setting
+from snailps.data.blocks import cut, expand, read_block
+from snailps.data.examples import Admitted, KeyNumbers
+from snailps.data.scratch import Scratch
+from snailps.errors import ConfigError, DataError
+from snailps.models.sparse import evaluate, export, metrics
+from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse.dense import Layers
+from snailps.models.sparse.first_layer import (
+    AtServers,
+    AtWorker,
+    Entries,
+    Way,
+    bytes_at_servers,
+    bytes_at_worker,
+)
+from snailps.models.sparse.settings import SparseSettings
+from snailps.models.sparse.worker import (
+    TABLE,
+    SparseWorker,
+    batch_reader,
+)
+from snailps.roles.tables import DIM_MAX, Table, Tensor
+from snailps.roles.worker import BATCHES_BYTES, Block, Pending, Results
+
+log = logging.getLogger(__name__)
+
+METHODS = ("adagrad", "adam", "ftrl", "sgd")
+LOOKED_AT = 4
+"""Batches whose bytes decide where the first layer computes."""
+BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NetSettings(SparseSettings):
+    """Settings of networks with a sparse first layer."""
+
+    loss: Literal["logistic", "squared", "multinomial"] = setting(
+        "logistic",
+        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers. `multinomial`: "
+        "class numbers from 0.",
+        when="Labels are numbers, or more than two classes.",
+    )
+    classes: int = setting(
+        0,
+        help="How many classes there are; only for `loss: multinomial`.",
+        when="Always with it.",
+        unit="classes",
+        low=0,
+        high=DIM_MAX,
+    )
+    hidden: tuple[str, ...] = setting(
+        ("50",),
+        help="Widths of the hidden layers; the first is the sparse one's.",
+        when="More or wider layers for more data.",
+        unit="widths",
+    )
+    activation: Literal["relu", "sigmoid"] = setting(
+        "relu", help="Of the hidden layers.", when="Tried one after the other."
+    )
+    init_scale: float = setting(
+        0.05,
+        help="First weights of a feature are uniform between minus and plus this.",
+        when="Smaller for hundreds of features an example, or for features seen a few times.",
+        low=0.0,
+        high=10.0,
+    )
+    batch_size: int = setting(
+        1024,
+        help="Examples a step.",
+        when="Larger: fewer and longer steps, and less traffic an example.",
+        unit="examples",
+        low=1,
+        high=1 << 20,
+    )
+    in_flight: int = setting(
+        2,
+        help="Batches under way at once. With 1 every batch sees the step of the one before.",
+        when="1 to compare with other programs; more where the network answers late.",
+        unit="batches",
+        low=1,
+        high=8,
+    )
+    first_layer: Literal["auto", "servers", "worker"] = setting(
+        "auto",
+        help="Where its product is computed: `servers`: weights never travel; `worker`: their rows "
+        "are pulled, their gradients pushed. `auto`: what moves fewer bytes for the first batches.",
+        when="To measure both.",
+    )
+    lr: float = setting(
+        0.05,
+        help="Step size of all layers.",
+        when="0.001 for adam; smaller where the loss jumps.",
+        low=1e-6,
+        high=100.0,
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse widths that are none, and classes without the loss that has them."""
+        SparseSettings.validate(self, where)
+        if not self.hidden or not all(
+            width.isdecimal() and 1 <= int(width) <= DIM_MAX for width in self.hidden
+        ):
+            raise ConfigError(
+                f"{where('hidden')}: hidden: expected widths from 1 to {DIM_MAX}, got "
+                f"{', '.join(self.hidden) or 'nothing'}"
+            )
+        if (self.loss == "multinomial") != (self.classes > 1):
+            expected = (
+                "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
+            )
+            raise ConfigError(
+                f"{where('classes')}: classes: expected {expected} with loss {self.loss}, "
+                f"got {self.classes}"
+            )
+
+    @property
+    def method(self) -> str:
+        """Access method of all layers."""
+        return "adagrad" if self.optimizer == "auto" else self.optimizer
+
+    @property
+    def layers(self) -> Layers:
+        """The dense layers."""
+        widths = (*map(int, self.hidden), max(1, self.classes))
+        return Layers(widths, self.activation, self.loss)
+
+
+class Net(SparseWorker):
+    """A network with a sparse first layer; see the module's docstring."""
+
+    Settings = NetSettings
+    settings: NetSettings
+
+    # --- at the master -----------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses optimisers that do not run at the servers, and hold-out files not there."""
+        assert isinstance(settings, NetSettings)
+        if settings.method not in METHODS:
+            raise ConfigError(
+                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose servers step "
+                "by gradients: expected auto or one of " + ", ".join(METHODS)
+            )
+        for name in ("l1", "l2"):
+            if getattr(settings, name) and settings.method != "ftrl":
+                raise ConfigError(
+                    f"{name}: {getattr(settings, name):g} needs optimizer ftrl, got "
+                    f"{settings.method}: set {name}: 0, or use ftrl"
+                )
+        kept = 4 * settings.batch_size * settings.layers.sizes[0] * settings.in_flight
+        if settings.first_layer != "worker" and kept > BATCHES_BYTES // 2:
+            raise ConfigError(
+                f"batch_size: {settings.in_flight} batches of {settings.batch_size:,} rows of "
+                f"{settings.layers.sizes[0]:,} floats are {kept >> 20:,} MiB at each server, limit "
+                f"{BATCHES_BYTES >> 21:,}: make them smaller, or set first_layer: worker"
+            )
+        evaluate.check_paths(settings.test)
+
+    @classmethod
+    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+        """A tenth of an epoch over all workers, at most 8 MiB: blocks are cut into batches, and
+        what is under way comes to an end with each.
+        """
+        return max(512, min(BLOCK_BYTES, total_bytes // (10 * workers)))
+
+    @classmethod
+    def has_bias(cls, settings: JobSettings) -> bool:
+        """Biases are the dense layers'."""
+        return False
+
+    @classmethod
+    def loss_of(cls, settings: JobSettings) -> str:
+        """The loss of the settings."""
+        assert isinstance(settings, NetSettings)
+        return settings.loss
+
+    @classmethod
+    def judge(cls, results: Results) -> Mapping[str, Any]:
+        """Figures of the finished model on the hold-out files, as `test`.
+
+        The first layer is computed at the shards here, too: it may be larger than this machine.
+        """
+        s = results.settings
+        assert isinstance(s, NetSettings)
+        if not s.test:
+            return {}
+        judge, extras, bad = metrics.judge_of(s.loss), cls.extras(results), 0
+        parameters = [extras[name] for name in s.layers.names]
+        for batch in _hold_out(s):
+            bad += batch.bad
+            for first in range(0, len(batch), s.batch_size):
+                last = min(len(batch), first + s.batch_size)
+                part = _entries(batch).part(first, last)
+                z = results.forward(TABLE, part.ptr, part.keys, part.values)
+                judge.add(batch.labels[first:last], s.layers.scores(z, parameters))
+        figures = judge.figures()
+        return {"test": {**figures, "bad_lines": bad} if bad else figures}
+
+    @classmethod
+    def extras(cls, results: Results) -> Mapping[str, Floats]:
+        """The dense layers."""
+        assert isinstance(results.settings, NetSettings)
+        return {
+            tensor.name: tensor.from_rows(results.pull(tensor.name, tensor.keys()))
+            for tensor in results.settings.layers.tensors()
+        }
+
+    @classmethod
+    def scores(
+        cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
+    ) -> Floats:
+        """Scores of a batch from the rows of its features."""
+        assert isinstance(settings, NetSettings)
+        z = np.empty((len(batch), rows.shape[1]), np.float32)
+        kernels.csr_product(batch.ptr, batch.places, batch.values, rows, z)
+        return settings.layers.scores(z, [extras[name] for name in settings.layers.names])
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes OUTPUT.npz: rows of the features that were trained, and the dense layers."""
+        s = results.settings
+        keys, rows = export.stored_rows(results, TABLE)
+        path = export.write_npz(f"{s.output}.npz", s, keys, rows, cls.extras(results))
+        return {"files": [path], "features": len(keys)}
+
+    # --- at a worker -------------------------------------------------------------------------
+
+    def tables(self) -> Sequence[Table | Tensor]:  # type: ignore[override]
+        """The sparse layer, and the dense ones."""
+        s = self.settings
+        options = {"access": s.method, "lr": s.lr, "beta": s.beta, "seed": s.seed}
+        if s.method == "ftrl":
+            options |= {"l1": s.l1, "l2": s.l2}
+        sparse = self.table(s.layers.sizes[0], init="uniform", scale=s.init_scale, **options)
+        return [sparse, *s.layers.tensors(**options)]
+
+    def setup(self) -> None:
+        """Makes the reader; where the first layer computes may be open as yet."""
+        s = self.settings
+        self._layers = s.layers
+        self._numbers = KeyNumbers()
+        self._place = s.first_layer
+        self._pushes: list[Pending] = []
+        self._reader = batch_reader(
+            s,
+            threads=self.threads,
+            admitted=Admitted(self.summary) if self.summary else None,
+        )
+
+    def prepare(self, block: Block) -> Batch:  # type: ignore[override]
+        """Parses the block."""
+        batch = self._reader.read(block.data, block.path, block.start)
+        block._data = None
+        labels, classes = batch.labels, self.settings.classes
+        if (
+            classes
+            and len(labels)
+            and not ((labels >= 0) & (labels < classes) & (labels == labels.astype(np.int64))).all()
+        ):
+            raise DataError(
+                f"{block.path}: expected labels from 0 to {classes - 1}, got {labels.min():g} to "
+                f"{labels.max():g}: set classes to one more than the largest"
+            )
+        return batch
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Trains on the block's batches, some of them under way at once."""
+        batch: Batch = block.prepared
+        entries, size = _entries(batch), self.settings.batch_size
+        edges = [(first, min(len(batch), first + size)) for first in range(0, len(batch), size)]
+        if self._place == "auto" and edges:
+            self._choose([entries.part(*edge) for edge in edges[:LOOKED_AT]])
+        under_way: deque[tuple[Way, tuple[int, int]]] = deque()
+        parameters = self._pull_dense()
+        loss = weight = 0.0
+        for number in range(len(edges) + self.settings.in_flight - 1):
+            if number < len(edges):
+                under_way.append((self._start(entries.part(*edges[number])), edges[number]))
+            if number + 1 < self.settings.in_flight or not under_way:
+                continue
+            way, edge = under_way.popleft()
+            of_batch = self._step(way, batch, edge, [one.wait() for one in parameters])
+            parameters = self._pull_dense()
+            loss, weight = loss + of_batch[0], weight + of_batch[1]
+        return {
+            "units": float(len(batch)),
+            "lr": self.settings.lr,
+            "bad_lines": float(batch.bad),
+            "loss": loss,
+            "examples": weight,
+        }
+
+    def finish(self) -> None:
+        """Waits for the last pushes."""
+        self._settle(0)
+        self._reader.close()
+
+    def _step(
+        self, way: Way, batch: Batch, edge: tuple[int, int], rows: Sequence[Floats]
+    ) -> tuple[float, float]:
+        """One step of all layers; loss and weight of the batch."""
+        first, last = edge
+        tensors = [self._find_tensor(name) for name in self._layers.names]
+        loss, weight, dz, gradients = self._layers.step(
+            way.wait(),
+            [tensor.from_rows(of_it) for tensor, of_it in zip(tensors, rows, strict=True)],
+            batch.labels[first:last],
+            batch.weights[first:last],
+        )
+        self._settle(2 * (1 + len(tensors)))
+        self._pushes.append(way.back(dz))
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            self._pushes.append(
+                self.push_async(tensor.name, tensor.keys(), tensor.to_rows(gradient))
+            )
+        return loss, weight
+
+    def _start(self, entries: Entries) -> Way:
+        if self._place == "servers":
+            return AtServers(self, TABLE, entries)
+        return AtWorker(self, TABLE, entries, self._numbers)
+
+    def _pull_dense(self) -> list[Pending]:
+        """The dense layers as they are behind all own pushes."""
+        names = self._layers.names
+        return [self.pull_async(name, self._find_tensor(name).keys()) for name in names]
+
+    def _settle(self, kept: int) -> None:
+        """Waits for all pushes but the newest `kept`: their arrays must stay until then."""
+        while len(self._pushes) > kept:
+            self._pushes.pop(0).wait()
+
+    def _choose(self, first: Sequence[Entries]) -> None:
+        """Where the first layer computes from now on: where it moves fewer bytes."""
+        _, table = self._find(TABLE)
+        there = here = unique = 0
+        for entries in first:
+            distinct = len(self._numbers.number(entries.keys)[0])
+            unique += distinct
+            there += bytes_at_servers(entries, table.dim, self.shards, table.wire)
+            here += bytes_at_worker(entries, table.dim, distinct, table.wire)
+        self._place = "servers" if there <= here else "worker"
+        log.info(
+            "first_layer: auto: %s, as %d batches of %s examples with %s different features would "
+            "move %.1f MB with the product at the servers, %.1f MB with their rows pulled",
+            self._place,
+            len(first),
+            f"{sum(len(one.ptr) - 1 for one in first) // len(first):,}",
+            f"{unique // len(first):,}",
+            there / 1e6,
+            here / 1e6,
+        )
+
+
+def _entries(batch: Batch) -> Entries:
+    return Entries(batch.ptr, batch.keys[batch.places], batch.values)
+
+
+def _hold_out(settings: NetSettings) -> Iterator[Batch]:
+    """The examples of the `test` files, some megabytes of text at a time."""
+    reader = batch_reader(settings)
+    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+    try:
+        for block in cut(expand(settings.test, scratch), BLOCK_BYTES):
+            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+            yield reader.read(data, block.path, block.start)
+    finally:
+        scratch.close()
+        reader.close()

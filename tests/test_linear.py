@@ -1,0 +1,406 @@
+"""models.sparse.linear: settings, blocks at one worker, whole jobs, a9a, files, predictions."""
+
+import json
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from model_mixin import ModelContract
+from processes import Cluster
+from shards import Shards
+from test_cli import Run, call
+from test_cluster import figures_of
+from twins import linear as twin
+
+from snailps.config import RawConfig
+from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.export import read_npz
+from snailps.models.sparse.linear import Linear
+from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.predict import Predictor, texts_of
+from snailps.models.sparse.worker import TABLE
+from snailps.roles.wires import Wires
+from snailps.roles.worker import Block
+
+FEATURES = 40
+TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
+METHODS = ("sgd", "adagrad", "ftrl")
+
+
+def planted(n, seed, loss="logistic"):
+    """Lines whose labels follow planted weights, features 1 to 40, 5 a line."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(n):
+        keys = np.sort(rng.choice(FEATURES, 5, replace=False))
+        score = TRUE[keys].sum()
+        label = {
+            "logistic": int(rng.random() < 1 / (1 + np.exp(-score))),
+            "squared": round(score + rng.normal(0, 0.1), 4),
+            "multinomial": int(np.digitize(score, [-1.5, 1.5])),
+        }[loss]
+        made.append(" ".join([str(label), *(f"{key + 1}:1" for key in keys)]))
+    return "\n".join(made) + "\n"
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+
+def settings_of(**values):
+    return RawConfig.from_mapping(values, "job.conf:{key}").build(LinearSettings)
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"loss": "multinomial"}, ["job.conf:loss", "classes", "at least 2"]),
+        ({"classes": 3}, ["job.conf:classes", "classes", "multinomial"]),
+        ({"format": "csv"}, ["job.conf:format", "columns"]),
+        ({"columns": "a:what"}, ["job.conf:columns", "a"]),
+        ({"formats": "npz, doc"}, ["job.conf:formats", "doc"]),
+        ({"class_weights": "1, -2"}, ["job.conf:class_weights", "-2"]),
+        ({"class_weights": "1, x"}, ["class_weights", "x"]),
+        (
+            {"format": "csv", "columns": "y:label, a:categorical", "formats": "liblinear"},
+            ["formats", "hash_bits"],
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(values, parts):
+    with pytest.raises(ConfigError) as refused:
+        settings_of(**values)
+    for part in parts:
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [({"optimizer": "add"}, "optimizer: add"), ({"optimizer": "sgd", "l1": 1.0}, "l1: 1")],
+)
+def test_check_of_optimizer_that_does_not_fit_refuses(values, said):
+    with pytest.raises(ConfigError, match=said):
+        Linear.check(replace(LinearSettings(), **values))
+
+
+def test_check_of_missing_test_file_refuses():
+    with pytest.raises(DataError, match=r"test: not found: no/such\.svm"):
+        Linear.check(LinearSettings(test=("no/such.svm",)))
+
+
+# --- one worker, block by block ----------------------------------------------------------------
+
+
+@pytest.fixture
+def make():
+    """Makes models that are connected to shards."""
+    with Shards(2) as shards:
+        made = []
+
+        def make(settings, threads=1, workers=1):
+            model = Linear(settings, threads)
+            (table,) = model.tables()
+            shards.declare(table, len(made) + 1)
+            client = shards.client(incarnation=len(made) + 1)
+            model._connect(client, Wires(client, shards.route), {TABLE: (len(made) + 1, table)})
+            model.workers = workers
+            model.setup()
+            made.append(model)
+            return model
+
+        yield make
+        for model in made:
+            model.finish()
+
+
+def block_of(text, number=0, progress=(0.0, 0.1)):
+    data = text.encode()
+    return Block(number, "text", 0, len(data), 0, 7, progress, lambda: data)
+
+
+def train_all(model, texts):
+    """Trains block by block, each prepared while the one before it trains, as a worker does."""
+    blocks = [block_of(text, number) for number, text in enumerate(texts)]
+    blocks[0].prepared = model.prepare(blocks[0])
+    results, prepared = [], 1
+    for number, block in enumerate(blocks):
+        for following in blocks[prepared : number + 1 + model.prefetch]:
+            following.prepared = model.prepare(following)
+            prepared += 1
+        results.append(model.train(block))
+    model._settle(0)
+    return results
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+@pytest.mark.parametrize("method", ["adagrad", "ftrl"])
+def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, prefetch):
+    text = planted(900, 1)
+    rows = text.splitlines(keepends=True)
+    settings = LinearSettings(optimizer=method, l2=0.01)
+    model = make(settings)
+    model.prefetch = prefetch
+    results = train_all(model, ["".join(rows[at : at + 100]) for at in range(0, 900, 100)])
+    batch = model._reader.read(text.encode())
+    start = np.zeros((len(batch.keys), 1 + {"adagrad": 1, "ftrl": 2}[method]), np.float32)
+    want, loss, _ = twin.train_linear(
+        start, batch.ptr, batch.places, batch.values, batch.labels, batch.weights,
+        outputs=1, loss=0, method={"adagrad": 2, "ftrl": 4}[method], bias=batch.bias,
+        lr_start=0.1, lr_stop=0.1, eps=1e-8, l1=0.0, l2=0.01, beta=1.0, first=0, last=900,
+    )  # fmt: skip
+    got = model.pull(TABLE, batch.keys, state=True)
+    np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-3)
+    assert sum(result["loss"] for result in results) == pytest.approx(loss, rel=1e-3)
+    assert sum(result["units"] for result in results) == 900
+
+
+def test_model_with_sgd_falls_to_rate_zero(make):
+    model = make(LinearSettings(optimizer="sgd", lr=0.5))
+    block = block_of(planted(20, 1), progress=(0.5, 1.0))
+    block.prepared = model.prepare(block)
+    assert model.train(block)["lr"] == pytest.approx(0, abs=1e-6)
+
+
+def test_model_of_block_without_examples_counts_nothing(make):
+    model = make(LinearSettings(format="libsvm"))
+    block = block_of("# nothing\n\n")
+    block.prepared = model.prepare(block)
+    assert model.train(block) == {"units": 0.0, "lr": 0.1, "bad_lines": 0.0}
+
+
+def test_model_with_class_weights_leans_to_the_heavy_class(make):
+    text = planted(600, 2)
+    found = []
+    for weights in ((), ("1", "5")):
+        model = make(LinearSettings(class_weights=weights))
+        train_all(model, [text])
+        bias = model.pull(TABLE, np.array([BIAS_KEY], np.uint64))
+        found.append(float(bias[0, 0]))
+    assert found[1] > found[0] + 0.3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_differences_of_one_of_several_workers_are_no_larger(make, method):
+    rows = []
+    for workers in (1, 4):
+        model = make(LinearSettings(optimizer=method), workers=workers)
+        train_all(model, [planted(500, 3)])
+        keys = np.array([*range(1, FEATURES + 1), BIAS_KEY], np.uint64)
+        rows.append(np.abs(model.pull(TABLE, keys)[:, 0]))
+    assert (rows[1] <= rows[0] + 1e-6).all()
+    assert (rows[1] > 0).all()
+
+
+def test_survey_of_blocks_admits_what_came_often_enough(make):
+    settings = LinearSettings(min_count=3, expected_features=1000, format="libsvm")
+    surveyor = Linear.surveyor(settings)
+    model = make(settings)
+    for text in ("1 5:1 6:1\n0 5:1\n", "1 5:1 7:1\n"):
+        surveyor.add(model.survey(block_of(text)))
+    model.summary = surveyor.result()
+    model.setup()
+    prepared = model.prepare(block_of("1 5:1 6:1 7:1 8:1\n"))
+    assert prepared.batch.keys.tolist() == [5, BIAS_KEY]
+    prepared.pull.wait()
+
+
+def test_survey_with_part_that_is_none_refuses():
+    with pytest.raises(DataError, match="10 bytes"):
+        Linear.surveyor(LinearSettings(min_count=2, expected_features=10)).add(b"x" * 10)
+
+
+# --- whole jobs --------------------------------------------------------------------------------
+
+
+class TestLogisticModel(ModelContract):
+    """Logistic regression comes near the planted weights."""
+
+    job: ClassVar = {
+        "worker_class": "snailps.models.sparse.linear:Linear",
+        "test": "test.svm",
+        "epochs": 4,
+        "lr": 0.3,
+        "optimizer": "ftrl",
+    }
+    units = 4000
+    results = ("out.npz",)
+    optimizers = ("sgd", "adagrad")
+    tables = (TABLE,)
+
+    @staticmethod
+    def write_input(folder):
+        (folder / "input").write_text(planted(4000, 1))
+        (folder / "test.svm").write_text(planted(1000, 2))
+
+    def check_learnt(self, folder, figures):
+        best = 0.42  # of the planted weights themselves, about
+        assert figures["test"]["examples"] == 1000
+        assert figures["test"]["log_loss"] < best + 0.03
+        assert figures["test"]["auc"] > 0.85
+        assert figures["test"]["calibration"] == pytest.approx(1, abs=0.1)
+        saved = read_npz(folder / "out.npz")
+        weights = saved.rows_of(np.arange(1, FEATURES + 1, dtype=np.uint64))[:, 0]
+        assert np.corrcoef(weights, TRUE)[0, 1] > 0.97
+
+
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_other_losses_on_cluster_learn(tmp_path, loss):
+    (tmp_path / "input").write_text(planted(4000, 1, loss))
+    (tmp_path / "test.svm").write_text(planted(500, 2, loss))
+    job = {**TestLogisticModel.job, "input": "input", "output": "out", "loss": loss}
+    if loss == "multinomial":
+        job["classes"] = 3
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0], master.stderr
+    test = figures_of(master)["test"]
+    if loss == "squared":
+        assert test["rmse"] < 0.2  # the noise has 0.1, the labels 3.4
+    else:
+        assert test["accuracy"] > 0.9
+    figures = Predictor(tmp_path / "out.npz").judge(texts_of([str(tmp_path / "test.svm")]))
+    assert figures == pytest.approx(test, rel=1e-5)
+
+
+def test_job_with_min_count_and_bad_lines_counts_and_leaves_out(tmp_path):
+    text = planted(1000, 1) + "1 77:1\nnonsense here\n"
+    (tmp_path / "input").write_text(text)
+    job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
+    job |= {"min_count": 2, "expected_features": 1000, "on_bad_line": "skip", "format": "libsvm"}
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * 4, master.stderr
+    figures = figures_of(master)
+    assert figures["bad_lines"] == 1
+    assert figures["examples"] == 4 * 1001
+    assert figures["survey_s"] > 0
+    saved = read_npz(tmp_path / "out.npz")
+    assert 77 not in saved.keys.tolist()
+    assert figures["features"] == FEATURES
+
+
+def test_job_with_expiry_deletes_rows_not_touched_for_long(tmp_path):
+    early = "".join(f"1 {1000 + i}:1 1:1\n" for i in range(200))
+    (tmp_path / "input").write_text(early + planted(12_000, 1))
+    job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
+    job |= {"epochs": 1, "expire_after": 0.001, "block_bytes": 4000}  # 1,000 examples
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * 3, master.stderr
+    figures = figures_of(master)
+    assert figures["expired"] == 200
+    keys = read_npz(tmp_path / "out.npz").keys.tolist()
+    assert keys == [*range(1, FEATURES + 1), BIAS_KEY]
+
+
+def test_job_with_malformed_line_ends_naming_it(tmp_path):
+    (tmp_path / "input").write_text(planted(2000, 1) + "1 3:x\n" + planted(10, 1))
+    job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        assert cluster.codes()[0] == 1
+        assert any("line 2001, column 5" in error for error in master.errors), master.stderr
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a model that `snailps train logistic` made, and its figures."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "a.svm").write_text(planted(2000, 1))
+    (folder / "b.svm").write_text(planted(2000, 3))
+    (folder / "test.svm").write_text(planted(500, 2))
+    options = ["--train", "a.svm", "b.svm", "--test", "test.svm", "--output", "out"]
+    options += ["--epochs", "2", "--formats", "npz,liblinear", "--json"]
+    with Run(folder, "train", "logistic", *options) as run:
+        assert run.wait() == 0, run.stderr
+        return folder, json.loads(run.stdout)
+
+
+def test_train_logistic_of_several_files_tells_test_figures(trained):
+    _, figures = trained
+    assert figures["examples"] == 8000
+    assert figures["test"]["examples"] == 500
+    assert len(figures["test"]["reliability"]) == 10
+    assert figures["files"] == ["out.npz", "out.liblinear"]
+
+
+def test_predict_of_examples_prints_a_probability_a_line(trained, monkeypatch, capsys):
+    folder, figures = trained
+    path = str(folder / "test.svm")
+    code, out, _ = call(monkeypatch, capsys, "predict", str(folder / "out.npz"), path)
+    assert code == 0
+    said = np.array([float(line) for line in out.splitlines()])
+    labels = np.array([float(line.split()[0]) for line in open(path)])  # noqa: SIM115
+    loss = -np.log(np.where(labels > 0, said, 1 - said)).mean()
+    assert loss == pytest.approx(figures["test"]["log_loss"], rel=1e-4)
+
+
+def test_predict_with_metrics_tells_the_figures_of_training(trained, monkeypatch, capsys):
+    folder, figures = trained
+    arguments = ["predict", str(folder / "out.npz"), str(folder / "test.svm"), "--metrics"]
+    code, out, _ = call(monkeypatch, capsys, *arguments, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)
+    code, out, _ = call(monkeypatch, capsys, *arguments)
+    assert f"auc\t{told['auc']:.6f}\n" in out
+
+
+def test_liblinear_text_has_the_weights_of_the_npz(trained):
+    folder, _ = trained
+    lines = (folder / "out.liblinear").read_text().splitlines()
+    assert lines[:6] == [
+        "solver_type L2R_LR", "nr_class 2", "label 1 -1", f"nr_feature {FEATURES}", "bias 1", "w",
+    ]  # fmt: skip
+    weights = np.array([float(line) for line in lines[6:]], np.float32)
+    saved = read_npz(folder / "out.npz")
+    assert saved.keys.tolist() == [*range(1, FEATURES + 1), BIAS_KEY]
+    np.testing.assert_array_equal(weights, saved.rows[:, 0])
+
+
+def test_read_npz_of_other_file_refuses(tmp_path):
+    for content in (b"", b"PK nothing", None):
+        path = tmp_path / "model.npz"
+        path.write_bytes(content or b"")
+        if content is None:
+            np.savez(path, keys=np.zeros(1), rows=np.zeros(1))
+        with pytest.raises(ModelFileError, match=r"model\.npz"):
+            read_npz(path)
+
+
+def test_read_npz_that_names_a_class_of_a_stranger_refuses(trained, tmp_path):
+    folder, _ = trained
+    with np.load(folder / "out.npz") as file:
+        arrays = dict(file)
+    about = json.loads(arrays["about"].tobytes())
+    about["settings"]["worker_class"] = "stranger:Model"
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    np.savez(tmp_path / "model.npz", **arrays)
+    with pytest.raises(ModelFileError, match="stranger"):
+        read_npz(tmp_path / "model.npz")
+
+
+# --- real data ---------------------------------------------------------------------------------
+
+SKLEARN_LOG_LOSS, SKLEARN_AUC = 0.324065, 0.902217
+"""scikit-learn's LogisticRegression(max_iter=2000, tol=1e-8) on a9a, judged on a9a.t."""
+
+
+@pytest.mark.parametrize(
+    ("workers", "method"), [(1, "auto"), (2, "auto"), (4, "auto"), (1, "adagrad"), (1, "sgd")]
+)
+def test_a9a_with_defaults_equals_converged_solver(tmp_path, data_dir, workers, method):
+    a9a = data_dir / "a9a"
+    options = ["--train", str(a9a / "a9a"), "--test", str(a9a / "a9a.t"), "--json"]
+    options += ["--workers", str(workers), "--optimizer", method]
+    with Run(tmp_path, "train", "logistic", *options) as run:
+        assert run.wait() == 0, run.stderr
+        test = json.loads(run.stdout)["test"]
+    assert test["log_loss"] == pytest.approx(SKLEARN_LOG_LOSS, abs=0.002)
+    assert test["auc"] == pytest.approx(SKLEARN_AUC, abs=0.002)
+    assert test["calibration"] == pytest.approx(1, abs=0.03)

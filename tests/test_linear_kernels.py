@@ -1,0 +1,196 @@
+"""kernels.train_linear, linear_scores, ftrl_weights against their NumPy twins, in every build."""
+
+import threading
+
+import numpy as np
+import pytest
+from twins import linear as twin
+from twins.linear import ADAGRAD, FTRL, LOGISTIC, MULTINOMIAL, SGD, SQUARED
+
+from snailps import kernels
+
+builds = pytest.mark.parametrize("build", kernels.builds_available())
+methods = pytest.mark.parametrize("method", [SGD, ADAGRAD, FTRL])
+STATES = {SGD: 0, ADAGRAD: 1, FTRL: 2}
+SETTINGS = {"lr_start": 0.2, "lr_stop": 0.2, "eps": 1e-8, "l1": 0.0, "l2": 0.0, "beta": 1.0}
+NONE = np.zeros(0, np.float32)
+
+
+class Toy:
+    """Random examples, some without features, some with a feature twice."""
+
+    def __init__(self, n=200, features=30, method=FTRL, loss=LOGISTIC, classes=1, seed=3):
+        rng = np.random.default_rng(seed)
+        self.features = features
+        sizes = rng.integers(0, 9, n)
+        self.ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.places = rng.integers(0, features, sizes.sum()).astype(np.int32)
+        self.values = rng.normal(0, 1, sizes.sum()).astype(np.float32)
+        draws = {
+            LOGISTIC: rng.choice([-1.0, 1.0], n),
+            SQUARED: rng.normal(0, 1, n),
+            MULTINOMIAL: rng.integers(0, classes, n),
+        }
+        self.labels = draws[loss].astype(np.float32)
+        self.weights = rng.uniform(0, 2, n).astype(np.float32)
+        width = classes * (1 + STATES[method])
+        self.rows = np.zeros((features + 1, width), np.float32)
+        self.rows[:, :classes] = rng.normal(0, 0.1, (features + 1, classes))
+        if method == FTRL:
+            self.rows[:, classes : 2 * classes] = -5 * self.rows[:, :classes]  # beta / lr
+        self.kind = {"outputs": classes, "loss": loss, "method": method, "bias": features}
+        self.all = {"first": 0, "last": n, "hot": 0}
+
+    def train(self, build=kernels.BUILD, weights=NONE, **changed):
+        rows = self.rows.copy()
+        done = kernels.load(build).train_linear(
+            rows, *self.examples(weights), **SETTINGS | self.kind | self.all | changed
+        )
+        return rows, *done
+
+    def twin(self, weights=NONE, **changed):
+        return twin.train_linear(
+            self.rows, *self.examples(weights), **SETTINGS | self.kind | self.all | changed
+        )
+
+    def examples(self, weights):
+        return self.ptr, self.places, self.values, self.labels, weights
+
+
+def assert_close(got, want):
+    np.testing.assert_allclose(got[0], want[0], atol=2e-4, rtol=2e-4)
+    assert got[1] == pytest.approx(want[1], rel=1e-4)
+    assert got[2] == pytest.approx(want[2], rel=1e-6)
+
+
+@builds
+@methods
+@pytest.mark.parametrize(("loss", "classes"), [(LOGISTIC, 1), (SQUARED, 1), (MULTINOMIAL, 4)])
+def test_train_linear_with_every_method_and_loss_equals_twin(build, method, loss, classes):
+    toy = Toy(method=method, loss=loss, classes=classes)
+    changes = {"l2": 0.01, "lr_start": 0.1, "lr_stop": 0.1}
+    if method == FTRL:
+        changes |= {"l1": 0.3, "lr_start": 0.2, "lr_stop": 0.2}
+    assert_close(toy.train(build, **changes), toy.twin(**changes))
+
+
+@methods
+def test_train_linear_with_weights_and_without_bias_equals_twin(method):
+    toy = Toy(method=method)
+    assert_close(toy.train(weights=toy.weights, bias=-1), toy.twin(toy.weights, bias=-1))
+
+
+def test_train_linear_with_falling_rate_equals_twin():
+    toy = Toy(method=SGD)
+    changes = {"lr_start": 0.3, "lr_stop": 0.001}
+    assert_close(toy.train(**changes), toy.twin(**changes))
+
+
+@methods
+def test_train_linear_of_part_leaves_rows_of_others_alone(method):
+    toy = Toy(method=method)
+    got = toy.train(first=50, last=60)
+    assert_close(got, toy.twin(first=50, last=60))
+    used = np.append(toy.places[toy.ptr[50] : toy.ptr[60]], toy.features)
+    others = np.setdiff1d(np.arange(toy.features + 1), used)
+    np.testing.assert_array_equal(got[0][others], toy.rows[others])
+
+
+@methods
+@pytest.mark.parametrize("hot", [1, 7, 31])
+def test_train_linear_with_hot_rows_alone_equals_training_without(method, hot):
+    toy = Toy(n=600, method=method)  # more than one exchange
+    alone, copied = toy.train(), toy.train(hot=hot)
+    assert copied[1] == pytest.approx(alone[1], rel=1e-4)
+    np.testing.assert_allclose(copied[0], alone[0], atol=2e-4, rtol=2e-4)
+
+
+@methods
+def test_train_linear_in_two_threads_comes_near_one(method):
+    toy = Toy(n=4000, method=method)
+    rows = toy.rows.copy()
+    args = SETTINGS | toy.kind
+
+    def part(first, last):
+        kernels.train_linear(rows, *toy.examples(NONE), **args, first=first, last=last, hot=8)
+
+    threads = [threading.Thread(target=part, args=span) for span in ((0, 2000), (2000, 4000))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone, _, _ = toy.train()
+    assert np.isfinite(rows).all()
+    assert np.abs(rows[:, 0] - alone[:, 0]).max() < 0.5
+    if method == FTRL:  # sums of squared gradients are the same ones, whoever adds them
+        assert rows[:, 2].sum() == pytest.approx(alone[:, 2].sum(), rel=0.1)
+
+
+def test_train_linear_with_huge_scores_stays_finite():
+    toy = Toy(method=SGD)
+    toy.rows[:, 0] = 1e6
+    rows, loss, _ = toy.train()
+    assert np.isfinite(rows).all()
+    assert np.isfinite(loss)
+
+
+@builds
+@pytest.mark.parametrize("outputs", [1, 5])
+def test_linear_scores_of_wide_rows_equal_twin(build, outputs):
+    toy = Toy(loss=MULTINOMIAL, classes=5)
+    got = kernels.load(build).linear_scores(
+        toy.rows, toy.ptr, toy.places, toy.values, outputs=outputs, bias=toy.features
+    )
+    want = twin.scores(toy.rows, outputs, toy.ptr, toy.places, toy.values, toy.features)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_ftrl_weights_of_trained_rows_are_those_it_has():
+    toy = Toy()
+    trained, _, _ = toy.train(l1=0.2, l2=0.5)
+    rows = trained.copy()
+    rows[:, 0] = 99
+    kernels.ftrl_weights(rows, outputs=1, lr=0.2, l1=0.2, l2=0.5, beta=1.0)
+    used = np.unique(np.append(toy.places, toy.features))
+    np.testing.assert_allclose(rows[used], trained[used], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"method": 3}, "method must be"),
+        ({"loss": 5}, "loss must be"),
+        ({"outputs": 2}, "outputs must be 1"),
+        ({"bias": 31}, "bias must be"),
+        ({"first": 5, "last": 500}, "examples 5..499"),
+        ({"hot": 32}, "hot must be"),
+        ({"lr_start": 0.0}, "rates must be above 0"),
+        ({"l1": -1.0}, "at least 0"),
+        ({"method": SGD}, "columns"),
+    ],
+)
+def test_train_linear_with_wrong_argument_refuses(changed, said):
+    with pytest.raises(ValueError, match=said):
+        Toy().train(**changed)
+
+
+def test_train_linear_with_place_outside_of_rows_refuses():
+    toy = Toy()
+    toy.places[3] = toy.features + 1
+    with pytest.raises(ValueError, match="places must lie in"):
+        toy.train()
+
+
+def test_train_linear_with_label_that_is_no_class_refuses():
+    toy = Toy(loss=MULTINOMIAL, classes=3)
+    toy.labels[7] = 3
+    with pytest.raises(ValueError, match="class numbers 0 to 2"):
+        toy.train()
+    toy.labels[7] = np.nan
+    with pytest.raises(ValueError, match="class numbers"):
+        toy.train()
+
+
+def test_ftrl_weights_of_rows_of_other_width_refuses():
+    with pytest.raises(ValueError, match="6 columns"):
+        kernels.ftrl_weights(np.zeros((2, 3), np.float32), outputs=2, lr=1, l1=0, l2=0, beta=1)

@@ -1,0 +1,531 @@
+"""Products at the shards: FORWARD and BACKWARD over real sockets, against NumPy."""
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from products import Reference, batch
+from shards import (
+    ADAGRAD,
+    ADAM,
+    ADD,
+    AVERAGE,
+    FTRL,
+    JOB,
+    LIMIT_S,
+    SGD,
+    UNIFORM,
+    ZEROS,
+    Shards,
+)  # fmt: skip
+
+from snailps.errors import ConnectionLost, MisuseError, RemoteError
+from snailps.kernels import WIRE_TYPES
+from snailps.transport._client import Client
+from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+
+HYPER = (0.1, 1e-6, 0.9, 0.999, 0.001, 0.01, 1.0)
+STATE = {ADD: 0, SGD: 0, ADAGRAD: 1, ADAM: 2, FTRL: 2}
+
+
+def rng(seed=1):
+    return np.random.default_rng(seed)
+
+
+def rows_of(client, columns, dim):
+    return client.pull(1, np.arange(columns, dtype=np.uint64), np.empty((columns, dim), np.float32))
+
+
+def close(got, wanted, bound=1e-4):
+    """Largest difference, as a share of the largest value."""
+    assert got.shape == wanted.shape
+    return float(np.abs(got - wanted).max(initial=0)) <= bound * np.abs(wanted).max(initial=1e-9)
+
+
+def train(client, data, dim, reference, wire=0, keep_dz=None, cut=None):
+    """Some batches forth and back, each compared with the reference; dL/dZ is Z and some noise."""
+    for number, (ptr, keys, values) in enumerate(data):
+        forward = client.forward_async(1, ptr, keys, values, dim, wire)
+        if cut is not None:
+            cut(number, 0)
+        z = forward.wait()
+        wanted = reference.forward(ptr, keys, values)
+        assert close(z, wanted, 1e-4 if wire == 0 else 2e-2)
+        dz = (wanted + rng(number).normal(size=wanted.shape)).astype(np.float32)
+        back = client.backward_async(forward, dz, wire)
+        if cut is not None:
+            cut(number, 1)
+        back.wait()
+        reference.backward(ptr, keys, values, dz.astype(np.float64))
+
+
+@pytest.mark.parametrize("access", [ADD, SGD, ADAGRAD, ADAM, FTRL])
+@pytest.mark.parametrize(("shards", "dim"), [(1, 1), (2, 7), (3, 50)])
+def test_batches_forth_and_back_are_as_the_reference(access, shards, dim):
+    columns = 300
+    reference = Reference(columns, dim, access, HYPER, state=STATE[access])
+    with Shards(shards) as cluster:
+        cluster.add_table(1, dim, access, UNIFORM, 0.1, 5, hyper=HYPER)
+        client = cluster.client()
+        if access == FTRL:  # its z begins so that the first weights come of it
+            keys = np.arange(columns, dtype=np.uint64)
+            whole = client.pull(1, keys, np.empty((columns, 3 * dim), np.float32), True)
+            reference.rows[:] = whole
+        data = [batch(rng(n), 37, columns, 6, ones=n == 2) for n in range(4)]
+        train(client, data, dim, reference)
+        assert close(rows_of(client, columns, dim), reference.rows[:, :dim], 1e-3)
+        assert cluster.stats("rows_stepped") == sum(len(np.unique(keys)) for _, keys, _ in data)
+
+
+def test_batch_of_many_parts_is_as_the_reference():
+    reference = Reference(5000, 400, ADAGRAD, HYPER, state=1)
+    with Shards(2) as cluster:
+        cluster.add_table(1, 400, ADAGRAD, UNIFORM, 0.1, 5, hyper=HYPER)
+        client = cluster.client()
+        train(client, [batch(rng(n), 300, 5000, 60) for n in range(2)], 400, reference)
+        assert close(rows_of(client, 5000, 400), reference.rows[:, :400], 1e-3)
+        assert cluster.stats("products") > 20
+
+
+@pytest.mark.parametrize("wire", [name for name in WIRE_TYPES if name != "float32"])
+def test_narrow_wire_types_round_and_no_more(wire):
+    reference = Reference(200, 20, SGD, HYPER)
+    with Shards(2) as cluster:
+        cluster.add_table(1, 20, SGD, UNIFORM, 0.1, 5, hyper=HYPER)
+        client = cluster.client()
+        train(client, [batch(rng(), 50, 200, 8)], 20, reference, WIRE_TYPES[wire])
+        assert close(rows_of(client, 200, 20), reference.rows, 2e-2)
+
+
+def test_small_gradients_survive_float16():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 2, ADD, ZEROS)
+        client = cluster.client()
+        one = np.array([0, 1]), np.array([5], np.uint64), None
+        forward = client.forward_async(1, *one, 2, WIRE_TYPES["float16"])
+        forward.wait()
+        dz = np.array([[3e-12, -1e-12]], np.float32)
+        client.backward_async(forward, dz, WIRE_TYPES["float16"]).wait()
+        rows = client.pull(1, one[1], np.empty((1, 2), np.float32))
+        assert np.allclose(rows, dz, rtol=1e-3, atol=0)
+
+
+def test_rows_never_pushed_count_as_first_value_and_stay_unborn():
+    with Shards(2) as cluster:
+        cluster.add_table(1, 8, SGD, UNIFORM, 0.1, 5, 0.1)
+        client = cluster.client()
+        ptr, keys, values = batch(rng(), 20, 1 << 40, 5)
+        z = client.forward_async(1, ptr, keys, values, 8, keep=False).wait()
+        rows = client.pull(1, keys, np.empty((len(keys), 8), np.float32))
+        of = np.repeat(np.arange(20), np.diff(ptr))
+        wanted = np.zeros((20, 8))
+        np.add.at(wanted, of, values[:, None] * rows)
+        assert close(z, wanted, 1e-5)
+        assert cluster.stats("rows") == 0
+
+
+def test_batch_without_entries_or_examples_is_zeros():
+    with Shards(2) as cluster:
+        cluster.add_table(1, 3, SGD, UNIFORM, 0.1, 5, 0.1)
+        client = cluster.client()
+        nothing = np.empty(0, np.uint64)
+        for examples in (0, 4):
+            forward = client.forward_async(1, np.zeros(examples + 1, np.int64), nothing, None, 3)
+            assert np.array_equal(forward.wait(), np.zeros((examples, 3)))
+            client.backward_async(forward, np.ones((examples, 3), np.float32)).wait()
+        assert cluster.stats("rows") == 0
+
+
+def test_products_of_a_batch_are_added_in_one_order():
+    """Whatever shard answers first: the same Z to the bit, and again by a client of its own."""
+    with Shards(3) as cluster:
+        cluster.add_table(1, 16, SGD, UNIFORM, 0.1, 5, 0.1)
+        data = batch(rng(), 200, 1000, 20)
+        z = [cluster.client(n).forward_async(1, *data, 16).wait().copy() for n in range(1, 6)]
+        assert all(np.array_equal(one, z[0]) for one in z)
+
+
+def test_batch_in_flight_lacks_the_one_before_and_no_other():
+    """Two under way: the second's product is computed before the first's gradient arrives."""
+    reference = Reference(100, 4, SGD, HYPER)
+    with Shards(2) as cluster:
+        cluster.add_table(1, 4, SGD, UNIFORM, 0.1, 5, hyper=HYPER)
+        client = cluster.client()
+        data = [batch(rng(n), 30, 100, 5) for n in range(6)]
+        under_way = [(client.forward_async(1, *data[0], 4), reference.forward(*data[0]))]
+        for number in range(len(data)):
+            if number + 1 < len(data):
+                coming = data[number + 1]
+                under_way.append((client.forward_async(1, *coming, 4), reference.forward(*coming)))
+            forward, wanted = under_way.pop(0)
+            assert close(forward.wait(), wanted)
+            client.backward_async(forward, wanted.astype(np.float32))
+            reference.backward(*data[number], wanted)
+        client.flush()
+        assert close(rows_of(client, 100, 4), reference.rows)
+
+
+def test_pushes_and_batches_keep_their_order():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 1, ADD, ZEROS)
+        client = cluster.client()
+        key, one = np.array([7], np.uint64), np.ones((1, 1), np.float32)
+        ptr = np.array([0, 1])
+        for turn in range(5):
+            client.push_async(1, key, one)
+            forward = client.forward_async(1, ptr, key, None, 1)
+            assert forward.wait()[0, 0] == 11 * turn + 1
+            client.backward_async(forward, 10 * one)
+        assert client.pull(1, key, np.empty((1, 1), np.float32))[0, 0] == 55
+
+
+# --- what is sent again --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_cuts_in_the_middle_of_batches_lose_and_repeat_nothing(shards):
+    reference = Reference(400, 64, ADAGRAD, HYPER, state=1)
+    with Shards(shards) as cluster:
+        cluster.add_table(1, 64, ADAGRAD, UNIFORM, 0.1, 5, hyper=HYPER)
+        client = cluster.client()
+
+        def cut(number, back):
+            if number % 2 == back:
+                client.cut(number % shards)
+
+        data = [batch(rng(n), 600, 400, 20) for n in range(8)]
+        train(client, data, 64, reference, cut=cut)
+        assert client.counters()["reconnects"] > 0
+        assert close(rows_of(client, 400, 64), reference.rows[:, :64], 1e-3)
+
+
+def test_many_cuts_with_other_pushes_in_between_keep_sums_exact():
+    """Whole numbers: every batch and every push counts exactly once, or the sum tells."""
+    with Shards(2) as cluster:
+        cluster.add_table(1, 64, ADD, ZEROS)
+        client = cluster.client()
+        keys = np.arange(500, dtype=np.uint64)
+        ptr = np.arange(0, 501, dtype=np.int64)
+        ones = np.ones((500, 64), np.float32)
+        turns = 25
+        for turn in range(turns):
+            forward = client.forward_async(1, ptr, keys, None, 64)
+            forward.wait()
+            client.backward_async(forward, ones)
+            client.push_async(1, keys, 10 * ones)
+            client.cut(turn % 2)
+            if turn % 3 == 0:
+                client.pull(1, keys[:1], np.empty((1, 64), np.float32))
+                client.cut((turn + 1) % 2)
+        client.flush()
+        assert np.array_equal(rows_of(client, 500, 64), 11 * turns * ones)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_shard_that_forgets_a_batch_gets_it_again(answered):
+    """Forgotten between forward and backward, or between two parts of a backward."""
+    reference = Reference(300, 400, SGD, HYPER)
+    with Shards(2) as cluster:
+        cluster.add_table(1, 400, SGD, UNIFORM, 0.1, 5, hyper=HYPER)
+        client = cluster.client()
+
+        def forget(number, back):
+            if back == answered:
+                for thread in cluster.threads:
+                    thread.forget_batches()
+
+        data = [batch(rng(n), 500, 300, 10) for n in range(4)]
+        train(client, data, 400, reference, cut=forget)
+        for thread in cluster.threads:
+            thread.forget_batches()
+        last = client.forward_async(1, *data[0], 400)
+        dz = last.wait().copy()
+        wanted = reference.forward(*data[0])
+        for thread in cluster.threads:
+            thread.forget_batches()
+        client.backward_async(last, dz).wait()
+        reference.backward(*data[0], wanted)
+        assert close(rows_of(client, 300, 400), reference.rows, 1e-3)
+        assert cluster.stats("batches_unknown") >= 2
+        assert client.counters()["batches_forgotten"] >= 2
+
+
+def test_forgetting_does_not_let_later_pushes_overtake():
+    """A push behind the refused batch must not raise the marks that the batch is judged by."""
+    with Shards(1) as cluster:
+        cluster.add_table(1, 1, ADD, ZEROS)
+        client = cluster.client()
+        key, one = np.array([7], np.uint64), np.ones((1, 1), np.float32)
+        for turn in range(20):
+            forward = client.forward_async(1, np.array([0, 1]), key, None, 1)
+            forward.wait()
+            cluster.threads[0].forget_batches()
+            client.backward_async(forward, one)
+            for _ in range(5):
+                client.push_async(1, key, 10 * one)
+            client.flush()
+            assert client.pull(1, key, np.empty((1, 1), np.float32))[0, 0] == 51 * (turn + 1)
+        assert client.counters()["reconnects"] == 20
+
+
+def test_ninth_batch_under_way_takes_the_place_of_the_first_and_none_is_lost():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 1, ADD, ZEROS)
+        client = cluster.client()
+        key = np.array([7], np.uint64)
+        under_way = [client.forward_async(1, np.array([0, 1]), key, None, 1) for _ in range(10)]
+        for forward in under_way:
+            forward.wait()
+        for forward in under_way:
+            client.backward_async(forward, np.ones((1, 1), np.float32))
+        client.flush()
+        assert client.pull(1, key, np.empty((1, 1), np.float32))[0, 0] == 10
+        assert client.counters()["batches_forgotten"] > 0
+
+
+class Scripted:
+    """A shard played by the test: it sees each frame of the client and answers as it likes."""
+
+    def __init__(self, dim=400):
+        self.dim, self.life = dim, 0
+        self.pairs = [socket.socketpair() for _ in range(3)]
+        for _, theirs in self.pairs:
+            theirs.settimeout(LIMIT_S)
+        self.client = Client(self.connect, ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
+        self.client.start()
+        self.begin()
+
+    def connect(self, shard):
+        return self.pairs[self.life][0].detach()
+
+    def begin(self):
+        """Listens to the connection made last."""
+        self.sock, self.decoder, self.frames = self.pairs[self.life][1], FrameDecoder(), []
+
+    def drop(self):
+        """Loses the connection; the client makes the next one."""
+        old = self.sock
+        self.life += 1
+        self.begin()
+        old.close()
+
+    def take(self, count):
+        """The next frames: (kind, request, seq, first, count, options)."""
+        while len(self.frames) < count:
+            self.frames += self.decoder.feed(self.sock.recv(1 << 16))
+        taken, self.frames = self.frames[:count], self.frames[count:]
+        return [self.told(frame) for frame in taken]
+
+    @staticmethod
+    def told(frame):
+        seq, batch, _, first, count, _, _, options, _, _ = struct.unpack_from(
+            "<QQIIIIIIfI", frame.body
+        )
+        assert batch == 1
+        return Kind(frame.kind).name, frame.request, seq, first, count, options & 3
+
+    def answer(self, part):
+        kind, request, _, _, count, _ = part
+        body = np.ones((count, self.dim), "<f4").tobytes() if kind == "FORWARD" else b""
+        self.sock.sendall(encode_frame(Frame(Kind(Kind[kind] + 1), body, request=request)))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.client.close()
+        for ours, theirs in self.pairs:
+            ours.close()
+            theirs.close()
+
+
+def test_new_connection_gets_a_batch_from_its_beginning_and_the_number_stays():
+    """Lost between the two parts of a backward: all of the batch again, quietly, then the part."""
+    keep, quiet = 1, 2
+    with Scripted() as shard:
+        ptr = np.arange(81, dtype=np.int64)
+        forward = shard.client.forward_async(1, ptr, np.arange(80, dtype=np.uint64), None, 400)
+        parts = shard.take(2)
+        assert [part[3:] for part in parts] == [(0, 40, keep), (40, 40, keep)]
+        shard.answer(parts[0])
+        shard.drop()  # one part is answered, one is open
+        again = shard.take(2)
+        assert again == [("FORWARD", 0, 0, 0, 40, keep | quiet), parts[1]]
+        shard.answer(parts[1])
+        assert np.array_equal(forward.wait(), np.ones((80, 400)))
+        backward = shard.client.backward_async(forward, np.ones((80, 400), np.float32))
+        first, last = shard.take(2)
+        assert [first[3:], last[3:]] == [(0, 40, 0), (40, 40, 0)]
+        shard.answer(first)
+        shard.drop()
+        again = shard.take(4)
+        assert again[:2] == [("FORWARD", 0, 0, at, 40, keep | quiet) for at in (0, 40)]
+        assert again[2] == ("BACKWARD", 0, last[2], 0, 40, 0)
+        assert again[3] == last
+        shard.answer(last)
+        backward.wait()
+
+
+def test_shard_that_always_forgets_ends_the_client_in_words():
+    refusal = b'{"code":"batch","text":"batch 1 is not known here"}'
+    with Scripted() as shard:
+        shard.pairs += [socket.socketpair() for _ in range(12)]
+        one = np.arange(2, dtype=np.int64), np.zeros(1, np.uint64), None
+        forward = shard.client.forward_async(1, *one, 400)
+        shard.answer(shard.take(1)[0])
+        forward.wait()
+        backward = shard.client.backward_async(forward, np.ones((1, 400), np.float32))
+        told = shard.take(1)[0]
+        with contextlib.suppress(TimeoutError, OSError):
+            while True:
+                before, shard.life = shard.sock, shard.life + 1  # where it will connect to next
+                before.sendall(encode_frame(Frame(Kind.ERROR, refusal, request=told[1])))
+                shard.begin()
+                shard.sock.settimeout(3.0)
+                assert shard.take(2)[1] == told
+        with pytest.raises(ConnectionLost, match="again and again without answering"):
+            backward.wait()
+
+
+# --- misuse --------------------------------------------------------------------------------------
+
+
+def test_forward_with_wrong_arrays_is_refused_in_words():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 2, ADD, ZEROS)
+        client = cluster.client()
+        ptr, keys = np.array([0, 2]), np.arange(2, dtype=np.uint64)
+        values = np.ones(2, np.float32)
+        for bad, said in [
+            ((ptr.astype(np.int32), keys, values), "ptr must be a int64"),
+            ((ptr + 1, keys, values), "ptr must begin with 0"),
+            ((np.array([0, 2, 1]), keys[:1], None), "rise"),
+            ((np.empty(0, np.int64), keys, None), "ptr"),
+            ((ptr, keys.astype(np.int64), values), "keys must be a uint64"),
+            ((ptr, keys[:1], values), "2 elements"),
+            ((ptr, keys, values[:1]), "values must be"),
+        ]:
+            with pytest.raises(MisuseError, match=said):
+                client.forward_async(1, *bad, 2)
+        many = np.zeros(65_537, np.uint64)
+        with pytest.raises(MisuseError, match="65,536 entries"):
+            client.forward_async(1, np.array([0, len(many)]), many, None, 2)
+        with pytest.raises(RemoteError, match="rows of 2 floats here"):
+            client.forward_async(1, ptr, keys, values, 3).wait()
+
+
+def test_backward_that_cannot_be_is_refused_in_words():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 2, ADD, ZEROS)
+        client = cluster.client()
+        data = np.array([0, 1]), np.array([3], np.uint64), None
+        dz = np.ones((1, 2), np.float32)
+        shown = client.forward_async(1, *data, 2, keep=False)
+        shown.wait()
+        with pytest.raises(MisuseError, match="went forward with keep"):
+            client.backward_async(shown, dz)
+        forward = client.forward_async(1, *data, 2)
+        forward.wait()
+        for bad in (dz.astype(float), dz[:, :1], np.ones((2, 2), np.float32)):
+            with pytest.raises(MisuseError, match="gradient must be"):
+                client.backward_async(forward, bad)
+        client.backward_async(forward, dz).wait()
+        with pytest.raises(MisuseError, match="has not gone back"):
+            client.backward_async(forward, dz)
+
+
+def test_access_methods_without_a_product_are_refused():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 2, AVERAGE, ZEROS)
+        client = cluster.client()
+        with pytest.raises(RemoteError, match="built-in access method other than average"):
+            client.forward_async(1, np.array([0, 1]), np.array([3], np.uint64), None, 2).wait()
+
+
+def test_batch_larger_than_a_connection_may_keep_is_refused():
+    with Shards(1) as cluster:
+        cluster.add_table(1, 4096, ADD, ZEROS)
+        client = cluster.client(timeout_s=LIMIT_S)
+        examples = (256 << 20) // (4 * 4096) + 1
+        ptr = np.zeros(examples + 1, np.int64)
+        ptr[1:] = 1
+        forward = client.forward_async(1, ptr, np.array([3], np.uint64), None, 4096)
+        with pytest.raises(RemoteError, match="does not fit"):
+            forward.wait()
+        small = client.forward_async(1, ptr[:2].copy(), np.array([3], np.uint64), None, 4096)
+        assert not small.wait().any()
+
+
+# --- a worker that dies --------------------------------------------------------------------------
+
+WORKER = """
+import sys
+import numpy as np
+from shards import JOB, LIMIT_S
+from snailps import kernels
+from snailps.transport._client import Client
+from snailps.transport.control import dial
+from snailps.transport.session import Channel, Role
+
+ports, incarnation = [int(port) for port in sys.argv[1].split(",")], int(sys.argv[2])
+
+def connect(index):
+    sock = dial(("127.0.0.1", ports[index]), Channel.DATA, Role.WORKER, whom="shard",
+                limit_s=LIMIT_S, incarnation=incarnation, job=JOB, secret=b"",
+                give_up=lambda: False)
+    sock.setblocking(False)
+    return sock.detach()
+
+owner = np.repeat(np.arange(len(ports)), 64 // len(ports)).astype(np.uint32)
+client = Client(connect, ["shard"] * len(ports), owner, 1, JOB, incarnation, LIMIT_S,
+                kernels.wire_ops())
+client.start()
+keys, ptr = np.arange(400, dtype=np.uint64), np.arange(401, dtype=np.int64)
+ones = np.ones((400, 400), np.float32)
+while True:
+    forward = client.forward_async(1, ptr, keys, None, 400)
+    coming = client.forward_async(1, ptr, keys, None, 400)
+    forward.wait()
+    client.backward_async(forward, ones).wait()
+    coming.wait()
+    client.backward_async(coming, ones).wait()
+    print("two", flush=True)
+"""
+
+
+def test_killed_worker_loses_no_step_that_was_answered_and_leaves_nothing_half_done():
+    """SIGKILL in the middle, twice: every row has the steps that were answered, or one more."""
+    with Shards(2) as cluster:
+        assert np.array_equal(cluster.route.owner, np.repeat(np.arange(2), 32))
+        cluster.add_table(1, 400, ADD, ZEROS)
+        client = cluster.client(99)
+        had = np.zeros((400, 1))
+        for life in range(2):
+            ports = ",".join(map(str, cluster.ports))
+            worker = subprocess.Popen(
+                [sys.executable, "-c", WORKER, ports, str(life + 1)],
+                stdout=subprocess.PIPE, cwd=Path(__file__).parent,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            )  # fmt: skip
+            try:
+                for _ in range(3):
+                    assert worker.stdout.readline() == b"two\n"
+            finally:
+                worker.kill()
+                answered = worker.stdout.read().count(b"two")
+                worker.wait(LIMIT_S)
+                worker.stdout.close()
+            cluster.until("connections", lambda n: n == 2)  # this test's own client
+            rows = rows_of(client, 400, 400)
+            steps = rows[:, :1] - had
+            assert (rows == rows[:, :1]).all()  # a row is stepped as a whole
+            assert len(np.unique(steps)) <= 2  # at most: one shard had the last batch, one not
+            assert steps.min() >= 2 * (3 + answered)
+            assert steps.max() <= 2 * (3 + answered) + 2
+            had = rows[:, :1].copy()

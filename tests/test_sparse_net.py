@@ -1,0 +1,306 @@
+"""Networks with a sparse first layer: gradients, both ways of the first layer, against NumPy."""
+
+import logging
+
+import numpy as np
+import pytest
+from products import ReferenceNet, batch, libsvm
+from shards import Shards
+
+from snailps.data.examples import KeyNumbers
+from snailps.errors import ConfigError, DataError
+from snailps.models.sparse.dense import Layers
+from snailps.models.sparse.first_layer import (
+    Entries,
+    bytes_at_servers,
+    bytes_at_worker,
+)  # fmt: skip
+from snailps.models.sparse.net import TABLE, Net, NetSettings
+from snailps.roles.tables import Tensor
+from snailps.roles.wires import Wires
+from snailps.roles.worker import Block
+
+COLUMNS = 400
+ACCESS = {"sgd": 1, "adagrad": 2, "adam": 3}
+
+
+def labels_of(ptr, loss, seed=3):
+    rng, m = np.random.default_rng(seed), len(ptr) - 1
+    if loss == "squared":
+        return rng.normal(size=m).astype(np.float32)
+    return rng.integers(0, 4 if loss == "multinomial" else 2, m).astype(np.float32)
+
+
+# --- the dense layers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "multinomial"])
+@pytest.mark.parametrize("hidden", [(7,), (7, 5), (6, 5, 4)])
+def test_gradients_are_those_of_the_loss(loss, activation, hidden):
+    """Every parameter and every Z, by differences in float64."""
+    rng = np.random.default_rng(5)
+    layers = Layers((*hidden, 4 if loss == "multinomial" else 1), activation, loss)
+    z = rng.normal(size=(9, hidden[0]))
+    labels = labels_of(np.arange(10), loss)
+    weights = rng.uniform(0.5, 2, 9)
+    shapes = [tensor.shape for tensor in layers.tensors(access="sgd", lr=1.0)]
+    parameters = [rng.normal(size=shape) for shape in shapes]
+
+    def mean_loss():
+        return layers.step(z, parameters, labels, weights)[0] / 9
+
+    _, weight, dz, gradients = layers.step(z, parameters, labels, weights)
+    assert weight == pytest.approx(weights.sum())
+    for array, gradient in [(z, dz), *zip(parameters, gradients, strict=True)]:
+        assert gradient.shape == array.shape
+        for at in np.ndindex(array.shape):
+            kept, h = array[at], 1e-6
+            array[at] = kept + h
+            above = mean_loss()
+            array[at] = kept - h
+            below = mean_loss()
+            array[at] = kept
+            assert gradient[at] == pytest.approx((above - below) / (2 * h), rel=1e-4, abs=1e-7)
+
+
+def test_extreme_scores_give_finite_losses_and_gradients():
+    layers = Layers((2, 1), "sigmoid", "logistic")
+    z = np.array([[1e30, -1e30], [500, -500]], np.float32)
+    parameters = [np.full((2, 1), 1e4, np.float32), np.zeros(3, np.float32)]
+    loss, _, dz, gradients = layers.step(z, parameters, np.zeros(2, np.float32), np.empty(0))
+    assert np.isfinite(loss)
+    assert all(np.isfinite(one).all() for one in (dz, *gradients))
+
+
+# --- the whole network ---------------------------------------------------------------------------
+
+
+class Setup:
+    """A net on shards of this process, with its tables made."""
+
+    def __init__(self, shards=2, **changed):
+        self.settings = NetSettings(
+            **{"hidden": ("12", "6"), "batch_size": 50, "optimizer": "adagrad", "seed": 5}
+            | {"format": "libsvm", "wire": "float32"} | changed
+        )  # fmt: skip
+        self.cluster = Shards(shards)
+        self.model = Net(self.settings, 1)
+        declared = list(self.model.tables())
+        tensors = {one.name: one for one in declared if isinstance(one, Tensor)}
+        tables = [one.table() if isinstance(one, Tensor) else one for one in declared]
+        numbered = {table.name: (n, table) for n, table in enumerate(tables, 1)}
+        for number, table in numbered.values():
+            self.cluster.declare(table, number)
+        self.client = self.cluster.client()
+        self.model._connect(self.client, Wires(self.client, self.cluster.route), numbered, tensors)
+        self.model.setup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.cluster.__exit__(*failure)
+
+    def train(self, text):
+        """One block of this text; what `train` returned."""
+        block = Block(1, "t.svm", 0, len(text), 0, 1, (0.0, 1.0), lambda: text)
+        block.prepared = self.model.prepare(block)
+        return self.model.train(block)
+
+    def rows(self, columns=COLUMNS):
+        self.client.flush()
+        return self.model.pull(TABLE, np.arange(columns, dtype=np.uint64))
+
+    def reference(self, columns=COLUMNS):
+        s = self.settings
+        hyper = (s.lr, 1e-8, 0.9, 0.999)
+        return ReferenceNet(
+            columns, s.layers.sizes, activation=s.activation, loss=s.loss,
+            access=ACCESS[s.method], hyper=hyper, init_scale=s.init_scale, seed=s.seed,
+            in_flight=s.in_flight,
+        )  # fmt: skip
+
+
+def examples(count=220, loss="logistic", columns=COLUMNS):
+    ptr, keys, values = batch(np.random.default_rng(2), count, columns, 8)
+    return ptr, keys, values, labels_of(ptr, loss)
+
+
+def batches(data, size):
+    ptr, keys, values, labels = data
+    for first in range(0, len(labels), size):
+        last = min(len(labels), first + size)
+        a, b = ptr[first], ptr[last]
+        yield ptr[first : last + 1] - a, keys[a:b], values[a:b], labels[first:last]
+
+
+def close(got, wanted, bound=1e-4):
+    return np.abs(got - wanted).max() <= bound * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("first_layer", ["servers", "worker"])
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+def test_training_is_that_of_the_reference(first_layer, in_flight):
+    """220 examples in batches of 50, the last of 20; twice, so that steps build on steps."""
+    data = examples()
+    with Setup(first_layer=first_layer, in_flight=in_flight) as setup:
+        reference = setup.reference()
+        before = setup.rows()
+        assert np.array_equal(before, reference.first.rows[:, :12].astype(np.float32))
+        for _ in range(2):
+            figures = setup.train(libsvm(*data))
+            losses = reference.train(list(batches(data, 50)))
+            sizes = [50, 50, 50, 50, 20]
+            assert figures["units"] == figures["examples"] == 220
+            assert figures["loss"] == pytest.approx(np.dot(losses, sizes), rel=1e-4)
+        rows = setup.rows()
+        assert not close(rows, before)
+        assert close(rows, reference.first.rows[:, :12], 1e-3)
+        weights, biases = reference.parameters()
+        for name, wanted in zip(
+            setup.settings.layers.names, [*weights, np.concatenate(biases)], strict=True
+        ):
+            assert close(setup.model.pull_tensor(name), wanted, 1e-3)
+        assert (setup.cluster.stats("products") > 0) == (first_layer == "servers")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_other_methods_and_losses_are_those_of_the_reference(optimizer, loss):
+    data = examples(loss=loss)
+    more = {"classes": 4} if loss == "multinomial" else {}
+    with Setup(optimizer=optimizer, loss=loss, activation="sigmoid", lr=0.01, **more) as setup:
+        reference = setup.reference()
+        figures = setup.train(libsvm(*data))
+        losses = reference.train(list(batches(data, 50)))
+        assert figures["loss"] == pytest.approx(np.dot(losses, [50, 50, 50, 50, 20]), rel=1e-4)
+        assert close(setup.rows(), reference.first.rows[:, :12], 2e-3)
+
+
+def test_narrow_rows_train_nearly_the_same():
+    """float16 forth and back, gradients scaled; adagrad would see any that vanish."""
+    data = examples()
+    with Setup(first_layer="servers", wire="float16") as setup:
+        reference = setup.reference()
+        figures = setup.train(libsvm(*data))
+        losses = reference.train(list(batches(data, 50)))
+        assert figures["loss"] == pytest.approx(np.dot(losses, [50, 50, 50, 50, 20]), rel=1e-2)
+        assert close(setup.rows(), reference.first.rows[:, :12], 0.1)
+        before = setup.client.counters()["bytes_in"]
+        way = setup.model._start(Entries(*next(batches(data, 50))[:3]))
+        way.wait()
+        assert setup.client.counters()["bytes_in"] - before < 50 * 12 * 4 * 2  # float32's
+
+
+def test_servers_that_forget_every_batch_change_nothing():
+    data = examples()
+    found = []
+    for forgetful in (False, True):
+        with Setup(first_layer="servers") as setup:
+            if forgetful:
+                back = setup.model.backward
+
+                def backward(forward, dz, threads=setup.cluster.threads, back=back):
+                    threads[0].forget_batches()
+                    return back(forward, dz)
+
+                setup.model.backward = backward
+            setup.train(libsvm(*data))
+            found.append(setup.rows())
+            assert (setup.client.counters()["reconnects"] > 0) == forgetful
+    assert np.array_equal(*found)
+
+
+def test_fractions_of_blocks_and_empty_ones_are_trained():
+    with Setup(first_layer="servers", in_flight=3) as setup:
+        assert setup.train(b"")["units"] == 0
+        assert setup.train(b"1 5:1\n")["examples"] == 1
+        assert setup.train(b"1\n0\n")["examples"] == 2  # without features: biases alone
+        setup.model.finish()
+
+
+def test_labels_that_are_no_class_are_refused():
+    with Setup(loss="multinomial", classes=3) as setup:
+        for text in (b"3 1:1\n", b"-1 1:1\n", b"0.5 1:1\n"):
+            with pytest.raises(DataError, match="labels from 0 to 2"):
+                setup.train(text)
+
+
+# --- where the first layer computes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shards", "dim"), [(1, 400), (3, 50)])
+def test_estimated_bytes_are_those_that_travel(shards, dim):
+    ptr, keys, values = batch(np.random.default_rng(1), 500, 1 << 20, 60, empty=0)
+    entries = Entries(ptr, keys, values)
+    unique = len(np.unique(keys))
+    moved = []
+    for place in ("servers", "worker"):
+        with Setup(shards, first_layer=place, hidden=(str(dim),)) as setup:
+            before = setup.client.counters()
+            way = setup.model._start(entries)
+            z = way.wait()
+            way.back(np.ones_like(z)).wait()
+            after = setup.client.counters()
+            moved.append(sum(after[name] - before[name] for name in ("bytes_in", "bytes_out")))
+    estimated = [bytes_at_servers(entries, dim, shards), bytes_at_worker(entries, dim, unique)]
+    assert estimated == pytest.approx(moved, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("columns", "hidden", "chosen"), [(1 << 20, "64", "servers"), (30, "64", "worker")]
+)
+def test_auto_takes_the_way_of_fewer_bytes_and_says_so(caplog, columns, hidden, chosen):
+    caplog.set_level(logging.INFO)
+    data = examples(columns=columns)
+    with Setup(hidden=(hidden,)) as setup:
+        setup.train(libsvm(*data))
+        (said,) = [one for one in caplog.messages if one.startswith("first_layer")]
+        assert f"first_layer: auto: {chosen}, as 4 batches of 50 examples" in said
+        assert (setup.cluster.stats("products") > 0) == (chosen == "servers")
+        setup.train(libsvm(*data))
+        assert len([one for one in caplog.messages if one.startswith("first_layer")]) == 1
+
+
+def test_both_ways_see_the_same_product():
+    ptr, keys, values = batch(np.random.default_rng(1), 100, 300, 10)
+    numbers = KeyNumbers()
+    assert len(numbers.number(keys)[0]) == len(np.unique(keys))
+    found = []
+    for place in ("servers", "worker"):
+        with Setup(3, first_layer=place) as setup:
+            found.append(setup.model._start(Entries(ptr, keys, values)).wait())
+    assert close(*found, 1e-5)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"optimizer": "add"}, "does not fit Net"),
+        ({"l1": 1.0}, "l1: 1 needs optimizer ftrl"),
+        ({"batch_size": 1 << 16, "hidden": ("400",)}, "2 batches of 65,536 rows of 400 floats"),
+        ({"test": ("nowhere.svm",)}, "nowhere.svm does not exist"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_at_the_master(changed, said):
+    with pytest.raises((ConfigError, DataError), match=said):
+        Net.check(NetSettings(**changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"hidden": ()}, "hidden: expected widths"),
+        ({"hidden": ("0",)}, "hidden: expected widths"),
+        ({"hidden": ("a",)}, "hidden: expected widths"),
+        ({"loss": "multinomial"}, "classes: expected at least 2"),
+        ({"classes": 3}, "classes: expected 0"),
+    ],
+)
+def test_settings_that_are_none_are_refused(changed, said):
+    with pytest.raises(ConfigError, match=said):
+        NetSettings(**changed).validate(lambda key: "here")

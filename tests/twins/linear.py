@@ -1,0 +1,73 @@
+"""Plain twins of linear models on sparse examples: one example after the other, in float64."""
+
+import itertools
+
+import numpy as np
+
+SGD, ADAGRAD, FTRL = 1, 2, 4
+LOGISTIC, SQUARED, MULTINOMIAL = 0, 1, 2
+
+
+def shrunk(z, l1):
+    return np.sign(z) * np.maximum(np.abs(z) - l1, 0)
+
+
+def step(row, outputs, g, *, method, lr, eps, l1, l2, beta):
+    """Weights of a row, each with a gradient, take one step."""
+    w = row[:outputs]
+    if method == FTRL:
+        z, n = row[outputs : 2 * outputs], row[2 * outputs :]
+        total = n + g**2
+        z += g - (np.sqrt(total) - np.sqrt(n)) / lr * w
+        n[:] = total
+        w[:] = -shrunk(z, l1) / ((beta + np.sqrt(total)) / lr + l2)
+    elif method == ADAGRAD:
+        g = g + l2 * w
+        row[outputs:] += g**2
+        w -= lr * g / (np.sqrt(row[outputs:]) + eps)
+    else:
+        w -= lr * (g + l2 * w)
+
+
+def scores(rows, outputs, ptr, places, values, bias):
+    """Scores of every example."""
+    result = []
+    for begin, end in itertools.pairwise(ptr):
+        score = rows[bias, :outputs].copy() if bias >= 0 else np.zeros(outputs)
+        for place, x in zip(places[begin:end], values[begin:end], strict=True):
+            score += x * rows[place, :outputs]
+        result.append(score)
+    return np.array(result).reshape(-1, outputs)
+
+
+def loss_and_gradient(loss, score, label):
+    """Of one example, by its scores."""
+    if loss == LOGISTIC:
+        yes = float(label > 0)
+        return np.logaddexp(0, -score if yes else score)[0], 1 / (1 + np.exp(-score)) - yes
+    if loss == SQUARED:
+        return (score[0] - label) ** 2 / 2, score - label
+    chances = np.exp(score - np.logaddexp.reduce(score))
+    wanted = np.eye(len(score))[int(label)]
+    return -np.log(chances @ wanted), chances - wanted
+
+
+def train_linear(rows, ptr, places, values, labels, weights, *, outputs, loss, method, bias,
+                 lr_start, lr_stop, eps, l1, l2, beta, first, last, hot=0):  # fmt: skip
+    """A float64 copy of the rows, trained; then the sums of losses and weights."""
+    rows = rows.astype(np.float64)
+    total = counted = 0.0
+    for i in range(first, last):
+        lr = lr_start + (lr_stop - lr_start) * (i - first) / (last - first)
+        weight = weights[i] if len(weights) else 1.0
+        own = np.arange(ptr[i], ptr[i + 1])
+        score = scores(rows, outputs, [0, len(own)], places[own], values[own], bias)[0]
+        cost, g = loss_and_gradient(loss, score, labels[i])
+        total, counted = total + weight * cost, counted + weight
+        entries = [(places[at], values[at]) for at in own] + ([(bias, 1.0)] if bias >= 0 else [])
+        for place, x in entries:
+            step(
+                rows[place], outputs, weight * g * x,
+                method=method, lr=lr, eps=eps, l1=l1, l2=l2, beta=beta,
+            )  # fmt: skip
+    return rows, total, counted
