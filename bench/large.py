@@ -31,7 +31,11 @@ SAMPLE_S = 0.5
 
 def arguments() -> argparse.Namespace:
     """The command line; what is not known here goes to snailps."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0],
+        epilog="What is not listed here goes to snailps train, such as --dim 300, --threads 2, "
+        "--min-count 1, --max-seconds 120, --formats bin.",
+    )
     add = parser.add_argument
     add("--corpus", required=True, type=Path, help="a plain text file of a-z")
     add("--invent", type=int, default=0, help="words to add to the vocabulary")
