@@ -121,7 +121,8 @@ def test_train_linear_in_two_threads_comes_near_one(method):
         thread.join()
     alone, _, _ = toy.train()
     assert np.isfinite(rows).all()
-    assert np.abs(rows[:, 0] - alone[:, 0]).max() < 0.5
+    # Both add up their first, large steps: weights may be twice as long, but point the same way.
+    assert np.corrcoef(rows[:, 0], alone[:, 0])[0, 1] > 0.8
     if method == FTRL:  # sums of squared gradients are the same ones, whoever adds them
         assert rows[:, 2].sum() == pytest.approx(alone[:, 2].sum(), rel=0.1)
 
