@@ -40,7 +40,17 @@ def kernel_extensions() -> list[Extension]:
                 [str(copy.relative_to(HERE))],
                 # rebuilt with them; so they are part of the source package, too
                 depends=[
-                    f"snailps/{name}.h" for name in ("_csr", "_fm", "_steps", "_tiles", "_wire")
+                    f"snailps/{name}.h"
+                    for name in (
+                        "_cbow",
+                        "_csr",
+                        "_fm",
+                        "_linear",
+                        "_locks",
+                        "_steps",
+                        "_tiles",
+                        "_wire",
+                    )
                 ],
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )

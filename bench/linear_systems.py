@@ -147,9 +147,14 @@ class ScikitLearn(System):
         return numbers_of(Path(f"{prefix}.pred"))
 
 
-def own_environment() -> dict[str, str]:
-    """Ours, with this very snailps in front."""
-    return dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), pythonpath()])))
+def own_environment(scratch: Path) -> dict[str, str]:
+    """Ours, with this very snailps in front, and its bytecode kept, as pip keeps the peers'."""
+    path = os.pathsep.join(filter(None, [str(ROOT), pythonpath()]))
+    kept = {"PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(scratch / "bytecode")}
+    env = {**os.environ, **kept}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    call([sys.executable, "-m", "snailps", "--version"], env)
+    return env
 
 
 def call(command: list[str], env: dict[str, str] | None = None, out=subprocess.DEVNULL) -> None:

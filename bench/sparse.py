@@ -104,6 +104,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace, scratch: Path) -> None:
         self.args, self.scratch = args, scratch
         self.data = args.data or scratch
+        self.env = {} if args.no_snailps else own_environment(scratch)
         self.python = "" if args.no_peers else peers_python(args.peers_python)
 
     def snailps(self, name: str, model: str = "logistic") -> list[System]:
@@ -111,7 +112,7 @@ class Bench:
         if self.args.no_snailps:
             return []
         words = (*SNAILPS[name], *self.args.snailps_args.split())
-        return [Snailps("snailps", words, env=own_environment(), model=model)]
+        return [Snailps("snailps", words, env=self.env, model=model)]
 
     def vowpal_wabbit(self, name: str, bits: int) -> list[System]:
         """Vowpal Wabbit as it comes, and with --ftrl."""

@@ -18,7 +18,9 @@ from snailps._version import __version__
 
 if TYPE_CHECKING:
     from snailps.config import JobSettings, setting
+    from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
+    from snailps.models.parameters import Parameters
     from snailps.roles.access import AccessMethod
     from snailps.roles.local import LocalCluster, local_cluster
     from snailps.roles.tables import Table, Tensor
@@ -29,8 +31,10 @@ __all__ = [
     "Block",
     "JobSettings",
     "LocalCluster",
+    "Parameters",
     "Results",
     "SnailError",
+    "Stage",
     "Table",
     "Tensor",
     "Worker",
@@ -41,7 +45,9 @@ __all__ = [
 
 _HOMES = {
     "config": ("JobSettings", "setting"),
+    "data.pipeline": ("Stage",),
     "errors": ("SnailError",),
+    "models.parameters": ("Parameters",),
     "roles.access": ("AccessMethod",),
     "roles.local": ("LocalCluster", "local_cluster"),
     "roles.tables": ("Table", "Tensor"),

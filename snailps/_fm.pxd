@@ -24,7 +24,10 @@
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
-from snailps._linear cimport LOGISTIC, STEP_ADAGRAD, STEP_FTRL, likely, log_loss
+from snailps._linear cimport (
+    LOGISTIC, STEP_ADAGRAD, STEP_FTRL, likely, log_loss, snail_row_give, snail_row_take,
+    snail_row_try,
+)
 from snailps._words cimport prefetch_row
 
 cdef extern from "_fm.h" nogil:
@@ -256,16 +259,22 @@ cdef inline void fm_exchange_row(const FmJob *job, const By *by, float *shared, 
         memcpy(base, own, job.stride * sizeof(float))
 
 
-cdef inline void fm_exchange(const FmJob *job, FmScratch *s, const By *by) noexcept nogil:
-    """Adds what this thread changed to the shared hot rows, and goes on from these."""
+cdef inline void fm_exchange(const FmJob *job, FmScratch *s, const By *by,
+                             bint last) noexcept nogil:
+    """Adds what this thread changed to the shared hot rows, and goes on from these.
+
+    A row that another thread is at is left for the next exchange, but by the `last`.
+    """
     cdef int64_t r
-    for r in range(job.hot):
-        fm_exchange_row(job, by, job.rows + r * job.width, s.own + r * job.width,
-                        s.base + r * job.width)
-    if job.bias >= 0:
-        r = job.hot
-        fm_exchange_row(job, by, job.rows + job.bias * job.width, s.own + r * job.width,
-                        s.base + r * job.width)
+    cdef float *shared
+    for r in range(job.hot + (job.bias >= 0)):
+        shared = job.rows + (r if r < job.hot else job.bias) * job.width
+        if last:
+            snail_row_take(shared)
+        elif not snail_row_try(shared):
+            continue
+        fm_exchange_row(job, by, shared, s.own + r * job.width, s.base + r * job.width)
+        snail_row_give(shared)
 
 
 cdef inline void fm_look_ahead(const FmJob *job, Py_ssize_t example) noexcept nogil:
@@ -299,12 +308,12 @@ cdef inline void fm_train(const FmJob *job, FmScratch *s, double *loss,
         waiting += 1
         if waiting == C_TURN:
             if s.own != NULL:
-                fm_exchange(job, s, &by)
+                fm_exchange(job, s, &by, False)
             if slope != 0:
                 fm_rates(job, s, &by, job.rate_start + slope * <float>(i + 1 - job.first))
             waiting = 0
-    if s.own != NULL and waiting:
-        fm_exchange(job, s, &by)
+    if s.own != NULL:
+        fm_exchange(job, s, &by, True)
 
 
 # ---- rows as they travel <-> rows to train ---------------------------------------------------------

@@ -15,6 +15,7 @@ GROUP: int
 SHARED: int
 """Negatives that a group shares: 32."""
 PAD: int
+PANEL: int
 """Row strides are multiples of this many floats: 16, one cache line."""
 
 def row_ops() -> object:
@@ -40,7 +41,8 @@ def apply_row(access: int, hyper: Floats, row: Floats, value: Floats) -> None:
     Parameters
     ----------
     access
-        0 add, 1 sgd, 2 adagrad, 3 adam, 4 ftrl, 5 average; docs/access_methods.md has the formulae.
+        0 add, 1 sgd, 2 adagrad, 3 adam, 4 ftrl, 5 average, 6 momentum; docs/access_methods.md has
+        the formulae.
     hyper
         float32[8]: lr, eps, beta1, beta2, l1, l2, beta, unused.
     row
@@ -524,6 +526,16 @@ def subtract_parts(rows: Floats, packed: Floats, dim: int, parts: int) -> None:
     Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
     """
 
+def take_changes(
+    rows: Floats, packed: Floats, ids: Ints, out: Floats, dim: int, parts: int
+) -> None:
+    """``out[i] = rows[ids[i]] - packed[ids[i]]``, and `packed` becomes what `rows` are there.
+
+    Shapes of `rows` and `packed` as in `unpack_parts`; `out` is as wide as `packed`, a row an id.
+    An id that comes twice has changed nothing the second time.  Releases the GIL; threads may work
+    on ids that differ.
+    """
+
 def csr_product(
     ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats, *, first: int = 0,
     last: int | None = None,
@@ -559,4 +571,97 @@ def csr_gradients(ptr: Longs, rows: Ints, values: Floats, dz: Floats, out: Float
     The transpose of `csr_product`: gradients of the table's rows from those of the first layer's
     outputs, dz float32[m, dim], out float32[n, dim] (written).  Releases the GIL; scratch of 16
     bytes an entry.
+    """
+
+def cbow_scratch_floats(words: int, width: int, window: int, batch: int) -> int:
+    """Floats of scratch that `train_cbow` and `cbow_loss` need for batches of up to `batch`.
+
+    About ``words * batch``: the exponentials of a whole batch are kept.
+    """
+
+def cbow_loss(
+    windows: Ints, embedding: Floats, output: Floats, scratch: Floats, *, batch: int
+) -> float:
+    """Sum of the losses (natural logarithms) of windows under a network.
+
+    Parameters
+    ----------
+    windows
+        int32[n, window], window odd: the middle word is the target, the others its context.
+    embedding
+        float32[words, width], width a multiple of `PAD`.
+    output
+        float32[panels, width + 1, PANEL]: panel p has the words from ``p * PANEL`` on; its row d
+        has the d-th weight of each, its last row their biases.  Places of no word are not read.
+    scratch
+        float32, at least `cbow_scratch_floats`; what it holds means nothing.
+    batch
+        Windows scored together.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, or a word outside of the embedding.
+
+    Notes
+    -----
+    Releases the GIL.  Sums run in a fixed order.
+    """
+
+def train_cbow(
+    windows: Ints, embedding: Floats, counts: Floats, output: Floats, scratch: Floats, *,
+    batch: int, steps: int, lr: float, beta1: float, beta2: float, eps: float,
+) -> float:  # fmt: skip
+    """Steps of Adam on a CBOW network with a full softmax, in place: one a batch, in order.
+
+    The hidden vector is the mean of the context's rows, the loss of a batch the mean of its
+    windows'.  Of the embedding only the rows that a batch touched step (`counts` of their own);
+    the output weights all step every time.
+
+    Parameters
+    ----------
+    windows
+        int32[n, window]; each `batch` rows are a batch, the last one may be shorter.
+    embedding
+        float32[3, words, width]: weights, first and second moments.  Columns of zeros stay zero.
+    counts
+        float32[words]: steps that each row has taken, exact up to 2^24.
+    output
+        float32[3, panels, width + 1, PANEL], as in `cbow_loss`.
+    scratch
+        As in `cbow_loss`.
+    batch
+        Windows in a batch.
+    steps
+        Steps that the output weights have taken.
+    lr, beta1, beta2, eps
+        Of Adam, as the access method has it (docs/access_methods.md).
+
+    Returns
+    -------
+    float
+        Sum of the windows' losses, each before the step of its batch.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, a word outside of the embedding, or numbers out of range.
+
+    Notes
+    -----
+    Releases the GIL and allocates nothing.  Sums run in a fixed order: equal input, equal bits, in
+    one build.  Time a batch: three products of ``batch x width x words`` and a walk over the output
+    weights with their moments.
+
+    References
+    ----------
+    T. Mikolov et al., "Efficient estimation of word representations in vector space", 2013.
+    D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+    """
+
+def add_weighted_rows(rows: Floats, weights: Floats, out: Floats) -> None:
+    """``out[i] += weights[i] * rows[i]``; rows of weight 0 are not read.
+
+    float32[n, dim], float32[n], float32[n, dim].  Releases the GIL; threads may work on different
+    row ranges (slices) at once.
     """

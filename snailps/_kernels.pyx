@@ -8,6 +8,7 @@
     features and labels of lines, rows   -> train_labels -> the same rows, trained
     sparse examples, rows with state     -> train_linear -> the same rows, trained
     sparse examples, rows -> csr_product -> first layer, dL/dZ -> csr_gradients    (_csr.pxd)
+    windows of words, a network -> train_cbow -> the same network, trained         (_cbow.pxd)
 
 Built several times from this one source (see setup.py); `snailps.kernels` picks a build, and the
 docstrings of the public functions are in `_kernels.pyi`.  The loops allocate nothing, release the
@@ -21,6 +22,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
+from snailps._cbow cimport C_NO_PLACE, CbowNet, CbowScratch, SNAIL_PANEL, cbow_forward, cbow_step
+from snailps._cbow cimport lay_out_cbow, panels_of, snail_add_weighted
 from snailps._fm cimport FmJob, FmScratch, fm_constants, fm_difference, fm_score, fm_train
 from snailps._fm cimport fm_unpack
 from snailps._hash cimport hash_key, mix64
@@ -49,6 +52,7 @@ cdef extern from "_steps.h" nogil:
     void snail_step_adagrad(const float *, float *, const float *, uint32_t) noexcept
     void snail_step_adam(const float *, float *, const float *, uint32_t) noexcept
     void snail_step_ftrl(const float *, float *, const float *, uint32_t) noexcept
+    void snail_step_momentum(const float *, float *, const float *, uint32_t) noexcept
     void snail_step_average(const float *, float *, const float *, uint32_t) noexcept
     void snail_merge_adagrad(const float *, float *, const float *, uint32_t) noexcept
     void snail_merge_ftrl(const float *, float *, const float *, uint32_t) noexcept
@@ -78,6 +82,7 @@ LANES = SNAIL_LANES
 GROUP = C_GROUP
 SHARED = C_SHARED
 PAD = C_PAD
+PANEL = SNAIL_PANEL
 
 
 # ---- stored rows ---------------------------------------------------------------------------------
@@ -118,12 +123,14 @@ ROW_OPS.apply[ACCESS_ADAGRAD] = snail_step_adagrad
 ROW_OPS.apply[ACCESS_ADAM] = snail_step_adam
 ROW_OPS.apply[ACCESS_FTRL] = snail_step_ftrl
 ROW_OPS.apply[ACCESS_AVERAGE] = snail_step_average
+ROW_OPS.apply[ACCESS_MOMENTUM] = snail_step_momentum
 ROW_OPS.add_state[ACCESS_ADD] = snail_step_add
 ROW_OPS.add_state[ACCESS_SGD] = snail_step_add
 ROW_OPS.add_state[ACCESS_ADAGRAD] = snail_merge_adagrad
 ROW_OPS.add_state[ACCESS_ADAM] = NULL           # moments decay: two workers' do not add up
 ROW_OPS.add_state[ACCESS_FTRL] = snail_merge_ftrl
 ROW_OPS.add_state[ACCESS_AVERAGE] = NULL        # values are what adds up
+ROW_OPS.add_state[ACCESS_MOMENTUM] = NULL       # as adam's
 ROW_OPS.sum = snail_csr_sum
 
 
@@ -887,6 +894,30 @@ def subtract_parts(const float[:, ::1] rows, float[:, ::1] packed, Py_ssize_t di
             fm_difference(&rows[i, 0], &packed[i, 0], dim, parts, stride)
 
 
+def take_changes(const float[:, ::1] rows, float[:, ::1] packed, const int32_t[::1] ids,
+                 float[:, ::1] out, Py_ssize_t dim, Py_ssize_t parts):
+    cdef Py_ssize_t i, p, d, at, stride = check_packed(packed, rows, dim, parts)
+    cdef float now
+    if out.shape[0] != ids.shape[0] or out.shape[1] != packed.shape[1]:
+        raise ValueError(f"out must be ({ids.shape[0]}, {packed.shape[1]}), a row an id, got "
+                         f"({out.shape[0]}, {out.shape[1]})")
+    if ids.shape[0] == 0:
+        return
+    if not in_range(&ids[0], ids.shape[0], 0, rows.shape[0]):
+        raise ValueError(f"ids must lie in 0..{rows.shape[0] - 1}, the rows")
+    with nogil:
+        for i in range(ids.shape[0]):
+            if i + C_ROWS_AHEAD < ids.shape[0]:
+                prefetch_row(&rows[ids[i + C_ROWS_AHEAD], 0], C_PAD)
+                prefetch_row(&packed[ids[i + C_ROWS_AHEAD], 0], C_PAD)
+            at = ids[i]
+            for p in range(parts):
+                for d in range(p * dim, (p + 1) * dim):
+                    now = rows[at, p * (stride - dim) + d]
+                    out[i, d] = now - packed[at, d]
+                    packed[at, d] = now
+
+
 # ---- sparse products -------------------------------------------------------------------------------
 
 cdef object check_csr(const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
@@ -951,3 +982,129 @@ def csr_gradients(const int64_t[::1] ptr, const int32_t[::1] rows, const float[:
         csr_columns(&x, &starts[0], &of_entry[0], &sorted_values[0])
         csr_gradient(&starts[0], &of_entry[0], &sorted_values[0], gradient, x.dim, &out[0, 0], 0,
                      x.columns)
+
+
+# ---- the CBOW network ------------------------------------------------------------------------------
+
+cdef object check_windows(const int32_t[:, ::1] windows, Py_ssize_t words):
+    """Refuses what the loops would read outside of the embedding."""
+    cdef Py_ssize_t i, j, window = windows.shape[1]
+    cdef int64_t wrong = 0
+    if window < 3 or window % 2 == 0 or window > C_WINDOW_MAX:
+        raise ValueError(f"windows must have an odd number of columns, 3 to {C_WINDOW_MAX - 1}, "
+                         f"got {window}")
+    with nogil:
+        for i in range(windows.shape[0]):
+            for j in range(window):
+                wrong += windows[i, j] < 0 or windows[i, j] >= words
+    if wrong:
+        raise ValueError(f"windows hold {wrong} numbers that are none of 0..{words - 1}")
+
+
+cdef object check_network(const float[:, ::1] embedding, const float[:, :, ::1] output):
+    cdef Py_ssize_t words = embedding.shape[0], width = embedding.shape[1]
+    if words < 1 or width < 1 or width % C_PAD or width > C_DIM_MAX:
+        raise ValueError(f"embedding must have a row or more and a multiple of {C_PAD} columns, got "
+                         f"({words}, {width})")
+    if output.shape[0] != panels_of(words) or output.shape[1] != width + 1 \
+            or output.shape[2] != SNAIL_PANEL:
+        raise ValueError(f"output must be ({panels_of(words)}, {width + 1}, {SNAIL_PANEL}) for "
+                         f"{words} words, got {output.shape[0], output.shape[1], output.shape[2]}")
+
+
+def cbow_scratch_floats(Py_ssize_t words, Py_ssize_t width, Py_ssize_t window, Py_ssize_t batch):
+    cdef CbowScratch scratch
+    if words < 1 or width < 1 or width % C_PAD or window < 3 or batch < 1:
+        raise ValueError(f"no scratch for {words} words, width {width}, window {window}, batch {batch}")
+    return lay_out_cbow(&scratch, words, width, window, batch, NULL)
+
+
+cdef object lay_out_scratch(CbowScratch *s, float[::1] scratch, const int32_t[:, ::1] windows,
+                            const float[:, ::1] embedding, Py_ssize_t batch):
+    cdef Py_ssize_t needed, i
+    if batch < 1:
+        raise ValueError(f"batch must be 1 or more, got {batch}")
+    needed = lay_out_cbow(s, embedding.shape[0], embedding.shape[1], windows.shape[1], batch,
+                          &scratch[0] if scratch.shape[0] else NULL)
+    if scratch.shape[0] < needed:
+        raise ValueError(f"scratch must have {needed} floats (cbow_scratch_floats), got "
+                         f"{scratch.shape[0]}")
+    for i in range(embedding.shape[0]):
+        s.places[i] = C_NO_PLACE
+
+
+def cbow_loss(const int32_t[:, ::1] windows, const float[:, ::1] embedding,
+              const float[:, :, ::1] output, float[::1] scratch, *, Py_ssize_t batch):
+    cdef CbowNet net
+    cdef CbowScratch s
+    cdef Py_ssize_t at = 0
+    cdef double loss = 0
+    check_network(embedding, output)
+    check_windows(windows, embedding.shape[0])
+    lay_out_scratch(&s, scratch, windows, embedding, batch)
+    if windows.shape[0] == 0:
+        return 0.0
+    net.words = embedding.shape[0]
+    net.width = embedding.shape[1]
+    net.window = windows.shape[1]
+    net.embedding.weights = <float *>&embedding[0, 0]       # only read
+    net.output.weights = <float *>&output[0, 0, 0]
+    with nogil:
+        while at < windows.shape[0]:
+            loss += cbow_forward(&net, &s, &windows[at, 0],
+                                 min(batch, windows.shape[0] - at), False)
+            at += batch
+    return loss
+
+
+def train_cbow(const int32_t[:, ::1] windows, float[:, :, ::1] embedding, float[::1] counts,
+               float[:, :, :, ::1] output, float[::1] scratch, *, Py_ssize_t batch, int64_t steps,
+               double lr, double beta1, double beta2, double eps):
+    cdef CbowNet net
+    cdef CbowScratch s
+    cdef Py_ssize_t at = 0
+    cdef double loss = 0
+    if embedding.shape[0] != 3 or output.shape[0] != 3 or counts.shape[0] != embedding.shape[1]:
+        raise ValueError("embedding and output must be weights, first and second moments, and counts "
+                         f"a number a word; got {embedding.shape[0]} and {output.shape[0]} arrays, "
+                         f"{counts.shape[0]} counts for {embedding.shape[1]} words")
+    check_network(embedding[0], output[0])
+    check_windows(windows, embedding.shape[1])
+    if steps < 0 or not lr > 0 or not eps > 0 or not (0 <= beta1 < 1 and 0 <= beta2 < 1):
+        raise ValueError(f"expected steps >= 0, lr > 0, eps > 0 and betas from 0, below 1; got "
+                         f"{steps}, {lr}, {eps}, {beta1}, {beta2}")
+    lay_out_scratch(&s, scratch, windows, embedding[0], batch)
+    net.words = embedding.shape[1]
+    net.width = embedding.shape[2]
+    net.window = windows.shape[1]
+    net.embedding.weights = &embedding[0, 0, 0]
+    net.embedding.first = &embedding[1, 0, 0]
+    net.embedding.second = &embedding[2, 0, 0]
+    net.counts = &counts[0]
+    net.output.weights = &output[0, 0, 0, 0]
+    net.output.first = &output[1, 0, 0, 0]
+    net.output.second = &output[2, 0, 0, 0]
+    net.lr = lr
+    net.beta1 = <float>beta1
+    net.beta2 = <float>beta2
+    net.eps = <float>eps
+    with nogil:
+        while at < windows.shape[0]:
+            steps += 1
+            loss += cbow_step(&net, &s, &windows[at, 0], min(batch, windows.shape[0] - at),
+                              <double>steps)
+            at += batch
+    return loss
+
+
+def add_weighted_rows(const float[:, ::1] rows, const float[::1] weights, float[:, ::1] out):
+    cdef Py_ssize_t i, n = rows.shape[0], dim = rows.shape[1]
+    if weights.shape[0] != n or out.shape[0] != n or out.shape[1] != dim:
+        raise ValueError(f"rows ({n}, {dim}), weights ({weights.shape[0]}) and out "
+                         f"({out.shape[0]}, {out.shape[1]}) do not fit each other")
+    if dim == 0:
+        return
+    with nogil:
+        for i in range(n):
+            if weights[i] != 0:
+                snail_add_weighted(dim, &out[i, 0], &rows[i, 0], weights[i])

@@ -6,8 +6,8 @@
 # Nothing here allocates, takes the GIL or checks an argument; the doors in _kernels.pyx do.
 #
 # A row is as the store keeps it (see _ops.pxd): `outputs` weights, then the state of the method.  A
-# feature that occurs twice in an example takes two steps.  Writers may race (Hogwild), but not on
-# the first `hot` rows: rows are numbered in the order of their first appearance, so the frequent
+# feature that occurs twice in an example takes two steps.  With one output all features of an example
+# are stepped together (_linear.h).  Writers may race (Hogwild), but not on the first `hot` rows: rows are numbered in the order of their first appearance, so the frequent
 # ones are there, and cores would only pass them to and fro.  Each thread trains a copy of its own,
 # and every C_EXCHANGE examples adds its differences to the shared rows and goes on from these.
 #
@@ -20,6 +20,20 @@ from libc.string cimport memcpy, memset
 cdef extern from "_tiles.h" nogil:
     float snail_exp(float x)
     float snail_log(float x)
+
+cdef extern from "_linear.h" nogil:
+    const int SNAIL_TOGETHER
+    ctypedef struct snail_together:
+        float **row             # arrays of SNAIL_TOGETHER
+        float *x
+        int count
+    ctypedef struct snail_linear_by:
+        float g, rate, per_rate, base, eps, l1, l2
+    float snail_gather(snail_together *t, int state) noexcept
+    void snail_together_sgd(snail_together *t, const snail_linear_by *by) noexcept
+    void snail_together_adagrad(snail_together *t, const snail_linear_by *by) noexcept
+    void snail_together_ftrl(snail_together *t, const snail_linear_by *by) noexcept
+    bint snail_scatter(const snail_together *t, int i, int state) noexcept
 
 cdef extern from *:
     """
@@ -36,6 +50,11 @@ cdef enum:                  # access methods that these kernels can run: values 
     STEP_SGD = 1
     STEP_ADAGRAD = 2
     STEP_FTRL = 4
+
+cdef extern from "_locks.h" nogil:
+    int snail_row_try(const float *row)
+    void snail_row_take(const float *row)
+    void snail_row_give(const float *row)
 
 cdef enum:
     C_EXCHANGE = 256        # examples between two exchanges of the hot rows
@@ -162,16 +181,21 @@ cdef inline void exchange_row(const LinearJob *job, float *shared, float *own, f
         base[d] = own[d]
 
 
-cdef inline void exchange(const LinearJob *job, LinearScratch *s) noexcept nogil:
-    """Adds what this thread changed to the shared hot rows, and goes on from these."""
+cdef inline void exchange(const LinearJob *job, LinearScratch *s, bint last) noexcept nogil:
+    """Adds what this thread changed to the shared hot rows, and goes on from these.
+
+    A row that another thread is at is left for the next exchange, but by the `last`.
+    """
     cdef int64_t r
-    for r in range(job.hot):
-        exchange_row(job, job.rows + r * job.width, s.own + r * job.width,
-                     s.base + r * job.width)
-    if job.bias >= 0:
-        r = job.hot
-        exchange_row(job, job.rows + job.bias * job.width, s.own + r * job.width,
-                     s.base + r * job.width)
+    cdef float *shared
+    for r in range(job.hot + (job.bias >= 0)):
+        shared = job.rows + (r if r < job.hot else job.bias) * job.width
+        if last:
+            snail_row_take(shared)
+        elif not snail_row_try(shared):
+            continue
+        exchange_row(job, shared, s.own + r * job.width, s.base + r * job.width)
+        snail_row_give(shared)
 
 
 cdef inline void look_ahead(const LinearJob *job, Py_ssize_t example) noexcept nogil:
@@ -184,8 +208,43 @@ cdef inline void look_ahead(const LinearJob *job, Py_ssize_t example) noexcept n
             snail_touch(job.rows + job.places[at] * job.width)
 
 
-cdef inline float train_one(const LinearJob *job, LinearScratch *s, Py_ssize_t i, float weight,
-                            const Rates *by) noexcept nogil:
+cdef inline int state_of(const LinearJob *job) noexcept nogil:
+    """Floats of state behind a weight."""
+    return 2 if job.method == STEP_FTRL else (1 if job.method == STEP_ADAGRAD else 0)
+
+
+cdef inline float gather(const LinearJob *job, const LinearScratch *s, snail_together *t,
+                         int64_t begin, int64_t end) noexcept nogil:
+    """Copies of the rows of entries begin..end-1; the sum of their values times weights."""
+    cdef int64_t at
+    t.count = <int>(end - begin)
+    for at in range(begin, end):
+        t.row[at - begin] = row_of(job, s, job.places[at])
+        t.x[at - begin] = job.values[at]
+    return snail_gather(t, state_of(job))
+
+
+cdef inline void step_together(const LinearJob *job, const Rates *by, snail_together *t,
+                               float g) noexcept nogil:
+    """The rows of the copies take one step each, where the score's gradient is `g`."""
+    cdef snail_linear_by all
+    cdef int i
+    cdef int state = state_of(job)
+    all.g, all.rate, all.per_rate, all.base = g, by.rate, by.per_rate, by.base
+    all.eps, all.l1, all.l2 = job.eps, job.l1, job.l2
+    if job.method == STEP_FTRL:
+        snail_together_ftrl(t, &all)
+    elif job.method == STEP_ADAGRAD:
+        snail_together_adagrad(t, &all)
+    else:
+        snail_together_sgd(t, &all)
+    for i in range(t.count):
+        if not snail_scatter(t, i, state):
+            step(job, by, t.row[i], 0, g * t.x[i])
+
+
+cdef inline float train_one(const LinearJob *job, LinearScratch *s, snail_together *t, Py_ssize_t i,
+                            float weight, const Rates *by) noexcept nogil:
     """An example of a model with one output; its loss before the step."""
     cdef int64_t begin = job.ptr[i]
     cdef int64_t end = job.ptr[i + 1]
@@ -196,8 +255,10 @@ cdef inline float train_one(const LinearJob *job, LinearScratch *s, Py_ssize_t i
     if job.bias >= 0:
         bias = bias_of(job, s)
         score = bias[0]
-    for at in range(begin, end):
-        score += job.values[at] * row_of(job, s, job.places[at])[0]
+    at = begin
+    while at < end:
+        score += gather(job, s, t, at, min(end, at + SNAIL_TOGETHER))
+        at += SNAIL_TOGETHER
     if job.loss == LOGISTIC:
         loss = log_loss(score, job.labels[i] > 0)
         g = likely(score) - (job.labels[i] > 0)
@@ -205,8 +266,12 @@ cdef inline float train_one(const LinearJob *job, LinearScratch *s, Py_ssize_t i
         g = score - job.labels[i]
         loss = g * g / 2
     g *= weight
-    for at in range(begin, end):
-        step(job, by, row_of(job, s, job.places[at]), 0, g * job.values[at])
+    at = begin
+    while at < end:
+        if end - begin > SNAIL_TOGETHER:    # else they are still there
+            gather(job, s, t, at, min(end, at + SNAIL_TOGETHER))
+        step_together(job, by, t, g)
+        at += SNAIL_TOGETHER
     if bias != NULL:
         step(job, by, bias, 0, g)
     return loss * weight
@@ -268,6 +333,7 @@ cdef inline void train_examples(const LinearJob *job, LinearScratch *s, double *
     cdef float weight = 1
     cdef float share = 1 / <float>max(<Py_ssize_t>1, job.last - job.first)
     cdef Rates by
+    cdef snail_together together
     cdef int waiting = 0
     if s.own != NULL:
         copy_hot(job, s)
@@ -281,11 +347,11 @@ cdef inline void train_examples(const LinearJob *job, LinearScratch *s, double *
         if job.loss == MULTINOMIAL:
             loss[0] += train_classes(job, s, i, weight, &by)
         else:
-            loss[0] += train_one(job, s, i, weight, &by)
+            loss[0] += train_one(job, s, &together, i, weight, &by)
         weights[0] += weight
         waiting += 1
         if s.own != NULL and waiting == C_EXCHANGE:
-            exchange(job, s)
+            exchange(job, s, False)
             waiting = 0
-    if s.own != NULL and waiting:
-        exchange(job, s)
+    if s.own != NULL:
+        exchange(job, s, True)

@@ -12,13 +12,14 @@ cdef enum:                  # Access: what a push does       state              
     ACCESS_ADAM = 3         # Adam, steps counted per row    m, v, one step count     dim
     ACCESS_FTRL = 4         # FTRL-proximal                  z, n                     dim
     ACCESS_AVERAGE = 5      # sums until a round is closed   sum, one sum of weights  dim + 1
-    ACCESS_NUM = 6          # of those that the kernels know
-    ACCESS_PYTHON = 6       # rows are computed elsewhere; the store only keeps them
+    ACCESS_MOMENTUM = 6     # v = beta1 v + g, w -= lr v     v                        dim
+    ACCESS_NUM = 7          # of those that the kernels know
+    ACCESS_PYTHON = 7       # rows are computed elsewhere; the store only keeps them
 
 cdef enum Hyper:            # places in a table's hyper-parameters, float32
     HYPER_LR = 0
     HYPER_EPS = 1
-    HYPER_BETA1 = 2
+    HYPER_BETA1 = 2         # momentum's decay, too
     HYPER_BETA2 = 3
     HYPER_L1 = 4
     HYPER_L2 = 5
@@ -51,7 +52,7 @@ ctypedef struct RowOps:
 
 
 cdef inline uint32_t state_floats_of(int access, uint32_t dim) noexcept nogil:
-    if access == ACCESS_ADAGRAD:
+    if access == ACCESS_ADAGRAD or access == ACCESS_MOMENTUM:
         return dim
     if access == ACCESS_ADAM:
         return 2 * dim + 1

@@ -7,7 +7,8 @@
  * are those of `Hyper` in _ops.pxd; a twin of each function is in tests/twins/kernels.py.
  *
  * References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  Adam: D. P. Kingma, J. Ba,
- * ICLR 2015.  FTRL-proximal: H. B. McMahan et al., KDD 2013.
+ * ICLR 2015.  FTRL-proximal: H. B. McMahan et al., KDD 2013.  Momentum: B. T. Polyak, USSR Comp.
+ * Math. and Math. Phys. 4 (1964).
  */
 #ifndef SNAILPS_STEPS_H
 #define SNAILPS_STEPS_H
@@ -84,6 +85,19 @@ static void snail_step_ftrl(const float *hyper, float *row, const float *restric
         n[j] = total;
         z[j] = sum;
         w[j] = -snail_shrunk(sum, l1) / (root * per_rate + base);
+    }
+}
+
+/* The speed v is a sum of gradients, each weighing beta1 times as much as the one after it. */
+static void snail_step_momentum(const float *hyper, float *row, const float *restrict value,
+                                uint32_t dim) {
+    const float rate = hyper[0], decay = hyper[2];
+    float *restrict w = row;
+    float *restrict v = row + dim;
+    for (uint32_t j = 0; j < dim; j++) {
+        const float speed = decay * v[j] + value[j];
+        v[j] = speed;
+        w[j] -= rate * speed;
     }
 }
 

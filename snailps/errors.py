@@ -8,6 +8,7 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
       ConfigError        a setting, a .conf file, an option (exit code 2)
       DataError          the user's input: missing, empty, unreadable, malformed
       ModelFileError     a vector or model file that cannot be read or written
+      CheckpointError    a checkpoint that is damaged, of another job, or cannot be written
       WireError          bytes that break the wire format
         ProtocolError    ... sent by the peer: the connection is closed
         MisuseError      ... that *we* were about to send: a bug on this side
@@ -45,6 +46,12 @@ class DataError(SnailError):
 
 class ModelFileError(SnailError):
     """A vector or model file cannot be read or written."""
+
+
+class CheckpointError(SnailError):
+    """A checkpoint is damaged, unfinished, of another job, or cannot be written."""
+
+    code = "checkpoint"
 
 
 class WireError(SnailError):

@@ -31,13 +31,17 @@ __all__ = [
     "GROUP",
     "LANES",
     "PAD",
+    "PANEL",
     "SHARED",
     "WIRE_TYPES",
     "add_rows_at",
     "add_state_row",
+    "add_weighted_rows",
     "apply_row",
     "bag_means",
     "builds_available",
+    "cbow_loss",
+    "cbow_scratch_floats",
     "copy_rows",
     "csr_gradients",
     "csr_product",
@@ -54,7 +58,9 @@ __all__ = [
     "settle_rows",
     "subtract_parts",
     "subtract_rows",
+    "take_changes",
     "take_rows",
+    "train_cbow",
     "train_fm",
     "train_labels",
     "train_linear",
@@ -160,6 +166,7 @@ LANES = _chosen.LANES
 GROUP = _chosen.GROUP
 SHARED = _chosen.SHARED
 PAD = _chosen.PAD
+PANEL = _chosen.PANEL
 row_ops = _chosen.row_ops
 init_row = _chosen.init_row
 apply_row = _chosen.apply_row
@@ -184,8 +191,13 @@ fm_scores = _chosen.fm_scores
 train_fm = _chosen.train_fm
 unpack_parts = _chosen.unpack_parts
 subtract_parts = _chosen.subtract_parts
+take_changes = _chosen.take_changes
 csr_product = _chosen.csr_product
 csr_gradients = _chosen.csr_gradients
+cbow_scratch_floats = _chosen.cbow_scratch_floats
+cbow_loss = _chosen.cbow_loss
+train_cbow = _chosen.train_cbow
+add_weighted_rows = _chosen.add_weighted_rows
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.roles import course
-from snailps.roles.worker import Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,22 +210,6 @@ class SlowExport(Counter):
     def export(cls, results):
         wait_at(results.settings, "export-0")
         return {"scanned": sum(len(keys) for keys, _ in results.scan("counts"))}
-
-
-class SlowBackup(Counter):
-    """The master's backups stop at the gate ``backup-0``, half-way through the table."""
-
-    @classmethod
-    def check(cls, settings):
-        scan = Results.scan
-
-        def slowly(results, table):
-            for at, piece in enumerate(scan(results, table)):
-                if at == 0:
-                    wait_at(settings, "backup-0")
-                yield piece
-
-        Results.scan = slowly  # only the master checks settings, in a process of its own
 
 
 def wait_at(settings, name):

@@ -26,7 +26,7 @@ from snailps.transport.session import (
 LIMIT_S = 20.0
 FRAG_NUM = 64
 JOB = 7
-ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, PYTHON = range(7)
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, PYTHON = range(8)
 ZEROS, UNIFORM = 0, 1
 
 
@@ -39,9 +39,14 @@ class Shards:
         Shards.
     park_limit_s : float
         How long a request may wait at a shard.
+    clock_limit_s : float
+        How long it may wait there for a clock.
     """
 
-    def __init__(self, count=1, frag_num=FRAG_NUM, park_limit_s=30.0, secret=b"", routed=True):
+    def __init__(
+        self, count=1, frag_num=FRAG_NUM, park_limit_s=30.0, secret=b"", routed=True,
+        clock_limit_s=60.0,
+    ):  # fmt: skip
         self.count, self.frag_num, self.secret = count, frag_num, secret
         self.threads, self.ports, self.clients = [], [], []
         self.refuse = None  # what a shard's handshake raises
@@ -57,6 +62,7 @@ class Shards:
                 frag_num,
                 park_limit_s,
                 f"shard-{index}",
+                clock_limit_s,
             )
             thread.start()
             self.threads.append(thread)

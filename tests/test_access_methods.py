@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from shards import ADAGRAD, ADAM, ADD, AVERAGE, FTRL, SGD, UNIFORM, ZEROS, Shards
+from shards import ADAGRAD, ADAM, ADD, AVERAGE, FTRL, MOMENTUM, SGD, UNIFORM, ZEROS, Shards
 from twins import kernels as twin
 from twins.store import state_floats
 
@@ -36,7 +36,7 @@ def gradients(n, dim, seed):
 # --- state with the row --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("access", [ADD, SGD, ADAGRAD, ADAM, FTRL])
+@pytest.mark.parametrize("access", [ADD, SGD, ADAGRAD, ADAM, FTRL, MOMENTUM])
 def test_pull_with_state_gives_what_pushes_left(access):
     dim, keys = 3, np.arange(2000, dtype=np.uint64)
     width = dim + state_floats(access, dim)
@@ -87,7 +87,7 @@ def test_differences_of_two_workers_add_up_and_ftrl_weighs_anew():
     assert row[1] == 0
 
 
-@pytest.mark.parametrize(("access", "width"), [(ADAM, 10), (AVERAGE, 7)])
+@pytest.mark.parametrize(("access", "width"), [(ADAM, 10), (AVERAGE, 7), (MOMENTUM, 6)])
 def test_push_of_state_that_does_not_add_up_is_refused_and_changes_nothing(access, width):
     with made(access) as cluster:
         client = cluster.client()
@@ -130,7 +130,7 @@ def test_prefetched_row_with_state_lacks_no_own_difference():
 # --- repeated keys -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("access", [ADAGRAD, ADAM, FTRL])
+@pytest.mark.parametrize("access", [ADAGRAD, ADAM, FTRL, MOMENTUM])
 @pytest.mark.parametrize("dim", [1, 40])
 def test_merged_push_applies_the_sum_of_a_repeated_key_once(access, dim):
     """So many that repetitions lie in different parts of the push, and keys of one in others."""

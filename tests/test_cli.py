@@ -30,8 +30,9 @@ COMMANDS = {
     "master": ["--config", "--set", "--json", "--json-log", "worker_class", "Ctrl-C"],
     "server": ["--config", "--set", "master_addr"],
     "worker": ["--config", "--set", "SIGTERM"],
+    "status": ["--config", "--set", "--json", "waits"],
     "local": ["--config", "--servers", "--workers", "--set", "--json", "--json-log"],
-    "train": ["fasttext", "word2vec", "classifier", "logistic", "sparse_net"],
+    "train": ["fasttext", "word2vec", "classifier", "logistic", "sparse_net", "fedavg"],
     "demo": ["--output", "--epochs"],
     "nn": ["-k"],
     "similarity": [],
@@ -85,13 +86,18 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
     for key, setting in settings_of(models.SETTINGS[name]).items():
         flag = f" --{key.replace('_', '-')} "
         assert (flag in told) == (key not in fixed), key
-        if key not in fixed and setting.format(setting.default):
+        flags = ("fresh",)  # a flag needs no value, and no default
+        if key not in (*fixed, *flags) and setting.format(setting.default):
             assert f"Default: {setting.format(setting.default)}." in told
         if key not in fixed and setting.choices:
             assert f"{flag}{'|'.join(setting.choices)} " in told
     for flag in ("--servers", "--workers", "--threads", "--json", "--json-log"):
         assert f" {flag} " in told
     example = "--train train.svm --test test.svm" if judged else "--input corpus.txt"
+    example = {
+        "mlp": "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz",
+        "fedavg": "--input corpus.txt --data-dir data",
+    }.get(name, example)
     assert f"For example: snailps train {name} {example} --output out/" in told
     assert "--input PATH... Required. " in told
     assert f"--output PATH Required{', unless --test is given' if judged else ''}. " in told

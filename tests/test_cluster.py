@@ -433,22 +433,6 @@ def test_cluster_with_shards_and_fragments_as_set_spreads_them(tmp_path, job):
     assert_counted(tmp_path / "out.npz", times=2)
 
 
-def test_master_with_backup_period_saves_tables_that_numpy_reads(tmp_path, job):
-    gate = Gate(tmp_path / "gates", 5)
-    job |= {"gates": tmp_path / "gates", "param_backup_period": 3, "param_backup_root": "backups"}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
-        master.wait_line("saved all tables after 5 pushes to backups")
-        gate.open()
-        assert cluster.codes() == [0, 0, 0], master.stderr
-    (path,) = (tmp_path / "backups").iterdir()
-    with np.load(path) as saved:
-        assert saved["counts.keys"].tolist() == list(range(ROWS))
-        assert saved["counts.rows"].sum() == LINES / 2
-
-
 # --- word vectors -----------------------------------------------------------------------------
 
 

@@ -162,7 +162,7 @@ def test_swiftsnails_settings_are_all_accepted_and_mean_what_they_meant():
     assert raw.build(WorkerSettings, also_known=CLASSES).threads == 12
     job = raw.build(JobSettings, also_known=CLASSES)
     assert (job.epochs, job.optimizer) == (3, "adagrad")
-    assert (job.param_backup_period, job.param_backup_root) == (100, "./param_back/")
+    assert (job.param_backup_period, job.checkpoint_dir) == (100, "./param_back/")
     told = "\n".join(raw.notices)
     for name in (
         "async_exec_num has no effect",
@@ -186,9 +186,12 @@ def test_alias_with_a_wrong_value_names_itself():
         build(JobSettings, text)
 
 
-def test_on_node_loss_recover_says_that_it_comes_later():
-    with pytest.raises(ConfigError, match=r"on_node_loss=recover: .* comes with replication"):
-        build(WorkerSettings, "on_node_loss=recover")
+def test_ways_of_dealing_that_do_not_fit_the_consistency_are_refused():
+    with pytest.raises(ConfigError, match=r"assign=shared: assign: expected auto .* ssp"):
+        build(JobSettings, "consistency=ssp", "assign=shared")
+    with pytest.raises(ConfigError, match=r"assign=own: assign: expected auto .* bsp"):
+        build(JobSettings, "consistency=bsp", "assign=own")
+    assert build(JobSettings, "assign=own").assign == "own"
 
 
 def test_heartbeats_that_cannot_work_name_both_origins():

@@ -1,7 +1,7 @@
 """How clusters end: whatever is under way just then, soon, with one sentence, and nothing left.
 
-Companion of `test_failures`: here something else is at work when the end comes (an export, a
-backup, an unpacking, a connection), or a process that the job does not need goes wrong.
+Companion of `test_failures`: here something else is at work when the end comes (an export, an
+unpacking, a connection), or a process that the job does not need goes wrong.
 """
 
 import fcntl
@@ -125,77 +125,6 @@ def test_master_with_second_sigint_while_it_exports_ends_at_once(tmp_path, job, 
         assert "interrupted while exporting" in master.stderr
         assert "Traceback" not in master.stderr
         at_export.open()
-
-
-def test_backup_that_outlasts_the_training_is_finished_first(tmp_path, job, gate):
-    at_block, at_backup = gate(2), gate(0, "backup")
-    job |= {"worker_class": "cluster_models:SlowBackup", "param_backup_period": 1}
-    job |= {"param_backup_root": str(tmp_path / "saved")}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
-        at_backup.meet()
-        at_block.open()
-        with Observer(cluster) as observer:
-            status = observer.until(lambda status: states_of(status, "worker") == ["finished"])
-            assert status["phase"] == "training"
-        at_backup.open()
-        assert cluster.codes() == [0, 0, 0]
-        figures = figures_of(master)
-        assert figures["examples"] == 1000
-        assert figures["progress"] == 1.0
-        assert figures["rows"] == 50
-        assert "Traceback" not in master.stderr
-        assert not master.errors
-    assert_counted(tmp_path / "out.npz")
-    (saved,) = (tmp_path / "saved").iterdir()  # no other file, no half a one
-    with np.load(saved) as tables:
-        assert tables["counts.keys"].tolist() == list(range(50))
-        assert 200 <= tables["counts.rows"].sum() <= 1000
-
-
-def test_server_killed_while_a_backup_runs_ends_the_cluster(tmp_path, job, gate):
-    at_block, at_backup = gate(2), gate(0, "backup")
-    job |= {"worker_class": "cluster_models:SlowBackup", "param_backup_period": 1}
-    job |= {"param_backup_root": str(tmp_path / "saved")}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        at_block.meet()
-        at_backup.meet()
-        server.send(signal.SIGKILL)
-        at_block.open()
-        assert codes_at_once(cluster) == [FAILED, -signal.SIGKILL, STOPPED]
-        assert_one_sentence(master, cluster.name_of(server), "is lost")
-        at_backup.open()
-
-
-def test_backups_in_a_shared_folder_are_removed_by_their_own_run_only(tmp_path, job, gate):
-    folder = tmp_path / "saved"
-    folder.mkdir()
-    others = [f"backup-{1:016x}-{pushes:012d}.npz" for pushes in (1, 2, 3)] + ["backup-mine.npz"]
-    for name in others:
-        (folder / name).write_bytes(b"of another run")
-    gates = [gate(number) for number in (2, 4, 6)]
-    job |= {"param_backup_period": 1, "param_backup_root": str(folder)}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        lines = []
-        for number, at_block in zip((2, 4, 6), gates, strict=True):
-            at_block.meet()
-            lines.append(master.wait_line(f"saved all tables after {number} pushes to"))
-            at_block.open()
-        assert cluster.codes() == [0, 0, 0]
-    left = {path.name for path in folder.iterdir()}
-    assert left >= set(others)
-    own = left - set(others)
-    assert 1 <= len(own) <= 2
-    assert lines[0].rpartition("/")[2] not in own
-    for name in own:
-        with np.load(folder / name) as tables:
-            assert len(tables["counts.keys"]) == 50
 
 
 # --- a late helper ----------------------------------------------------------------------------

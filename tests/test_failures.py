@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -431,19 +432,6 @@ def test_job_with_full_disk_at_export_says_so_and_leaves_no_half_file(tmp_path, 
     assert list(full_disk.iterdir()) == []
 
 
-def test_backup_with_full_disk_is_told_and_training_goes_on(tmp_path, job, gated, full_disk):
-    job |= {"param_backup_period": 1, "param_backup_root": str(full_disk), "dim": 1000}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
-        line = master.wait_line("backup failed, training goes on")
-        assert "is full" in line
-        gated.open()
-        assert cluster.codes() == [0, 0, 0]
-    assert list(full_disk.iterdir()) == []
-
-
 # --- settings and models ----------------------------------------------------------------------
 
 
@@ -534,3 +522,64 @@ def test_workers_that_declare_a_table_in_two_ways_are_refused(tmp_path, job):
     with Cluster(tmp_path, job=job, workers=2) as cluster:
         _, master = cluster.run()
         assert_one_sentence(master, "table 'counts' is declared in two ways", "seed=")
+
+
+# --- going on without a worker ---------------------------------------------------------------
+
+
+def test_cluster_that_recovers_goes_on_without_a_killed_worker(tmp_path, job, gated):
+    job["on_node_loss"] = "recover"
+    with Cluster(tmp_path, job=job, workers=3) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        first, *others = [p for p in cluster.processes if p.name.startswith("worker")]
+        for worker in (first, *others[:-1]):  # whoever stands at the gate: one is left
+            worker.send(signal.SIGKILL)
+            master.wait_line(rf"process {worker.pid}\) is lost: .* The others go on")
+        gated.open()
+        assert others[-1].wait() == 0
+        assert master.wait() == 0
+        assert any("blocks go back" in line for line in master.lines)
+        cluster.codes()
+    with np.load(tmp_path / "out.npz") as saved:
+        # A block that was pushed and not reported is trained again.
+        counts = saved["counts.rows"]
+        assert (counts >= 20).all()
+        assert counts.sum() < 1000 + 3 * 200
+
+
+def test_cluster_that_recovers_ends_with_its_last_worker_or_a_server(tmp_path, job, gated):
+    job["on_node_loss"] = "recover"
+    with Cluster(tmp_path, job=job, workers=1) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gated.meet()
+        worker = cluster.processes[-1]
+        worker.send(signal.SIGKILL)
+        gated.open()
+        cluster.codes(SOON_S)
+        assert_one_sentence(master, "is lost", f"process {worker.pid}")
+
+
+def test_cluster_that_recovers_ends_where_a_block_has_cost_three_workers(tmp_path, job):
+    job |= {"on_node_loss": "recover", "gates": str(tmp_path / "gates")}
+    with Cluster(tmp_path, job=job, workers=4) as cluster:
+        master = cluster.master()
+        _, workers = cluster.nodes()
+        gate = Gate(tmp_path / "gates", 2)
+        for lost in range(3):
+            gate.meet()
+            at = [p for p in workers if p.popen.poll() is None and reads(p.pid, gate.path)]
+            at[0].send(signal.SIGKILL)
+            if lost < 2:
+                master.wait_line(rf"process {at[0].pid}\) is lost")
+        cluster.codes(SOON_S)
+        gate.open()
+        assert_one_sentence(master, "block 2", "in.txt", "has cost 3 workers")
+
+
+def reads(pid, path):
+    """Whether a process has a file open."""
+    files = Path(f"/proc/{pid}/fd").iterdir()
+    return any(os.path.realpath(file) == str(path) for file in files)

@@ -131,8 +131,8 @@ def test_fm_block_changes_the_rows_as_the_twin_does(make, optimizer, data, field
     assert not before[:, 0].any()
     assert before[:, 1 : settings.dim].all()
     told = train(model, data)
-    for push in model._pushes:
-        push.wait()
+    model._push_kept()
+    model._settle(0)
     after = model.pull("weights", batch.keys, state=True)
     parts = before.shape[1] // settings.dim
     padded = kernels.padded(len(before), parts * settings.stride)

@@ -210,6 +210,30 @@ def test_unpack_and_subtract_parts_are_inverse(parts):
     np.testing.assert_allclose(packed, 0.25, atol=1e-6)
 
 
+@pytest.mark.parametrize(("parts", "stride"), [(1, 9), (3, 9), (3, 16)])
+def test_take_changes_gives_differences_once(parts, stride):
+    rng = np.random.default_rng(2)
+    packed = rng.normal(size=(20, 9 * parts)).astype(np.float32)
+    rows = rng.normal(size=(20, stride * parts)).astype(np.float32)
+    now = rows.reshape(20, parts, stride)[:, :, :9].reshape(20, -1)
+    before = packed.copy()
+    ids = np.array([3, 19, 0, 7, 12, 5, 9, 1, 18, 4], np.int32)
+    out = np.empty((len(ids), 9 * parts), np.float32)
+    kernels.take_changes(rows, packed, ids, out, 9, parts)
+    np.testing.assert_array_equal(out, now[ids] - before[ids])
+    before[ids] = now[ids]
+    np.testing.assert_array_equal(packed, before)
+    kernels.take_changes(rows, packed, ids, out, 9, parts)
+    assert not out.any()
+
+
+@pytest.mark.parametrize(("ids", "what"), [([20], "ids must lie"), ([-1], "ids must lie")])
+def test_take_changes_outside_of_rows_refuses(ids, what):
+    arrays = np.zeros((20, 9), np.float32), np.zeros((20, 9), np.float32)
+    with pytest.raises(ValueError, match=what):
+        kernels.take_changes(*arrays, np.array(ids, np.int32), np.zeros((1, 9), np.float32), 9, 1)
+
+
 @pytest.mark.parametrize(
     ("changed", "what"),
     [

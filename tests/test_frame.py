@@ -25,6 +25,7 @@ from snailps.transport.frame import (
     MAGIC,
     PART_BYTES,
     ROW_BYTES_MAX,
+    SLOTS_MAX,
     VERSION,
     Flag,
     Frame,
@@ -48,6 +49,7 @@ NUMBERS = {
     "HELLO": 1, "PROOF": 2, "READY": 3, "ERROR": 4, "HEARTBEAT": 5,
     "PULL": 16, "PULLED": 17, "PUSH": 18, "PUSHED": 19, "SCAN": 20, "SCANNED": 21,
     "FORWARD": 22, "PRODUCT": 23, "BACKWARD": 24, "STEPPED": 25,
+    "SEAL": 26, "SEALED": 27, "REACH": 28, "REACHED": 29,
     "CALL": 32, "ANSWER": 33, "NOTE": 34,
 }  # fmt: skip
 
@@ -331,7 +333,8 @@ def test_compiled_constants_equal_those_of_python():
     assert numbers.pop("EXAMPLE_ENTRIES_MAX") == EXAMPLE_ENTRIES_MAX
     for name in ("LISTS", "LISTS_BYTES"):
         del numbers[name]
-    assert len(numbers) == 12
+    assert numbers.pop("SLOTS_MAX") == SLOTS_MAX
+    assert len(numbers) == 16
     for name, value in numbers.items():
         assert Kind[name.removeprefix("KIND_")] == value
 

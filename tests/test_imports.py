@@ -22,6 +22,7 @@ NUMERIC = {
     "_linear",
     "_fm",
     "_csr",
+    "_cbow",
     "_kernels",
     "_kernels_base",
     "_kernels_avx2",
@@ -30,7 +31,10 @@ NUMERIC = {
 BESIDE = {*LEAVES, *NUMERIC, "kernels", "data", "vectors"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
-    **{build: {*LEAVES, "_words", "_labels", "_linear", "_fm", "_csr"} for build in NUMERIC},
+    **{
+        build: {*LEAVES, "_words", "_labels", "_linear", "_fm", "_csr", "_cbow"}
+        for build in NUMERIC
+    },
     "kernels": {*LEAVES, *NUMERIC},
     "config": {*LEAVES},
     "data": {*LEAVES, "config", "kernels", *NUMERIC},

@@ -272,3 +272,78 @@ def test_job_with_memory_enough_or_a_size_of_the_users_keeps_its_blocks(make, tm
 def test_job_started_after_the_survey_still_tells_workers_of_it(make, tmp_path):
     job, _ = surveyed(make, tmp_path)
     assert job.start_message(1).survey
+
+
+# --- clocks ----------------------------------------------------------------------------------
+
+
+def test_job_in_bsp_cuts_and_tells_workers_as_if_micro_batches_were_workers(make):
+    jobs = [make(workers=workers, consistency="bsp", micro_batches="3") for workers in (1, 4)]
+    assert [job.start_message(9).workers for job in jobs] == [3, 3]
+    for job in jobs:
+        job.begin_pass("train", [7])
+    assert jobs[0].ledger.size == jobs[1].ledger.size
+    lease = jobs[0].lease(7)
+    assert (lease.clock, lease.slot, lease.slots, lease.index) == (0, 0, 3, -1)
+    assert make(workers=4).start_message(9).workers == 9
+
+
+def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later(make):
+    def play(order):
+        job = make(consistency="bsp", micro_batches="2", target_loss="1.17")
+        job.begin_pass("train", [1])
+        ended = None
+        while not job.ledger.over:
+            numbers = []
+            while len(numbers) < 2 and (lease := job.lease(1)) is not None:
+                numbers.append(lease.number)
+            for number in sorted(numbers, reverse=order):
+                assert job.done(done(number, loss=80.0 - 4 * number, examples=50.0), 1)
+                if ended is None and job.limit_reached():
+                    job.end_early(job.limit_reached())
+                    ended = job.ledger.open_clock
+        return job.ledger.open_clock, ended, job.figures({})["loss_by_epoch"], job.ended_by
+
+    assert play(order=False) == play(order=True)
+    clocks, ended, _, why = play(order=False)
+    assert why == "target_loss"
+    # Twelve blocks, six clocks, have a mean of 58 / 50; two more clocks may have been leased.
+    assert (ended, clocks) == (6, 8)
+
+
+def test_job_in_bsp_merges_a_survey_in_the_order_of_blocks(make, tmp_path):
+    for order in (1, -1):
+        job = make(worker_class="cluster_models:Surveyed", consistency="bsp")
+        job.begin_pass("survey")
+        numbers = []
+        while (lease := job.lease(1)) is not None:
+            numbers.append(lease.number)
+        for number in numbers[::order]:
+            job.done(messages.Done("survey", number, 1, 1.0, {}, b"%d." % number), 1)
+        job.end_survey()
+        assert job.summary == b"0.1.2.3.4.5.6.7.8.9."
+
+
+def test_job_in_bsp_has_learning_rates_that_do_not_depend_on_time(make, clock):
+    job = make(consistency="bsp", max_seconds="10")
+    job.begin_pass("train", [1])
+    clock.now_s += 9
+    assert job.lease(1).progress == [0.0, 0.05]
+    clock.now_s += 2
+    assert job.limit_reached() == "max_seconds"
+
+
+def test_job_in_ssp_deals_blocks_and_tells_how_far_ahead_anybody_was(make):
+    job = make(consistency="ssp", staleness="1")
+    job.begin_pass("train", [4, 5])
+    for _ in range(2):
+        job.done(done(job.lease(4).number), 4)
+    assert job.lease(4) is None
+    assert job.figures({})["ahead_max"] == 1
+
+
+def test_job_with_clocks_and_rows_that_expire_is_refused(make):
+    with pytest.raises(ConfigError, match="rows cannot expire in a job with clocks"):
+        make(
+            worker_class="snailps.models.sparse.linear:Linear", consistency="bsp", expire_after="1"
+        )

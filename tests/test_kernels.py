@@ -119,8 +119,8 @@ def test_init_rows_other_seed_or_key_differ():
 
 
 HYPER = np.array([0.1, 1e-6, 0.9, 0.999, 0.05, 0.01, 1.0, 0], np.float32)
-ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE = range(6)
-STATE = {ADD: 0, SGD: 0, ADAGRAD: 1, ADAM: 2, FTRL: 2, AVERAGE: 1}  # times dim
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM = range(7)
+STATE = {ADD: 0, SGD: 0, ADAGRAD: 1, ADAM: 2, FTRL: 2, AVERAGE: 1, MOMENTUM: 1}  # times dim
 
 
 def state_of(access, dim):
@@ -139,7 +139,7 @@ def some_row(access, dim, rng):
 
 
 @builds
-@pytest.mark.parametrize("access", range(6))
+@pytest.mark.parametrize("access", range(7))
 @pytest.mark.parametrize("dim", [1, 37, 100])
 def test_apply_row_equals_twin(build, access, dim):
     rng = np.random.default_rng(access)
@@ -164,7 +164,7 @@ def test_add_state_row_equals_twin(build, access, dim):
 
 
 @builds
-@pytest.mark.parametrize("access", [ADAM, AVERAGE])
+@pytest.mark.parametrize("access", [ADAM, AVERAGE, MOMENTUM])
 def test_add_state_row_of_what_does_not_add_up_is_refused(build, access):
     row = np.zeros(4 + state_of(access, 4), np.float32)
     with pytest.raises(ValueError, match="no state that adds up"):
@@ -199,6 +199,17 @@ def test_apply_adam_two_steps_known_answer(build):
         kernels.load(build).apply_row(ADAM, hyper, row, np.array([value], np.float32))
     step = 0.5 * (7 / 3) / (19 / 3) ** 0.5
     np.testing.assert_allclose(row, [-0.5 - step, 1.75, 4.75, 2], rtol=1e-6)
+
+
+@builds
+def test_apply_momentum_three_steps_known_answer(build):
+    """beta1 = 1/2, lr = 1/4; g = 4, 2, 0: v = 4, 4, 2, and w = 1 - 1, - 1, - 1/2."""
+    hyper = np.array([0.25, 0, 0.5, 0, 0, 0, 0, 0], np.float32)
+    row, seen = np.array([1, 0], np.float32), []
+    for value in (4, 2, 0):
+        kernels.load(build).apply_row(MOMENTUM, hyper, row, np.array([value], np.float32))
+        seen.append(row.tolist())
+    assert seen == [[0, 4], [-1, 4], [-1.5, 2]]
 
 
 @builds
@@ -244,7 +255,7 @@ def test_init_state_of_ftrl_leaves_the_weights_what_they_are(build, weights, l1)
 
 
 @builds
-@pytest.mark.parametrize("access", [ADAGRAD, ADAM, AVERAGE])
+@pytest.mark.parametrize("access", [ADAGRAD, ADAM, AVERAGE, MOMENTUM])
 def test_init_state_of_the_others_is_zero(build, access):
     row = np.full(5 + state_of(access, 5), 3, np.float32)
     kernels.load(build).init_state_row(access, HYPER, row, 5)
@@ -260,7 +271,17 @@ def test_apply_average_adds_values_and_weight_to_the_sums(build):
 
 @pytest.mark.parametrize(
     ("access", "row", "hyper"),
-    [(6, 4, 8), (2, 4, 8), (0, 5, 8), (1, 4, 4), (-1, 4, 8), (3, 12, 8), (4, 13, 8), (5, 8, 8)],
+    [
+        (7, 4, 8),
+        (6, 4, 8),
+        (2, 4, 8),
+        (0, 5, 8),
+        (1, 4, 4),
+        (-1, 4, 8),
+        (3, 12, 8),
+        (4, 13, 8),
+        (5, 8, 8),
+    ],
 )
 def test_apply_row_wrong_sizes_are_refused(access, row, hyper):
     with pytest.raises(ValueError, match="must"):

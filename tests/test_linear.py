@@ -17,6 +17,7 @@ from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import read_npz
+from snailps.models.sparse.kept import Kept
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor, texts_of
@@ -62,6 +63,8 @@ def settings_of(**values):
         ({"formats": "npz, doc"}, ["job.conf:formats", "doc"]),
         ({"class_weights": "1, -2"}, ["job.conf:class_weights", "-2"]),
         ({"class_weights": "1, x"}, ["class_weights", "x"]),
+        ({"class_weights": "1"}, ["class_weights", "expected 2 numbers", "got 1"]),
+        ({"class_weights": "1, 2", "loss": "squared"}, ["expected 0 numbers", "squared"]),
         (
             {"format": "csv", "columns": "y:label, a:categorical", "formats": "liblinear"},
             ["formats", "hash_bits"],
@@ -129,19 +132,45 @@ def train_all(model, texts):
             following.prepared = model.prepare(following)
             prepared += 1
         results.append(model.train(block))
+    model._push_kept()
     model._settle(0)
     return results
 
 
+def shifted(text, by):
+    """The same lines with features `by` higher."""
+    lines = [line.split() for line in text.splitlines()]
+    made = []
+    for label, *entries in lines:
+        keys = (int(entry.split(":")[0]) + by for entry in entries)
+        made.append(" ".join([label, *(f"{key}:1" for key in keys)]))
+    return "\n".join(made) + "\n"
+
+
+def keep(model, rows):
+    """Has a lone worker keep at most so many rows; none: as several workers do."""
+    model._keeps, model._kept = rows > 0, None
+    if rows:
+        model._kept = Kept(
+            model, TABLE, dim=model._dim, parts=model._bases.take(1).shape[1], stride=model._dim,
+            in_threads=model.in_threads, load=model.load_rows, take=model._bases.take,
+            bytes_max=rows * (8 * model._bases.take(1).shape[1] + 51),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [0, 60, 1000])
 @pytest.mark.parametrize("prefetch", [1, 2])
 @pytest.mark.parametrize("method", ["adagrad", "ftrl"])
-def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, prefetch):
-    text = planted(900, 1)
+def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, prefetch, kept):
+    text = planted(700, 1) + shifted(planted(200, 2), 20)  # 41 rows, then 61: one more than 60
     rows = text.splitlines(keepends=True)
     settings = LinearSettings(optimizer=method, l2=0.01)
     model = make(settings)
     model.prefetch = prefetch
+    model._behind = prefetch + 1
+    keep(model, kept)
     results = train_all(model, ["".join(rows[at : at + 100]) for at in range(0, 900, 100)])
+    assert model._keeps == (kept == 1000)
     batch = model._reader.read(text.encode())
     start = np.zeros((len(batch.keys), 1 + {"adagrad": 1, "ftrl": 2}[method]), np.float32)
     want, loss, _ = twin.train_linear(
@@ -371,6 +400,34 @@ def test_read_npz_of_other_file_refuses(tmp_path):
             np.savez(path, keys=np.zeros(1), rows=np.zeros(1))
         with pytest.raises(ModelFileError, match=r"model\.npz"):
             read_npz(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, r"cannot be read as a model: No such file"),
+        (b"hello", r"expected the \.npz of a model.* got a file that is no sound"),
+        (b"", r"no sound \.npz"),
+        ({"keys": np.zeros(1)}, r"got an \.npz without about, rows"),
+    ],
+)
+def test_read_npz_of_another_file_says_what_was_expected(content, said, tmp_path):
+    path = tmp_path / "model.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        np.savez(path, **content)
+    with pytest.raises(ModelFileError, match=said) as caught:
+        read_npz(path)
+    assert "pickle" not in str(caught.value)
+
+
+def test_read_npz_of_a_lone_array_refuses(tmp_path):
+    path = tmp_path / "model.npz"
+    with open(path, "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(ModelFileError, match=r"expected the \.npz"):
+        read_npz(path)
 
 
 def test_read_npz_that_names_a_class_of_a_stranger_refuses(trained, tmp_path):

@@ -91,6 +91,14 @@ def test_launcher_with_master_that_ends_before_it_listens_has_its_code(make):
     assert cluster.lines == [("master", "no")]
 
 
+def test_launcher_with_master_of_many_words_has_them_all(make):
+    cluster = make(master="listen(); print('figures ' * 50_000)\n", server=BLOCK, worker=BLOCK)
+    cluster.launcher.start()
+    cluster.launcher.end()
+    assert cluster.codes[0] == 0
+    assert cluster.launcher.output().split() == ["figures"] * 50_000
+
+
 def test_launcher_end_after_the_master_ends_the_others_without_a_word(make):
     stubborn = "signal.signal(signal.SIGTERM, lambda *_: say('no'))\nwhile True: " + BLOCK
     polite = "signal.signal(signal.SIGTERM, lambda *_: (say('bye'), sys.exit(5)))\n" + BLOCK

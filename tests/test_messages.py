@@ -23,6 +23,19 @@ KNOWN = [
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
     (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
     (m.Expire(9, 1), b'{"is":"Expire","tick":9,"before":1}'),
+    (m.Freeze(3), b'{"is":"Freeze","clock":3}'),
+    (m.Save(3, "/c/3.part"), b'{"is":"Save","number":3,"folder":"/c/3.part","clock":-1}'),
+    (m.StopSaving(), b'{"is":"StopSaving"}'),
+    (
+        m.Saved(3, [{"name": "a"}], ""),
+        b'{"is":"Saved","number":3,"files":[{"name":"a"}],"text":""}',
+    ),
+    (m.Load(3, "/c/3", [[1, 2]]), b'{"is":"Load","number":3,"folder":"/c/3","tables":[[1,2]]}'),
+    (m.Loaded(3, 9, "no"), b'{"is":"Loaded","number":3,"rows":9,"text":"no"}'),
+    (m.Settled([1, 4]), b'{"is":"Settled","numbers":[1,4]}'),
+    (m.SetClock(3, True), b'{"is":"SetClock","clock":3,"early":true}'),
+    (m.CloseClock(3, [0, 2]), b'{"is":"CloseClock","clock":3,"slots":[0,2]}'),
+    (m.Fence(7, 3, 1, 4), b'{"is":"Fence","incarnation":7,"clock":3,"slot":1,"slots":4}'),
     (m.Declare([{"name": "in"}]), b'{"is":"Declare","tables":[{"name":"in"}]}'),
     (m.Declared([1, 2]), b'{"is":"Declared","numbers":[1,2]}'),
     (
@@ -30,12 +43,14 @@ KNOWN = [
         b'{"is":"Start","number":1,"worker_class":"a.b:C","settings":{"lr":"0.05"},"workers":2,'
         b'"survey":true}',
     ),
-    (m.Lease("train"), b'{"is":"Lease","pass_":"train"}'),
+    (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true}'),
     (
-        m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5]),
+        m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
-        b'"progress":[0.0,0.5]}',
+        b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1}',
     ),
+    (m.CameBack(), b'{"is":"CameBack"}'),
+    (m.Slowest(3, 2), b'{"is":"Slowest","clock":3,"node":2}'),
     (
         m.Fetch(1, "survey", "lines"),
         b'{"is":"Fetch","number":1,"pass_":"survey","unit":"lines"}',

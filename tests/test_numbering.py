@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snailps.data.examples import KeyNumbers, number_keys
+from snailps.data.examples import KeptNumbers, KeyNumbers, number_keys
 
 KEYS = st.one_of(
     st.integers(0, 30), st.integers(0, 2**64 - 1), st.integers(0, 9).map(lambda i: i << 60)
@@ -66,3 +66,57 @@ def test_number_keys_in_several_threads_do_not_disturb_each_other():
         thread.join(60)
     assert not wrong
     assert not any(thread.is_alive() for thread in threads)
+
+
+# --- numbers that stay -------------------------------------------------------------------------
+
+
+def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched():
+    rng = np.random.default_rng(5)
+    numbers, known, touched = KeptNumbers(1 << 20), {}, set()
+    for batch in range(12):
+        keys = rng.integers(0, 40_000 * (batch + 1), 30_000).astype(np.uint64)
+        keys[:3] = [0, 2**64 - 1, 2**63]
+        rows = np.full(len(keys), -1, np.int32)
+        new, ids, fits = numbers.number(keys, rows)
+        want_new = [key for key in dict.fromkeys(keys.tolist()) if key not in known]
+        known |= {key: len(known) + at for at, key in enumerate(want_new)}
+        assert fits
+        assert new.tolist() == want_new
+        assert rows.tolist() == [known[key] for key in keys.tolist()]
+        want = [known[key] for key in dict.fromkeys(keys.tolist())]
+        assert ids.tolist() == [id_ for id_ in want if id_ not in touched]
+        touched.update(ids.tolist())
+        if batch % 4 == 3:
+            numbers.begin_round()
+            touched = set()
+    assert len(numbers) == len(known)
+
+
+def test_kept_numbers_without_room_say_so_and_know_the_old_ones():
+    numbers = KeptNumbers(3)
+    rows = np.empty(3, np.int32)
+    assert numbers.number(np.array([7, 8, 7], np.uint64), rows)[2]
+    assert rows.tolist() == [0, 1, 0]
+    assert not numbers.number(np.array([9, 10, 7], np.uint64), rows)[2]
+    new, _, fits = numbers.number(np.array([8, 7, 9], np.uint64), rows)
+    assert fits
+    assert len(new) == 0
+    assert rows.tolist() == [1, 0, 2]
+
+
+def test_kept_numbers_of_nothing_are_nothing():
+    numbers = KeptNumbers(5)
+    new, ids, fits = numbers.number(np.empty(0, np.uint64), np.empty(0, np.int32))
+    assert (len(new), len(ids), fits, len(numbers)) == (0, 0, True, 0)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1 << 30])
+def test_kept_numbers_of_impossible_room_refuse(most):
+    with pytest.raises(ValueError, match="expected room for"):
+        KeptNumbers(most)
+
+
+def test_kept_numbers_with_too_few_places_refuse():
+    with pytest.raises(ValueError, match="expected room for 2"):
+        KeptNumbers(5).number(np.zeros(2, np.uint64), np.empty(1, np.int32))

@@ -270,7 +270,7 @@ def test_table_in_python_is_refused_in_words():
         from snailps.roles.tables import Table
 
         cluster.declare(Table("t", 2, "python_methods:Plain"))
-        assert PYTHON == 6
+        assert PYTHON == 7
         with cluster.raw() as one:
             error = error_of(one.ask(forward()))
     assert error.code == "access"

@@ -258,7 +258,7 @@ def bad_requests():
             corrupt(push_frame({3: [a]}, np.ones((1, 2))), 16, b"\x04"),
             "length",
         ),
-        "unknown option of a pull": (corrupt(pull, 20, b"\x20"), "option"),
+        "unknown option of a pull": (corrupt(pull, 20, b"\x40"), "option"),
         "unknown option of a push": (corrupt(push, 23, b"\x80"), "option"),
         "state of narrow rows": (pull_frame({3: [a]}, dim=5, options=1), "dim"),
         "long scan": (Frame(Kind.SCAN, bytes(24), 1, 1, JOB, 1, 1), "length"),

@@ -9,7 +9,7 @@ from shards import Shards
 
 from snailps.data.examples import KeyNumbers
 from snailps.errors import ConfigError, DataError
-from snailps.models.sparse.dense import Layers
+from snailps.models.layers import Layers
 from snailps.models.sparse.first_layer import (
     Entries,
     bytes_at_servers,

@@ -17,7 +17,9 @@ tables = st.builds(
     Table,
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", fullmatch=True),
     st.integers(1, DIM_MAX - 1),
-    access=st.sampled_from(["add", "sgd", "adagrad", "adam", "ftrl", "average", "a.b:C"]),
+    access=st.sampled_from(
+        ["add", "sgd", "adagrad", "adam", "ftrl", "average", "momentum", "a.b:C"]
+    ),
     init=st.sampled_from(["zeros", "uniform", "normal"]),
     scale=numbers,
     lr=st.floats(1e-6, 1e6),
@@ -62,6 +64,7 @@ def test_table_as_json_and_back_is_equal(table):
         ({"access": "adagrad", "lr": 0}, "lr"),
         ({"access": "adam"}, "lr"),
         ({"access": "ftrl"}, "lr"),
+        ({"access": "momentum"}, "lr"),
         ({"access": "adam", "lr": 0.1, "eps": 0}, "eps"),
         ({"access": "adagrad", "lr": 0.1, "eps": 0}, "eps"),
         ({"access": "ftrl", "lr": 0.1, "beta": 0}, "beta"),
@@ -98,10 +101,10 @@ def test_table_for_the_store_has_its_numbers():
     table = Table("t", 3, "ftrl", lr=0.1, l1=2, l2=3, beta=4, track="touch+version")
     hyper = (0.1, 1e-8, 0.9, 0.999, 2.0, 3.0, 4.0)
     assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 3)
-    assert Table("t", 3, "some.where:Method").store_arguments()[1] == 6
+    assert Table("t", 3, "some.where:Method").store_arguments()[1] == 7
 
 
-@pytest.mark.parametrize("access", ["add", "sgd", "adagrad", "adam", "ftrl", "average"])
+@pytest.mark.parametrize("access", ["add", "sgd", "adagrad", "adam", "ftrl", "average", "momentum"])
 @pytest.mark.parametrize("dim", [1, 7])
 def test_table_state_is_as_wide_as_the_store_makes_it(access, dim):
     table = Table("t", dim, access, lr=0.1)
@@ -118,7 +121,7 @@ def test_table_state_is_as_wide_as_the_store_makes_it(access, dim):
         (MisuseError, lambda: table.check_push(whole, state=True)),
         (SnailError, lambda: store.push(1, 1, 2, keys, whole, state=True)),
     ):
-        if access in ("adam", "average"):
+        if access in ("adam", "average", "momentum"):
             with pytest.raises(refused):
                 push()
         else:

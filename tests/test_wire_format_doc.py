@@ -21,6 +21,7 @@ from snailps.transport.frame import (
     HEADER_BYTES,
     PART_BYTES,
     ROW_BYTES_MAX,
+    SLOTS_MAX,
     VERSION,
     Frame,
     FrameDecoder,
@@ -104,7 +105,13 @@ def test_limits_are_those_of_the_code():
 
 @pytest.mark.parametrize(
     "place",
-    ["roles/_shard.pyx", "roles/_asked.pxd", "roles/_products.pxd", "transport/_loop.pyx"],
+    [
+        "roles/_shard.pyx",
+        "roles/_asked.pxd",
+        "roles/_clocked.pxd",
+        "roles/_products.pxd",
+        "transport/_loop.pyx",
+    ],
 )
 def test_codes_of_the_compiled_side_are_listed(place):
     source = (Path(__file__).resolve().parent.parent / "snailps" / place).read_text()
@@ -196,10 +203,48 @@ def test_worked_batch_is_what_the_client_sends_and_the_shard_answers():
         theirs.close()
 
 
+def test_worked_clock_is_what_the_client_sends_and_the_shard_answers():
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(LIMIT_S)
+    client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
+    client.start()
+    try:
+        with Shards(1, frag_num=64) as shard:
+            shard.add_table(1, 2, ADD, ZEROS)
+            shard.threads[0].set_clock(17)
+            shard.client(8).seal_async(17, 0, 2).wait()
+            with Raw(shard.ports[0], incarnation=9) as one:
+                for name, answer, call in (
+                    ("push-clock", None, lambda: client.push_async(
+                        1, np.array([11], np.uint64), np.array([[1, 2]], np.float32),
+                        clock=17, slot=1)),
+                    ("seal", "sealed", lambda: client.seal_async(17, 1, 2)),
+                    ("reach", "reached", lambda: client.reach_async(18)),
+                ):  # fmt: skip
+                    pending = call()
+                    assert theirs.recv(4096) == block(name)
+                    one.sock.sendall(block(name))
+                    answered = encode_frame(one.next())
+                    if answer is not None:
+                        assert answered == block(answer)
+                    theirs.sendall(answered)
+                    pending.wait()
+            rows = np.empty((1, 2), np.float32)
+            shard.client(10).pull(1, np.array([11], np.uint64), rows, clock=18)
+            assert rows.tolist() == [[1.0, 2.0]]
+    finally:
+        client.close()
+        theirs.close()
+
+
 def test_options_of_products_are_those_of_the_code():
     rows = table(["bits", "option of FORWARD, BACKWARD", "meaning"])
     named = {name: 1 << int(bits) for bits, name, _ in rows if name.isupper()}
     assert named == {option.name: int(option) for option in ProductOption}
+
+
+def test_bounds_of_clocks_are_those_of_the_code():
+    assert f"1 to {SLOTS_MAX:,}, the same in all seals" in DOC
 
 
 def test_bounds_of_products_are_those_of_the_code():

@@ -95,3 +95,14 @@ def test_push_says_whether_what_is_rounded_off_is_kept(access, wire, expected):
     wires = Wires(Speed(0), route_to("10.0.0.1"))
     assert wires.of_push(table) == expected
     assert wires.of_push(table, state=True)[0] == 0
+
+
+def test_exact_wires_measure_nothing_and_keep_nothing_for_later():
+    client = Speed(int(PACK_BYTES_PER_S) - 1)
+    wires = Wires(client, route_to("10.0.0.1"), exact=True)
+    assert wires.of_push(Table("t", 4, wire="auto")) == (0, False)
+    assert client.packs is None
+    assert wires.of_push(Table("t", 4, access="adagrad", lr=0.1, wire="int8")) == (
+        kernels.WIRE_TYPES["int8"],
+        False,
+    )

@@ -44,6 +44,16 @@ JsonLogOption = Annotated[
     Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
 ]
 
+FreshOption = Annotated[
+    bool,
+    typer.Option("--fresh", help="Begin anew, even where a checkpoint of this job is.", metavar=""),
+]
+
+
+def fresh_override(fresh: bool) -> list[str]:
+    """``--fresh`` as the ``--set`` that it is short for."""
+    return ["fresh=true"] if fresh else []
+
 
 def json_log_override(path: Path | None) -> list[str]:
     """``--json-log PATH`` as the ``--set`` that it is short for."""

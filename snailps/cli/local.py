@@ -19,7 +19,14 @@ from typing import Annotated, Any
 
 import typer
 
-from snailps.cli.common import JsonLogOption, json_log_override, known_classes, read_config
+from snailps.cli.common import (
+    FreshOption,
+    JsonLogOption,
+    fresh_override,
+    json_log_override,
+    known_classes,
+    read_config,
+)
 from snailps.cli.printing import print_figures, print_json
 from snailps.cli.progress import Progress
 from snailps.config import (
@@ -70,12 +77,13 @@ def command(
     ] = None,
     as_json: JsonOption = False,
     json_log: JsonLogOption = None,
+    fresh: FreshOption = False,
 ) -> None:
     """Runs the job of a .conf file on a cluster of real processes on this machine.
 
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
     """
-    overrides = [*(sets or []), *json_log_override(json_log)]
+    overrides = [*(sets or []), *json_log_override(json_log), *fresh_override(fresh)]
     raw = read_config(config, overrides)
     entry = raw.explicit("worker_class", JobSettings)
     if entry is None:

@@ -15,14 +15,17 @@ import typer
 from snailps._version import __version__
 from snailps.cli import (
     analogy,
+    checkpoint,
     demo,
     eval,
+    fedavg,
     local,
     master,
     nn,
     predict,
     server,
     similarity,
+    status,
     test,
     train,
     vector,
@@ -39,10 +42,13 @@ app = typer.Typer(
 )
 app.command("demo", rich_help_panel="Train")(demo.command)
 app.add_typer(train.app, name="train", rich_help_panel="Train")
+app.add_typer(fedavg.app, name="fedavg", rich_help_panel="Train")
 app.command("local", rich_help_panel="Train")(local.command)
 app.command("master", rich_help_panel="Processes of a cluster")(master.command)
 app.command("server", rich_help_panel="Processes of a cluster")(server.command)
 app.command("worker", rich_help_panel="Processes of a cluster")(worker.command)
+app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel="Processes of a cluster")
+app.command("status", rich_help_panel="Processes of a cluster")(status.command)
 app.command("nn", rich_help_panel="Ask a model")(nn.command)
 app.command("similarity", rich_help_panel="Ask a model")(similarity.command)
 app.command("analogy", rich_help_panel="Ask a model")(analogy.command)

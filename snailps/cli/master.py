@@ -11,8 +11,10 @@ import typer
 
 from snailps.cli.common import (
     ConfigOption,
+    FreshOption,
     JsonLogOption,
     SetOption,
+    fresh_override,
     json_log_override,
     known_classes,
     read_config,
@@ -38,6 +40,7 @@ def command(
         ),
     ] = False,
     json_log: JsonLogOption = None,
+    fresh: FreshOption = False,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
     session: Annotated[bool, typer.Option("--session", hidden=True)] = False,
 ) -> None:
@@ -48,7 +51,8 @@ def command(
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
-    raw = read_config(config, [*(sets or []), *json_log_override(json_log)])
+    overrides = [*(sets or []), *json_log_override(json_log), *fresh_override(fresh)]
+    raw = read_config(config, overrides)
     settings = role_settings(raw, MasterSettings, name="master")
     terminal = sys.stderr.isatty()
     progress = None if ready_fd >= 0 else Progress(sys.stderr, terminal=terminal)

@@ -135,7 +135,7 @@ class Progress:
             self._validation = found
             width = max(len(name) for name in found)
             for name, pairs in found.items():
-                near = ", ".join(f"{other} {figure:.2f}" for other, figure in pairs)
+                near = ", ".join(f"{other} {figure:.4g}" for other, figure in pairs)
                 line = f"  {name:>{width}}: {near or 'not known'}"
                 # Words need not be UTF-8: their odd bytes are lone surrogates here.
                 self.say(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps import models
-from snailps.cli.common import JsonLogOption, known_classes
+from snailps.cli.common import FreshOption, JsonLogOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
@@ -21,13 +21,13 @@ from snailps.errors import ConfigError
 from snailps.roles.job import job_settings
 from snailps.roles.worker import load_class
 
-_NOT_OPTIONS = ("worker_class",)
+_NOT_OPTIONS = ("worker_class", "fresh")
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 """Settings that make the model what its name says."""
 
 _REQUIRED = {"input": "", "output": "Beginning of the paths of the result files."}
 """Settings without which this command does nothing, and what to say of them instead."""
-_LISTS = ("input", "test")
+_LISTS = ("input", "test", "labels", "test_labels")
 """Settings that are paths: their option takes several words."""
 
 app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
@@ -63,6 +63,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     parameters.append(_parameter("workers", WorkersOption, 1))
     parameters.append(_parameter("json_log", JsonLogOption, None))
     parameters.append(_parameter("as_json", JsonOption, False))
+    parameters.append(_parameter("fresh", FreshOption, False))
 
     def command(**given: Any) -> None:
         code = train(name, given)
@@ -76,11 +77,19 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
         "fm": "Factorization machine: weights and pairwise interactions of sparse features.",
         "classifier": "Labels for lines of text, as fastText's supervised mode.",
         "logistic": "Logistic, linear and multinomial regression on sparse examples.",
+        "mlp": "A multilayer perceptron on dense examples in idx files, as MNIST.",
+        "fedavg": "Federated averaging: CBOW vectors by learners with data of their own.",
         "sparse_net": "A network whose huge sparse first layer computes on the servers.",
     }.get(name, f"Train {name}.")
     example = "--input corpus.txt --output out/corpus --epochs 5"
     if judged:
         example = "--train train.svm --test test.svm --output out/model"
+    if name == "mlp":
+        example = (
+            "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz --output out/mnist"
+        )
+    if name == "fedavg":
+        example = "--input corpus.txt --data-dir data --output out/vectors"
     command.__doc__ = f"{about}\n\nFor example: snailps train {name} {example}"
     return command
 
@@ -95,7 +104,9 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
     """Checks the options and runs the cluster; returns the exit code."""
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
+    fresh = given.pop("fresh", False)
     values = {key: value for key, value in given.items() if value is not None}
+    values |= {"fresh": True} if fresh else {}
     values |= {key: tuple(values[key]) for key in _LISTS if key in values}
     options = RawConfig.from_mapping(values, "--{key}")
     own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}

@@ -26,6 +26,7 @@ from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
 from snailps.config.files import Entry, read_conf
 from snailps.config.raw import OTHER_ENVIRONMENT, RawConfig, to_mapping
 from snailps.config.settings import (
+    CHECKPOINT_SETTINGS,
     ROLE_CLASSES,
     ClusterSettings,
     JobSettings,
@@ -36,6 +37,7 @@ from snailps.config.settings import (
 )
 
 __all__ = [
+    "CHECKPOINT_SETTINGS",
     "OTHER_ENVIRONMENT",
     "ROLE_CLASSES",
     "Alias",

@@ -38,7 +38,6 @@ SAME_NAME = {
         "cores of the machine, with a notice"
     ),
     "param_backup_period": "pushes, 0 for never",
-    "param_backup_root": "a folder",
     "window": "words",
     "sample": "threshold of subsampling",
 }

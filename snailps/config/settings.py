@@ -99,8 +99,11 @@ class ClusterSettings(Settings):
     )
     on_node_loss: Literal["stop", "recover"] = setting(
         "stop",
-        help="What a lost process means: `stop` ends the job at once with the reason.",
-        when="Not yet: `recover` comes with replication and is refused until then.",
+        help=(
+            "What a lost process means. `stop`: the job ends at once, with the reason. `recover`: "
+            "a lost worker's blocks go to the others; a lost server still ends the job."
+        ),
+        when="Long jobs of several workers. Said at the master.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
@@ -109,18 +112,13 @@ class ClusterSettings(Settings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse heartbeats that cannot work and a policy that does not exist yet."""
+        """Refuse heartbeats that cannot work."""
         if self.heartbeat_timeout < 2 * self.heartbeat_interval:
             raise ConfigError(
                 f"{where('heartbeat_timeout')}: heartbeat_timeout: expected at least twice "
                 f"heartbeat_interval ({self.heartbeat_interval} s, from "
                 f"{where('heartbeat_interval')}); got {self.heartbeat_timeout} s, so that one "
                 f"late sign of life would count as a loss"
-            )
-        if self.on_node_loss == "recover":
-            raise ConfigError(
-                f"{where('on_node_loss')}: on_node_loss: 'recover' comes with replication, which "
-                f"this version does not have; write 'on_node_loss: stop'"
             )
 
 
@@ -278,6 +276,42 @@ class JobSettings(Settings):
         when="You know the loss that is good enough.",
         low=0.0,
     )
+    consistency: Literal["async", "ssp", "bsp"] = setting(
+        "async",
+        help=(
+            "How workers agree. `async`: nobody waits. `ssp`: no worker is more than `staleness` "
+            "blocks ahead of the slowest. `bsp`: all take the same step together, and the result "
+            "is the same to the last bit whatever the number of workers (docs/consistency.md)."
+        ),
+        when="`bsp` to repeat a run exactly, `ssp` where workers differ much in speed.",
+    )
+    staleness: int = setting(
+        2,
+        help="With `ssp`: how many blocks a worker may be ahead of the slowest. 0: in step.",
+        when="Larger for less waiting, smaller for fresher parameters.",
+        unit="blocks",
+        low=0,
+        high=1 << 30,
+    )
+    micro_batches: int = setting(
+        4,
+        help=(
+            "With `bsp`: blocks whose sum makes one step, each trained by one thread of some "
+            "worker. Part of the result, unlike the number of workers."
+        ),
+        when="At least as many as workers; more for larger steps.",
+        unit="blocks",
+        low=1,
+        high=4096,
+    )
+    assign: Literal["auto", "shared", "own"] = setting(
+        "auto",
+        help=(
+            "Who gets which block. `shared`: whoever asks next. `own`: every n-th block, dealt at "
+            "the beginning. `auto`: `own` with `ssp`, else `shared`."
+        ),
+        when="To compare `async` and `ssp` on the same share of the data.",
+    )
     seed: int = setting(
         1,
         help="Beginning of all random numbers: first values of rows, sampling.",
@@ -293,7 +327,7 @@ class JobSettings(Settings):
         low=0,
         high=1 << 30,
     )
-    optimizer: Literal["auto", "add", "sgd", "adagrad", "adam", "ftrl"] = setting(
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = setting(
         "auto",
         help="Access method of the tables: what a push does to a row. `auto`: the model's choice.",
         when="To compare optimisers, where the model supports the other one.",
@@ -318,20 +352,64 @@ class JobSettings(Settings):
         unit="bytes",
         low=0,
     )
+    checkpoint_dir: str = setting(
+        "",
+        help=(
+            "Folder for checkpoints, on a disk that the master and all servers share. Empty: "
+            "`OUTPUT.checkpoints`, or `checkpoints` without an output."
+        ),
+        when="The disk of the output is small or slow, or not shared.",
+        unit="path",
+        aliases=["param_backup_root"],
+    )
+    checkpoint_interval: float = setting(
+        0.0,
+        help=(
+            "Time after which all tables and the job's position are saved, while the training "
+            "goes on. The same command then continues from the newest checkpoint. 0: never."
+        ),
+        when="Runs of more than minutes: what a lost process may cost.",
+        unit="s",
+        low=0.0,
+    )
     param_backup_period: int = setting(
         0,
-        help="Pushes (of 64 KiB or one row) after which the master saves all tables. 0: never.",
-        when="Runs of many hours.",
+        help="The same by pushes (of 64 KiB or one row) since the last checkpoint. 0: never.",
+        when="What may be lost is better told in work than in time.",
         unit="pushes",
         low=0,
     )
-    param_backup_root: str = setting(
-        "./param_backup",
-        help="Folder that these backups go to.",
-        when="The current folder is small, slow or shared.",
-        unit="path",
+    checkpoints_kept: int = setting(
+        2,
+        help="How many checkpoints stay; older ones are removed when a new one is complete.",
+        when="More to go back further, one where the disk is small.",
+        low=1,
+        high=1000,
+    )
+    fresh: bool = setting(
+        False,
+        help="Begin anew, even where `checkpoint_dir` has a checkpoint of this job.",
+        when="The same job is to be trained again from the start: `--fresh` on the command line.",
     )
 
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse ways of dealing blocks that do not fit the consistency."""
+        wrong = {"ssp": "shared", "bsp": "own"}.get(self.consistency)
+        if self.assign == wrong:
+            raise ConfigError(
+                f"{where('assign')}: assign: expected auto with consistency {self.consistency} "
+                f"(from {where('consistency')}), which deals blocks its own way; got {self.assign}"
+            )
+
+
+CHECKPOINT_SETTINGS = (
+    "checkpoint_dir",
+    "checkpoint_interval",
+    "param_backup_period",
+    "checkpoints_kept",
+    "fresh",
+)
+"""Of `JobSettings`: what they say does not change what is trained."""
 
 ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
     ("Every process", ClusterSettings),

@@ -2,6 +2,7 @@
 """Owns the numbering of keys: which different ones there are, and every key as its place among them.
 
     keys -> KeyNumbers.number -> unique keys, in the order of their first appearance; rows
+    keys -> KeptNumbers.number -> keys never met before; rows that stay the same over batches
 
 What a key means is nobody's here.  The loop runs without the GIL and allocates nothing.
 """
@@ -17,6 +18,20 @@ cdef extern from *:
     #define SNAILPS_PREFETCH_WRITE(address) __builtin_prefetch((address), 1, 3)
     """
     void SNAILPS_PREFETCH_WRITE(const void *address) noexcept nogil
+
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    #ifdef MADV_HUGEPAGE    /* a key a page otherwise: each costs a walk of the page tables, too */
+    #define snailps_huge(start, size) ((void)madvise((start), (size), MADV_HUGEPAGE))
+    #else
+    #define snailps_huge(start, size) ((void)0)
+    #endif
+    """
+    void snailps_huge(void *start, size_t size) noexcept nogil
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **taken, size_t alignment, size_t size)
 
 cdef enum:
     AHEAD = 16                  # keys whose slots are fetched before they are needed
@@ -164,6 +179,160 @@ cdef class KeyNumbers:
                 with nogil:
                     fill(self.slots, 64 - self.bits, self.round, &unique[0], used)
         return unique_array[:used].copy(), row_array
+
+
+cdef int64_t grow(Slot *slots, int shift, uint32_t round, const uint64_t *keys, int64_t n,
+                  int64_t begin, int64_t most, int64_t *known, uint64_t *new, int64_t *touched,
+                  int32_t *ids, int32_t *rows) noexcept nogil:
+    """Numbers keys from `begin` on in a table that keeps what it knows.
+
+    A slot is empty if its row is -1; its round tells whether the key came in this round already.
+    Returns how many keys have been numbered in all: fewer than n where `most` keys are known.
+    """
+    cdef uint64_t mask = (<uint64_t>1 << (64 - shift)) - 1
+    cdef int64_t i, found = known[0], first = known[0], count = touched[0]
+    cdef uint64_t key, at
+    cdef Slot *slot
+    for i in range(begin, n):
+        if i + AHEAD < n:
+            SNAILPS_PREFETCH_WRITE(&slots[place_of(keys[i + AHEAD], shift)])
+        key = keys[i]
+        at = place_of(key, shift)
+        while True:
+            slot = &slots[at]
+            if slot.key == key and slot.row >= 0:
+                break
+            if slot.row < 0:
+                if found == most:
+                    known[0] = found
+                    touched[0] = count
+                    return i
+                slot.key = key
+                slot.row = <int32_t>found
+                slot.round = round - 1
+                new[found - first] = key
+                found += 1
+                break
+            at = (at + 1) & mask
+        rows[i] = slot.row
+        if slot.round != round:
+            slot.round = round
+            ids[count] = slot.row
+            count += 1
+    known[0] = found
+    touched[0] = count
+    return n
+
+
+cdef class KeptNumbers:
+    """Numbers keys for good: a key keeps its number over all batches.
+
+    Parameters
+    ----------
+    most : int
+        How many keys there may be, below 2^30.
+
+    Notes
+    -----
+    The table has 16 bytes a slot and three slots of four full at most, so 21 to 43 bytes a key.
+    Calls from several threads take turns.
+    """
+
+    cdef Slot *slots
+    cdef int bits
+    cdef uint32_t round
+    cdef int64_t most, known
+    cdef object lock
+
+    def __cinit__(self, int64_t most):
+        if not 0 < most < <int64_t>1 << 30:
+            raise ValueError(f"expected room for 1 to 2^30 - 1 keys, got {most}")
+        self.lock = threading.Lock()
+        self.slots = NULL
+        self.most = most
+        self.round = 1
+        self.make(16)
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    def __len__(self):
+        return self.known
+
+    cdef int make(self, int bits) except -1:
+        """A table of 2^bits slots, with what the old one knows."""
+        cdef Slot *slots = NULL
+        cdef Slot *slot
+        cdef Slot *old
+        cdef size_t size = (<size_t>1 << bits) * sizeof(Slot)
+        cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at
+        cdef int64_t i, count = <int64_t>1 << bits
+        if posix_memalign(<void **>&slots, max(<size_t>4096, min(size, <size_t>2 << 20)), size):
+            raise MemoryError(f"no memory for a table of 2^{bits} keys")
+        snailps_huge(slots, size)
+        with nogil:
+            for i in range(count):
+                slots[i].key = 0
+                slots[i].row = -1
+                slots[i].round = 0
+            if self.slots != NULL:
+                for i in range(<int64_t>1 << self.bits):
+                    old = &self.slots[i]
+                    if old.row < 0:
+                        continue
+                    at = place_of(old.key, 64 - bits)
+                    while slots[at].row >= 0:
+                        at = (at + 1) & mask
+                    slots[at] = old[0]
+            free(self.slots)
+        self.slots = slots
+        self.bits = bits
+        return 0
+
+    def begin_round(self):
+        """From here on every key is touched anew."""
+        with self.lock:
+            self.round += 1
+
+    def number(self, const uint64_t[::1] keys not None, int32_t[::1] rows not None):
+        """Writes every key's number to `rows`.
+
+        Parameters
+        ----------
+        keys : uint64 array (n,)
+        rows : int32 array (n,)
+
+        Returns
+        -------
+        new : uint64 array
+            Keys met for the first time: they got the next numbers, in this order.
+        touched : int32 array
+            Numbers of the keys that came in this round for the first time.
+        fitted : bool
+            Whether all keys have a number.  If not, there is no room for more, and `rows` is not
+            to be used.
+        """
+        cdef int64_t n = keys.shape[0], done = 0, begin, first = self.known, touched = 0, most
+        cdef uint64_t[::1] new
+        cdef int32_t[::1] ids
+        if rows.shape[0] != n:
+            raise ValueError(f"expected room for {n} numbers, got {rows.shape[0]}")
+        new_array, id_array = np.empty(n, np.uint64), np.empty(n, np.int32)
+        if n == 0:
+            return new_array, id_array, True
+        new, ids = new_array, id_array
+        with self.lock:
+            while True:
+                most = min(self.most, (<int64_t>3 << self.bits) // 4)
+                begin = self.known
+                with nogil:
+                    done = grow(self.slots, 64 - self.bits, self.round, &keys[0], n, done, most,
+                                &self.known, &new[begin - first], &touched, &ids[0], &rows[0])
+                if done == n or most == self.most:
+                    break
+                self.make(self.bits + 1)
+        new_array, id_array = new_array[:self.known - first], id_array[:touched]
+        return new_array.copy(), id_array.copy(), done == n
 
 
 _local = threading.local()

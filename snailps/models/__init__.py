@@ -2,6 +2,8 @@
 
 from snailps.config import JobSettings
 from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.fedavg.settings import FedAvgSettings
+from snailps.models.mlp.settings import MlpSettings
 from snailps.models.sparse.fm import FmSettings
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.net import NetSettings
@@ -14,6 +16,8 @@ SETTINGS: dict[str, type[JobSettings]] = {
     "logistic": LinearSettings,
     "fm": FmSettings,
     "sparse_net": NetSettings,
+    "mlp": MlpSettings,
+    "fedavg": FedAvgSettings,
 }
 """Settings class of each model, by the name that the command line knows it by."""
 
@@ -24,5 +28,7 @@ CLASSES: dict[str, str] = {
     "logistic": "snailps.models.sparse.linear:Linear",
     "fm": "snailps.models.sparse.fm:FactorizationMachine",
     "sparse_net": "snailps.models.sparse.net:Net",
+    "mlp": "snailps.models.mlp:Mlp",
+    "fedavg": "snailps.models.fedavg:FedAvg",
 }
 """`worker_class` of each."""

@@ -158,7 +158,7 @@ class Classifier(LocalSgd):
         self._seen_bytes = 0
         self.set_up_copies(s.dim)
         self._kept: tuple[KeptRows, KeptRows] | None = None
-        if self.workers == 1 and self._places is not None:
+        if self.alone and self._places is not None:
             self._kept = (
                 KeptRows(self, "input", s.dim, space, self._in_threads),
                 KeptRows(self, "output", s.dim, len(labels), self._in_threads),
@@ -190,7 +190,11 @@ class Classifier(LocalSgd):
         lines = batch.lines
         if isinstance(batch.rows, Copies):
             (inputs,) = self.load_copies(batch.rows)
-            loss, examples = self._train_exchanging(batch, inputs, rates, block.seed)
+            # Within a step of bsp rows stay as they are, however often they are pulled.
+            exchanging = block.clock < 0
+            loss, examples = self._train_exchanging(
+                batch, inputs, rates, block.seed, exchanging=exchanging
+            )
             others = [own * np.float32(self.workers - 1) for own in batch.steps]
             self.push_copies(
                 batch.rows,
@@ -227,16 +231,26 @@ class Classifier(LocalSgd):
         LocalSgd.finish(self)
 
     def _train_exchanging(
-        self, batch: _Batch, inputs: Floats, rates: Sequence[float], seed: int
+        self,
+        batch: _Batch,
+        inputs: Floats,
+        rates: Sequence[float],
+        seed: int,
+        *,
+        exchanging: bool = True,
     ) -> tuple[float, int]:
-        """Trains a block, with label rows pushed and pulled every few lines, both at once.
+        """Trains a block, with label rows pushed and pulled every few lines, both at once; or
+        once for all lines, where not `exchanging`.
 
         The push before the last is done when the last begins, so the last is all that a pull can
         lack; pulls also go ahead of the input rows' deltas of the block before.
         """
         loss, examples = 0.0, 0
         push: Pending | None = None
-        edges = self._exchanges(len(batch.lines.label_ptr) - 1, len(batch.output_keys))
+        line_num = len(batch.lines.label_ptr) - 1
+        edges = [0, line_num]
+        if exchanging:
+            edges = self._exchanges(line_num, len(batch.output_keys))
         rate_at = np.interp(edges, (0, edges[-1]), rates).tolist()
         for at, lines in enumerate(itertools.pairwise(edges)):
             pull = self.pull_async("output", batch.output_keys, ahead=True)

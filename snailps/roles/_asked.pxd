@@ -1,7 +1,7 @@
 # cython: cdivision=True
 # What a PULL or PUSH asks for: its body, checked, with the keys as the store wants them.
 #
-#   body -> options, groups, keys (whole, remembered or narrow), numbers held, values -> Asked
+#   body -> options, clock, groups, keys (whole, remembered or narrow), numbers held, values -> Asked
 #
 # A peer's body is never trusted: counts are compared with lengths before anything is read, and
 # every key with the fragment that it claims; only a list that passed is remembered.  Knows no
@@ -13,6 +13,7 @@ from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._wire cimport WireOps, wire_row_bytes
 from snailps.roles._kept cimport Columns
 from snailps.roles._lists cimport KeyList, KeyLists, recall, remember
+from snailps.store._slots cimport Slots
 from snailps.store._tables cimport Shard, store_owns
 from snailps.transport._frame cimport *
 from snailps.transport._keys cimport keys_digest, narrow_keys_bytes, read_narrow_keys
@@ -21,10 +22,19 @@ from snailps.transport._packing cimport Sampler
 
 cdef enum:
     ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32
+    FENCED_MAX = 4096               # incarnations that are shut out; the oldest are forgotten
+    WAITS_BYTES = 256
 
 
 cdef struct Context:
     Shard *shard
+    Slots *slots                # what is staged, by clock and slot
+    double clock_limit_s        # how long a request may wait for a clock
+    char waits[WAITS_BYTES]     # for what: "slot 3 of clock 17"
+    uint64_t waits_clock        # ... as of this clock
+    uint32_t waits_sealed       # ... with so many slots sealed, + 1
+    uint64_t *fenced            # FENCED_MAX: incarnations whose frames are refused; or NULL
+    uint32_t fenced_num         # so far
     void *door                  # the ShardThread, for tables with a Python access method
     const WireOps *wire
     uint64_t *keys              # ROOM_BYTES: narrow keys made whole
@@ -58,6 +68,8 @@ cdef struct Asked:
     uint32_t row_bytes          # of a row as it travels
     uint32_t key_num
     uint32_t group_num
+    uint64_t clock              # with OPTION_CLOCK
+    uint32_t slot
     const Group *groups
     const uint64_t *keys        # those of the first group, then of the second, ...
     const uint64_t *held        # numbers of the asker's copies; NULL = it wants all rows
@@ -161,6 +173,23 @@ cdef inline bint read_list(Context *me, KeyLists **lists, Asked *asked, const ch
     return True
 
 
+cdef inline bint read_clock(Asked *asked, bint push, const char **at, const char *end, char *out,
+                            Reply *reply) noexcept nogil:
+    """Reads the clock at `at` and moves it behind; False = `reply` is a refusal."""
+    cdef const ClockHead *head = <const ClockHead *>at[0]
+    at[0] += sizeof(ClockHead)
+    if at[0] > end:
+        refuse(out, reply, b"length", b"the body ends before the clock", 0, 0)
+        return False
+    if head.slot >= <uint32_t>(SLOTS_MAX if push else 1) or head.slots:
+        refuse(out, reply, b"clock", b"slot %llu of %llu: a push has a slot below 4096, a pull slot 0,"
+               b" and neither has a number of slots", head.slot, head.slots)
+        return False
+    asked.clock = head.clock
+    asked.slot = head.slot
+    return True
+
+
 cdef inline bint read_asked(Context *me, KeyLists **lists, const FrameHeader *head,
                             const char *body, uint64_t floats, Asked *asked, char *out,
                             Reply *reply) noexcept nogil:
@@ -196,6 +225,8 @@ cdef inline bint read_asked(Context *me, KeyLists **lists, const FrameHeader *he
     if top.keys * <uint64_t>asked.row_bytes > DATA_BODY_MAX:
         refuse(out, reply, b"too-long", b"rows of %llu bytes, limit %llu",
                top.keys * <uint64_t>asked.row_bytes, DATA_BODY_MAX)
+        return False
+    if asked.options & OPTION_CLOCK and not read_clock(asked, push, &at, end, out, reply):
         return False
     if not read_list(me, lists, asked, &at, end, out, reply):
         return False

@@ -6,8 +6,10 @@
 It owns the meaning of data bodies (laid out in transport/_frame.pxd) and the counters per shard:
 what was asked is `_asked.pxd`, with the lists of keys that it remembers in `_lists.pxd`; answers
 of the store are `_answers.pxd`; FORWARD and BACKWARD are `_products.pxd`, with the batches that it
-keeps in `_kept.pxd`; here are the requests as a whole and the doors to Python.  It knows no socket: the loop calls it through `Handler`, in the shard's own thread, without the GIL,
-which is taken only for tables whose access method is written in Python, and for lz4.
+keeps in `_kept.pxd`; what belongs to a clock is `_clocked.pxd`; here are the requests as a whole and the
+doors to Python.  It knows no socket: the loop calls it through `Handler`, in the shard's own thread,
+without the GIL, which is taken only for tables whose access method is written in Python, and for
+lz4.
 """
 
 import threading
@@ -24,20 +26,26 @@ from snailps._ops cimport ACCESS_PYTHON
 from snailps._wire cimport WIRE_FLOAT32, WireOps
 from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.roles._asked cimport *
+from snailps.roles._clocked cimport comes_early, is_fenced, is_late, reach, seal, stage
 from snailps.roles._kept cimport Memory, columns_free, memory_free, memory_of
 from snailps.roles._lists cimport KeyLists
 from snailps.roles._products cimport backward, forward
-from snailps.store._store cimport ShardStore
+from snailps.store._clocked cimport ClockedStore
+from snailps.store._slots cimport SEAL_BROKEN, Sums
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply, ShardLoop
 from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
 
-from snailps.errors import MisuseError, RemoteError
-from snailps.store._store import ShardStore as PyShardStore
+from snailps.errors import MisuseError, RemoteError, SnailError
+from snailps.store._clocked import ClockedStore as PyClockedStore
+from snailps.store._owned import checked
+from snailps.store._sections import copy_fragments, put_section
 from snailps.transport.session import error_frame
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
+CLOCK_LIMIT_S = 3600.0      # a clock lasts as long as its slowest slot
+STAGED_BYTES_MAX = 2 << 30
 STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body
 TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
@@ -62,6 +70,14 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
                           head.body_bytes, 0)
         head = &plain
         body = me.packing
+    if me.fenced_num and is_fenced(me, head.incarnation):
+        reply.last = True
+        return refuse(out, reply, b"fenced", b"incarnation %llu was given up by the master: its work "
+                      b"is done by others", head.incarnation, 0)
+    if head.kind == KIND_SEAL:
+        return _seal(me, head, body, out, reply)
+    if head.kind == KIND_REACH:
+        return reach(me, head, body, out, reply)
     table = store_table(me.shard, head.table)
     if table == NULL:
         return refuse(out, reply, b"table", b"no table %llu here: declare it first", head.table, 0)
@@ -94,8 +110,13 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     cdef char *end
     cdef uint32_t g
     cdef Asked asked
+    # Before anything else is read: it may be tried again many times.
+    if comes_early(me, head, body, reply):
+        return OUTCOME_PARK
     if not read_asked(me, lists, head, body, store_floats(table) if state else store_dim(table),
                       &asked, out, reply):
+        return OUTCOME_REPLY
+    if is_late(me, &asked, out, reply):
         return OUTCOME_REPLY
     most = asked.group_num * <uint64_t>24 + asked.key_num * (asked.row_bytes + <uint64_t>1) + 8
     if most > DATA_BODY_MAX:
@@ -152,7 +173,9 @@ cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeade
                       head.table, 0)
     if asked.seq == 0 or head.incarnation == 0:
         return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
-    if store_access(table) == ACCESS_PYTHON:
+    if asked.options & OPTION_CLOCK:
+        done = stage(me, table, head, &asked, state, out, reply)
+    elif store_access(table) == ACCESS_PYTHON:
         done = _python_push(me.door, table, head, &asked, out, reply)
     else:
         done = push_rows(me, table, &asked, head.incarnation, state, out, reply)
@@ -160,6 +183,13 @@ cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeade
         me.pushes += 1
         reply.kind = KIND_PUSHED
         reply.body_bytes = 0
+    return OUTCOME_REPLY
+
+
+cdef Outcome _seal(Context *me, const FrameHeader *head, const char *body, char *out,
+                   Reply *reply) noexcept nogil:
+    if seal(me, head, body, out, reply) == SEAL_BROKEN:
+        _why_broken(me.door, out, reply)
     return OUTCOME_REPLY
 
 
@@ -276,6 +306,55 @@ cdef bint _python_push(void *door, Table *table, const FrameHeader *head, const 
         return False
 
 
+cdef bint _python_sums(void *door, Table *table, const Sums *sums) noexcept with gil:
+    """Applies the sums of a clock through the table's `push`: all of them or, on an exception,
+    nothing."""
+    cdef ShardThread me = <ShardThread>door
+    cdef Shard *shard = me.store.shard
+    cdef uint32_t i, stop, width = sums.floats
+    cdef uint64_t[::1] key_view
+    cdef uint32_t[::1] owner_view
+    cdef float[:, ::1] value_view
+    cdef const uint64_t[::1] some
+    cdef const float[:, ::1] changed
+    try:
+        keys = np.empty(sums.count, np.uint64)
+        owners = np.empty(sums.count, np.uint32)
+        values = np.empty((sums.count, width), np.float32)
+        key_view, owner_view, value_view = keys, owners, values
+        for i in range(sums.count):
+            key_view[i] = sums.keys[i]
+            owner_view[i] = sums.fragments[i]
+            memcpy(&value_view[i, 0], sums.rows[i], width * sizeof(float))
+        order = np.argsort(owners, kind="stable")
+        keys, owners, values = keys[order], owners[order], values[order]
+        starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+        ends = [*starts[1:], len(keys)]
+        rows = np.concatenate([
+            _rows_of(me, table, table.table_id, owners[a], keys[a:b])
+            for a, b in zip(starts, ends, strict=True)])
+        rows = me.methods[table.table_id].push(rows, values)
+        changed = _block(rows, len(keys), store_floats(table), "push")
+        some = keys
+        for i, stop in zip(starts, ends, strict=True):
+            if store_put(shard, table, owners[i], &some[i], stop - i, &changed[i, 0]) < 0:
+                raise MemoryError(f"no memory for rows of fragment {owners[i]}")
+        return True
+    except BaseException as error:
+        me.clock_error = _told(error, me.methods[table.table_id])
+        return False
+
+
+cdef void _why_broken(void *door, char *out, Reply *reply) noexcept with gil:
+    """Puts the words of the access method that failed into a refusal, if one did."""
+    cdef bytes body
+    error = (<ShardThread>door).clock_error
+    if error is not None:
+        body = error_frame(error).body
+        memcpy(out, <const char *>body, len(body))
+        reply.body_bytes = len(body)
+
+
 cdef bint _python_scan(void *door, Table *table, uint32_t number, uint32_t fragment,
                        uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
                        char *out, Reply *reply) noexcept with gil:
@@ -368,16 +447,27 @@ def _block(rows, n, floats, name):
 
 cdef void _python_error(error, method, char *out, Reply *reply) noexcept:
     """An ERROR body with the traceback, for whoever sent the request."""
-    cdef bytes body
+    cdef bytes body = error_frame(_told(error, method)).body
+    memcpy(out, <const char *>body, len(body))
+    reply.kind = KIND_ERROR
+    reply.body_bytes = len(body)
+
+
+def _told(error, method):
+    """What a method in Python raised, with its traceback, for whoever asked."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     if len(text) > TRACEBACK_HEAD + TRACEBACK_TAIL:
         text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[-TRACEBACK_TAIL:]}"
     name = f"{type(method).__module__}:{type(method).__qualname__}"
-    told = RemoteError(f"access method {name} failed at the server:\n{text}", "access")
-    body = error_frame(told).body
-    memcpy(out, <const char *>body, len(body))
-    reply.kind = KIND_ERROR
-    reply.body_bytes = len(body)
+    return RemoteError(f"access method {name} failed at the server:\n{text}", "access")
+
+
+class FragmentCursor:
+    """How far fragments (uint32 array) have been copied; the shard's thread moves it."""
+
+    def __init__(self, fragments):
+        self.fragments = fragments
+        self.at = 0
 
 
 cdef class ShardThread:
@@ -397,24 +487,35 @@ cdef class ShardThread:
         How long a request may wait here, seconds.
     name : str
         Name of the thread.
+    clock_limit_s : float
+        How long a request may wait here for a clock, seconds: others have to train first.
+    staged_bytes_max : int
+        How much may be staged here for a clock, bytes.
     """
 
-    cdef ShardStore store
+    cdef ClockedStore store
     cdef ShardLoop loop
     cdef Handler handler
     cdef Context context
     cdef dict methods           # table number -> instance of AccessMethod
     cdef object thread
     cdef object wire_ops        # keeps what context.wire points into
+    cdef object clock_error     # RemoteError: a method in Python failed when a clock was closed
 
     def __init__(self, listener, make_session, row_ops, wire_ops, int frag_num,
-                 double park_limit_s, name):
-        self.store = PyShardStore(frag_num, row_ops)
+                 double park_limit_s, name, double clock_limit_s=CLOCK_LIMIT_S,
+                 staged_bytes_max=STAGED_BYTES_MAX):
+        self.store = PyClockedStore(frag_num, row_ops)
+        self.store.limit_staged(staged_bytes_max)
+        self.store.slots.apply_elsewhere = _python_sums
+        self.store.slots.door = <void *>self
         self.loop = ShardLoop(listener, make_session, park_limit_s)
         memset(&self.context, 0, sizeof(Context))
         self.methods = {}
         self.context.door = <void *>self
         self.context.shard = self.store.shard
+        self.context.slots = &self.store.slots
+        self.context.clock_limit_s = clock_limit_s
         self.context.frag_num = frag_num
         self.wire_ops = wire_ops
         self.context.wire = <const WireOps *>PyCapsule_GetPointer(wire_ops, "snailps.wire_ops")
@@ -436,6 +537,7 @@ cdef class ShardThread:
         free(self.context.rows)
         free(self.context.first)
         columns_free(&self.context.columns)
+        free(self.context.fenced)
         free(self.context.packing)
 
     def start(self):
@@ -525,6 +627,124 @@ cdef class ShardThread:
         """Versions of the rows of `keys`: uint64 (n,)."""
         return self.loop.submit(lambda: self.store.versions(number, keys))
 
+    def fragments(self):
+        """The fragments that this shard owns, uint32, ascending."""
+        return self.loop.submit(self.store.fragments)
+
+    def copy_next(self, cursor, buffer):
+        """Copies the fragments that come next, as many as fit, into a buffer.
+
+        Parameters
+        ----------
+        cursor : FragmentCursor
+            Moved behind them by the shard's thread, so that several may ask at a time.
+        buffer : numpy.ndarray
+            uint8, writable.
+
+        Returns
+        -------
+        used : int
+            Bytes of the buffer; 0: there are no more; without sections: the bytes that it needs.
+        sections : list of tuple
+            As `copy_fragments` of `store._sections` gives them.
+
+        Notes
+        -----
+        Waits for the shard's thread, which serves nothing else while it copies: 2 to 4 ms for
+        16 MiB.
+        """
+        def copy():
+            stop, used, sections = copy_fragments(self.store, cursor.fragments, cursor.at, buffer)
+            cursor.at = stop
+            return used, sections
+        return self.loop.submit(copy)
+
+    def put_section(self, section, tables, marks):
+        """Gives a fragment the rows of a section, as `put_section` of `store._sections` does."""
+        return self.loop.submit(lambda: put_section(self.store, section, tables, marks))
+
+    def set_clock(self, clock, early=False):
+        """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ClockedStore`."""
+        def begin():
+            self.store.set_clock(clock, early)
+            self.clock_error = None
+            self.context.waits_sealed = 0       # its words are of what was
+            self.loop.wake()
+        self.loop.submit(begin)
+
+    def freeze(self, clock=-1):
+        """Keeps the rows as they are when a clock begins; the present clock.  See `ClockedStore`."""
+        def hold():
+            now = self.store.freeze(clock)
+            self.loop.wake()
+            return now
+        return self.loop.submit(hold)
+
+    def thaw(self):
+        """Lets clocks go on."""
+        def let_go():
+            self.store.thaw()
+            self.loop.wake()
+        self.loop.submit(let_go)
+
+    def clock(self):
+        """The present clock: all below are applied."""
+        return self.loop.submit(lambda: self.store.clock_state()["clock"])
+
+    def close_clock(self, clock, slots):
+        """Applies exactly these slots of `clock`, which must be sealed, and drops the others.
+
+        Returns and raises what `ClockedStore.close_clock` does, or raises what an access method in
+        Python did.
+        """
+        def close():
+            try:
+                return self.store.close_clock(clock, slots)
+            except SnailError:
+                if self.clock_error is None:
+                    raise
+                raise self.clock_error from None
+            finally:
+                self.loop.wake()
+        return self.loop.submit(close)
+
+    def limit_staged(self, bytes_max):
+        """Sets how many bytes may be staged here for a clock."""
+        self.loop.submit(lambda: self.store.limit_staged(bytes_max))
+
+    def seal(self, clock, slot, slots, incarnation):
+        """Seals a slot in the place of an incarnation that has pushed all of it and is gone.
+
+        Returns and raises what `ClockedStore.seal` does, or raises what an access method in Python
+        did.
+        """
+        def close():
+            try:
+                return self.store.seal(clock, slot, slots, incarnation)
+            except SnailError:
+                if self.clock_error is None:
+                    raise
+                raise self.clock_error from None
+            finally:
+                self.loop.wake()
+        return self.loop.submit(close)
+
+    def fence(self, incarnation):
+        """Refuses whatever comes from this incarnation from now on, and ends its connections."""
+        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
+
+        def shut_out():
+            cdef uint64_t *fenced = self.context.fenced
+            if fenced == NULL:
+                fenced = <uint64_t *>malloc(FENCED_MAX * sizeof(uint64_t))
+                if fenced == NULL:
+                    raise MemoryError
+                self.context.fenced = fenced
+            fenced[self.context.fenced_num % FENCED_MAX] = who
+            self.context.fenced_num += 1
+            self.loop.wake()
+        self.loop.submit(shut_out)
+
     def forget_batches(self):
         """Forgets what every connection's batches went forward with.  For tests of recovery."""
         def forget():
@@ -539,6 +759,7 @@ cdef class ShardThread:
         return {
             **self.loop.counters(),
             **self.store.stats(),
+            **self.store.clock_stats(),
             "epoch": self.context.epoch,
             "pulls": self.context.pulls,
             "pushes": self.context.pushes,

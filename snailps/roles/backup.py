@@ -39,5 +39,7 @@ def write_tables(path: Path, results: Results) -> None:
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    # A fixed date: the same tables are the same file.
+    info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+    with archive.open(info, "w", force_zip64=True) as member:
         np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)

@@ -1,10 +1,10 @@
-"""The course of a job at the master: start, leases, survey, training, backups, export.
+"""The course of a job at the master: start, leases, survey, training, export.
 
     prepare(job) -> Start to every worker -> Lease / Done ... -> summary -> ... -> export -> on_end
 
 It owns what is under way: calls of workers that wait for an answer, and work beside the master's
-loop (merging, exporting, backing up), each in a thread of its own.  It knows no connection: answers
-go through the `Reply` that came with a call.
+loop (merging, exporting, looking), each in a thread of its own; checkpoints are the work of
+`checkpointing.py`.  It knows no connection: answers go through the `Reply` that came with a call.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any, TypeVar
 
 from snailps.errors import ClusterError, ProtocolError, SnailError
-from snailps.roles.backup import write_tables
+from snailps.roles.checkpointing import Checkpointing
+from snailps.roles.clocks import Dealt, Rounds, Stepped
 from snailps.roles.job import Job
-from snailps.roles.ledger import Ledger
+from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.roles.links import connect_shards
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import explain, peak_rss_mb
+from snailps.roles.position import Position
+from snailps.roles.rounds import RoundCourse
+from snailps.roles.side import in_thread
 from snailps.roles.status import Phase
-from snailps.roles.worker import Results
+from snailps.roles.worker import Results, Worker
 from snailps.transport import messages
 from snailps.transport._client import Client
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
 
-BACKUPS_KEPT = 2
 TICKS = 8
 """Steps of the clock in the time after which untouched rows are deleted."""
 DROP_S = 20.0
@@ -41,20 +43,6 @@ DROP_S = 20.0
 LOOKS = 10
 """How often the model's inspector looks during the training."""
 Result = TypeVar("Result")
-
-
-def _in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
-    """Runs `work` in a thread that does not keep the process alive."""
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
 
 
 def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
@@ -102,6 +90,7 @@ class Course:
         on_end: Callable[[], None],
     ) -> None:
         self.job: Job | None = None
+        self._round: RoundCourse | None = None
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
         self.interrupted = False
@@ -113,9 +102,8 @@ class Course:
         self._summaries: list[Reply] = []
         self._side: Future[Any] | None = None
         self._then: Callable[[Any], None] = lambda result: None
-        self._backup: Future[None] | None = None
-        self._backups: list[Path] = []
-        self._pushes_saved = 0
+        self.checkpoints = Checkpointing(members, on_restored=self._restored, fail=fail)
+        self._saved_last = False
         self._look: Future[None] | None = None
         self._looks = 0
         self._ticks = [0]
@@ -131,9 +119,14 @@ class Course:
         With `reply` (a submitted job) an error is told there, and the cluster lives on.
         """
         self.job, self.figures, self.interrupted = job, {}, False
-        self._looks, self._ticks = 0, [0]
+        self._looks, self._ticks, self._saved_last = 0, [0], False
         self.phase, self._submitter = "preparing", reply
-        self._beside(lambda: job.prepare(workers), lambda _: self._prepared(job))
+
+        def prepare() -> None:
+            job.prepare(workers)
+            self.checkpoints.open(job)
+
+        self._beside(prepare, lambda _: self._prepared(job))
 
     def wait_prepared(self, limit_s: float) -> None:
         """Waits a moment for `prepare`, so that a wrong path is told before anybody joins."""
@@ -164,25 +157,63 @@ class Course:
                 "a job needs a worker, and none is here: raise expected_node_num or start workers"
             )
             return
+        if self.checkpoints.resumes:
+            self.phase = "restoring"
+            self.checkpoints.restore()
+            return
         if job.has_survey:
             self.phase = "survey"
             job.begin_pass("survey")
         else:
-            self.phase = "training"
-            job.begin_pass("train")
+            self._open_book(job)
         for member in self._members.nodes("worker"):
             self.start(member)
+
+    def _restored(self, position: Position) -> None:
+        """The servers have the rows of a checkpoint: the training goes on behind it."""
+        if self.job is None:
+            return
+        self._open_book(self.job, position)
+        self._ticks = [int(tick) for tick in position.figures["ticks"]]
+        if self._ticks[-1]:
+            self._members.expire(self._ticks[-1], 0)
+        for member in self._members.nodes("worker"):
+            self.start(member)
+
+    def _open_book(self, job: Job, position: Position | None = None) -> None:
+        """Opens the book of the training; where there are clocks, once all shards stand there."""
+        here = [m for m in self._members.nodes("worker") if not (m.dropped or m.leaving)]
+        job.begin_pass("train", [member.number for member in here], position)
+        for member in here:
+            member.wait_for("")
+            member.waited_s = 0.0
+        self.phase = "training"
+        self.checkpoints.training_begins()
+        if job.clocked:
+            clock = position.clock if position is not None else 0
+            self._members.set_clock(clock, early=job.rounds > 0)
+        if job.rounds:
+            self._round = RoundCourse(
+                job,
+                self._members,
+                self._look_after_round,
+                self._fail,
+                is_saving=lambda: self.checkpoints.running,
+            )
 
     def start(self, member: Member) -> None:
         """Gives a worker the job, at its beginning or in the middle."""
         if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
+        if self.phase == "training" and self.job.ledger is not None:
+            self.job.ledger.join(member.number)
         self._tell(member, self.job.start_message(len(self._members.nodes("worker"))))
 
     def step(self) -> None:
         """Looks whether a pass or work beside the loop has ended, and goes on from there."""
         self._check_side()
+        self.checkpoints.step()
         if self.phase not in ("survey", "training") or self._side is not None:
             return
         job = self.job
@@ -203,19 +234,39 @@ class Course:
             self._end_early(job, limit)
         self._check_look(job)
         self._move_clock(job)
+        self._note_waits(job, ledger, workers)
+        if self._round is not None:
+            self._round.step()
+        if job.clocked:
+            self.answer()  # the shards may have told that they are ready
         late = [member for member in workers if not (member.finished or member.dropped)]
         if late and ledger.closed and time.monotonic() >= self._drop_at:
             for member in late:
-                ledger.release(member.number)
+                if isinstance(ledger, Stepped):
+                    ledger.abandon(member.number)
+                else:
+                    ledger.release(member.number)
                 member.dropped = True
                 log.warning("%s is not waited for: %.0f s at its block", member.name, DROP_S)
         elif ledger.over:
             self.answer()
-            beside = [work for work in (self._backup, self._look) if work is not None]
-            beside_over = all(work.done() for work in beside) and not self._members.expiring
-            if not late and beside_over:
-                job.end_pass()
-                self._begin_export()
+            looking = self._look is not None and not self._look.done()
+            looking |= self._round is not None and self._round.closing
+            if late or looking or self.checkpoints.running or self._members.expiring:
+                return
+            if not self._members.clocks_set:
+                return
+            if self.interrupted and self.checkpoints.writes and not self._saved_last:
+                self._saved_last = True  # the same command will go on from here
+                self.checkpoints.begin(job)
+                return
+            job.end_pass()
+            self._begin_export()
+
+    @property
+    def in_haste(self) -> bool:
+        """Whether work beside the loop is about to end that all workers wait for."""
+        return self._round is not None and self._round.looks
 
     def interrupt(self) -> None:
         """Ends the training early: blocks at work are finished, what was learnt is saved."""
@@ -232,6 +283,7 @@ class Course:
     def close(self) -> None:
         """Refuses whatever still waits and lets go of threads and unpacked input."""
         self._closed.set()
+        self.checkpoints.close()
         for _, _, reply in self._leases:
             reply(ClusterError("the job is over"))
         self._leases.clear()
@@ -242,13 +294,18 @@ class Course:
 
     # --- what workers ask --------------------------------------------------------------------
 
-    def lease(self, member: Member, pass_: str, reply: Reply) -> None:
+    def lease(self, member: Member, message: messages.Lease, reply: Reply) -> None:
         """A worker wants a block; answered now or when it is known that there is none."""
         if member.dropped:
             reply(messages.Leased(-1))
             return
-        self._running()
-        self._leases.append((member, pass_, reply))
+        job = self._running()
+        if message.back:
+            wanted = message.pass_ == job.pass_ and not member.leaving
+            lease = job.lease(member.number, back=True) if wanted else None
+            reply(lease or messages.Leased(-1))
+            return
+        self._leases.append((member, message.pass_, reply))
         self.answer()
 
     def done(self, member: Member, message: messages.Done, reply: Reply) -> None:
@@ -257,21 +314,44 @@ class Course:
             reply(messages.Enough())
             return
         job = self._running()
-        if not job.done(message, member.number):
+        assert job.ledger is not None
+        slowest = self._slowest(job)
+        void = isinstance(job.ledger, Rounds) and job.ledger.is_void(message.number)
+        if not job.done(message, member.number) and not void:
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
+        if isinstance(job.ledger, Stepped):  # up to three clocks are left, each of many blocks
+            self._drop_at = time.monotonic() + DROP_S
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / message.seconds
-        closed = job.ledger is not None and job.ledger.closed
-        reply(messages.Enough() if closed else messages.Ok())
+        reply(messages.Enough() if job.ledger.drops else messages.Ok())
         self.answer()
+        self._tell_slowest(job, slowest)
+
+    def _slowest(self, job: Job) -> tuple[int, int]:
+        return job.ledger.slowest() if isinstance(job.ledger, Dealt) else (0, 0)
+
+    def _tell_slowest(self, job: Job, before: tuple[int, int]) -> None:
+        """Tells every worker where the slowest one is, if that has changed."""
+        now = self._slowest(job)
+        if now != before and job.settings.consistency == "ssp":
+            for member in self._members.nodes("worker"):
+                if not member.finished:
+                    self._tell(member, messages.Slowest(*now))
+
+    def settled(self, member: Member, numbers: list[Any]) -> None:
+        """A worker's pushes of these blocks are all acknowledged."""
+        if self.job is not None:
+            self.job.outcomes.settle((int(number) for number in numbers), member.number)
 
     def finished(self, member: Member, figures: dict[str, float]) -> None:
         """A worker has ended its part of the job."""
+        if self.job is not None and not member.dropped:
+            self.job.outcomes.settle_all(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
             return
         member.finished, member.figures, member.state = True, figures, "finished"
-        if self.job is not None and self.job.ledger is not None and self.job.ledger.closed:
+        if self.job is not None and self.job.ledger is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
             self.answer()
 
@@ -281,7 +361,7 @@ class Course:
         if job.summary is not None and job.pass_ == "train":
             reply(messages.Summary(job.summary))
         else:
-            member.waits = "the survey to be merged"
+            member.wait_for("the survey to be merged")
             self._summaries.append(reply)
 
     def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
@@ -289,13 +369,42 @@ class Course:
         member.state = "reading through the master"
         reply(messages.Content(self._running().content(message.number, message.unit)))
 
-    def released(self, member: Member) -> int:
-        """A worker left: its blocks go to others; returns how many."""
-        if self.job is None or self.job.ledger is None:
-            return 0
-        numbers = self.job.ledger.release(member.number)
+    def leaving(self, member: Member) -> None:
+        """A worker finishes its block and goes; nobody waits for more of it."""
+        if self.job is not None and self.job.ledger is not None:
+            self.job.ledger.leave(member.number)
         self.answer()
+
+    def released(self, member: Member) -> int:
+        """A worker has gone: its blocks go to others; returns how many."""
+        job = self.job
+        if job is None or job.ledger is None:
+            return 0
+        slowest = self._slowest(job)
+        numbers = job.ledger.retire(member.number)
+        self.answer()
+        self._tell_slowest(job, slowest)
+        if numbers and job.clocked:
+            for other in self._members.nodes("worker"):
+                self._tell(other, messages.CameBack())
         return len(numbers)
+
+    def last_of(self, member: Member) -> Entry | None:
+        """What a lost worker may have sealed at some shards only."""
+        ledger = None if self.job is None else self.job.ledger
+        return ledger.last_of(member.number) if isinstance(ledger, Stepped) else None
+
+    def blame(self, member: Member) -> str:
+        """The block that a lost worker was at, in words, if it has cost too many workers."""
+        job = self.job
+        if job is None or job.ledger is None:
+            return ""
+        number = job.ledger.blame(member.number)
+        if number < 0:
+            return ""
+        block = job.ledger.entry(number).block
+        where = f" ({block.path}, bytes {block.start:,} to {block.stop:,})" if block.path else ""
+        return f"block {number}{where} has cost {LOSSES_MAX} workers: look at what is in it"
 
     def answer(self) -> None:
         """Answers what can be answered; the rest waits for blocks that may come back."""
@@ -307,19 +416,33 @@ class Course:
             if member.number not in self._members.all:
                 continue
             current = pass_ == job.pass_
-            lease = job.lease(member.number) if current and not member.leaving else None
+            ready = not (job.clocked and pass_ == "train") or self._members.clocks_set
+            wanted = current and ready and not member.leaving
+            lease = job.lease(member.number) if wanted else None
             if lease is not None:
-                member.waits, member.worked = "", True
+                member.wait_for("")
+                member.worked = True
                 member.state = "counting" if pass_ == "survey" else "training"
                 reply(lease)
-            elif not current or member.leaving or job.ledger.over or job.ledger.closed:
-                member.waits = ""
+            elif not current or member.leaving or job.ledger.over or job.ledger.drops:
+                member.wait_for("")
                 reply(messages.Leased(-1))
             else:
-                others = [n for n in job.ledger.holders() if n != member.number]
-                names = ", ".join(f"worker {n}" for n in others) or "its own last block"
-                member.waits = f"{names} to finish"
+                if member.number not in job.ledger.holders():
+                    member.wait_for(str(job.ledger.wait_of(member.number)))
                 self._leases.append((member, pass_, reply))
+
+    def _note_waits(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
+        """Says of workers which wait at the shards for a clock whom they wait for, and logs it."""
+        asking = {member.number for member, _, _ in self._leases}
+        for member in workers:
+            if job.clocked and not job.rounds:
+                held_up = ledger.held_up(member.number)
+                if held_up is not None:
+                    member.wait_for(str(held_up))
+                elif member.number not in asking:
+                    member.wait_for("")
+            member.log_wait()
 
     def _running(self) -> Job:
         if self.job is None or self.job.ledger is None:
@@ -340,19 +463,16 @@ class Course:
     def _begin_training(self) -> None:
         job = self._running()
         assert job.summary is not None
-        job.begin_pass("train")
-        self.phase = "training"
+        self._open_book(job)
         self.answer()
         for reply in self._summaries:
             reply(messages.Summary(job.summary))
         self._summaries.clear()
-        for member in self._members.nodes("worker"):
-            member.waits = ""
 
     # --- beside the loop -----------------------------------------------------------------------
 
     def _beside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        self._side, self._then = _in_thread("snailps-side", work), then
+        self._side, self._then = in_thread("snailps-side", work), then
 
     def _check_side(self) -> None:
         if self._side is None or not self._side.done():
@@ -396,6 +516,7 @@ class Course:
         self.figures = figures
         for path in figures.get("files", []):
             log.info("wrote %s", path)
+        self.checkpoints.ended("" if self.interrupted else "the run ended")
         self._on_end()
 
     def collect_figures(self) -> None:
@@ -419,41 +540,50 @@ class Course:
             **self.figures,
             "rows": self._members.shard_sum("rows"),
             **({"expired": expired} if expired else {}),
+            **self.checkpoints.figures(),
             "servers": len(self._members.nodes("server")),
             "workers": sum(member.role == "worker" for member in everyone),
+            **self._waited(job, everyone),
+        }
+
+    def _waited(self, job: Job, everyone: list[Member]) -> dict[str, Any]:
+        """Seconds that each worker waited for others, in modes in which they do."""
+        if not job.clocked and job.settings.consistency != "ssp":
+            return {}
+        workers = [member for member in everyone if member.role == "worker"]
+        return {
+            "waited_s": {
+                f"worker {m.number}": round(max(m.waited_s, m.figures.get("waited_s", 0.0)), 2)
+                for m in workers
+            }
         }
 
     def end(self) -> None:
         """Goes back to waiting for a job."""
         if self.job is not None:
             self.job.close()
+        self.checkpoints.ended("")
         self.job, self.phase, self.interrupted = None, "idle", False
+        self._round = None
         self._members.left.clear()
         for member in self._members.nodes():
             member.state = "ready"
 
-    def check_backup(self) -> None:
-        """Saves all tables once `param_backup_period` pushes came in since the last time."""
-        if self.phase != "training" or self.job is None:
-            return
-        if self._backup is not None and self._backup.done():
-            error = self._backup.exception()
-            if error is not None:
-                log.error("backup failed, training goes on: %s", explain(error))
-            self._backup = None
-        period = self.job.settings.param_backup_period
-        pushes = self._members.shard_sum("pushes")
-        if period and self._backup is None and pushes - self._pushes_saved >= period:
-            self._pushes_saved = pushes
-            job = self.job
-            self._backup = _in_thread("snailps-backup", lambda: self._save(job, pushes))
+    def check_checkpoint(self) -> None:
+        """Begins a checkpoint if one is due."""
+        if self.phase == "training" and self.job is not None:
+            ledger = self.job.ledger
+            closing = self._round is not None and self._round.closing
+            if ledger is not None and not (ledger.over or ledger.closed or closing):
+                self.checkpoints.ticks = tuple(self._ticks)
+                self.checkpoints.check(self.job)
 
     def _check_look(self, job: Job) -> None:
         """Has the model's inspector look, once each tenth of the training."""
         looks = int(job.progress * LOOKS)
         if looks > self._looks and (self._look is None or self._look.done()):
             self._looks = looks
-            self._look = _in_thread("snailps-look", lambda: self._inspect(job))
+            self._look = in_thread("snailps-look", lambda: self._inspect(job))
 
     def _move_clock(self, job: Job) -> None:
         """Moves the servers' clock on, and has them delete what no push touched for so long."""
@@ -462,6 +592,23 @@ class Course:
         if tick > self._ticks[-1] and not self._members.expiring:
             self._ticks.append(tick)
             self._members.expire(tick, oldest_kept(self._ticks))
+
+    def _look_after_round(self, job: Job, round_: int) -> Future[Mapping[str, Any]]:
+        """Has the model look at itself after a round, beside the loop."""
+        if job.cls.after_round.__func__ is Worker.after_round.__func__:  # type: ignore[attr-defined]
+            nothing: Future[Mapping[str, Any]] = Future()
+            nothing.set_result({})
+            return nothing
+        told = {"train_s": round(job.elapsed_s, 3), "workers": len(self._members.nodes("worker"))}
+
+        def look(results: Results) -> Mapping[str, Any]:
+            results.figures = {**results.figures, **told}
+            return job.cls.after_round(results, round_)
+
+        return in_thread(
+            "snailps-round",
+            lambda: self._with_tables(job, look),
+        )
 
     def _inspect(self, job: Job) -> None:
         look = job.cls.inspector(job.settings)
@@ -473,17 +620,6 @@ class Course:
             log.error("cannot look at the model, the job goes on: %s", explain(error))
             return
         job.validation = {name: list(figures) for name, figures in found.items()}
-
-    def _save(self, job: Job, pushes: int) -> None:
-        folder = Path(job.settings.param_backup_root)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"backup-{self._members.life:016x}-{pushes:012d}.npz"
-        self._with_tables(job, lambda results: write_tables(path, results))
-        log.info("saved all tables after %s pushes to %s", f"{pushes:,}", path)
-        self._backups.append(path)  # only what this run wrote is ever removed
-        for old in self._backups[:-BACKUPS_KEPT]:
-            old.unlink(missing_ok=True)
-        del self._backups[:-BACKUPS_KEPT]
 
     def _with_tables(self, job: Job, work: Callable[[Results], Result]) -> Result:
         """Calls `work` on the tables of the job; takes as long as that does."""

@@ -13,7 +13,7 @@ import math
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.fields import Settings
 from snailps.data.blocks import Block, Source, cut, expand, read_block
 from snailps.data.scratch import Scratch
-from snailps.errors import ConfigError, ProtocolError
+from snailps.errors import ClusterError, ConfigError, ProtocolError
+from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
 from snailps.roles.ledger import Entry, Ledger
+from snailps.roles.position import Outcomes, Position
 from snailps.roles.worker import Surveyor, Worker, load_class
 from snailps.transport import messages
 from snailps.transport.frame import CONTROL_BODY_MAX
@@ -60,7 +62,29 @@ def job_settings(
 
     settings = cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit)
     cls.check(settings)
+    if cls.clocked(settings) and cls.expires(settings):
+        raise ConfigError(
+            "rows cannot expire in a job with clocks (consistency: bsp, or rounds): which ones do "
+            "would depend on who was how fast. Leave expire_after at 0, or use async or ssp"
+        )
     return settings
+
+
+class _InOrder:
+    """Hands on what comes with numbers 0, 1, 2 ... in that order, whatever order it comes in."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+        self._early: dict[int, Any] = {}
+
+    def put(self, number: int, item: Any) -> list[tuple[int, Any]]:
+        """Takes one; all that it was the last missing one for, itself included."""
+        self._early[number] = item
+        ready = []
+        while self._next in self._early:
+            ready.append((self._next, self._early.pop(self._next)))
+            self._next += 1
+        return ready
 
 
 class Job:
@@ -94,9 +118,14 @@ class Job:
         self.worker_class = entry.value
         self._surveyor: Surveyor | None = self.cls.surveyor(self.settings)
         self.has_survey = self._surveyor is not None
+        self.clocked = self.cls.clocked(self.settings)
+        self.rounds = self.cls.rounds(self.settings)
+        self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
         self.pass_ = ""
         self.ledger: Ledger | None = None
+        self.outcomes = Outcomes(0)
+        self._at_round: tuple[int, list[list[float]]] = (0, [])
         self.units = 0
         self.files: list[str] = []
         self.total_bytes = 0
@@ -114,6 +143,9 @@ class Job:
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._lr: float | None = None
+        self._results = _InOrder()
+        self._parts = _InOrder()
+        self._reached_in = -1
         self._bad_lines = 0
         self._seconds: dict[str, float] = {}
         self._block_units = 0
@@ -128,17 +160,23 @@ class Job:
         ConfigError
             No input is named, or nothing can be written where the output is to go.
         """
+        self._check_output()
+        if self.rounds:  # each worker finds its own data
+            return
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
-        self._check_output()
         self._sources = expand(self.settings.input, self._scratch)
         self.files = [source.path for source in self._sources]
         self.total_bytes = sum(source.bytes for source in self._sources)
         size = self.settings.block_bytes or self.cls.block_bytes(
-            self.settings, self.total_bytes, max(1, workers)
+            self.settings, self.total_bytes, self.workers_told(max(1, workers))
         )
         tenth = max(1, -(-self.total_bytes // 10))
-        self._cut(max(1, min(size, tenth)))
+        pieces = self.cls.pieces(self.settings, self._sources, max(1, workers))
+        if pieces is None:
+            self._cut(max(1, min(size, tenth)))
+        else:
+            self._blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
 
     def _cut(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
@@ -163,63 +201,174 @@ class Job:
         """Class, number of files, megabytes: for a log line."""
         return self.worker_class, len(self.files), self.total_bytes / 1e6
 
+    def workers_told(self, workers: int) -> int:
+        """Workers as models count them: in bsp all that a result depends on are micro-batches."""
+        return self.settings.micro_batches if self.clocked and not self.rounds else workers
+
     def start_message(self, workers: int) -> messages.Start:
         """What workers are told."""
         return messages.Start(
             1,
             self.worker_class,
             dict(to_mapping(self.settings)),
-            workers,
+            self.workers_told(workers),
             self.has_survey,
         )
 
     # --- passes ----------------------------------------------------------------------------
 
-    def begin_pass(self, name: str) -> None:
-        """Opens the book of leases of "survey" or "train"."""
+    def begin_pass(
+        self, name: str, nodes: Sequence[int] = (), position: Position | None = None
+    ) -> None:
+        """Opens the book of leases of "survey" or "train", the latter for these workers.
+
+        With a `position` the training begins where that is.
+        """
         self.pass_ = name
         train = name == "train"
-        self.ledger = Ledger(
-            self._blocks,
-            self.settings.epochs if train else 1,
-            self.settings.max_steps if train else 0,
-        )
+        if position is not None:
+            self._blocks, self._block_bytes = position.blocks, position.block_bytes
+            self.summary, self._surveyor = position.summary, None
+        self.ledger = self._book(nodes, position) if train else Ledger(self._blocks)
+        self._results, self._parts = _InOrder(self.ledger.finished), _InOrder()
         self.units = 0
         self._pass_begun = self._clock()
         self._rates.clear()
         self._block_units = 0
-        self._losses = [[0.0, 0.0] for _ in range(self.settings.epochs)]
+        # By epoch, or by round as they come: there may be very many of those.
+        self._losses = [[0.0, 0.0] for _ in range(0 if self.rounds else self.settings.epochs)]
+        self.outcomes = Outcomes(self.ledger.size if train and not self.rounds else 0)
+        if position is not None:
+            self._resume_figures(position)
+
+    def _book(self, nodes: Sequence[int], position: Position | None) -> Ledger:
+        """The book of the training, by the settings' consistency."""
+        s = self.settings
+        done = position.done if position is not None else []
+        if self.rounds:
+            first = position.clock if position is not None else 0
+            return Rounds(self.rounds, nodes, self.cls.fraction(s), s.seed, first)
+        done = [n for n in done if n < (s.max_steps or n + 1) and n < len(self._blocks) * s.epochs]
+        all_ = (self._blocks, s.epochs, s.max_steps, done)
+        if self.clocked:
+            return Stepped(*all_, micro_batches=s.micro_batches, nodes=nodes)
+        if s.consistency == "ssp" or s.assign == "own":
+            staleness = s.staleness if s.consistency == "ssp" else -1
+            return Dealt(*all_, nodes=nodes, staleness=staleness)
+        return Ledger(*all_)
 
     def end_pass(self) -> None:
         """Notes how long the pass took."""
         self._seconds[self.pass_] = self._clock() - self._pass_begun
 
+    # --- checkpoints -----------------------------------------------------------------------
+
+    @property
+    def sources(self) -> list[tuple[str, int]]:
+        """The files of the input, and how long each is."""
+        return [(source.path, source.bytes) for source in self._sources]
+
+    def position(self, clock: int = -1) -> Position:
+        """How far the training is, as a checkpoint of now has it.
+
+        Parameters
+        ----------
+        clock : int
+            The checkpoint is of the beginning of this clock, in bsp and in rounds.
+        """
+        outcomes = self.outcomes.settled()
+        if clock >= 0 and not self.rounds:
+            outcomes = self.outcomes.first(clock * self.settings.micro_batches)
+        figures: dict[str, Any] = {
+            "lr": self._lr,
+            "survey_s": self._seconds.get("survey", 0.0),
+            "train_s": self.elapsed_s,
+            "wall_s": self._clock() - self._begun,
+        }
+        if self.rounds:
+            figures |= {"rounds": self.round_figures, "units": self._at_round[0]}
+            figures |= {"losses": self._at_round[1]}
+        return Position(
+            self.sources,
+            self._blocks,
+            self._block_bytes,
+            outcomes,
+            self.summary,
+            max(0, clock),
+            figures,
+        )
+
+    def _resume_figures(self, position: Position) -> None:
+        """Takes the figures of an earlier life of the job."""
+        assert self.ledger is not None
+        self.outcomes.resume(position.outcomes)
+        for number in sorted(self.ledger.finished_numbers):
+            outcome = position.outcomes[number]
+            self._count(number, *(outcome[name].item() for name in ("units", "loss", "examples")))
+            if number < len(self._blocks):
+                self._bad_lines += int(outcome["bad_lines"])
+        figures = position.figures
+        if self.rounds:
+            self.round_figures, self.units = list(figures["rounds"]), int(figures["units"])
+            self._losses = [list(sums) for sums in figures["losses"]]
+            self.begin_round()
+        self._lr = figures["lr"]
+        self._seconds["survey"] = figures["survey_s"]
+        self._pass_begun = self._clock() - figures["train_s"]
+        self._begun = self._clock() - figures["wall_s"]
+
+    def begin_round(self) -> None:
+        """A round begins: a checkpoint in its course has the figures of now."""
+        assert isinstance(self.ledger, Rounds)
+        self._at_round = (self.units, [list(sums) for sums in self._losses[: self.ledger.round]])
+
+    def _count(self, number: int, units: int, loss: float, examples: float) -> None:
+        """Adds what a block of the training held to the figures."""
+        assert self.ledger is not None
+        self.units += units
+        self._block_units = max(self._block_units, units)
+        if examples > 0 and not math.isnan(loss):
+            epoch = self.ledger.entry(number).epoch
+            self._losses += [[0.0, 0.0] for _ in range(len(self._losses), epoch + 1)]
+            sums = self._losses[epoch]
+            sums[0] += loss
+            sums[1] += examples
+            self._recent.append((loss, examples))
+
     def limit_reached(self) -> str:
         """Name of the setting that ends the training now; empty while none does."""
         settings = self.settings
-        if settings.max_seconds and self._elapsed_s >= settings.max_seconds:
+        if settings.max_seconds and self.elapsed_s >= settings.max_seconds:
             return "max_seconds"
+        if self.clocked:
+            return "target_loss" if self._reached_in >= 0 else ""
+        return "target_loss" if self._low_enough() else ""
+
+    def _low_enough(self) -> bool:
+        """Whether the mean loss of the last blocks is as low as is wanted."""
+        target = self.settings.target_loss
         enough = len(self._recent) >= min(RECENT_BLOCKS, len(self._blocks))
-        if settings.target_loss and enough and self.loss is not None:
-            return "target_loss" if self.loss <= settings.target_loss else ""
-        return ""
+        return bool(target and enough and self.loss is not None and self.loss <= target)
 
     def end_early(self, why: str) -> None:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
         assert self.ledger is not None
         self.ended_by = why
-        self.ledger.close()
+        if isinstance(self.ledger, Stepped) and why == "target_loss":
+            self.ledger.end_after(self._reached_in + CLOCKS_AHEAD)
+        else:
+            self.ledger.close()
 
     @property
     def progress(self) -> float:
         """Share of the pass, 0 to 1: of its bytes, or of `max_seconds` where that is more."""
         assert self.ledger is not None
         limit_s = self.settings.max_seconds if self.pass_ == "train" else 0.0
-        spent = min(1.0, self._elapsed_s / limit_s) if limit_s else 0.0
+        spent = min(1.0, self.elapsed_s / limit_s) if limit_s else 0.0
         return max(self.ledger.progress, spent)
 
     @property
-    def _elapsed_s(self) -> float:
+    def elapsed_s(self) -> float:
         """Seconds of the present pass."""
         return self._clock() - self._pass_begun
 
@@ -227,14 +376,15 @@ class Job:
         """Share of the training before and after a block that is leased now.
 
         A worker leases a block when it begins the one before it.  So where time is limited, the
-        block begins one mean duration of a block from now, and ends another one later.
+        block begins one mean duration of a block from now, and ends another one later.  In bsp a
+        rate that goes by the time would not be the same again.
         """
         shares = [entry.before, entry.after]
-        limit_s = self.settings.max_seconds
+        limit_s = 0.0 if self.clocked else self.settings.max_seconds
         if limit_s and self.pass_ == "train":
             block_s = sum(self._durations) / max(1, len(self._durations))
             shares = [
-                min(1.0, max(share, (self._elapsed_s + blocks * block_s) / limit_s))
+                min(1.0, max(share, (self.elapsed_s + blocks * block_s) / limit_s))
                 for blocks, share in enumerate(shares, 1)
             ]
         return shares
@@ -243,6 +393,8 @@ class Job:
         """Where the training is, for people; empty outside it."""
         if self.pass_ != "train" or self.ledger is None or self.ledger.over:
             return ""
+        if isinstance(self.ledger, Rounds):
+            return f"round {self.ledger.round + 1} of {self.rounds}"
         epoch = min(self.ledger.finished // len(self._blocks) + 1, self.settings.epochs)
         return f"epoch {epoch} of {self.settings.epochs}"
 
@@ -261,10 +413,16 @@ class Job:
             size = self.cls.fit_block(self.settings, self._block_bytes, self.total_bytes, summary)
             self._cut(max(1, min(size, self._block_bytes)))
 
-    def lease(self, node: int) -> messages.Leased | None:
-        """The next block for a node, or None when there is none to give just now."""
+    def lease(self, node: int, back: bool = False) -> messages.Leased | None:
+        """The next block for a node, or None when there is none to give just now.
+
+        With `back` only one that has come back, of a clock that others may wait for.
+        """
         assert self.ledger is not None
-        entry = self.ledger.take(node)
+        if not back:
+            entry = self.ledger.take(node)
+        else:
+            entry = self.ledger.take_back(node) if isinstance(self.ledger, Stepped) else None
         if entry is None:
             return None
         return messages.Leased(
@@ -275,6 +433,10 @@ class Job:
             entry.epoch,
             block_seed(self.settings.seed, entry.number),
             self._shares(entry),
+            entry.clock,
+            entry.slot,
+            entry.slots,
+            entry.index,
         )
 
     def content(self, number: int, unit: str) -> bytes:
@@ -287,6 +449,7 @@ class Job:
         """
         if (
             self.ledger is None
+            or self.rounds
             or unit not in ("line", "word")
             or not 0 <= number < self.ledger.size
         ):
@@ -306,26 +469,73 @@ class Job:
             return False
         if not self.ledger.done(message.number, node):
             return False
-        self.units += message.units
         self._rates.append((self._clock(), message.units))
-        self._block_units = max(self._block_units, message.units)
         if self.pass_ == "survey":
-            assert self._surveyor is not None
-            self._surveyor.add(message.blob)
+            self.units += message.units
+            self._block_units = max(self._block_units, message.units)
+            self._merge(message)
             return True
         self._durations.append(message.seconds)
+        if not self.rounds:
+            self.outcomes.done(
+                message.number,
+                node,
+                message.units,
+                message.metrics.get("loss", math.nan),
+                message.metrics.get("examples", 0.0),
+                int(message.metrics.get("bad_lines", 0)),
+            )
+        if not isinstance(self.ledger, Stepped):
+            self._note(message)
+            return True
+        for _, result in self._results.put(message.number, message):
+            self._note(result)
+            whole = (result.number + 1) % self.settings.micro_batches == 0
+            if whole and self._reached_in < 0 and self._low_enough():
+                self._reached_in = result.number // self.settings.micro_batches
+        return True
+
+    def _merge(self, message: messages.Done) -> None:
+        """Hands the part of a survey to the surveyor: in bsp in the order of the blocks."""
+        assert self._surveyor is not None
+        if not self.clocked:
+            self._surveyor.add(message.blob)
+            return
+        for _, part in self._parts.put(message.number, message.blob):
+            self._surveyor.add(part)
+
+    def _note(self, message: messages.Done) -> None:
+        """Takes account of the figures of a block."""
+        assert self.ledger is not None
+        epoch = self.ledger.entry(message.number).epoch
         examples = message.metrics.get("examples", 0.0)
         loss = message.metrics.get("loss", math.nan)
-        if examples > 0 and not math.isnan(loss):
-            sums = self._losses[self.ledger.entry(message.number).epoch]
-            sums[0] += loss
-            sums[1] += examples
-            self._recent.append((loss, examples))
-        if self.ledger.entry(message.number).epoch == 0:
+        self._count(message.number, message.units, loss, examples)
+        if epoch == 0:
             self._bad_lines += int(message.metrics.get("bad_lines", 0))
         if "lr" in message.metrics:
             self._lr = message.metrics["lr"]
-        return True
+
+    def round_done(self, figures: Mapping[str, Any]) -> None:
+        """Takes the figures of a round, as `Worker.after_round` returned them.
+
+        Raises
+        ------
+        ClusterError
+            The loss is no number: what would follow is none either.
+        """
+        assert isinstance(self.ledger, Rounds)
+        self.round_figures.append({"round": self.ledger.round, **figures})
+        loss = figures.get("loss")
+        if loss is None:
+            return
+        if not math.isfinite(loss):
+            raise ClusterError(
+                f"round {self.ledger.round}: the loss is {loss}: the training has diverged, and "
+                "further rounds would not mend it. Lower lr; earlier rounds are as they were saved"
+            )
+        if self.settings.target_loss and loss <= self.settings.target_loss:
+            self._reached_in = self.ledger.round
 
     # --- figures ---------------------------------------------------------------------------
 
@@ -361,11 +571,12 @@ class Job:
         seconds = self._seconds.get("train", 0.0)
         last = [sums for sums in self._losses if sums[1] > 0]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
-        whole = self.settings.epochs * len(self._blocks)
+        whole = 0 if self.rounds else self.settings.epochs * len(self._blocks)
         bad = {"bad_lines": self._bad_lines} if self._bad_lines else {}
         return {
             **bad,
-            "ended_by": self.ended_by or ("max_steps" if self.ledger.size < whole else "epochs"),
+            **self._clock_figures(),
+            "ended_by": self.ended_by or self._end(whole),
             f"{kind}_per_s": round(self.units / seconds, 1) if seconds else None,
             kind: self.units,
             "train_s": round(seconds, 3),
@@ -381,6 +592,23 @@ class Job:
             f"bytes_per_{kind[:-1]}": round(moved / self.units, 2) if self.units else None,
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
         }
+
+    def _end(self, whole: int) -> str:
+        """What ended a training that nothing ended early."""
+        assert self.ledger is not None
+        if self.rounds:
+            return "rounds"
+        return "max_steps" if self.ledger.size < whole else "epochs"
+
+    def _clock_figures(self) -> dict[str, Any]:
+        """Figures that only some books have."""
+        if isinstance(self.ledger, Rounds):
+            return {"rounds": self.ledger.round, "by_round": self.round_figures}
+        if isinstance(self.ledger, Stepped):
+            return {"consistency": "bsp", "clocks": self.ledger.open_clock}
+        if isinstance(self.ledger, Dealt) and self.settings.consistency == "ssp":
+            return {"consistency": "ssp", "ahead_max": self.ledger.ahead_max}
+        return {}
 
     def close(self) -> None:
         """Lets go of unpacked input; more calls do nothing."""

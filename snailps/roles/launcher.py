@@ -76,6 +76,7 @@ class Child:
     name: str
     process: subprocess.Popen[str]
     reader: threading.Thread | None = None
+    taker: threading.Thread | None = None
     held: list[str] = field(default_factory=list)
     failed: bool = False
     silent: bool = False
@@ -229,8 +230,8 @@ class Launcher:
                 child.reader.join(5.0)
             if child.process.stderr is not None:
                 child.process.stderr.close()
-            if child.process.stdout is not None and not child.process.stdout.closed:
-                self._output = child.process.stdout.read()
+            if child.taker is not None and child.process.stdout is not None:
+                child.taker.join(5.0)
                 child.process.stdout.close()
         self._tell_held()
 
@@ -267,6 +268,9 @@ class Launcher:
             target=self._read, args=(child, process.stderr), daemon=True
         )
         child.reader.start()
+        if process.stdout is not None:
+            child.taker = threading.Thread(target=self._take, args=(process.stdout,), daemon=True)
+            child.taker.start()
         self.children.append(child)
         return child
 
@@ -279,6 +283,10 @@ class Launcher:
                 child.held.append(text)
             elif not child.silent:
                 self._on_line(child.name, text)
+
+    def _take(self, stream: IO[str]) -> None:
+        """Takes what the master writes as it comes: a full pipe (64 KiB) would stop it."""
+        self._output = stream.read()
 
     def _tell_held(self) -> None:
         """Where the master has not said why it all ended, the first node that has does."""

@@ -2,27 +2,56 @@
 
     take(node) -> entry number -> done(number)          release(node): its open leases come back
 
-Pure bookkeeping: no files, no sockets, no clock.
+`Ledger` gives blocks to whoever asks; `clocks.py` has the books that keep workers in step.  Pure
+bookkeeping: no files, no sockets, no time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from snailps.data.blocks import Block
+
+LOSSES_MAX = 3
+"""Workers that may be lost at one block; then it is taken for the reason."""
+
+ANYBODY, MASTER = 0, -1
+"""In the place of a worker's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block in one epoch; `before` and `after` are the shares of all bytes up to it."""
+    """A block in one epoch; `before` and `after` are the shares of all bytes up to it.
+
+    `clock`, `slot`, `slots` and `index` are those of `roles.worker.Block`.
+    """
 
     number: int
     block: Block
     epoch: int
     before: float
     after: float
+    clock: int = -1
+    slot: int = 0
+    slots: int = 1
+    index: int = -1
+
+
+class Wait(NamedTuple):
+    """For whom a worker waits (`ANYBODY`, `MASTER`; none: its own last block), to do what."""
+
+    nodes: tuple[int, ...]
+    text: str
+
+    def __str__(self) -> str:
+        others = {ANYBODY: "whoever takes it", MASTER: "the master"}
+        names = [others.get(node, f"worker {node}") for node in self.nodes]
+        return f"{', '.join(names) or 'its own last block'} to {self.text}"
 
 
 class Ledger:
@@ -36,14 +65,23 @@ class Ledger:
         How often each is handed out; entry ``e * len(blocks) + b`` is block b in epoch e.
     limit : int
         Most entries; 0: no limit.
+    done : collection of int
+        Entries that an earlier run has done.
     """
 
-    def __init__(self, blocks: Sequence[Block], epochs: int = 1, limit: int = 0) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        epochs: int = 1,
+        limit: int = 0,
+        done: Collection[int] = (),
+    ) -> None:
         self._blocks = tuple(blocks)
         self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
         self._next = 0
         self._back: deque[int] = deque()
         self._leases: dict[int, int] = {}
+        self._lost: dict[int, int] = {}
         self._done: set[int] = set()
         self._closed = False
         sizes = [block.stop - block.start for block in self._blocks]
@@ -54,6 +92,10 @@ class Ledger:
         whole, rest = divmod(self._size, len(self._blocks))
         self._total_bytes = self._epoch_bytes * whole + self._before[rest]
         self._done_bytes = 0
+        for number in sorted(set(done)):
+            if 0 <= number < self._size:
+                self._finish(number)
+        self._skip()
 
     def entry(self, number: int) -> Entry:
         """The entry of a number."""
@@ -67,6 +109,8 @@ class Ledger:
             (base + self._before[index + 1]) / self._total_bytes,
         )
 
+    # --- leases ------------------------------------------------------------------------------
+
     def take(self, node: int) -> Entry | None:
         """Leases the next entry to a node; None when there is none to give just now."""
         if self._closed:
@@ -76,6 +120,7 @@ class Ledger:
         elif self._next < self._size:
             number = self._next
             self._next += 1
+            self._skip()
         else:
             return None
         self._leases[number] = node
@@ -86,26 +131,72 @@ class Ledger:
         if self._leases.get(number) != node:
             return False
         del self._leases[number]
-        self._done.add(number)
-        block = self._blocks[number % len(self._blocks)]
-        self._done_bytes += block.stop - block.start
+        self._finish(number)
         return True
+
+    def share(self, numbers: Sequence[int]) -> float:
+        """Share of all bytes that these entries are, 0 to 1."""
+        times = np.bincount(np.asarray(numbers, np.int64) % len(self._blocks))
+        return int(times @ np.diff(self._before)[: len(times)]) / self._total_bytes
 
     def release(self, node: int) -> list[int]:
         """Takes back what a node has leased, to be given out first; returns the numbers."""
         numbers = sorted(n for n, holder in self._leases.items() if holder == node)
         for number in numbers:
             del self._leases[number]
-        self._back.extend(numbers)
+        self._back = deque(sorted([*self._back, *numbers]))
         return numbers
 
     def close(self) -> None:
         """Gives out nothing more; what is leased may still be finished."""
         self._closed = True
 
+    # --- who belongs -------------------------------------------------------------------------
+
+    def join(self, node: int) -> None:
+        """A worker takes part from now on."""
+
+    def retire(self, node: int) -> list[int]:
+        """A worker takes part no more; returns the numbers of what it had leased."""
+        return self.release(node)
+
+    def blame(self, node: int) -> int:
+        """A worker is lost: the entry at which `LOSSES_MAX` have been lost by now, or -1.
+
+        Counts the entry that it worked on, its first one: what it had prefetched is innocent.
+        """
+        held = [number for number, holder in self._leases.items() if holder == node]
+        if not held:
+            return -1
+        first = min(held)
+        self._lost[first] = self._lost.get(first, 0) + 1
+        return first if self._lost[first] >= LOSSES_MAX else -1
+
+    def leave(self, node: int) -> None:
+        """A worker finishes what it is at and takes nothing more."""
+
+    def wait_of(self, node: int) -> Wait:
+        """For whom a worker waits that gets no entry."""
+        return Wait(tuple(sorted({n for n in self._leases.values() if n != node})), "finish")
+
+    def clock_of(self, node: int) -> int | None:
+        """Where a worker stands; None where there are no clocks."""
+        return None
+
+    def held_up(self, node: int) -> Wait | None:
+        """For whom a worker waits with what it has leased; None: it can train."""
+        return None
+
+    # --- where it stands ---------------------------------------------------------------------
+
     @property
     def closed(self) -> bool:
         """`close` was called."""
+        return self._closed
+
+    @property
+    def drops(self) -> bool:
+        """What is leased but not begun need not be trained any more."""
         return self._closed
 
     @property
@@ -133,9 +224,24 @@ class Ledger:
         """Entries that are done."""
         return len(self._done)
 
+    @property
+    def finished_numbers(self) -> frozenset[int]:
+        """Numbers of the entries that are done."""
+        return frozenset(self._done)
+
     def holders(self) -> dict[int, list[int]]:
         """Leased entries by node."""
         result: dict[int, list[int]] = {}
         for number, node in self._leases.items():
             result.setdefault(node, []).append(number)
         return result
+
+    def _finish(self, number: int) -> None:
+        self._done.add(number)
+        block = self._blocks[number % len(self._blocks)]
+        self._done_bytes += block.stop - block.start
+
+    def _skip(self) -> None:
+        """Steps over entries that are done already."""
+        while self._next < self._size and self._next in self._done:
+            self._next += 1

@@ -35,6 +35,7 @@ from snailps.transport.session import Hello, Role
 log = logging.getLogger(__name__)
 
 STEP_S = 0.05
+HASTE_S = 0.001
 PREPARE_S = 1.0
 """How long the master looks for its input before it listens: enough to find a wrong path."""
 STATUS_S = 0.2
@@ -118,7 +119,7 @@ class Master:
             self._on_listening(host, port)
             self._members.restart_clock()
             while self._phase not in ("done", "failed"):
-                self._server.step(STEP_S)
+                self._server.step(HASTE_S if self._course.in_haste else STEP_S)
                 self._tick(time.monotonic())
             self._on_status(self.status())
         finally:
@@ -188,11 +189,11 @@ class Master:
             self._stats_at = now + STATS_S
             if self._stop_at is None and self._members.route is not None:
                 self._members.ask_stats()
-                self._course.check_backup()
+                self._course.check_checkpoint()
         if now >= self._status_at:
             self._status_at = now + STATUS_S
             self._on_status(self.status())
-        busy = self._course.phase in ("survey", "loading", "training", "exporting")
+        busy = self._course.phase in ("restoring", "survey", "loading", "training", "exporting")
         job = self._course.job
         news = job is not None and job.validation is not self._logged
         if self._log_file is not None and busy and (now >= self._log_at or news):
@@ -211,6 +212,7 @@ class Master:
             self._server.note(member.peer, messages.Stop(True, text))
             self._members.remove(member)
             self._members.left.remove(member)
+            self._course.released(member)
             self._pulse.remove(member.number)
             member.state = "gone"
         else:
@@ -313,9 +315,37 @@ class Master:
             self._members.remove(member)
             returned = self._course.released(member)
             log.info("%s left, %d blocks returned", member.name, returned)
+        elif self._goes_on_without(member):
+            self._lose_worker(member, why)
         else:
             what = "was told to leave and left" if member.leaving else f"is lost: {why}"
-            self._fail(f"{member.name} {what}. Its own log may say more; on_node_loss is 'stop'")
+            advice = self._course.checkpoints.advice()
+            self._fail(
+                f"{member.name} {what}. Its own log may say more; on_node_loss is 'stop'"
+                + (f". {advice}" if advice else "")
+            )
+
+    def _goes_on_without(self, member: Member) -> bool:
+        """Whether the job can go on when this member is lost."""
+        others = [other for other in self._members.nodes("worker") if other is not member]
+        return (
+            self._settings.on_node_loss == "recover"
+            and member.role == "worker"
+            and self._phase != "forming"
+            and bool(others)
+        )
+
+    def _lose_worker(self, member: Member, why: str) -> None:
+        """Goes on without a worker: its blocks go to the others."""
+        culprit = self._course.blame(member)
+        self._members.remove(member)
+        self._members.fence(member.number, self._course.last_of(member))
+        returned = self._course.released(member)
+        log.warning(
+            "%s is lost: %s. The others go on, %d blocks go back", member.name, why, returned
+        )
+        if culprit:
+            self._fail(culprit)
 
     # --- messages ----------------------------------------------------------------------------
 
@@ -343,7 +373,7 @@ class Master:
             return
         member = _member_of(peer, message)
         if isinstance(message, messages.Lease):
-            self._course.lease(member, message.pass_, reply)
+            self._course.lease(member, message, reply)
         elif isinstance(message, messages.Done):
             self._course.done(member, message, reply)
         elif isinstance(message, messages.Summarise):
@@ -364,6 +394,10 @@ class Master:
         member = _member_of(peer, message)
         if isinstance(message, messages.Finished):
             self._course.finished(member, message.figures)
+        elif isinstance(message, messages.Settled):
+            self._course.settled(member, message.numbers)
+        elif isinstance(message, messages.Saved | messages.Loaded):
+            self._course.checkpoints.heard(member, message)
         elif isinstance(message, messages.Failed):
             self._trouble(member, f"failed: {message.text}")
         elif isinstance(message, messages.Leaving):
@@ -387,7 +421,7 @@ class Master:
             )
         elif self._course.phase not in ("survey", "loading", "training"):
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
-        self._course.answer()
+        self._course.leaving(member)
 
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
         if not self._session or self._phase != "idle" or self._course.job is not None:
@@ -424,7 +458,10 @@ class Master:
             "eta_s": None,
             "elapsed_s": time.monotonic() - self._begun,
             "blocks": blocks,
-            "nodes": [member.status() for member in self._members.all.values()],
+            "nodes": [
+                member.status(ledger.clock_of(member.number) if ledger is not None else None)
+                for member in self._members.all.values()
+            ],
             "message": self.verdict,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._course.figures),

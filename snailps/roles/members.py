@@ -17,6 +17,7 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.roles.ledger import Entry
 from snailps.roles.status import NodeStatus
 from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
@@ -26,6 +27,8 @@ from snailps.transport.control import ControlServer, Peer, show
 log = logging.getLogger(__name__)
 
 NOTICE_S = 5.0
+WAIT_TOLD_S = 3.0
+"""How long a worker waits for others before the log says so."""
 TABLES_MAX = 4096
 
 Answer = messages.Message | SnailError
@@ -39,7 +42,9 @@ class Member:
     Attributes
     ----------
     state, waits : str
-        What it does and for whom it waits, in words for people.
+        What it does and for whom it waits, in words for people; see `wait_for`.
+    waited_s : float
+        How long it has waited for others in this job.
     acknowledged : bool
         It has the route.
     finished : bool
@@ -58,6 +63,8 @@ class Member:
         Units per second on its last block.
     expiring, expired : bool, int
         A server: it is told to delete rows untouched for too long; how many it has deleted.
+    setting_clock : bool
+        A server: it has not answered yet what it was told of its clock.
     figures, stats : dict
         Its last `Finished` or `Bye`; a server's last `Report`.
     """
@@ -80,23 +87,51 @@ class Member:
     rate: float | None = None
     expiring: bool = False
     expired: int = 0
+    setting_clock: bool = False
+    waited_s: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
+    _waits_since: float = 0.0
+    _wait_told: bool = False
 
     @property
     def name(self) -> str:
         """How messages call it."""
         return f"{self.role} {self.number} ({self.host}, process {self.pid})"
 
-    def status(self) -> NodeStatus:
+    def wait_for(self, whom: str) -> None:
+        """Notes for whom it waits, empty: for nobody."""
+        now = time.monotonic()
+        if whom and not self.waits:
+            self._waits_since = now
+        elif self.waits and not whom:
+            waited_s = now - self._waits_since
+            self.waited_s += waited_s
+            if self._wait_told:
+                log.info("%s goes on after %.1f s", self.name, waited_s)
+                self._wait_told = False
+        self.waits = whom
+
+    def log_wait(self) -> None:
+        """Says in the log, once, that it has been waiting for long."""
+        waited_s = time.monotonic() - self._waits_since
+        if self.waits and not self._wait_told and waited_s >= WAIT_TOLD_S:
+            self._wait_told = True
+            log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
+
+    def status(self, clock: int | None = None) -> NodeStatus:
         """It as a picture."""
+        waits = self.waits
+        if waits and (waited_s := time.monotonic() - self._waits_since) >= 1:
+            waits = f"{waits}, for {waited_s:.0f} s now"
         return {
             "role": self.role,
             "id": self.number,
             "host": self.host,
             "pid": self.pid,
             "state": self.state,
-            "waits": self.waits,
+            "waits": waits,
+            "clock": clock,
             "rate": self.rate,
         }
 
@@ -141,6 +176,17 @@ class Members:
         self._since = time.monotonic()
         self._notice_at = self._since + NOTICE_S
         self._formed = False
+
+    @property
+    def frag_num(self) -> int:
+        """Fragments of the cluster's keys."""
+        return self._settings.frag_num
+
+    def call(
+        self, member: Member, message: messages.Message, on_answer: Callable[[Answer], None]
+    ) -> None:
+        """Gives a member an order.  Of the master's loop."""
+        self._server.call(member.peer, message, on_answer)
 
     def nodes(self, role: str = "") -> list[Member]:
         """Members of a role; without one, servers and workers."""
@@ -316,10 +362,20 @@ class Members:
         ConfigError
             A table is declared in two ways, or there are too many.
         """
+        tables = [Table.from_dict(item) for item in message.tables]
+        self._declare(tables, member.role == "worker", reply)
+
+    def adopt(self, tables: list[Table], reply: Reply) -> None:
+        """The same for the tables of a checkpoint, before any worker declares them."""
+        try:
+            self._declare(tables, True, reply)
+        except SnailError as error:
+            reply(error)
+
+    def _declare(self, tables: list[Table], of_job: bool, reply: Reply) -> None:
         numbered: list[tuple[int, Table]] = []
         told = False
-        for item in message.tables:
-            table = Table.from_dict(item)
+        for table in tables:
             number, known = self.tables.get(table.name, (self._next_table, table))
             if known != table:
                 raise ConfigError(
@@ -329,7 +385,7 @@ class Members:
                 raise ConfigError(f"more than {TABLES_MAX:,} tables")
             if number == self._next_table:
                 self._next_table += 1
-                if member.role == "worker":
+                if of_job:
                     self._of_job.add(table.name)
             self.tables[table.name] = (number, table)
             numbered.append((number, table))
@@ -369,6 +425,49 @@ class Members:
             self._server.call(
                 member.peer, messages.Expire(tick, before), self._note_expired(member)
             )
+
+    def set_clock(self, clock: int, early: bool) -> None:
+        """Has every shard begin at a clock, with nothing staged; see `clocks_set`.
+
+        `early`: clocks may be closed without some of their slots.
+        """
+        self._set_clocks(messages.SetClock(clock, early), "set its clock")
+
+    def close_clock(self, clock: int, slots: list[int]) -> None:
+        """Has every shard apply exactly these slots of a clock; see `clocks_set`."""
+        self._set_clocks(messages.CloseClock(clock, slots), f"close clock {clock}")
+
+    @property
+    def clocks_set(self) -> bool:
+        """Whether every server has done what it was last told of its clock."""
+        return not any(member.setting_clock for member in self.nodes("server"))
+
+    def fence(self, incarnation: int, last: Entry | None = None) -> None:
+        """Has every shard refuse what may still come from a lost worker: others do its work.
+
+        `last` is an entry that it has pushed whole, but sealed at some shards only, perhaps: those
+        may have applied its clock, so that nobody could train it again from the same rows.  The
+        others seal it in its place; see `clocks_set`.
+        """
+        if last is None:
+            for member in self.nodes("server"):
+                self._server.call(member.peer, messages.Fence(incarnation), lambda answer: None)
+        else:
+            fence = messages.Fence(incarnation, last.clock, last.slot, last.slots)
+            self._set_clocks(fence, f"seal slot {last.slot} of clock {last.clock}")
+
+    def _set_clocks(self, message: messages.Message, what: str) -> None:
+        def note(member: Member) -> Callable[[Answer], None]:
+            def answered(answer: Answer) -> None:
+                member.setting_clock = False
+                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
+                    self._fail(f"{member.name} cannot {what}: {answer}")
+
+            return answered
+
+        for member in self.nodes("server"):
+            member.setting_clock = True
+            self._server.call(member.peer, message, note(member))
 
     @property
     def expiring(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from typing import Any
 
 from snailps import kernels
 from snailps.config import ServerSettings, effective_shard_num
@@ -17,6 +18,7 @@ from snailps.errors import ClusterError, ProtocolError
 from snailps.roles._shard import ShardThread
 from snailps.roles.access import load_method
 from snailps.roles.node import Node, advertised, cores, open_listener, peak_rss_mb
+from snailps.roles.saving import Loading, Saving
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -39,6 +41,7 @@ class Server(Node):
         self._shards: list[ShardThread] = []
         self._ready = threading.Event()
         self._touched: set[int] = set()  # tables that track touches
+        self._saving: Saving | Loading | None = None
 
     def run(self) -> int:
         """Serves until the end; returns the exit code."""
@@ -72,6 +75,7 @@ class Server(Node):
             shard.start()
         self._ready.set()
         self.ended.wait()
+        self._stop_saving()
         for shard in self._shards:
             shard.stop()
         self.leave({})
@@ -97,12 +101,59 @@ class Server(Node):
                     self._touched.add(item[0])
         elif isinstance(message, messages.Expire):
             return messages.Report({"expired": self._expire(message.tick, message.before)})
+        elif isinstance(message, messages.Save | messages.Load):
+            self._save_or_load(message)
+        elif isinstance(message, messages.StopSaving):
+            self._stop_saving()
+            for shard in self._shards:
+                shard.thaw()
+        elif isinstance(message, messages.Freeze):
+            return messages.Report({"clocks": [s.freeze(message.clock) for s in self._shards]})
         elif isinstance(message, messages.Ask):
             stats = [shard.stats() for shard in self._shards]
-            return messages.Report({"shards": stats, "peak_rss_mb": peak_rss_mb()})
+            saved = self._saving.done_bytes if self._saving is not None else 0
+            return messages.Report(
+                {"shards": stats, "peak_rss_mb": peak_rss_mb(), "saved_bytes": saved}
+            )
+        elif isinstance(message, messages.SetClock):
+            for shard in self._shards:
+                shard.set_clock(message.clock, message.early)
+        elif isinstance(message, messages.CloseClock):
+            return messages.Report({"shards": self._close_clock(message.clock, message.slots)})
+        elif isinstance(message, messages.Fence):
+            for shard in self._shards:
+                shard.fence(message.incarnation)
+                if message.clock >= 0:
+                    shard.seal(message.clock, message.slot, message.slots, message.incarnation)
         else:
             raise ProtocolError(f"a server does not take {type(message).__name__}")
         return messages.Ok()
+
+    def _save_or_load(self, order: messages.Save | messages.Load) -> None:
+        """Begins to write or to read a checkpoint, beside the shards."""
+        assert self.welcome is not None
+        life, frag_num = self.welcome.job, self.welcome.frag_num
+        if self._saving is not None and self._saving.running:
+            raise ClusterError(f"{self.name} is still at another checkpoint")
+        if isinstance(order, messages.Load):
+            self._saving = Loading(
+                self._shards, order, life=life, frag_num=frag_num, tell=self.control.note
+            )
+        else:
+            Saving.check_folder(order, life)
+            self._saving = Saving(
+                self._shards,
+                order,
+                life=life,
+                node=self.welcome.node,
+                frag_num=frag_num,
+                tell=self.control.note,
+            )
+        self._saving.start()
+
+    def _stop_saving(self) -> None:
+        if self._saving is not None:
+            self._saving.stop()
 
     def _expire(self, tick: int, before: int) -> int:
         """Sets the shards' clock and deletes old rows, fragment by fragment; their number."""
@@ -115,6 +166,12 @@ class Server(Node):
         return sum(
             shard.expire(number, before) for shard in self._shards for number in self._touched
         )
+
+    def _close_clock(self, clock: int, slots: list[Any]) -> list[dict[str, Any]]:
+        """Closes a clock with these slots at every shard; what each had sealed."""
+        if not all(type(slot) is int for slot in slots):
+            raise ProtocolError(f"CloseClock: expected numbers of slots, got {slots!r:.200}")
+        return [shard.close_clock(clock, slots) for shard in self._shards]
 
     def _take_route(self, route: Route) -> None:
         assert self.welcome is not None

@@ -12,6 +12,7 @@ Phase = Literal[
     "preparing",
     "ready",
     "idle",
+    "restoring",
     "survey",
     "loading",
     "training",
@@ -31,7 +32,11 @@ class BlockCounts(TypedDict):
 
 
 class NodeStatus(TypedDict):
-    """One process of the cluster.  `waits` is empty when it waits for nothing."""
+    """One process of the cluster.  `waits` is empty when it waits for nothing.
+
+    `clock` is where a worker stands: blocks that it has finished (ssp), the step or round that it
+    is at (bsp, rounds); None where there are no clocks.
+    """
 
     role: str
     id: int
@@ -39,6 +44,7 @@ class NodeStatus(TypedDict):
     pid: int
     state: str
     waits: str
+    clock: int | None
     rate: float | None
 
 

@@ -24,15 +24,19 @@ spreads over the shards."""
 _SHARED_WITH_TENSOR = (
     "access", "init", "scale", "lr", "eps", "seed", "beta1", "beta2", "l1", "l2", "beta", "wire",
 )  # fmt: skip
-_ACCESS = {"add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5}  # of _ops.pxd
-_PYTHON = 6
+_ACCESS = {
+    "add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5, "momentum": 6,
+}  # of _ops.pxd  # fmt: skip
+_PYTHON = 7
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
+_STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
+"""State in times `dim`; Adam and `average` have one float more."""
 _TRACK = {"": 0, "touch": 1, "version": 2, "touch+version": 3}
 _WIRE = ("float32", "float16", "bfloat16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
 _ADDS_STATE = {"add", "sgd", "adagrad", "ftrl"}
-_STEPS = {"sgd", "adagrad", "adam", "ftrl"}
+_STEPS = {"sgd", "adagrad", "adam", "ftrl", "momentum"}
 _NEEDS_EPS = {"adagrad", "adam"}
 
 
@@ -47,9 +51,9 @@ class Table:
     dim : int
         float32 values in a row, 1 to 65,536.
     access : str
-        What a push does to a row: ``add``, ``sgd``, ``adagrad``, ``adam``, ``ftrl``, ``average``
-        (docs/access_methods.md has the formulae), or ``package.module:Class``, an `AccessMethod`
-        that every server can import.
+        What a push does to a row: ``add``, ``sgd``, ``momentum``, ``adagrad``, ``adam``,
+        ``ftrl``, ``average`` (docs/access_methods.md has the formulae), or
+        ``package.module:Class``, an `AccessMethod` that every server can import.
     init : str
         First value of a row: ``zeros``, ``uniform`` (in ``[-scale, scale)``), ``normal``
         (standard deviation ``scale``) or ``factors`` (the same, but 0 in column 0: a weight, and
@@ -64,7 +68,7 @@ class Table:
     dtype : str
         Type of the values in memory: ``float32``.
     beta1, beta2 : float
-        Adam's decay of the two moments.
+        Adam's decay of the two moments; `beta1` is momentum's decay, too.
     l1, l2 : float
         FTRL's penalties.
     beta : float
@@ -167,9 +171,7 @@ class Table:
         """
         if self.in_python:
             return load_method(self).state_floats
-        return {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1}.get(self.access, 0) * self.dim + (
-            self.access in ("adam", "average")
-        )
+        return _STATE_ROWS.get(self.access, 0) * self.dim + (self.access in ("adam", "average"))
 
     def check_width(self, rows: NDArray[np.float32], width: int) -> None:
         """Refuses rows that are not `width` wide.

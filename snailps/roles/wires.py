@@ -40,6 +40,8 @@ class Wires:
         Its counters tell the goodput; it is told whether to try lz4.
     route : Route
         Where the shards are: on this machine nothing is measured, rows travel as they are.
+    exact : bool
+        A run has to be repeatable to the last bit: nothing is measured, nor kept for the next push.
 
     Notes
     -----
@@ -47,12 +49,12 @@ class Wires:
     after every `AGAIN_BYTES`: networks change.
     """
 
-    def __init__(self, client: Client, route: Route) -> None:
-        self._client = client
+    def __init__(self, client: Client, route: Route, *, exact: bool = False) -> None:
+        self._client, self._exact = client, exact
         self._chosen = "float32"
         self._measured = (0, 0.0)  # bytes, seconds at the last decision
         self._enough: float = MEASURED_BYTES
-        if all(_is_loopback(shard.host) for shard in route.shards):
+        if exact or all(_is_loopback(shard.host) for shard in route.shards):
             self._enough = math.inf
 
     def of_pull(self, table: Table, state: bool = False) -> int:
@@ -67,6 +69,8 @@ class Wires:
     def of_push(self, table: Table, state: bool = False) -> tuple[int, bool]:
         """Wire type of a push, and whether what rounding takes is kept for the next push."""
         wire = self.of_pull(table, state)
+        if self._exact:
+            return wire, False
         return wire, wire != WIRE_TYPES["float16"] or table.access not in _EXACT
 
     def _measure(self) -> None:

@@ -9,8 +9,10 @@ master for what concerns the job as a whole.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config import JobSettings
+from snailps.data.blocks import Source
 from snailps.errors import MisuseError
 from snailps.roles.loading import load_named
 from snailps.roles.tables import Table, Tensor
@@ -62,6 +65,12 @@ class Block:
         rate goes by.
     prepared : object
         What `Worker.prepare` returned for this block.
+    clock, slot, slots : int
+        With ``consistency: bsp`` and in rounds: this block is contribution `slot` of `slots` to
+        step `clock`, and sees rows as they are before that step.  Else -1, 0 and 1.
+    index : int
+        In rounds: which of the job's workers this contribution is asked of, 0 to `workers` - 1, so
+        that each can have data of its own.  Else -1.
     """
 
     number: int
@@ -73,7 +82,12 @@ class Block:
     progress: tuple[float, float]
     read: Callable[[], bytes]
     prepared: Any = None
+    clock: int = -1
+    slot: int = 0
+    slots: int = 1
+    index: int = -1
     _data: bytes | None = None
+    _pulls: list[Pending] = field(default_factory=list)
 
     @property
     def data(self) -> bytes:
@@ -81,6 +95,16 @@ class Block:
         if self._data is None:
             self._data = self.read()
         return self._data
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What a job with clocks pulls for and pushes to: the step of a block, and its place in it."""
+
+    clock: int
+    slot: int
+    preparing: bool
+    pulls: list[Pending]
 
 
 class Surveyor(Protocol):
@@ -182,9 +206,12 @@ class Worker:
     Attributes
     ----------
     workers : int
-        Workers of the job when this one started on it, itself included.
+        Workers of the job when this one started on it, itself included; with ``consistency: bsp``
+        `micro_batches`, because so many blocks are trained from the same rows.
     prefetch : int
         Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
+    slowest : int
+        With ``consistency: ssp``: blocks that the slowest worker has finished, as last told.
 
     Notes
     -----
@@ -208,6 +235,10 @@ class Worker:
         self.workers = 1
         self.prefetch = 1
         self.summary = b""
+        self.slowest = 0
+        self._clocked = False
+        self._moment: _Moment | None = None
+        self._moments = threading.local()
         self._client: Client | None = None
         self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
@@ -290,6 +321,49 @@ class Worker:
         return None
 
     @classmethod
+    def rounds(cls, settings: JobSettings) -> int:
+        """Most rounds of a job in rounds; 0 (the default): an ordinary job, blocks of its input.
+
+        In rounds the input is not cut into blocks.  Each worker trains one block a round, without
+        bytes (`Block.clock` is the round, `Block.index` says whose data it is), from the rows as
+        the round found them; what all of them pushed is applied once, when the round ends.
+        """
+        return 0
+
+    @classmethod
+    def fraction(cls, settings: JobSettings) -> float:
+        """Share of the workers that take part in a round, drawn anew each time: up to 1."""
+        return 1.0
+
+    @classmethod
+    def deadline(cls, settings: JobSettings) -> float:
+        """Seconds after which a round ends without those still at work.  0: it waits for all."""
+        return 0.0
+
+    @classmethod
+    def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
+        """Looks at the model after a round (0 is the first), at the master; may write files.
+
+        ``results.figures`` has ``train_s``, seconds of training so far, and ``workers``.
+
+        Returns
+        -------
+        mapping
+            Figures of the round, kept with those of the run.  `target_loss` is compared with
+            ``loss``, where it is there; a ``loss`` that is not finite ends the job as failed.
+
+        Notes
+        -----
+        The next round begins when it returns.
+        """
+        return {}
+
+    @classmethod
+    def clocked(cls, settings: JobSettings) -> bool:
+        """Whether blocks are contributions to common steps: ``bsp``, or a job in rounds."""
+        return settings.consistency == "bsp" or cls.rounds(settings) > 0
+
+    @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
         """Figures of the finished model to add to the run's, at the master, output or none."""
         return {}
@@ -315,6 +389,16 @@ class Worker:
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """Size of a block: all workers together hold a twentieth of an epoch; 1 MiB at most."""
         return max(1024, min(1 << 20, total_bytes // (20 * workers)))
+
+    @classmethod
+    def pieces(
+        cls, settings: JobSettings, sources: Sequence[Source], workers: int
+    ) -> Sequence[tuple[str, int, int]] | None:
+        """The blocks of an epoch as path, start, stop, for input that has its own way of being cut.
+
+        None (the default): files are cut by `block_bytes`, between lines or words.
+        """
+        return None
 
     @classmethod
     def fit_block(
@@ -370,6 +454,9 @@ class Worker:
         numpy.ndarray
             float32 (n, dim).
         """
+        if self._clocked:
+            self._now("pull", preparing=False)
+            return self.pull_async(table, keys, out, state=state, held=held).wait()
         number, out, wire = self._pulled(table, keys, out, state, held)
         return self._client.pull(number, keys, out, state, wire, held)  # type: ignore[union-attr]
 
@@ -386,7 +473,8 @@ class Worker:
         """Starts a pull; ``.wait()`` gives the rows.
 
         With `ahead` it may overtake own pushes that are still on their way: `correct` the rows
-        with each of them.
+        with each of them.  In a job with clocks it gets the rows as the block's step finds them,
+        whatever is on its way: it waits at the servers until that step has begun.
 
         Raises
         ------
@@ -394,9 +482,16 @@ class Worker:
             Wrong shape, or `held` without `out` or for a table without versions.
         """
         number, out, wire = self._pulled(table, keys, out, state, held)
-        return self._client.pull_async(  # type: ignore[union-attr]
-            number, keys, out, state, wire, held, ahead
+        if not self._clocked:
+            return self._client.pull_async(  # type: ignore[union-attr]
+                number, keys, out, state, wire, held, ahead
+            )
+        moment = self._now("pull_async")
+        pull = self._client.pull_async(  # type: ignore[union-attr]
+            number, keys, out, state, wire, held, False, clock=moment.clock
         )
+        moment.pulls.append(pull)
+        return pull
 
     def _pulled(
         self, table: str, keys: Keys, out: Rows | None, state: bool, held: Keys | None
@@ -433,13 +528,21 @@ class Worker:
         MisuseError
             Wrong shape, or the table's state does not add up.
         """
+        if self._clocked:
+            self.push_async(table, keys, values, state=state).wait()
+            return
         arguments = self._pushed(table, keys, values, state)
         self._client.push(*arguments)  # type: ignore[union-attr]
 
     def push_async(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> Pending:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
         arguments = self._pushed(table, keys, values, state)
-        return self._client.push_async(*arguments)  # type: ignore[union-attr]
+        if not self._clocked:
+            return self._client.push_async(*arguments)  # type: ignore[union-attr]
+        moment = self._now("push_async", preparing=False)
+        return self._client.push_async(  # type: ignore[union-attr]
+            *arguments, clock=moment.clock, slot=moment.slot
+        )
 
     def forward(
         self,
@@ -479,6 +582,10 @@ class Worker:
         Two batches under way at once use the network best: start the next one's `forward` before
         waiting for this one's.  It then lacks this one's step, as it would with prefetched rows.
         """
+        if self._clocked:
+            raise MisuseError(
+                "forward() does not work with clocks (consistency: bsp, or rounds): pull the rows"
+            )
         number, declared = self._find(table)
         wire = self._wires.of_pull(declared)  # type: ignore[union-attr]
         return self._client.forward_async(  # type: ignore[union-attr]
@@ -533,9 +640,54 @@ class Worker:
         self.push(name, tensor.keys(), tensor.to_rows(values))
 
     def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
-        """Adds to prefetched rows what an own push added after they were read (access ``add``)."""
+        """Adds to prefetched rows what an own push added after they were read (access ``add``).
+
+        In a job with clocks there is nothing to add: rows are those of the block's step.
+        """
+        if self._clocked:
+            return 0
         corrected: int = self._client.correct(pull, push, base)  # type: ignore[union-attr]
         return corrected
+
+    @property
+    def alone(self) -> bool:
+        """Nobody else changes the tables during this job: what was pulled stays true."""
+        return self.workers == 1 and not self._clocked
+
+    @contextlib.contextmanager
+    def _at(self, block: Block, *, preparing: bool = False) -> Iterator[None]:
+        """Pulls and pushes belong to this block, where there are clocks.
+
+        Those of the thread that prepares to the block it prepares, those of all other threads to
+        the one that trains.
+        """
+        moment = _Moment(block.clock, block.slot, preparing, block._pulls)
+        if preparing:
+            self._moments.here = moment
+        else:
+            self._moment = moment
+        try:
+            yield
+        finally:
+            if preparing:
+                self._moments.here = None
+            else:
+                self._moment = None
+
+    def _now(self, what: str, *, preparing: bool = True) -> _Moment:
+        """The moment of the calling thread; `preparing`: may it be that of `prepare`?"""
+        moment: _Moment | None = getattr(self._moments, "here", None) or self._moment
+        if moment is None:
+            raise MisuseError(
+                f"{what}() outside prepare() and train(): with clocks (consistency: bsp, or "
+                "rounds) rows are those of a block's step, and pushes are parts of one"
+            )
+        if moment.preparing and not preparing:
+            raise MisuseError(
+                f"{what}() in prepare(): with clocks (consistency: bsp, or rounds) the step may "
+                "not have begun, so use pull_async there, and wait and push in train()"
+            )
+        return moment
 
     def _find_tensor(self, name: str) -> Tensor:
         try:
@@ -557,7 +709,9 @@ class Worker:
         wires: Wires,
         tables: Mapping[str, tuple[int, Table]],
         tensors: Mapping[str, Tensor] = MappingProxyType({}),
+        clocked: bool = False,
     ) -> None:
+        self._clocked = clocked
         self._client, self._wires = client, wires
         self._tables, self._tensors = dict(tables), dict(tensors)
 

@@ -12,12 +12,12 @@ import contextlib
 import logging
 import math
 import queue
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
 
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
@@ -32,6 +32,8 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
 )
+from snailps.roles import blas
+from snailps.roles.coming import Coming
 from snailps.roles.links import connect_shards
 from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain, peak_rss_mb
 from snailps.roles.tables import Table, Tensor
@@ -39,11 +41,12 @@ from snailps.roles.wires import Wires
 from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport._client import Client
+from snailps.transport._client import Client, Pending
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
-Item = TypeVar("Item")
+TURN_S = 0.1
+"""How often a worker that waits for its step looks whether something else is to be done."""
 
 
 class _Ended(Exception):
@@ -69,7 +72,11 @@ class WorkerProcess(Node):
         self._route: Route | None = None
         self._wires: Wires | None = None
         self._leaving = False
+        self._came_back = threading.Event()
+        self._model: Worker | None = None
+        self._waited_s = 0.0
         self._unreadable: set[str] = set()
+        self._unsettled: deque[tuple[int, list[Pending]]] = deque()
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
@@ -100,6 +107,13 @@ class WorkerProcess(Node):
             return messages.Ok()
         if isinstance(message, messages.Start):
             self._inbox.put(message)
+            return None
+        if isinstance(message, messages.CameBack):
+            self._came_back.set()
+            return None
+        if isinstance(message, messages.Slowest):
+            if self._model is not None:
+                self._model.slowest = message.clock
             return None
         if isinstance(message, messages.Stop):
             return super().on_message(message)
@@ -147,10 +161,16 @@ class WorkerProcess(Node):
                 + ". Set them at the master, or remove them here"
             )
         scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        clocked = cls.clocked(settings)
+        one_thread = clocked and not cls.rounds(settings)
+        if clocked:
+            blas.set_threads(1)
+        self._came_back.clear()
+        self._waited_s = 0.0
         try:
-            model = cls(settings, self._threads)
+            model = self._model = cls(settings, 1 if one_thread else self._threads)
             model.workers = start.workers
-            self._declare(model)
+            self._declare(model, clocked)
             if start.survey:
                 self._survey(model, scratch)
                 if self._leaving:  # nobody may be left to finish the survey
@@ -166,9 +186,16 @@ class WorkerProcess(Node):
                 model.finish()
             self._client.flush(self.settings.request_timeout)
             self.control.note(
-                messages.Finished({"peak_rss_mb": peak_rss_mb(), **self._moved_since(before)})
+                messages.Finished(
+                    {
+                        "peak_rss_mb": peak_rss_mb(),
+                        "waited_s": self._waited_s,
+                        **self._moved_since(before),
+                    }
+                )
             )
         finally:
+            self._model = None
             scratch.close()
 
     def _moved_since(self, before: Mapping[str, int]) -> dict[str, int]:
@@ -176,7 +203,7 @@ class WorkerProcess(Node):
         assert self._client is not None
         return {key: value - before[key] for key, value in self._client.counters().items()}
 
-    def _declare(self, model: Worker) -> None:
+    def _declare(self, model: Worker, clocked: bool) -> None:
         assert self._client is not None
         declared = list(model.tables())
         tensors = {one.name: one for one in declared if isinstance(one, Tensor)}
@@ -193,7 +220,9 @@ class WorkerProcess(Node):
             for number, table in zip(answer.numbers, tables, strict=True)
         }
         assert self._wires is not None
-        model._connect(self._client, self._wires, numbered, tensors)
+        assert self._route is not None
+        wires = Wires(self._client, self._route, exact=True) if clocked else self._wires
+        model._connect(self._client, wires, numbered, tensors, clocked)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
         while (lease := self._leased("survey")) is not None:
@@ -219,43 +248,115 @@ class WorkerProcess(Node):
                 raise
 
     def _train_blocks(self, model: Worker, scratch: Scratch, helper: ThreadPoolExecutor) -> None:
-        coming = deque([helper.submit(self._next_block, model, scratch)])
-        block = self._await(coming.popleft())
-        while block is not None:
-            while len(coming) < model.prefetch:
-                coming.append(helper.submit(self._next_block, model, scratch))
-            begin = time.monotonic()
-            with _named(model, "train", block):
-                metrics = _numbers(model.train(block))
-            answer = self._ask(
-                messages.Done(
-                    "train",
-                    block.number,
-                    int(metrics.pop("units", metrics.get("examples", 0))),
-                    time.monotonic() - begin,
-                    metrics,
-                ),
-                self.settings.request_timeout,
-            )
-            if isinstance(answer, messages.Enough):
-                return  # prefetched blocks are left as they are
-            block = self._await(coming.popleft())
-            if self._leaving:
-                return
+        self._unsettled.clear()
 
-    def _next_block(self, model: Worker, scratch: Scratch) -> Block | None:
-        lease = self._leased("train")
+        def ask(back: bool = False) -> Future[Block | None]:
+            return helper.submit(self._next_block, model, scratch, back)
+
+        coming = Coming(ask)
+        try:
+            while True:
+                block = coming.next(model.prefetch)
+                if block is not None and block.clock >= 0:
+                    block = self._in_turn(block, coming)
+                if block is None or self._leaving:
+                    return
+                if self._train_block(model, block):
+                    return  # prefetched blocks are left as they are
+        finally:
+            coming.drop()
+
+    def _train_block(self, model: Worker, block: Block) -> bool:
+        """Trains on a block and tells the master; True when no further one is wanted."""
+        begin = time.monotonic()
+        with _named(model, "train", block), model._at(block):
+            metrics = _numbers(model.train(block))
+        assert self._client is not None
+        in_round = block.index >= 0
+        if block.clock >= 0 or model.settings.consistency == "ssp":
+            self._client.flush(self.settings.request_timeout)
+        if in_round:
+            self._seal(block)
+        answer = self._ask(
+            messages.Done(
+                "train",
+                block.number,
+                int(metrics.pop("units", metrics.get("examples", 0))),
+                time.monotonic() - begin,
+                metrics,
+            ),
+            self.settings.request_timeout,
+        )
+        self._note_settled(block.number)
+        if isinstance(answer, messages.Enough):
+            return True
+        if block.clock >= 0 and not in_round:
+            # The last seal of a clock applies it, at one shard before the other.  Whoever dies in
+            # between has told the master before, which then seals in its place.  A round is applied
+            # by the master, which has to know of parts that are sealed everywhere.
+            self._seal(block)
+        return False
+
+    def _note_settled(self, number: int) -> None:
+        """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them."""
+        assert self._client is not None
+        self._unsettled.append((number, self._client.open_pushes()))
+        settled = []
+        while self._unsettled and all(push.done for push in self._unsettled[0][1]):
+            settled.append(self._unsettled.popleft()[0])
+        if settled:
+            self.control.note(messages.Settled(settled))
+
+    def _seal(self, block: Block) -> None:
+        """Says to all shards that all of a block has been pushed."""
+        assert self._client is not None
+        self._client.seal_async(block.clock, block.slot, block.slots).wait()
+
+    def _in_turn(self, block: Block, coming: Coming) -> Block | None:
+        """Waits until the step of a block has begun; the block, or another one of an earlier step.
+
+        Such a one comes back when a worker is lost, and nobody gets on without it.  None: this
+        worker leaves.
+        """
+        assert self._client is not None
+        begin = time.monotonic()
+        reach = self._client.reach_async(block.clock)
+        asked = False
+        try:
+            while not self._leaving:
+                with contextlib.suppress(WaitTimeout):
+                    reach.wait(TURN_S)
+                    return block
+                if self.ended.is_set():
+                    raise _Ended
+                # What is free now may have come back while we trained; later the master tells.
+                if not asked or self._came_back.is_set():
+                    asked = True
+                    self._came_back.clear()
+                    coming.ask_back()
+                earlier = coming.earlier(block)
+                if earlier is not None:
+                    reach.abandon()
+                    block, asked = earlier, False
+                    reach = self._client.reach_async(block.clock)
+            reach.abandon()
+            return None
+        finally:
+            self._waited_s += time.monotonic() - begin
+
+    def _next_block(self, model: Worker, scratch: Scratch, back: bool) -> Block | None:
+        lease = self._leased("train", back)
         if lease is None:
             return None
         block = self._block(lease, "train", model, scratch)
-        with _named(model, "prepare", block):
+        with _named(model, "prepare", block), model._at(block, preparing=True):
             block.prepared = model.prepare(block)
         return block
 
-    def _leased(self, pass_: str) -> messages.Leased | None:
+    def _leased(self, pass_: str, back: bool = False) -> messages.Leased | None:
         if self._leaving:
             return None
-        answer = self._ask(messages.Lease(pass_), None)
+        answer = self._ask(messages.Lease(pass_, back), None)
         assert isinstance(answer, messages.Leased)
         return None if answer.number < 0 else answer
 
@@ -284,6 +385,10 @@ class WorkerProcess(Node):
             lease.seed,
             (float(before), float(after)),
             read,
+            clock=lease.clock,
+            slot=lease.slot,
+            slots=lease.slots,
+            index=lease.index,
         )
 
     # --- waiting ---------------------------------------------------------------------------
@@ -304,10 +409,6 @@ class WorkerProcess(Node):
                     f"{timeout_s:g} s: look at its log"
                 )
         raise _Ended
-
-    def _await(self, future: Future[Item]) -> Item:
-        """The result of the helper's thread."""
-        return future.result()
 
     def _give_up(self, error: Exception) -> None:
         """Tells the master, once, why this worker cannot go on, and ends it."""

@@ -15,6 +15,11 @@
 ``_arena.pxd``    the memory behind them
 ``_regions.pxd``  where that comes from: huge pages, touched before they are needed
 ``_marks.pxd``    highest push applied, per incarnation
+`_sections`       a fragment as bytes, copied out and put back
+`_crc32c`         the checksum of all that is written
+`shard_file`      the file of one shard in a checkpoint
+`manifest`        what a checkpoint says of itself
+`checkpoints`     the folder of a job's checkpoints
 ================  ==============================================================================
 
 No sockets and no frames here, and no clocks: a shard's loop decides when something happens.

@@ -10,6 +10,7 @@ class Pending:
     @property
     def rows(self) -> NDArray[np.float32]: ...
     def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]: ...
+    def abandon(self) -> None: ...
 
 class Forward(Pending):
     @property
@@ -41,6 +42,7 @@ class Client:
         wire: int = 0,
         held: NDArray[np.uint64] | None = None,
         ahead: bool = False,
+        clock: int = -1,
     ) -> Pending: ...
     def push_async(
         self,
@@ -51,6 +53,8 @@ class Client:
         merge: bool = False,
         wire: int = 0,
         feedback: bool = True,
+        clock: int = -1,
+        slot: int = 0,
     ) -> Pending: ...
     def pull(
         self,
@@ -60,6 +64,7 @@ class Client:
         state: bool = False,
         wire: int = 0,
         held: NDArray[np.uint64] | None = None,
+        clock: int = -1,
     ) -> NDArray[np.float32]: ...
     def push(
         self,
@@ -70,7 +75,11 @@ class Client:
         merge: bool = False,
         wire: int = 0,
         feedback: bool = True,
+        clock: int = -1,
+        slot: int = 0,
     ) -> None: ...
+    def seal_async(self, clock: int, slot: int, slots: int) -> Pending: ...
+    def reach_async(self, clock: int) -> Pending: ...
     def forward_async(
         self,
         table: int,
@@ -91,6 +100,7 @@ class Client:
         self, pull: Pending, push: Pending, base: NDArray[np.float32] | None = None
     ) -> int: ...
     def flush(self, timeout_s: float | None = None) -> None: ...
+    def open_pushes(self) -> list[Pending]: ...
     def fail(self, text: str) -> None: ...
     def pack(self, on: bool) -> None: ...
     def goodput(self) -> tuple[int, float]: ...

@@ -23,6 +23,8 @@ What holds
   again, in the original order and with its original number, before anything new.
 * Sending never stops receiving: one epoll loop does both, and parts are built only when the
   socket takes them, so that memory does not grow with what is outstanding.
+* A pull as of a clock waits at the shards until the clock has come and is ordered with nothing else;
+  pushes to a slot of a clock, and the seal behind them, keep their order.
 * A batch that went forward to be trained on is kept until it has gone back: a shard that does not
   know it (any more) gets it again.
 * Arrays given to an asynchronous call must not change until it is done.
@@ -58,7 +60,8 @@ from snailps.transport._owing cimport owing_of
 from snailps.transport._posix cimport *
 from snailps.transport._product cimport SORT_TOO_LONG, product_new, sort_entries
 from snailps.transport._request cimport (
-    KIND_RAW, NO_SLAB, Order, Request, add_newer, merge_keys, request_free, request_new, sort_keys,
+    EVERY_SHARD, KIND_RAW, NO_SLAB, Order, Request, add_newer, merge_keys, request_changes,
+    request_free, request_new, sort_keys, waits_for_clock,
 )
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
@@ -66,6 +69,7 @@ ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
 _SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QII")
+_CLOCK = struct.Struct("<QII")      # ClockHead
 PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs a microsecond
 
 
@@ -88,6 +92,7 @@ cdef class Pending:
     cdef object keys                # keeps a raw body, or the numbers of a pull, alive
     cdef bint waits                 # nobody but the caller, who waits, holds it
     cdef bint told                  # its failure was raised to somebody
+    cdef bint abandoned             # nobody waits for it any more
 
     def __init__(self):
         raise TypeError("a Pending comes from Client.pull_async or Client.push_async")
@@ -132,6 +137,16 @@ cdef class Pending:
         self.client._settle(self)
         return self.rows
 
+    def abandon(self):
+        """Says that nobody waits for it any more.
+
+        What of a pull was not sent yet is not sent; what was is answered some time, and until then
+        the client keeps the arrays, which must not be used meanwhile.  `flush` does not wait for
+        it.  A push is applied all the same.
+        """
+        self.abandoned = True
+        store_flag(&self.request.abandoned, 1)
+
     cdef bint _wait_until(self, double until_s):
         cdef Core *core = self.client.core
         cdef timespec until
@@ -151,13 +166,20 @@ cdef class Pending:
 
     def _what(self):
         cdef Request *r = self.request
+        if r.kind == KIND_RAW and r.clocked:
+            return f"seal of slot {r.slot} of clock {r.clock}" if r.raw_kind == KIND_SEAL \
+                else f"reach of clock {r.clock}"
         if r.kind == KIND_RAW:
             return f"{Kind(r.raw_kind).name} of table {r.table}"
         if r.product != NULL:
             name = "forward" if r.kind == KIND_FORWARD else "backward"
             return f"{name} of {r.product.examples:,} examples through table {r.table}"
         name = "pull" if r.kind == KIND_PULL else "push"
-        return f"{name} of {len(self.rows):,} rows of table {r.table}"
+        when = ""
+        if r.clocked:
+            when = f" as of clock {r.clock}" if r.kind == KIND_PULL \
+                else f" to slot {r.slot} of clock {r.clock}"
+        return f"{name} of {len(self.rows):,} rows of table {r.table}{when}"
 
     def _error(self):
         cdef Core *core = self.client.core
@@ -281,7 +303,7 @@ cdef class Client:
             self.threads.append(thread)
 
     def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None,
-                   bint ahead=False):
+                   bint ahead=False, int64_t clock=-1):
         """Starts a pull of the rows of `keys` into `rows`.
 
         Parameters
@@ -303,16 +325,22 @@ cdef class Client:
         ahead : bool
             Overtake pushes that still wait for the socket, so that rows come in while values go
             out; `correct` then adds what the rows lack.
+        clock : int
+            0 or more: rows as they are when all clocks below are applied.  Each shard lets its part
+            wait until then.  Ordered with nothing: it may overtake pushes, and `flush` does not
+            wait for it.  -1: rows as they are.  A clock that is over is refused (`RemoteError` with
+            the code ``late``), unless clocks are closed by command: the slot that somebody trains
+            for is then sealed by another one already, at that shard.
 
         Returns
         -------
         Pending
         """
         return self._submit(KIND_PULL, table, keys, rows, state, False, wire, False, held, True,
-                            ahead)
+                            ahead, clock)
 
     def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False,
-                   int wire=0, bint feedback=True):
+                   int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0):
         """Starts a push of `values` to the rows of `keys`; applied exactly once each.
 
         Parameters
@@ -332,23 +360,88 @@ cdef class Client:
             Type of the values while they travel, a value of `snailps.kernels.WIRE_TYPES`.
         feedback : bool
             Keep what rounding to `wire` took from a key's value and add it to the key's next push.
+        clock : int
+            0 or more: a contribution to a slot of this clock, which the shards keep until all slots
+            are sealed (`seal_async`).  Without effect if the clock was applied already, or the slot
+            was sealed by another incarnation.  -1: applied when it comes.
+        slot : int
+            0 to 4,095; with `clock`.
 
         Returns
         -------
         Pending
         """
-        return self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback, None, True)
+        return self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback, None, True,
+                            False, clock, slot)
 
-    def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None):
+    def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None,
+             int64_t clock=-1):
         """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
         return self._wait_alone(self._submit(KIND_PULL, table, keys, rows, state, False, wire,
-                                             False, held, False))
+                                             False, held, False, False, clock))
 
     def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
-             int wire=0, bint feedback=True):
+             int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0):
         """`push_async` and its `wait`, some microseconds faster."""
         self._wait_alone(self._submit(KIND_PUSH, table, keys, values, state, merge, wire, feedback,
-                                      None, False))
+                                      None, False, False, clock, slot))
+
+    def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots):
+        """Says to every shard that a slot has all its contributions: those pushed before.
+
+        The first incarnation that seals a slot at a shard is the one that counts there; what others
+        pushed to it is dropped.  With the last of its `slots` a clock is applied: the contributions
+        to each row are summed in the order of the slots, and handed to the access method once.
+
+        Parameters
+        ----------
+        clock : int
+            The clock that the shards have reached (`reach_async`), 0 or more.
+        slot, slots : int
+            0 to slots - 1; 1 to 4,096, the same in all seals of a clock.
+
+        Returns
+        -------
+        Pending
+            Done when all shards have it.  Wait for the pushes first: one that was refused is known
+            only then.  Sent again after a lost connection, behind what was pushed before.
+        """
+        return self._to_all(KIND_SEAL, clock, slot, slots)
+
+    def reach_async(self, int64_t clock):
+        """Asks every shard to answer when it has applied all clocks below `clock`.
+
+        Returns
+        -------
+        Pending
+            Overtakes what waits to be sent; `flush` does not wait for it.
+        """
+        return self._to_all(KIND_REACH, clock, 0, 0)
+
+    cdef Pending _to_all(self, uint8_t kind, int64_t clock, uint32_t slot, uint32_t slots):
+        cdef Request *r
+        cdef Pending pending
+        if clock < 0 or (kind == KIND_SEAL and not slot < slots <= SLOTS_MAX):
+            raise MisuseError(f"slot {slot} of {slots} of clock {clock}: expected a clock of 0 or more "
+                              f"and slots from 0 on, at most {SLOTS_MAX:,} of them")
+        r = request_new(&self.core.pool, &self.core.order, 0)
+        if r == NULL:
+            raise MemoryError
+        pending = Pending.__new__(Pending)
+        pending.request = r
+        pending.client = self
+        pending.keys = body = _CLOCK.pack(clock, slot, slots)
+        r.kind = KIND_RAW
+        r.raw_kind = kind
+        r.raw_body = <const char *><bytes>body
+        r.raw_bytes = <uint32_t>len(body)
+        r.raw_shard = EVERY_SHARD
+        r.ahead = kind == KIND_REACH
+        r.clocked = True
+        r.clock = clock
+        r.slot = slot
+        self._send(pending)
+        return pending
 
     def forward_async(self, uint32_t table, ptr, keys, values, uint32_t dim, int wire=0,
                       bint keep=True):
@@ -610,7 +703,9 @@ cdef class Client:
         return corrected
 
     def flush(self, timeout_s=None):
-        """Waits until every request so far is answered; raises the first error of a push.
+        """Waits until every request so far is answered; raises the first error of a push or seal.
+
+        Not for what waits for a clock, nor for what was abandoned.
 
         Parameters
         ----------
@@ -623,15 +718,26 @@ cdef class Client:
         with self.live_lock:
             waiting = list(self.live)
         for pending in waiting:
+            if waits_for_clock(pending.request) or (
+                    pending.abandoned and not request_changes(pending.request)):
+                continue
             try:
                 pending.wait(max(0.0, until_s - now_s()))
             except WaitTimeout:
                 raise
             except SnailError as error:     # of a pull: whoever waits for that one is told
-                if first is None and pending.request.kind in (KIND_PUSH, KIND_BACKWARD):
+                if first is None and request_changes(pending.request):
                     first = error
         if first is not None:
             raise first
+
+    def open_pushes(self):
+        """Pushes, and batches on their way back, that are not answered yet: a list of `Pending`."""
+        cdef Pending pending
+        with self.live_lock:
+            live = list(self.live)
+        return [pending for pending in live
+                if pending.request.kind in (KIND_PUSH, KIND_BACKWARD) and not pending.done]
 
     def fail(self, text):
         """Ends every request, now and later, with `ConnectionLost(text)`."""
@@ -691,7 +797,8 @@ cdef class Client:
         self._wake()
 
     cdef Pending _submit(self, int kind, uint32_t table, keys, rows, bint state, bint merge,
-                         int wire, bint feedback, held, bint wake, bint ahead=False):
+                         int wire, bint feedback, held, bint wake, bint ahead=False,
+                         int64_t clock=-1, uint32_t slot=0):
         cdef Request *r
         cdef Py_buffer wanted
         cdef int failed = 0
@@ -701,6 +808,9 @@ cdef class Client:
         if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or self.core.wire == NULL)):
             raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 for rows with "
                               "state or where the client was made without wire_ops")
+        if clock < -1 or slot >= <uint32_t>SLOTS_MAX:
+            raise MisuseError(f"slot {slot} of clock {clock}: expected a clock of 0 or more (or -1: "
+                              f"none) and a slot from 0 to {SLOTS_MAX - 1:,}")
         if not keys.flags.c_contiguous:
             keys = np.ascontiguousarray(keys)
         PyObject_GetBuffer(keys, &wanted, PyBUF_FORMAT | PyBUF_ND)
@@ -728,6 +838,9 @@ cdef class Client:
             r.options = (OPTION_STATE if state else 0) | (OPTION_CHANGED if held is not None else 0)
             r.wire = wire
             r.ahead = ahead
+            r.clocked = clock >= 0
+            r.clock = clock if r.clocked else 0
+            r.slot = slot if r.clocked else 0
             r.row_bytes = wire_row_bytes(wire, r.dim)
             if held is not None:
                 r.held = <uint64_t *><uintptr_t>held.ctypes.data
@@ -784,8 +897,7 @@ cdef class Client:
         cdef Pending pending
         for pending in list(self.live):
             if load_flag(&pending.request.done) \
-                    and not (pending.request.failed
-                             and pending.request.kind in (KIND_PUSH, KIND_BACKWARD)):
+                    and not (pending.request.failed and request_changes(pending.request)):
                 self.live.pop(pending, None)
 
     def _settle(self, Pending pending):

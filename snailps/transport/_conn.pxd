@@ -36,6 +36,7 @@ cdef struct Conn:
     bint closing                    # send what is left, say no more, wait for the peer to close
     bint shut                       # ... and the sending direction is closed already
     bint lost                       # to be closed as soon as nobody looks at it
+    bint starved                    # a parked request could be answered, but the output is full
     bint blocked                    # while parked ones are retried: a push of it still waits
     bint held                       # frames may wait in the input although no event will come
     bint waits                      # answers to pushes wait for the one whose first bytes are here

@@ -78,6 +78,7 @@ cdef inline void core_free(Core *core) noexcept nogil:
         free(core.links[i].out)
         free(core.links[i].queue.items)
         free(core.links[i].ahead.items)
+        free(core.links[i].clocked.items)
         for j in range(core.links[i].kept_num):
             free(core.links[i].kept[j])
     if core.epoll_fd >= 0:
@@ -162,11 +163,21 @@ cdef inline int64_t next_to_mend(Core *core) noexcept nogil:
 cdef inline void queue_request(Core *core, Request *r) noexcept nogil:
     """Puts a new request into the queues of its shards; it is done at once if it has none."""
     cdef uint32_t s
+    cdef Link *link
+    cdef Queue *q
     r.unsent = 1                    # ours, so that it cannot be done before all queues have it
     for s in range(core.order.shards):
         if request_wants(r, s):
-            if queue_put(&core.links[s].ahead if r.ahead else &core.links[s].queue, r):
+            link = &core.links[s]
+            q = &link.queue
+            if r.kind == KIND_PULL and r.clocked and r.clock > link.reached:
+                q = &link.clocked
+            elif r.ahead:
+                q = &link.ahead
+            if queue_put(q, r):
                 r.unsent += 1
+                if q == &link.clocked:
+                    queue_by_clock(q)
             else:
                 r.failed = True
     r.unsent -= 1
@@ -210,7 +221,7 @@ cdef inline void take_fresh(Core *core) noexcept nogil:
 
 cdef inline void fail_queue(Core *core, Queue *q) noexcept nogil:
     while q.count:
-        q.items[q.head].failed = True
+        q.items[q.head].request.failed = True
         leave_queue(core, q)
 
 
@@ -228,6 +239,7 @@ cdef inline void fail_all(Core *core) noexcept nogil:
             close_part(core, link, link.oldest, True)
             finish_if_done(core, r)
         fail_queue(core, &link.ahead)
+        fail_queue(core, &link.clocked)
         fail_queue(core, &link.queue)
         if link.fd >= 0 and link.events != EPOLLIN:     # nobody wants to send any more
             link.events = EPOLLIN

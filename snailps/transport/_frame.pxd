@@ -24,6 +24,10 @@ cdef enum:
     KIND_PRODUCT = 23
     KIND_BACKWARD = 24
     KIND_STEPPED = 25
+    KIND_SEAL = 26
+    KIND_SEALED = 27
+    KIND_REACH = 28
+    KIND_REACHED = 29
 
 cdef enum:
     FLAG_PACKED = 1                 # a data body that travels as PackedHead and an lz4 block
@@ -34,9 +38,10 @@ cdef enum:                          # options of a PULL or PUSH: frame.Option ex
     OPTION_RECALL = 1 << 2
     OPTION_CHANGED = 1 << 3
     OPTION_PACK = 1 << 4
+    OPTION_CLOCK = 1 << 5
     OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire.pxd
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
-    OPTIONS_KNOWN = 0x1F | 3 << 8 | 7 << 12
+    OPTIONS_KNOWN = 0x3F | 3 << 8 | 7 << 12
 
 cdef enum:                          # options of a FORWARD or BACKWARD: frame.ProductOption
     PRODUCT_KEEP = 1 << 0
@@ -49,6 +54,9 @@ cdef enum:                          # batches that a shard keeps for a connectio
     BATCHES_BYTES = 256 << 20
     EXAMPLE_ENTRIES_MAX = 65536     # entries of one example at one shard: they fit into a part
 
+cdef enum:
+    SLOTS_MAX = 4096                # slots of one clock
+
 cdef enum:                          # key lists that a shard remembers for a connection
     LISTS = 1024                    # places for them
     LISTS_BYTES = 8 << 20           # of all lists that a client keeps there; a shard takes twice
@@ -56,7 +64,7 @@ cdef enum:                          # key lists that a shard remembers for a con
 
 cdef inline bint kind_keeps_order(uint8_t kind) noexcept nogil:
     """Whether nothing of a connection may overtake such a request where it waits."""
-    return kind == KIND_PUSH or kind == KIND_FORWARD or kind == KIND_BACKWARD
+    return kind == KIND_PUSH or kind == KIND_FORWARD or kind == KIND_BACKWARD or kind == KIND_SEAL
 
 
 cdef packed struct FrameHeader:
@@ -74,11 +82,11 @@ cdef packed struct FrameHeader:
 # Bodies of data frames.  Every one is padded with zero bytes to a multiple of 8, and so is the list
 # of keys, so that keys and floats stay aligned in the receiver's buffer.
 #
-# PULL     GroupHead, keys, [keys x uint64: what the asker holds, OPTION_CHANGED]
+# PULL     GroupHead, [ClockHead, OPTION_CLOCK], keys, [keys x uint64: what the asker holds, OPTION_CHANGED]
 # PULLED   groups x uint64 (the asker's mark in that fragment), rows, one a key;  or OPTION_CHANGED:
 #          groups x uint64 (marks), groups x uint64 (numbers: what the asker holds now),
 #          a group's keys as bits, whole bytes a group (row is here), padded; rows that changed
-# PUSH     GroupHead, keys, values, one a key
+# PUSH     GroupHead, [ClockHead, OPTION_CLOCK], keys, values, one a key
 # PUSHED   empty
 # SCAN     ScanHead
 # SCANNED  ScannedHead, keys x uint64, keys x dim x float32
@@ -88,6 +96,10 @@ cdef packed struct FrameHeader:
 # PRODUCT  count x row of Z, of this shard's entries alone; empty with PRODUCT_QUIET
 # BACKWARD ProductHead, count x row of dL/dZ
 # STEPPED  empty
+# SEAL     ClockHead, with `slots`
+# SEALED   empty
+# REACH    ClockHead, slot and slots 0
+# REACHED  empty
 # ERROR    JSON {"code": ..., "text": ...}; `request` names what it answers, 0 = the connection
 #
 # keys     groups x Group, keys x uint64
@@ -100,6 +112,11 @@ cdef packed struct GroupHead:
     uint32_t groups                 # in ascending order of fragment, none twice
     uint32_t floats                 # a row (PULL) or value (PUSH), as the sender knows the table
     uint32_t options
+
+cdef packed struct ClockHead:       # which contribution, or as of when
+    uint64_t clock
+    uint32_t slot                   # PUSH, SEAL: below SLOTS_MAX; else 0
+    uint32_t slots                  # SEAL: of this clock, 1 to SLOTS_MAX; else 0
 
 cdef packed struct ListHead:        # names a list of groups and keys
     uint64_t digest                 # of its keys

@@ -23,6 +23,9 @@ from snailps.transport._request cimport KIND_RAW, Order, Pool, Request
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two
     NO_PART = WINDOW
+    # Parts of pulls whose clock has not come: what a shard keeps of a connection is bounded, and a
+    # push that could not be sent behind them would be what they wait for.
+    WAITING_MAX = 128
     OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
     SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
     KEPT_MAX = 64                   # rooms kept for later parts
@@ -33,13 +36,17 @@ cdef enum:
     TEXT_MAX = 4096
 
 
-cdef struct Queue:                  # requests whose parts are still to be built
-    Request **items
+cdef struct Turn:                   # a request whose parts are still to be built
+    Request *request
+    uint32_t group                  # where it goes on
+    uint32_t at
+
+
+cdef struct Queue:
+    Turn *items
     uint32_t head
     uint32_t count
     uint32_t cap
-    uint32_t group                  # where the first of them goes on
-    uint32_t at
 
 
 cdef struct Link:                   # the connection to one shard
@@ -52,6 +59,9 @@ cdef struct Link:                   # the connection to one shard
     uint32_t events
     Queue queue
     Queue ahead                     # pulls that may overtake what is in the queue
+    Queue clocked                   # pulls as of a clock to come, those of lower clocks first
+    uint64_t reached                # clock that the shard is known to have reached
+    uint32_t waiting                # open parts of `clocked`
     # Open parts are a list in the order in which they were cut, in slots of a table: one that
     # waits long for its answer holds up none of the others.
     Part parts[WINDOW]
@@ -159,33 +169,44 @@ cdef inline void note_goodput(Core *core) noexcept nogil:
 
 cdef inline bint queue_put(Queue *q, Request *r) noexcept nogil:
     """False = no memory."""
-    cdef Request **grown
+    cdef Turn *grown
     cdef uint32_t cap
     if q.head + q.count == q.cap:
         if q.head > q.cap >> 1:
-            memmove(q.items, q.items + q.head, q.count * sizeof(Request *))
+            memmove(q.items, q.items + q.head, q.count * sizeof(Turn))
             q.head = 0
         else:
             cap = q.cap * 2 if q.cap else 16
-            grown = <Request **>realloc(q.items, cap * sizeof(Request *))
+            grown = <Turn *>realloc(q.items, cap * sizeof(Turn))
             if grown == NULL:
                 return False
             q.items = grown
             q.cap = cap
-    q.items[q.head + q.count] = r
+    q.items[q.head + q.count].request = r
+    q.items[q.head + q.count].group = 0
+    q.items[q.head + q.count].at = 0
     q.count += 1
     return True
 
 
+cdef inline void queue_by_clock(Queue *q) noexcept nogil:
+    """Moves the last one in front of those of higher clocks, begun or not: who waits for a clock must
+    not hold up who is needed to end the one before."""
+    cdef uint32_t i = q.head + q.count - 1
+    cdef Turn last = q.items[i]
+    while i > q.head and q.items[i - 1].request.clock > last.request.clock:
+        q.items[i] = q.items[i - 1]
+        i -= 1
+    q.items[i] = last
+
+
 cdef inline void leave_queue(Core *core, Queue *q) noexcept nogil:
     """The first request of the queue has all its parts."""
-    cdef Request *r = q.items[q.head]
+    cdef Request *r = q.items[q.head].request
     q.head += 1
     q.count -= 1
     if q.count == 0:
         q.head = 0
-    q.group = 0
-    q.at = 0
     r.unsent -= 1
     finish_if_done(core, r)
 
@@ -240,6 +261,7 @@ cdef inline void close_part(Core *core, Link *link, uint32_t slot, bint refused)
         else:
             free(part.kept)
     core.open_parts -= 1
+    link.waiting -= part.request.clocked and part.request.kind == KIND_PULL
     note_goodput(core)
     part.request.open -= 1
     part.request = NULL
@@ -257,45 +279,77 @@ cdef inline void close_part(Core *core, Link *link, uint32_t slot, bint refused)
     link.free_count += 1
 
 
+cdef inline bint waits_for_so_early(const Link *link, uint64_t clock) noexcept nogil:
+    """Whether a part is open that waits for this clock or one before: its answer would tell."""
+    cdef uint32_t slot = link.oldest
+    cdef const Request *r
+    while slot != NO_PART:
+        r = link.parts[slot].request
+        if r.clocked and r.kind == KIND_PULL and r.clock <= clock:
+            return True
+        slot = link.parts[slot].after
+    return False
+
+
+cdef inline Queue *next_queue(Core *core, Link *link) noexcept nogil:
+    """Where the next part comes from."""
+    cdef Request *r
+    if link.ahead.count:
+        return &link.ahead
+    while link.clocked.count:
+        r = link.clocked.items[link.clocked.head].request
+        if load_flag(&r.abandoned):
+            leave_queue(core, &link.clocked)
+        elif r.clock <= link.reached or link.waiting < WAITING_MAX \
+                or not waits_for_so_early(link, r.clock):
+            return &link.clocked
+        else:
+            break
+    return &link.queue
+
+
 cdef inline bint cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
     """Makes the next part of a queue's first request; False when there is none or no slot."""
-    cdef Queue *q = &link.ahead if link.ahead.count else &link.queue
+    cdef Queue *q = next_queue(core, link)
+    cdef Turn *turn
     cdef Request *r
     cdef Part *part
     cdef uint32_t i, stop_group
     if link.free_count == 0 or q.count == 0:
         return False
-    r = q.items[q.head]
+    turn = &q.items[q.head]
+    r = turn.request
     part = open_part(core, link, r)
     part.seq = 0
     if r.kind == KIND_RAW:
         leave_queue(core, q)
         return True
     if r.product != NULL:
-        part.start = q.at                       # examples, where others have keys
-        part.count = part_examples(r, shard, q.at)
+        part.start = turn.at                    # examples, where others have keys
+        part.count = part_examples(r, shard, turn.at)
         if r.kind == KIND_BACKWARD:
             core.seq += 1
             part.seq = core.seq
-        q.at += part.count
-        if q.at == r.product.examples:
+        turn.at += part.count
+        if turn.at == r.product.examples:
             leave_queue(core, q)
         return True
     stop_group = r.shard_group[shard + 1]
-    if q.group < r.shard_group[shard]:          # the first part of this request
-        q.group = r.shard_group[shard]
-        q.at = r.group_start[q.group]
-    part.start = q.at
-    part.group = q.group
-    part.count = min(rows_per_part(r), r.group_start[stop_group] - q.at)
+    if turn.group < r.shard_group[shard]:       # the first part of this request
+        turn.group = r.shard_group[shard]
+        turn.at = r.group_start[turn.group]
+    part.start = turn.at
+    part.group = turn.group
+    part.count = min(rows_per_part(r), r.group_start[stop_group] - turn.at)
     if r.kind == KIND_PUSH:
         core.seq += 1
         part.seq = core.seq
         for i in range(part.start, part.start + part.count):
             r.stamps[i] = part.seq
-    q.at += part.count
-    while q.group < stop_group and r.group_start[q.group + 1] <= q.at:
-        q.group += 1
-    if q.group == stop_group:
+    link.waiting += r.clocked and r.kind == KIND_PULL
+    turn.at += part.count
+    while turn.group < stop_group and r.group_start[turn.group + 1] <= turn.at:
+        turn.group += 1
+    if turn.group == stop_group:
         leave_queue(core, q)
     return True

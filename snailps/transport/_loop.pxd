@@ -13,7 +13,9 @@ ctypedef struct Reply:
     uint8_t kind
     bint packed                 # the body is packed
     bint last                   # the connection ends behind it
-    const char *reason          # OUTCOME_PARK: for whom or what it waits; a static string
+    bint wake                   # others that wait may be answered now
+    const char *reason          # OUTCOME_PARK: for whom or what it waits; lives as long as the handler
+    double limit_s              # OUTCOME_PARK: how long it may wait; 0 = as long as any other
 
 ctypedef struct Handler:
     void *context

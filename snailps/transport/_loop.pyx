@@ -14,7 +14,8 @@ Rules that keep it fair and bounded
 * A frame is handled only while `DATA_BODY_MAX` bytes of output are free, so a reply always fits;
   a connection whose output is full is not read until its peer has taken some of it.
 * A frame that cannot be answered yet is copied aside ("parked") with a reason and a deadline, and
-  tried again after `wake()`; the connection goes on, up to `PARKED_BYTES_MAX`.
+  tried again after `wake()`, or when a handler's reply says so; the connection goes on, up to
+  `PARKED_BYTES_MAX`.
 * Nothing of a connection overtakes a parked push of the same connection.
 """
 
@@ -46,6 +47,7 @@ cdef enum:
 cdef double HANDSHAKE_LIMIT_S = 10.0
 cdef double LINGER_S = 2.0          # how long a refused peer may take to read why
 cdef const char *BEHIND = b"an earlier push of the same connection, which itself waits"
+cdef const char *UNREAD = b"the asker, who does not read the answers that it has"
 
 
 cdef struct Loop:
@@ -128,10 +130,13 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
     reply.kind = KIND_ERROR
     reply.packed = False
     reply.last = False
+    reply.wake = False
     reply.reason = b""
+    reply.limit_s = 0
     if loop.handler.handle(loop.handler.context, &conn.memory, asked, body,
                            out + FRAME_HEADER_BYTES, reply) == OUTCOME_PARK:
         return False
+    loop.retry_parked |= reply.wake
     fill_head(<FrameHeader *>out, reply.kind, asked.request, reply.body_bytes)
     if reply.packed:
         (<FrameHeader *>out).flags = FLAG_PACKED
@@ -156,9 +161,11 @@ cdef void _handle(Loop *loop, Conn *conn, const FrameHeader *head, const char *b
         _reply_error(loop, conn, head.request, b"memory", b"server is out of memory")
         return
     reply.reason = BEHIND
+    reply.limit_s = 0
     if conn.parked_pushes == 0 and _attempt(loop, conn, head, body, &reply):
         return
-    if not park(&loop.parking, conn, head, body, reply.reason, now, loop.park_limit_s):
+    if not park(&loop.parking, conn, head, body, reply.reason, now,
+                max(reply.limit_s, loop.park_limit_s)):
         _reply_error(loop, conn, head.request, b"memory", b"server is out of memory")
 
 
@@ -168,12 +175,16 @@ cdef bint _retry(Loop *loop, Conn *conn, Parked *place, double now) noexcept nog
     cdef Reply reply
     cdef char text[256]
     reply.reason = BEHIND
-    if conn.out_end - conn.out_start <= DATA_BODY_MAX \
-            and out_reserve(conn, FRAME_HEADER_BYTES + DATA_BODY_MAX):
+    reply.limit_s = 0
+    if conn.out_end - conn.out_start > DATA_BODY_MAX:
+        conn.starved = True             # once more as soon as the peer has taken some
+        place.reason = UNREAD
+    elif out_reserve(conn, FRAME_HEADER_BYTES + DATA_BODY_MAX):
         if not conn.blocked \
                 and _attempt(loop, conn, head, place.frame + FRAME_HEADER_BYTES, &reply):
             return True
         place.reason = reply.reason
+        place.deadline = max(place.deadline, place.since + reply.limit_s)
     if now <= place.deadline:
         return False
     snprintf(text, sizeof(text), b"waited %.1f s at the shard for %s",
@@ -226,7 +237,7 @@ cdef bint _header_is_good(const FrameHeader *head, bint opened) noexcept nogil:
         if head.body_bytes & 7:             # keys must stay aligned in the buffer
             return False
         return head.kind == KIND_PULL or head.kind == KIND_SCAN or head.kind == KIND_HEARTBEAT \
-            or kind_keeps_order(head.kind)
+            or head.kind == KIND_REACH or kind_keeps_order(head.kind)
     return head.kind < 16
 
 
@@ -325,6 +336,9 @@ cdef void _event(Loop *loop, uint64_t token, uint32_t events, void *self,
         conn = conn_of(&loop.conns, token)
         if conn == NULL:            # closed earlier in this round
             return
+        if events & EPOLLOUT and conn.starved:
+            conn.starved = False
+            loop.retry_parked = True
         if events & (EPOLLERR | EPOLLHUP) \
                 or (events & EPOLLOUT and conn_flush(&loop.conns, conn) < 0) \
                 or (events & EPOLLIN and conn_read(&loop.conns, conn) < 0) \
@@ -356,11 +370,14 @@ cdef void _run(Loop *loop, void *self) noexcept nogil:
     cdef uint32_t blind = 0
     while not loop.stop:
         n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX,
-                        0 if loop.conns.ready_count else TIMER_MS, &blind)
+                        0 if loop.conns.ready_count or loop.retry_parked else TIMER_MS, &blind)
         now = now_s()
         for i in range(n):
             _event(loop, events[i].data.u64, events[i].events, self, now)
         _turns(loop, self, now)
+        if loop.retry_parked:
+            loop.retry_parked = False
+            _retry_parked(loop, self, now)
         if now - timers_at > TIMER_MS * 1e-3:
             timers_at = now
             _timers(loop, self, now)

@@ -15,7 +15,7 @@ cdef struct Parked:
     uint64_t conn_id
     double deadline
     double since
-    const char *reason              # a static string
+    const char *reason              # the handler's words: they may change while it waits
     char *frame                     # header and body; NULL = done, to be taken out
 
 

@@ -12,12 +12,14 @@ from libc.string cimport memcpy, memset
 
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps.transport._fetch cimport fetch_row, fetch_row_to_write
+from snailps.transport._frame cimport KIND_BACKWARD, KIND_PUSH, KIND_SEAL
 from snailps.transport._owing cimport Owing
 
 cdef enum:
     KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN)
     NO_KEY = 0xFFFFFFFF
     NO_SLAB = 0xFFFFFFFF            # a shard without entries of the batch
+    EVERY_SHARD = 0xFFFFFFFF        # a raw body that goes to all of them
     POOL_BLOCKS = 4
     POOL_BLOCK_MAX = 256 << 20      # a larger one goes back to the system
 
@@ -65,6 +67,10 @@ cdef struct Request:
     int done                        # set last: who sees it may free the request
     bint failed
     bint ahead                      # may overtake pushes that wait to be sent
+    bint clocked                    # belongs to `clock`: a pull as of it, a push to its slot
+    int abandoned                   # nobody waits for it: what was not sent need not be
+    uint64_t clock
+    uint32_t slot
     uint32_t table
     uint32_t dim                    # floats a row: of weights, or of weights and state
     uint32_t options                # OPTION_STATE, OPTION_CHANGED
@@ -181,10 +187,21 @@ cdef inline Request *request_new(Pool *pool, const Order *order, uint32_t n) noe
 cdef inline bint request_wants(const Request *r, uint32_t shard) noexcept nogil:
     """Whether this shard has a part of the request."""
     if r.kind == KIND_RAW:
-        return r.raw_shard == shard
+        return r.raw_shard == shard or r.raw_shard == <uint32_t>EVERY_SHARD
     if r.product != NULL:
         return r.product.slab[shard] != NO_SLAB
     return r.shard_group[shard] < r.shard_group[shard + 1]
+
+
+cdef inline bint request_changes(const Request *r) noexcept nogil:
+    """Whether it changes rows, or says that they are to be changed."""
+    return r.kind == KIND_PUSH or r.kind == KIND_BACKWARD \
+        or (r.kind == KIND_RAW and r.raw_kind == KIND_SEAL)
+
+
+cdef inline bint waits_for_clock(const Request *r) noexcept nogil:
+    """Whether it may wait at a shard until others have done their part."""
+    return r.clocked and not request_changes(r)
 
 
 cdef inline void request_refused(Request *r, const char *text, size_t text_bytes) noexcept nogil:

@@ -16,7 +16,9 @@ from snailps.transport._link cimport *
 from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
 from snailps.transport._posix cimport *
 from snailps.transport._product cimport *
-from snailps.transport._request cimport KIND_RAW, Request, Sent, request_refused
+from snailps.transport._request cimport (
+    EVERY_SHARD, KIND_RAW, Request, Sent, request_refused, waits_for_clock,
+)
 
 
 # --- sending -------------------------------------------------------------------------------------
@@ -50,6 +52,8 @@ cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) no
     cdef KeysPlan plan
     plan_keys(&link.lists, r, part, groups, &plan)
     body += plan.bytes
+    if r.clocked:
+        body += sizeof(ClockHead)
     if r.held != NULL:
         body += <size_t>part.count * 8
     if r.kind == KIND_PUSH:
@@ -71,7 +75,12 @@ cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) no
             top.options |= OPTION_PACK
         else:
             link.unpacking.wait -= 1
-    to = write_keys(<char *>(top + 1), r, part, groups, &plan)
+    to = <char *>(top + 1)
+    if r.clocked:
+        top.options |= OPTION_CLOCK
+        write_clock(<ClockHead *>to, r)
+        to += sizeof(ClockHead)
+    to = write_keys(to, r, part, groups, &plan)
     if r.held != NULL:
         held = <uint64_t *>to
         for i in range(part.start, part.start + part.count):
@@ -84,6 +93,12 @@ cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) no
         to += <size_t>part.count * r.row_bytes
     memset(to, 0, pad)
     return body
+
+
+cdef inline void write_clock(ClockHead *head, const Request *r) noexcept nogil:
+    head.clock = r.clock
+    head.slot = r.slot
+    head.slots = 0
 
 
 cdef inline bint keep_room(Link *link, Part *part) noexcept nogil:
@@ -281,16 +296,16 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         return 0                                    # answered before: a repeated reply
     if head.kind == KIND_ERROR:
         request_refused(r, body, head.body_bytes)
+    elif head.kind != (r.raw_kind if r.kind == KIND_RAW else r.kind) + 1:
+        return -1                       # replies are numbered next to what they answer
+    elif r.kind == KIND_RAW and r.raw_shard == <uint32_t>EVERY_SHARD:
+        pass                            # of which each only says that it is so
     elif r.kind == KIND_RAW:
-        if head.kind != r.raw_kind + 1:             # replies are numbered next to what they answer
-            return -1
         r.raw_reply = <char *>malloc(head.body_bytes + 1)
         if r.raw_reply == NULL:
             return -1
         memcpy(r.raw_reply, body, head.body_bytes)
         r.raw_reply_bytes = head.body_bytes
-    elif head.kind != r.kind + 1:
-        return -1
     elif r.kind == KIND_PUSH:
         core.rows_pushed += part.count
     elif r.kind == KIND_BACKWARD:
@@ -303,6 +318,8 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         core.rows_pulled += part.count
     else:
         request_refused(r, width, strlen(width))
+    if waits_for_clock(r) and head.kind != KIND_ERROR:
+        link.reached = max(link.reached, r.clock)
     link.fruitless = 0
     close_part(core, link, head.request & (WINDOW - 1), head.kind == KIND_ERROR)
     finish_if_done(core, r)

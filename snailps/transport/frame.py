@@ -47,6 +47,9 @@ BATCHES = 8
 BATCHES_BYTES = 256 << 20
 """... and what they may take there, bytes: 16 an entry, 4 a float of dL/dZ."""
 
+SLOTS_MAX = 4096
+"""Largest number of slots that a clock may have."""
+
 ROW_BYTES_MAX = 256 << 10
 """Largest row of weights, bytes."""
 
@@ -70,6 +73,10 @@ class Kind(enum.IntEnum):
     PRODUCT = 23
     BACKWARD = 24
     STEPPED = 25
+    SEAL = 26
+    SEALED = 27
+    REACH = 28
+    REACHED = 29
 
     CALL = 32
     ANSWER = 33
@@ -101,6 +108,8 @@ class Option(enum.IntFlag):
     """PULL: only rows that changed since the numbers that stand behind the keys."""
     PACK = 16
     """PULL: the reply may be packed."""
+    CLOCK = 32
+    """PULL: rows as of a clock.  PUSH: a contribution to a slot of a clock."""
 
 
 class ProductOption(enum.IntFlag):

@@ -10,9 +10,13 @@ sockets, clocks or threads here.
 Who says what (a *call* is answered, a *note* is not):
 
     node   -> master   Register>Welcome  Declare>Declared  Lease>Leased  Fetch>Content
-                       Summarise>Summary  Done>Ok|Enough  Finished  Failed  Leaving  Bye  Ask>Report
+                       Summarise>Summary  Done>Ok|Enough  Settled  Finished  Failed  Leaving
+                       Bye  Ask>Report  Saved  Loaded
     driver -> master   Submit>Ok  Shutdown>Ok
     master -> node     TakeRoute>Ok  MakeTables>Ok  Expire>Report  Ask>Report  Start  Stop
+                       Freeze>Report  Save>Ok  StopSaving>Ok  Load>Ok
+    master -> worker   CameBack  Slowest
+    master -> server   SetClock>Ok  CloseClock>Report  Fence>Ok
 """
 
 from __future__ import annotations
@@ -101,6 +105,112 @@ class Expire(Message):
 
 @_message
 @dataclass(frozen=True, slots=True)
+class Freeze(Message):
+    """Shards keep their rows as they are when a clock begins, until they are saved.
+
+    `clock` -1 is the present one, which the Report has for each shard under ``clocks``; else it is
+    the present or the next one.
+    """
+
+    clock: int = -1
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Save(Message):
+    """A server writes its fragments into the folder of a checkpoint; `Saved` says how it went.
+
+    With a `clock` of at least 0 as they are when that clock begins: `Freeze` came before.
+    """
+
+    number: int
+    folder: str
+    clock: int = -1
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class StopSaving(Message):
+    """A server drops the checkpoint or the loading that it is at, if any; its clocks go on."""
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Saved(Message):
+    """A server has written its fragments: its files (FileEntry.to_dict), or why it could not."""
+
+    number: int
+    files: list[Any]
+    text: str = ""
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Load(Message):
+    """A server takes the rows of its fragments from a checkpoint; `Loaded` says how it went.
+
+    `tables` are pairs of a table's number in the checkpoint and here.
+    """
+
+    number: int
+    folder: str
+    tables: list[Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Loaded(Message):
+    """A server has its rows, so many, or why it has not."""
+
+    number: int
+    rows: int
+    text: str = ""
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class SetClock(Message):
+    """Shards begin at `clock` and forget what is staged: a job begins.
+
+    `early`: a clock ends with `CloseClock` alone, maybe without some of its slots; otherwise with
+    the last seal.
+    """
+
+    clock: int
+    early: bool = False
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class CloseClock(Message):
+    """Exactly these slots of `clock` count: shards apply them now and drop the others.
+
+    They must be sealed at every shard: whoever sealed them has been answered by all.  The Report
+    has under ``shards`` what each had: its ``clock`` (higher: applied already, and left alone),
+    ``slots`` and the list ``sealed``.
+    """
+
+    clock: int
+    slots: list[Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Fence(Message):
+    """Shards refuse whatever comes from this incarnation: its work is given to others.
+
+    From `clock` 0 on: except for that slot, which it has pushed whole.  Each shard seals it in its
+    place, for it may have sealed it at some of them.
+    """
+
+    incarnation: int
+    clock: int = -1
+    slot: int = 0
+    slots: int = 1
+
+
+@_message
+@dataclass(frozen=True, slots=True)
 class Declare(Message):
     """A worker or driver names the tables that it wants; equal names must be declared equally."""
 
@@ -130,9 +240,13 @@ class Start(Message):
 @_message
 @dataclass(frozen=True, slots=True)
 class Lease(Message):
-    """A worker wants its next block of a pass ("survey", "train"); parks while others may fail."""
+    """A worker wants its next block of a pass ("survey", "train"); parks while others may fail.
+
+    With `back` only one that has come back, and the answer comes at once: -1 where there is none.
+    """
 
     pass_: str
+    back: bool = False
 
 
 @_message
@@ -140,7 +254,8 @@ class Lease(Message):
 class Leased(Message):
     """A block, or with `number` -1 the end of the pass.
 
-    `progress` is the share of all training that comes before this block and after it, 0 to 1.
+    `progress` is the share of all training that comes before this block and after it, 0 to 1;
+    `clock`, `slot`, `slots` and `index` are those of `roles.worker.Block`.
     """
 
     number: int
@@ -150,6 +265,25 @@ class Leased(Message):
     epoch: int = 0
     seed: int = 0
     progress: list[Any] = field(default_factory=list)
+    clock: int = -1
+    slot: int = 0
+    slots: int = 1
+    index: int = -1
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class CameBack(Message):
+    """A block of an early clock is free again: whoever waits for that clock should lease it."""
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Slowest(Message):
+    """The slowest worker, and its clock: how many of its blocks it has finished."""
+
+    clock: int
+    node: int
 
 
 @_message
@@ -181,6 +315,14 @@ class Done(Message):
     seconds: float
     metrics: dict[str, float]
     blob: bytes = b""
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Settled(Message):
+    """Blocks of the training that are finished and all of whose pushes are acknowledged by now."""
+
+    numbers: list[Any]
 
 
 @_message

@@ -147,7 +147,7 @@ def write_npz(
                     f"{path}: expected {len(words)} counts, got shape {numbers.shape}"
                 )
             _write_member(archive, "counts", numbers)
-        with archive.open("vectors.npy", "w", force_zip64=True) as member:
+        with archive.open(_undated("vectors"), "w", force_zip64=True) as member:
             np.lib.format.write_array_header_1_0(
                 member, {"descr": "<f4", "fortran_order": False, "shape": (len(words), dim)}
             )
@@ -155,8 +155,13 @@ def write_npz(
 
 
 def _write_member(archive: zipfile.ZipFile, name: str, array: npt.NDArray[np.generic]) -> None:
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    with archive.open(_undated(name), "w", force_zip64=True) as member:
         np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _undated(name: str) -> zipfile.ZipInfo:
+    """An array's place in the archive, with a fixed date: the same vectors are the same file."""
+    return zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
 
 
 def _first_bytes(path: str | os.PathLike[str]) -> bytes:

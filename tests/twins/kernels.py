@@ -81,6 +81,9 @@ def apply_row(access: int, hyper: np.ndarray, row: np.ndarray, value: np.ndarray
         one += g - (np.sqrt(two + g**2) - np.sqrt(two)) / lr * w
         two += g**2
         w[:] = ftrl_weights(hyper, one, two)
+    elif access == 6:
+        one[:] = beta1 * one + g
+        w -= lr * one
     else:
         row[dim:] += g
     return row

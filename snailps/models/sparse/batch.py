@@ -9,7 +9,7 @@ sockets; the parsing itself is `snailps.data`'s.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,6 +23,8 @@ BIAS_KEY = (1 << 64) - 1
 """Key of the constant feature; LIBSVM's and LIBFFM's are below 2^63."""
 PIECE_BYTES = 1 << 20
 """A smaller text is not worth a thread of its own."""
+PIECES = 2
+"""Of a text, for each thread: keys of the first are numbered while the last are parsed."""
 
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
@@ -116,7 +118,33 @@ class BatchReader:
         DataError
             A line is malformed, or a label is no class that has a weight.
         """
-        examples = self.parse(data, path, start)
+        return self.numbered(self.parse(data, path, start), path)
+
+    def placed(
+        self, examples: Examples, places: NDArray[np.int32], bias: int, path: str = ""
+    ) -> Batch:
+        """The batch of examples whose features have places elsewhere; it has no `keys`.
+
+        Raises
+        ------
+        DataError
+            A label is no class that has a weight.
+        """
+        weights = self._weights(examples.labels, path)
+        keys = np.empty(0, np.uint64)
+        return Batch(
+            examples.labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
+            weights, examples.bad,
+        )  # fmt: skip
+
+    def numbered(self, examples: Examples, path: str = "") -> Batch:
+        """The batch of parsed examples.
+
+        Raises
+        ------
+        DataError
+            A label is no class that has a weight.
+        """
         keys, places = self._numbers.number(examples.keys)
         ptr, values, fields = examples.ptr, examples.values, examples.fields
         if self._admitted is not None:
@@ -133,24 +161,32 @@ class BatchReader:
 
     def parse(self, data: bytes, path: str = "", start: int = 0) -> Examples:
         """The examples of a text, parsed by all threads."""
-        parts = min(self._threads, len(data) // PIECE_BYTES)
+        return joined(list(self.pieces(data, path, start)))
+
+    def pieces(self, data: bytes, path: str = "", start: int = 0) -> Iterator[Examples]:
+        """The same piece by piece, in their order, while threads parse those that follow."""
+        parts = min(PIECES * self._threads, len(data) // PIECE_BYTES)
         if self._pool is None or parts < 2 or self._reader.format == "auto":
-            return self._reader.read(data, path, start)
+            yield self._reader.read(data, path, start)
+            return
         edges = [0]
         for part in range(1, parts):
             edges.append(
                 data.find(b"\n", max(edges[-1], len(data) * part // parts)) + 1 or len(data)
             )
         edges.append(len(data))
-        pieces = [
+        coming = [
             # Only the first piece may have a header, and bytes are counted from the file's start.
             self._pool.submit(self._reader.read, data[a:b], path, start if part == 0 else start + a)
             for part, (a, b) in enumerate(itertools.pairwise(edges))
         ]
-        try:
-            return joined([piece.result() for piece in pieces])
-        except DataError:
-            return self._reader.read(data, path, start)  # which names the line that it is
+        for piece in coming:
+            try:
+                examples = piece.result()
+            except DataError:
+                self._reader.read(data, path, start)  # names the line that it is
+                raise
+            yield examples
 
     def close(self) -> None:
         """Ends the threads."""
@@ -194,8 +230,8 @@ class BatchReader:
         return self._class_weights[classes]
 
 
-def joined(pieces: Sequence[Examples]) -> Examples:
-    """Examples of several texts, one after the other."""
+def joined(pieces: Sequence[Examples], keys: bool = True) -> Examples:
+    """Examples of several texts, one after the other; without their keys if these are done with."""
     if len(pieces) == 1:
         return pieces[0]
     starts = np.cumsum([0, *(piece.ptr[-1] for piece in pieces[:-1])])
@@ -203,7 +239,7 @@ def joined(pieces: Sequence[Examples]) -> Examples:
     return Examples(
         np.concatenate([piece.labels for piece in pieces]),
         np.concatenate([np.zeros(1, np.int64), *ptrs]),
-        np.concatenate([piece.keys for piece in pieces]),
+        np.concatenate([piece.keys for piece in pieces] if keys else [np.empty(0, np.uint64)]),
         np.concatenate([piece.values for piece in pieces]),
         np.concatenate([piece.fields for piece in pieces]),
         sum(piece.bad for piece in pieces),

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.config import JobSettings, RawConfig, to_mapping
+from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
+from snailps.models.npz import write_arrays
 from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
 from snailps.roles.worker import load_class
 from snailps.vectors.atomic import atomic_file
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 VERSION = 1
 LIBLINEAR_KEYS_MAX = 1 << 28
 """Its text has a line for each possible index."""
-_OF_THE_RUN = {"input", "output", "test", "scratch_dir", "scratch_bytes", "param_backup_root"}
+_OF_THE_RUN = {"input", "output", "test", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS}
 _LINES = 1 << 16
+_EXPECTED = "expected the .npz of a model of sparse examples, as snailps train writes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,7 @@ def write_npz(
     arrays: dict[str, NDArray[Any]] = {
         "about": np.frombuffer(about, np.uint8), "keys": keys, "rows": rows, **extras,
     }  # fmt: skip
-    with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            # A fixed date: the same model is the same file.
-            info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
-            with archive.open(info, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-    return path
+    return write_arrays(path, arrays)
 
 
 def read_npz(path: str | Path) -> SavedModel:
@@ -111,10 +107,17 @@ def read_npz(path: str | Path) -> SavedModel:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ModelFileError(f"{path}: cannot be read as a model: {error}") from None
+    except OSError as error:
+        raise ModelFileError(
+            f"{path}: cannot be read as a model: {error.strerror or error}"
+        ) from None
+    except (AttributeError, EOFError, TypeError, ValueError, zipfile.BadZipFile):  # of numpy.load
+        raise ModelFileError(f"{path}: {_EXPECTED}, got a file that is no sound .npz") from None
     from snailps import models
 
+    lacks = [name for name in ("about", "keys", "rows") if name not in arrays]
+    if lacks:
+        raise ModelFileError(f"{path}: {_EXPECTED}, got an .npz without {', '.join(lacks)}")
     try:
         about = json.loads(arrays.pop("about").tobytes())
         keys, rows = arrays.pop("keys"), arrays.pop("rows")

@@ -149,6 +149,10 @@ class FactorizationMachine(SparseWorker):
         check_fields(self.settings, prepared.batch, f"{block.path}, bytes from {block.start:,}")
         return prepared
 
+    def stride(self) -> int:
+        """A cache line's multiple."""
+        return self.settings.stride
+
     def load_rows(self, base: Floats, rows: Floats) -> None:
         """Weights and each array of state on a cache line's boundary."""
         kernels.unpack_parts(base, rows, self.settings.dim, self._parts)

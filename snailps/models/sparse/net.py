@@ -25,9 +25,9 @@ from snailps.data.blocks import cut, expand, read_block
 from snailps.data.examples import Admitted, KeyNumbers
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
+from snailps.models.layers import Layers
 from snailps.models.sparse import evaluate, export, metrics
 from snailps.models.sparse.batch import Batch, Floats
-from snailps.models.sparse.dense import Layers
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -171,6 +171,11 @@ class Net(SparseWorker):
                     f"{name}: {getattr(settings, name):g} needs optimizer ftrl, got "
                     f"{settings.method}: set {name}: 0, or use ftrl"
                 )
+        if settings.consistency == "bsp" and settings.first_layer == "servers":
+            raise ConfigError(
+                "first_layer: expected worker or auto with consistency bsp, where contributions "
+                "wait in slots until all are there; got servers"
+            )
         kept = 4 * settings.batch_size * settings.layers.sizes[0] * settings.in_flight
         if settings.first_layer != "worker" and kept > BATCHES_BYTES // 2:
             raise ConfigError(
@@ -263,7 +268,7 @@ class Net(SparseWorker):
         s = self.settings
         self._layers = s.layers
         self._numbers = KeyNumbers()
-        self._place = s.first_layer
+        self._place = "worker" if s.consistency == "bsp" else s.first_layer
         self._pushes: list[Pending] = []
         self._reader = batch_reader(
             s,

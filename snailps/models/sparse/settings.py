@@ -138,6 +138,17 @@ class SparseSettings(JobSettings):
                 f"{where('class_weights')}: class_weights: expected numbers of at least 0, a "
                 f"class each, got {', '.join(self.class_weights)}"
             )
+        self._check_class_num(where)
+
+    def _check_class_num(self, where: Callable[[str], str]) -> None:
+        """Refuse class weights that are more or fewer than the loss has classes."""
+        loss = getattr(self, "loss", "logistic")  # each model has its own choice of losses
+        class_num = {"logistic": 2, "squared": 0}.get(loss, getattr(self, "classes", 0))
+        if self.class_weights and len(self.class_weights) != class_num:
+            raise ConfigError(
+                f"{where('class_weights')}: class_weights: expected {class_num} numbers with loss "
+                f"{loss}, got {len(self.class_weights)}"
+            )
 
     @property
     def method(self) -> str:

@@ -102,6 +102,21 @@ class Crowd:
         size = np.float32(tokens)
         return inputs * size, self._outputs[output_keys.astype(np.int64)] * size
 
+    def steps_beside(
+        self, tokens: int, input_keys: Keys, output_keys: Keys, steps: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats]:
+        """The same from this block alone: half of what the vocabulary says, half of its own steps.
+
+        As `saw` and `steps_elsewhere` have it for a worker's first block; nothing is kept.
+        """
+        half = np.float32(0.5)
+        of_vocabulary = self.steps_elsewhere(tokens, input_keys, output_keys)
+        inputs, outputs = (
+            half * (known + own * self._others)
+            for known, own in zip(of_vocabulary, steps, strict=True)
+        )
+        return inputs, outputs
+
     @staticmethod
     def _places(
         input_keys: Keys,

@@ -197,10 +197,13 @@ class WordVectors(LocalSgd):
                 local_tokens, bag_ptr, bag_rows, place[drawn], len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
-            self._crowd.saw(kept, input_keys, output_keys, steps)
-            elsewhere = self._crowd.steps_elsewhere(kept, input_keys, output_keys)
-            for table, expected in zip(("input", "output"), elsewhere, strict=True):
-                moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
+            if block.clock >= 0:  # what this worker saw before must not matter
+                elsewhere = self._crowd.steps_beside(kept, input_keys, output_keys, steps)
+            else:
+                self._crowd.saw(kept, input_keys, output_keys, steps)
+                elsewhere = self._crowd.steps_elsewhere(kept, input_keys, output_keys)
+                for table, expected in zip(("input", "output"), elsewhere, strict=True):
+                    moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
         copies = self.pull_copies({"input": input_keys, "output": output_keys}, moving)
         return _Batch(
             local_tokens,

@@ -1,10 +1,11 @@
-"""The dense layers behind a sparse first one, and their loss: NumPy and BLAS, arrays in and out.
+"""The dense layers behind a first one, and their loss: NumPy and BLAS, arrays in and out.
 
     Z (m, h) -> + bias -> activation -> layers -> scores (m, outputs) -> loss
     dL/dscores -> the layers backwards -> gradients of weights and biases, dL/dZ
 
-Parameters are a weight matrix for each layer behind the first, then one array of all biases, those
-of the first layer included.  No rows, no sockets; racing workers each have copies.
+The first layer's product, Z, is made elsewhere, from sparse examples (`sparse/net.py`) or dense
+ones (`mlp/`).  Parameters are a weight matrix for each layer behind it, then one array of all
+biases, those of the first layer included.  No rows, no sockets; racing workers each have copies.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from snailps.roles.tables import Tensor
 
 Floats = NDArray[np.float32]
 
-ACTIVATIONS = ("relu", "sigmoid")
 BIASES = "biases"
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A stack of dense layers behind a sparse one.
+    """A stack of dense layers behind a first one.
 
     Attributes
     ----------
@@ -74,6 +74,7 @@ class Layers:
         parameters: Sequence[Floats],
         labels: Floats,
         weights: Floats,
+        out_of: int = 0,
     ) -> tuple[float, float, Floats, list[Floats]]:
         """Loss and gradients of a batch.
 
@@ -87,6 +88,9 @@ class Layers:
             float32 (m,).
         weights : numpy.ndarray
             float32 (m,): what each example counts; empty: 1.
+        out_of : int
+            Examples of the batch that these are a part of: gradients of parts add up to that of
+            the whole.  0: `m`.
 
         Returns
         -------
@@ -95,7 +99,7 @@ class Layers:
         weight : float
             Sum of the weights.
         dz : numpy.ndarray
-            float32 (m, sizes[0]): dL/dZ, L being the loss by `m`.
+            float32 (m, sizes[0]): dL/dZ, L being the loss by `out_of`.
         gradients : list of numpy.ndarray
             Of the parameters.
         """
@@ -105,7 +109,7 @@ class Layers:
         if len(weights):
             loss, delta = loss * weights, delta * weights[:, None]
             weight = float(weights.sum(dtype=np.float64))
-        delta *= np.float32(1 / max(1, len(labels)))
+        delta *= np.float32(1 / max(1, out_of or len(labels)))
         biases = [delta.sum(axis=0)]
         gradients: list[Floats] = []
         for number in range(len(self.sizes) - 1, 0, -1):

@@ -1,0 +1,127 @@
+"""``snailps checkpoint list|verify|export``: checkpoints on disk, without a cluster.
+
+    folder -> CheckpointFolder.found -> rows           folder -> verify -> rows, exit code
+    checkpoint -> offline.export -> the model's files
+
+Parses and prints; `store.checkpoints` and `roles.offline` do the work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snailps.cli.printing import Cell, print_json, print_rows
+from snailps.errors import CheckpointError
+from snailps.roles.offline import export
+from snailps.store.checkpoints import CheckpointFolder, Found, verify
+from snailps.store.manifest import NAME
+
+app = typer.Typer(no_args_is_help=True, help="Checkpoints of a training: list, verify, export.")
+COLUMNS = ("number", "state", "saved_at", "progress", "rows", "MB", "worker_class", "why")
+FolderArgument = Annotated[
+    Path, typer.Argument(help="A checkpoint_dir, such as OUTPUT.checkpoints.")
+]
+EitherArgument = Annotated[
+    Path, typer.Argument(help="A checkpoint_dir, or the folder of one checkpoint.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
+]
+
+
+@app.command("list")
+def list_(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Every checkpoint in a folder: its number, whether it is good, how far the training was.
+
+    Looks at manifests, lengths and indices; `verify` reads the rows, too.
+
+    For example: snailps checkpoint list out/corpus.checkpoints
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder")
+    _print(CheckpointFolder(folder).found(), f"{folder}", as_json)
+
+
+@app.command("verify")
+def verify_(path: EitherArgument, as_json: JsonOption = False) -> None:
+    """Reads checkpoints and compares every byte with its checksum. Exit code 1: one is not good.
+
+    For example: snailps checkpoint verify out/corpus.checkpoints
+    """
+    found = [_verified(one) for one in _checkpoints(path)]
+    _print(found, f"{path}, every byte read", as_json)
+    if any(one.state != "good" for one in found):
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export_(
+    path: EitherArgument,
+    output: Annotated[str, typer.Option(help="Beginning of the paths of the files.")],
+    tables: Annotated[
+        bool,
+        typer.Option("--tables", help="Write OUTPUT.npz with all tables instead.", metavar=""),
+    ] = False,
+) -> None:
+    """Writes the model as it was at a checkpoint, as the training would have at its end.
+
+    Of a folder, the newest good checkpoint. Needs memory for all tables. --tables writes keys and
+    weights of every table (NAME.keys, NAME.rows), for any model.
+
+    For example: snailps checkpoint export out/corpus.checkpoints --output out/early
+    """
+    good = [one for one in _checkpoints(path) if one.state == "good"]
+    if not good:
+        raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' says why")
+    for file in export(good[-1].path, output, tables_only=tables):
+        typer.echo(file)
+
+
+def _checkpoints(path: Path) -> list[Found]:
+    """Those of a folder, or the one whose folder it is."""
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such folder")
+    alone = path.name.startswith("checkpoint-") or (path / NAME).exists()
+    found = CheckpointFolder(path.absolute().parent if alone else path).found()
+    if alone:
+        found = [one for one in found if one.path.name == path.absolute().name]
+    if not found:
+        raise CheckpointError(f"{path}: no checkpoints here (folders checkpoint-000001 and so on)")
+    return found
+
+
+def _verified(one: Found) -> Found:
+    if one.state != "good":
+        return one
+    try:
+        verify(one.path)
+    except CheckpointError as error:
+        return Found(one.number, one.path, "damaged", str(error))
+    return one
+
+
+def _print(found: list[Found], title: str, as_json: bool) -> None:
+    rows = [_row(one) for one in found]
+    if as_json:
+        print_json({"checkpoints": [dict(zip(COLUMNS, row, strict=True)) for row in rows]})
+    else:
+        print_rows(COLUMNS, rows, title=title)
+
+
+def _row(one: Found) -> tuple[Cell, ...]:
+    if one.manifest is None:
+        return (one.number, one.state, None, None, None, None, None, one.why)
+    manifest = one.manifest
+    return (
+        one.number,
+        one.state,
+        manifest.saved_at,
+        float(manifest.job.get("progress", 0.0)),
+        manifest.rows,
+        round(manifest.total_bytes / 1e6, 1),
+        str(manifest.job.get("worker_class", "")),
+        "",
+    )

@@ -1,0 +1,89 @@
+"""``snailps fedavg``: the files of a job in rounds, and plots of what came out.
+
+    text -> prepare -> folder with vocab.txt, test.txt, cfg.json
+    histories of runs -> plot -> picture
+
+Parses and prints; models/fedavg does the work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snailps.cli.printing import print_json, print_rows
+from snailps.errors import ConfigError
+from snailps.models.fedavg.plotting import plot_histories
+from snailps.models.fedavg.prepare import prepare as make_files
+
+app = typer.Typer(no_args_is_help=True, help="Files and plots of federated averaging.")
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
+]
+
+
+@app.command("prepare")
+def prepare(
+    text: Annotated[list[str], typer.Argument(help="Files, folders and globs, .gz too.")],
+    into: Annotated[Path, typer.Option("--into", help="Folder for the files.")],
+    stop_words: Annotated[
+        Path | None, typer.Option(help="File of words that are left out of the vocabulary.")
+    ] = None,
+    max_vocab: Annotated[
+        int, typer.Option(min=0, help="Most frequent words, stop words counted; 0: all.")
+    ] = 0,
+    test_windows: Annotated[int, typer.Option(min=1, help="Windows of test.txt.")] = 1000,
+    window: Annotated[int, typer.Option(min=3, max=255, help="Words in a window, odd.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw of test windows.")] = 1,
+    data_name: Annotated[str, typer.Option(help="Name of the data, for cfg.json.")] = "",
+    bpe: Annotated[int, typer.Option(min=0, help="Batches a round, for cfg.json.")] = 0,
+    bs: Annotated[int, typer.Option(min=0, help="Windows a batch, for cfg.json.")] = 0,
+    target: Annotated[float, typer.Option(min=0, help="Loss to reach, for cfg.json.")] = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make vocabulary and test windows from a text.
+
+    Words are lower-cased runs of ASCII letters.  The test windows are windows of the text itself.
+
+    For example: snailps fedavg prepare moby_dick.txt --into moby --stop-words stopwords.txt
+    """
+    if window % 2 == 0:
+        raise ConfigError(f"--window: expected an odd number of words, got {window}")
+    said: dict[str, Any] = {"data_name": data_name, "bpe": bpe, "bs": bs, "target": target}
+    cfg = {key: value for key, value in said.items() if value}
+    figures = make_files(
+        text,
+        into,
+        stop_words=stop_words,
+        max_vocab=max_vocab,
+        test_windows=test_windows,
+        window=window,
+        seed=seed,
+        cfg=cfg or None,
+    )
+    if as_json:
+        print_json(figures)
+        return
+    print_rows(
+        ("words", "tokens", "windows", "entropy"),
+        [(figures["words"], figures["tokens"], figures["windows"], f"{figures['entropy']:.3f}")],
+        title=str(into),
+    )
+
+
+@app.command("plot")
+def plot(
+    histories: Annotated[list[Path], typer.Argument(help="OUTPUT.history.jsonl of runs.")],
+    into: Annotated[Path, typer.Option("--into", help="Picture: .png, .svg or .pdf.")],
+) -> None:
+    """Plot the loss on the test windows against windows per learner and against seconds.
+
+    Needs matplotlib: pip install 'snailps[plot]'.
+
+    For example: snailps fedavg plot out/one.history.jsonl out/two.history.jsonl --into loss.png
+    """
+    plot_histories(histories, into)
+    typer.echo(str(into))

@@ -1,0 +1,38 @@
+"""Owns the order in which examples that can be had by number are trained on.
+
+    number of examples, seed, epoch -> order -> int64, each number once
+
+A hash decides, counter-based: whoever asks gets the same order, whatever was asked before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+
+
+def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """A permutation of 0 to `count` - 1, another one for each seed and epoch.
+
+    Notes
+    -----
+    Sorts `count` hashes, element i being draw i + 1 of SplitMix64 started at a hash of seed and
+    epoch; two equal ones stay in order.
+
+    References
+    ----------
+    G. Steele, D. Lea, C. Flood: Fast splittable pseudorandom number generators. OOPSLA 2014.
+    """
+    start = _mixed(np.array([seed & _MASK], np.uint64) * _GOLDEN + np.uint64((epoch + 1) & _MASK))
+    draws = np.arange(1, count + 1, dtype=np.uint64)
+    return np.argsort(_mixed(draws * _GOLDEN + start), kind="stable")
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser of each element."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))

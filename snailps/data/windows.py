@@ -1,0 +1,197 @@
+"""Owns the stages of a pipeline that makes batches of context windows from text.
+
+    blocks of files -> Reader -> bytes of whole words -> Tokenizer -> words, lower case, one blank
+    between -> Filter -> int32 numbers of known words -> Batcher -> int32 (bs, window)
+
+Each says in its docstring
+what its items are: a stage of one's own may stand anywhere between two that agree.  Also owns the
+cut of an input among pipelines.  No tables and no learners here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._text import Lexicon
+from snailps.data.blocks import Block, Source, cut, read_block
+from snailps.data.pipeline import Stage
+from snailps.data.scratch import Scratch
+from snailps.errors import DataError
+
+Ids = NDArray[np.int32]
+
+PIECE_BYTES = 1 << 16
+_LETTERS = bytes(
+    c if 97 <= c <= 122 else c + 32 if 65 <= c <= 90 else 32 for c in range(256)
+)  # ASCII letters in lower case, everything else a blank
+
+
+def letters_only(text: bytes) -> bytes:
+    """Lower-cased runs of ASCII letters; everything else is a blank."""
+    return text.translate(_LETTERS)
+
+
+def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Block]:
+    """What pipeline `index` of `count` reads: its file where there is one each, else an even range.
+
+    Pieces of up to 64 KiB, in order.  The ranges of all indices are the input, each byte once.
+
+    Raises
+    ------
+    DataError
+        The input is smaller than the number of pipelines, in bytes.
+    """
+    if len(sources) == count:
+        return cut(sources[index : index + 1], PIECE_BYTES)
+    total = sum(source.bytes for source in sources)
+    start, stop = total * index // count, total * (index + 1) // count
+    if start == stop:
+        raise DataError(
+            f"{count} pipelines are more than the input's {total} bytes: fewer pipelines, or more "
+            "text"
+        )
+    blocks: list[Block] = []
+    at = 0
+    for source in sources:
+        first, last = max(start - at, 0), min(stop - at, source.bytes)
+        for low in range(first, last, PIECE_BYTES):
+            blocks.append(Block(len(blocks), source.path, low, min(low + PIECE_BYTES, last)))
+        at += source.bytes
+    return blocks
+
+
+class Reader(Stage):
+    """Source: bytes of whole words, piece by piece, again and again.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+    passes : int
+        How often all is read.  0: for ever.
+    scratch_dir, scratch_bytes
+        Where `.gz` files are unpacked (`Scratch`).
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        passes: int = 0,
+        scratch_dir: str = "",
+        scratch_bytes: int = 0,
+    ) -> None:
+        self.blocks, self.passes = list(blocks), passes
+        self.scratch_dir, self.scratch_bytes = scratch_dir, scratch_bytes
+
+    def __call__(self, items: Iterator[object]) -> Iterator[bytes]:
+        """Nothing -> bytes."""
+        scratch = Scratch(self.scratch_dir, self.scratch_bytes)
+        try:
+            done = 0
+            while not self.passes or done < self.passes:
+                for block in self.blocks:
+                    yield read_block(
+                        block.path, block.start, block.stop, unit="word", scratch=scratch
+                    )
+                done += 1
+        finally:
+            scratch.close()
+
+
+class Tokenizer(Stage):
+    """Words: lower-cased runs of ASCII letters; all other bytes part words."""
+
+    def __call__(self, items: Iterator[bytes]) -> Iterator[bytes]:
+        """Bytes of whole words -> bytes of words, one blank between two; no empty items."""
+        for piece in items:
+            words = b" ".join(letters_only(piece).split())
+            if words:
+                yield words
+
+
+class Filter(Stage):
+    """Numbers of the words that are in the vocabulary; the others are left out.
+
+    Parameters
+    ----------
+    words : sequence of bytes
+        The vocabulary: a word's number is its place.
+    bytes_max : int
+        Words of so many bytes in a row, none of them known, are an error: an input that is read
+        again and again would go by for ever.  0: they are none.
+    """
+
+    def __init__(self, words: Sequence[bytes], bytes_max: int = 0) -> None:
+        self.words, self.bytes_max = list(words), bytes_max
+
+    def __call__(self, items: Iterator[bytes]) -> Iterator[Ids]:
+        """Words with a blank between two -> their numbers, int32, as many as are known.
+
+        Raises
+        ------
+        DataError
+            More than `bytes_max` without a known word.
+        """
+        lexicon, unknown = Lexicon(self.words), 0
+        for words in items:
+            ids, _ = lexicon.encode(words)
+            ids = ids[ids >= 0]  # without its marks of a sentence's end
+            unknown = 0 if len(ids) else unknown + len(words) + 1
+            if len(ids):
+                yield ids
+            elif self.bytes_max and unknown > self.bytes_max:
+                raise DataError(
+                    "no word of a pipeline's whole text is in the vocabulary, such as "
+                    f"{words[:40].decode(errors='replace')!r}: is vocab.txt made from another text?"
+                )
+
+
+class Batcher(Stage):
+    """Batches of windows: every run of `window` neighbours in the stream is in one of them, once.
+
+    Parameters
+    ----------
+    window : int
+        Words in a window; the middle one is the target.
+    bs : int
+        Windows in a batch.
+    shuffle : int
+        Windows that are gathered and put in random order; 0: they stay in the text's.
+    seed : int
+        Of that order.
+    """
+
+    def __init__(self, window: int, bs: int, shuffle: int = 0, seed: int = 0) -> None:
+        self.window, self.bs, self.shuffle, self.seed = window, bs, shuffle, seed
+
+    def __call__(self, items: Iterator[Ids]) -> Iterator[Ids]:
+        """Numbers of words -> int32 (bs, window); at the end of the input one may be shorter."""
+        rng = np.random.Generator(np.random.PCG64(self.seed))
+        held = np.zeros((0, self.window), np.int32)
+        pool = max(self.shuffle, self.bs)
+        for windows in self._windows(items):
+            held = np.concatenate([held, windows])
+            while len(held) >= pool:
+                mixed, held = self._mixed(held[:pool], rng), held[pool:]
+                whole = len(mixed) - len(mixed) % self.bs
+                yield from self._cut(mixed[:whole])
+                held = np.concatenate([mixed[whole:], held])
+        yield from self._cut(self._mixed(held, rng))
+
+    def _windows(self, items: Iterator[Ids]) -> Iterator[Ids]:
+        """Windows of the stream, some at a time; the last words stay for the next ones."""
+        last = np.zeros(0, np.int32)
+        for ids in items:
+            stream = np.concatenate([last, ids])
+            if len(stream) >= self.window:
+                yield np.lib.stride_tricks.sliding_window_view(stream, self.window)
+            last = stream[max(0, len(stream) - self.window + 1) :]
+
+    def _mixed(self, windows: Ids, rng: np.random.Generator) -> Ids:
+        return windows[rng.permutation(len(windows))] if self.shuffle else windows
+
+    def _cut(self, windows: Ids) -> Iterator[Ids]:
+        for at in range(0, len(windows), self.bs):
+            yield np.ascontiguousarray(windows[at : at + self.bs])

@@ -1,0 +1,114 @@
+"""The input pipelines of one client: its part of the input, and its learners' batches.
+
+    settings, which client of how many -> pipelines -> Feeds.take(learner) -> batch
+
+Learner i takes from pipeline i modulo their number; a pipeline deals its batches to its learners
+in turn.  No network here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.blocks import expand
+from snailps.data.pipeline import Pipeline, Runs, Stage
+from snailps.data.scratch import Scratch
+from snailps.data.windows import Batcher, Filter, Reader, Tokenizer, share_of_input
+from snailps.errors import DataError
+from snailps.models.fedavg.settings import FedAvgSettings
+from snailps.roles.loading import load_named
+
+
+class Feeds:
+    """Pipelines of a client, at work until `close`.
+
+    Parameters
+    ----------
+    settings : FedAvgSettings
+    words : sequence of bytes
+        The vocabulary.
+    learners : int
+    index, clients : int
+        Which client this is, of how many.
+    """
+
+    def __init__(
+        self,
+        settings: FedAvgSettings,
+        words: Sequence[bytes],
+        learners: int,
+        index: int,
+        clients: int,
+    ) -> None:
+        self.count = settings.pipelines or learners
+        scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        self._pipelines: list[Pipeline] = []
+        try:
+            sources = expand(settings.input, scratch)
+            for pipeline in range(self.count):
+                number = index * self.count + pipeline
+                blocks = share_of_input(sources, number, clients * self.count)
+                reader = Reader(blocks, 0, settings.scratch_dir, settings.scratch_bytes)
+                size = sum(block.stop - block.start for block in blocks)
+                self._pipelines.append(
+                    Pipeline(
+                        [reader, *stages_of(settings, words, number, size)],
+                        len(range(pipeline, learners, self.count)),
+                        settings.queue_bound,
+                        settings.stage_kind,
+                    )
+                )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            scratch.close()
+
+    def take(self, learner: int) -> NDArray[np.int32]:
+        """The learner's next batch, int32 (bs, window).
+
+        Raises
+        ------
+        DataError
+            A stage failed, or made something else.
+        """
+        batch = self._pipelines[learner % self.count].take(learner // self.count)
+        if not isinstance(batch, np.ndarray) or batch.dtype != np.int32 or batch.ndim != 2:
+            raise DataError(
+                f"a pipeline's last stage has to make int32 arrays (bs, window), got {batch!r:.80}"
+            )
+        return batch
+
+    def close(self) -> None:
+        """Ends the pipelines; more calls do nothing."""
+        for pipeline in self._pipelines:
+            pipeline.close()
+
+
+def stages_of(
+    settings: FedAvgSettings, words: Sequence[bytes], number: int, size: int = 0
+) -> list[Runs]:
+    """The stages that the settings name, behind the reader, for pipeline `number` of all.
+
+    `size` is that of its part of the input in bytes, which is to have a known word; 0: any.
+
+    Raises
+    ------
+    ConfigError
+        A name that is neither one of ours nor ``package.module:name``.
+    """
+    stages: list[Runs] = []
+    for name in settings.stages:
+        if name == "tokenizer":
+            stages.append(Tokenizer())
+        elif name == "filter":
+            stages.append(Filter(words, size))
+        elif name == "batcher":
+            seed = settings.seed << 32 | number
+            stages.append(Batcher(settings.window, settings.bs, settings.shuffle, seed))
+        else:
+            stages.append(load_named(name, f"stages: {name}", Stage)())
+    return stages

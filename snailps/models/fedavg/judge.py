@@ -1,0 +1,165 @@
+"""What the master does after a round: the loss on the test windows, and the files.
+
+    tables -> loss                    -> figures of the round
+           -> OUTPUT.weights.npz, OUTPUT.embedding.txt, OUTPUT.history.jsonl   (all atomically)
+
+Files are written by a thread of their own while the next round trains; one round's at a time, and
+every round's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.data._decimals import rows_as_text
+from snailps.models.fedavg import settings as files
+from snailps.models.fedavg.network import Network, plain_output
+from snailps.models.fedavg.plotting import read_history
+from snailps.models.fedavg.settings import FedAvgSettings
+from snailps.roles.node import cores
+from snailps.roles.worker import Results
+from snailps.vectors.atomic import atomic_file
+
+Floats = NDArray[np.float32]
+_TOGETHER = 64
+"""Windows scored together; more would only take memory."""
+
+
+class Judge:
+    """Test windows, a network to score them with, and what has been found so far.
+
+    Parameters
+    ----------
+    settings : FedAvgSettings
+    """
+
+    def __init__(self, settings: FedAvgSettings) -> None:
+        self._settings = settings
+        self._words = files.read_vocab(settings.data_dir)
+        windows = files.read_test(settings.data_dir, self._words, settings.window)
+        self._pieces = np.array_split(windows, cores())
+        self._test_num = len(windows)
+        self._network = Network(len(self._words), settings.dim, 1)
+        self._scratches = [self._network.scratch(settings.window, _TOGETHER) for _ in self._pieces]
+        self._pool = ThreadPoolExecutor(len(self._pieces), "snailps-judge")
+        self._writer = ThreadPoolExecutor(1, "snailps-save")
+        self._writing: Future[None] | None = None
+        self._history: list[dict[str, Any]] = []
+
+    def look(self, results: Results, round_: int) -> dict[str, Any]:
+        """Figures of a round; its files are on their way.
+
+        Returns
+        -------
+        dict
+            ``loss`` (mean over the test windows), ``windows_per_learner`` and ``seconds`` of
+            training when the round ended.
+        """
+        embedding = results.pull("embedding", np.arange(len(self._words), dtype=np.uint64))
+        output = results.pull("output", np.arange(self._network.panels, dtype=np.uint64))
+        s = self._settings
+        if round_ and not self._history:
+            self._go_on()
+        figures = {
+            "loss": self.loss(embedding, output),
+            "windows_per_learner": (round_ + 1) * s.bpe * s.bs,
+            "seconds": results.figures["train_s"],
+        }
+        self._history = [line for line in self._history if line["round"] < round_ + 1]
+        self._history.append({"round": round_ + 1, **figures})
+        if s.output and math.isfinite(figures["loss"]):
+            self._wait()
+            self._writing = self._writer.submit(
+                self._save, embedding, output, list(self._history), self._labels(results.figures)
+            )
+        return figures
+
+    def _go_on(self) -> None:
+        """Takes up the history of a run that began earlier and goes on from a checkpoint."""
+        path = self._paths()["history.jsonl"]
+        if self._settings.output and path.exists():
+            _, self._history = read_history(path)
+
+    def loss(self, embedding: Floats, output: Floats) -> float:
+        """Mean loss over the test windows of a network as its tables have it."""
+        self._network.put_embedding(0, embedding)
+        self._network.put_output(0, output)
+        score = functools.partial(
+            kernels.cbow_loss,
+            embedding=self._network.embedding[0],
+            output=self._network.output[0],
+            batch=_TOGETHER,
+        )
+        tasks = [
+            self._pool.submit(score, piece, scratch=scratch)
+            for piece, scratch in zip(self._pieces, self._scratches, strict=True)
+        ]
+        return sum(task.result() for task in tasks) / self._test_num
+
+    def finish(self) -> list[str]:
+        """Waits for the files; their paths."""
+        self._wait()
+        return [str(path) for path in self._paths().values()] if self._history else []
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()  # a full disk ends the job
+            self._writing = None
+
+    def _labels(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """What tells runs apart in a plot."""
+        s = self._settings
+        return {
+            "data_name": s.data_name,
+            "learners": s.learners,
+            "pipelines": s.pipelines,
+            "workers": figures.get("workers", 0),
+            "bpe": s.bpe,
+            "bs": s.bs,
+            "lr": s.lr,
+            "target": s.target_loss,
+        }
+
+    def _paths(self) -> dict[str, Path]:
+        names = ("weights.npz", "embedding.txt", "history.jsonl")
+        return {name: Path(f"{self._settings.output}.{name}") for name in names}
+
+    def _save(
+        self,
+        embedding: Floats,
+        output: Floats,
+        history: list[dict[str, Any]],
+        labels: dict[str, Any],
+    ) -> None:
+        paths = self._paths()
+        weights, biases = plain_output(output, len(self._words), self._settings.dim)
+        with atomic_file(paths["weights.npz"]) as file:
+            np.savez(
+                file,
+                embedding=embedding,
+                output=weights,
+                bias=biases,
+                round=np.int64(history[-1]["round"]),
+            )
+        with atomic_file(paths["embedding.txt"]) as file:
+            file.write(rows_as_text(embedding))
+        with atomic_file(paths["history.jsonl"]) as file:
+            file.write(json.dumps(labels).encode() + b"\n")
+            for line in history:
+                file.write(json.dumps(line).encode() + b"\n")
+
+
+@functools.lru_cache(maxsize=1)
+def judge_of(settings: FedAvgSettings) -> Judge:
+    """The judge of a job: made when its settings are checked, asked after each of its rounds."""
+    return Judge(settings)

@@ -1,0 +1,112 @@
+"""A learner: its own copy of the network, trained for a round on batches of its own.
+
+    round's weights -> train (bpe batches) -> weights, how often each word was touched
+
+A learner is used by one thread at a time; the time is spent in kernels without the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.errors import DataError
+from snailps.models.fedavg.network import Network
+from snailps.models.fedavg.settings import FedAvgSettings
+
+Floats = NDArray[np.float32]
+
+
+class Learner:
+    """One learner.
+
+    Parameters
+    ----------
+    words : int
+        Size of the vocabulary.
+    settings : FedAvgSettings
+
+    Attributes
+    ----------
+    network : Network
+        Weights and moments as it left them.
+    touched : numpy.ndarray
+        float32 (words,): how often each word stood in a context of the last round.
+    windows : int
+        Windows of the last round.
+    loss : float
+        Sum of their losses.
+    """
+
+    def __init__(self, words: int, settings: FedAvgSettings) -> None:
+        self._settings = settings
+        self.network = Network(words, settings.dim, 3)
+        self._scratch = self.network.scratch(settings.window, settings.bs)
+        self.touched: Floats = np.zeros(words, np.float32)
+        self.windows = 0
+        self.loss = 0.0
+
+    def _begin(self, base: Network, moments: bool) -> None:
+        """Starts a round from its weights and, if asked, its moments; else from its own."""
+        layers = 3 if moments else 1
+        self.network.embedding[:layers] = base.embedding[:layers]
+        self.network.output[:layers] = base.output[:layers]
+        if moments:
+            self.network.counts[:] = base.counts
+
+    def train(
+        self,
+        base: Network,
+        take: Callable[[], NDArray[np.int32] | None],
+        steps: int,
+        *,
+        moments: bool,
+    ) -> None:
+        """A round: from the weights (and moments) of `base`, `bpe` batches and a step on each.
+
+        Parameters
+        ----------
+        base : Network
+            Not changed.
+        take : callable
+            The next batch; None where there are no more.
+        steps : int
+            Steps that the network has taken in earlier rounds.
+        moments : bool
+            Begin with the moments of `base`, too, and not with its own.
+
+        Raises
+        ------
+        DataError
+            The input has come to its end.
+        """
+        s = self._settings
+        self._begin(base, moments)
+        self.windows, self.loss = 0, 0.0
+        batches = []
+        for step in range(s.bpe):
+            batch = take()
+            if batch is None:
+                raise DataError(f"the input ended after {step} batches of a round of {s.bpe}")
+            self.loss += kernels.train_cbow(
+                batch,
+                self.network.embedding,
+                self.network.counts,
+                self.network.output,
+                self._scratch,
+                batch=max(1, len(batch)),
+                steps=steps + step,
+                lr=s.lr,
+                beta1=s.beta1,
+                beta2=s.beta2,
+                eps=s.eps,
+            )
+            batches.append(batch)
+            self.windows += len(batch)
+        seen = np.concatenate(batches)
+        middle = seen.shape[1] // 2
+        context = np.delete(seen, middle, axis=1)
+        self.touched = np.bincount(context.ravel(), minlength=len(self.touched)).astype(np.float32)

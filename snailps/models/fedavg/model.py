@@ -1,0 +1,247 @@
+"""Federated averaging as a `Worker`: one contribution of all its learners to every round.
+
+    round -> pull weights -> learners train, each on data of its own -> weighted sums -> push
+    (access method `average`: the servers divide when the round ends)
+
+All sums run in the order of the learners, and batches are dealt in turn, so a run with the same
+settings ends in the same bits.  Rounds, who takes part in them and when they end are the master's
+business (roles/); judging and saving are judge.py's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.config import JobSettings
+from snailps.errors import ConfigError
+from snailps.models.fedavg import judge
+from snailps.models.fedavg import settings as files
+from snailps.models.fedavg.feeds import Feeds
+from snailps.models.fedavg.learner import Learner
+from snailps.models.fedavg.network import Network, sum_into
+from snailps.models.fedavg.settings import FedAvgSettings
+from snailps.roles.tables import Table, Tensor
+from snailps.roles.worker import Block, Pending, Results, Worker
+
+EMBEDDING, OUTPUT = "embedding", "output"
+MOMENT_NAMES = ("first", "second")
+INIT_SCALE = 0.05
+
+
+@dataclasses.dataclass
+class _Client:
+    """What belongs to one client's data: its pipelines, and its learners' moments."""
+
+    feeds: Feeds
+    learners: list[Learner]
+
+
+class FedAvg(Worker):
+    """Learners of a CBOW network, averaged round by round."""
+
+    Settings = FedAvgSettings
+    settings: FedAvgSettings
+
+    def tables(self) -> Sequence[Table | Tensor]:
+        """Weights; with several workers Adam's moments, too."""
+        s = self.settings
+        self._words = files.read_vocab(s.data_dir)
+        vocabulary = zlib.crc32(b"\n".join(self._words))  # other words: other tables, refused
+        self._shape = Network(len(self._words), s.dim, 1)
+        make = partial(Table, access="average")
+        tables = [
+            make(
+                EMBEDDING, s.dim, init="uniform", scale=INIT_SCALE, seed=s.seed << 32 | vocabulary
+            ),
+            make(OUTPUT, self._shape.output_dim),
+        ]
+        if self._shares_moments:
+            for name in MOMENT_NAMES:
+                tables += [
+                    make(_named(EMBEDDING, name), s.dim + (name == MOMENT_NAMES[0])),
+                    make(_named(OUTPUT, name), self._shape.output_dim),
+                ]
+        return tables
+
+    def setup(self) -> None:
+        """Rooms for learners; pipelines begin when it is known whose data is asked for."""
+        s = self.settings
+        self._learner_num = s.learners or self.threads
+        if s.pipelines > self._learner_num:
+            raise ConfigError(
+                f"pipelines: expected at most {self._learner_num}, as many as this worker has "
+                f"learners (its threads; `learners` sets another number); got {s.pipelines}"
+            )
+        self._pool = ThreadPoolExecutor(self._learner_num, "snailps-learner")
+        self._base = Network(len(self._words), s.dim, 3)
+        self._sum = Network(len(self._words), s.dim, 3)
+        self._clients: dict[int, _Client] = {}
+        self._since: int | None = None  # round in which the moments began
+        self._word_keys = np.arange(len(self._words), dtype=np.uint64)
+        self._panel_keys = np.arange(self._base.panels, dtype=np.uint64)
+
+    @property
+    def _shares_moments(self) -> bool:
+        """Whether moments travel: between processes only."""
+        return self.workers > 1
+
+    @property
+    def _averages_moments(self) -> bool:
+        """Whether there is anybody to average them with; a single learner keeps its own."""
+        return self._shares_moments or self._learner_num > 1
+
+    def prepare(self, block: Block) -> list[Pending]:
+        """Asks for the round's weights."""
+        return [self.pull_async(name, keys) for name, keys in self._wanted()]
+
+    def _wanted(self) -> list[tuple[str, NDArray[np.uint64]]]:
+        layers = ("", *MOMENT_NAMES) if self._shares_moments else ("",)
+        keys = {EMBEDDING: self._word_keys, OUTPUT: self._panel_keys}
+        return [(_named(part, name), keys[part]) for name in layers for part in keys]
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """A round: every learner takes `bpe` batches, from the same weights."""
+        self._take_base([pull.wait() for pull in block.prepared])
+        client = self._client_of(block.index)
+        if self._since is None:
+            self._since = 0 if self._shares_moments else block.clock
+        steps = (block.clock - self._since) * self.settings.bpe
+        tasks = [
+            self._pool.submit(
+                learner.train,
+                self._base,
+                partial(client.feeds.take, i),
+                steps,
+                moments=self._averages_moments,
+            )
+            for i, learner in enumerate(client.learners)
+        ]
+        for task in tasks:
+            task.result()
+        self._push(client.learners)
+        windows = sum(learner.windows for learner in client.learners)
+        return {
+            "units": windows,
+            "examples": windows,
+            "loss": sum(learner.loss for learner in client.learners),
+            "lr": self.settings.lr,
+        }
+
+    def _client_of(self, index: int) -> _Client:
+        """The pipelines and learners of a client; several only after another worker was lost."""
+        if index not in self._clients:
+            learners = [Learner(len(self._words), self.settings) for _ in range(self._learner_num)]
+            feeds = Feeds(self.settings, self._words, self._learner_num, index, self.workers)
+            self._clients[index] = _Client(feeds, learners)
+        return self._clients[index]
+
+    def _take_base(self, rows: Sequence[NDArray[np.float32]]) -> None:
+        """What was pulled, as a network.  An only worker's moments are where it left them."""
+        base = self._base
+        base.put_embedding(0, rows[0])
+        base.put_output(0, rows[1])
+        for layer, at in enumerate(range(2, len(rows), 2), 1):
+            base.put_embedding(layer, rows[at][:, : self.settings.dim])
+            base.put_output(layer, rows[at + 1])
+            if layer == 1:
+                base.counts[:] = rows[at][:, self.settings.dim]
+
+    def _push(self, learners: Sequence[Learner]) -> None:
+        """Weighted sums of what the learners have become, as this client's contribution."""
+        total = self._sum
+        rows, panels = sum_into(
+            total,
+            3 if self._averages_moments else 1,
+            [one.network for one in learners],
+            [one.touched for one in learners],
+            [one.windows for one in learners],
+            self._pool,
+        )
+        own = np.flatnonzero(rows)  # words that nobody met stay as they are, and need not travel
+        keys, weights = self._word_keys[own], rows[own]
+        pushes = []
+        for layer, name in enumerate(("", *MOMENT_NAMES) if self._shares_moments else ("",)):
+            parts = [total.embedding[layer, own, : self.settings.dim], weights[:, None]]
+            if layer == 1:
+                parts.insert(1, total.counts[own, None])
+            values = np.concatenate(parts, axis=1)
+            pushes.append(self.push_async(_named(EMBEDDING, name), keys, values))
+            values = np.concatenate(
+                [total.output_rows(total.output[layer]), panels[:, None]], axis=1
+            )
+            pushes.append(self.push_async(_named(OUTPUT, name), self._panel_keys, values))
+        if self._averages_moments and not self._shares_moments:
+            self._keep_moments(own, weights, panels[0])
+        for push in pushes:
+            push.wait()
+
+    def _keep_moments(
+        self, own: NDArray[np.int64], weights: NDArray[np.float32], windows: np.float32
+    ) -> None:
+        """The mean of the moments, for the next round of this process."""
+        self._base.embedding[1:, own] = self._sum.embedding[1:, own] / weights[:, None]
+        self._base.counts[own] = self._sum.counts[own] / weights
+        np.divide(self._sum.output[1:], windows, out=self._base.output[1:])
+
+    def finish(self) -> None:
+        """Ends learners and pipelines."""
+        self._pool.shutdown()
+        for client in self._clients.values():
+            client.feeds.close()
+
+    # --- at the master ---------------------------------------------------------------------
+
+    @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """What cfg.json says where the user said nothing."""
+        assert isinstance(settings, FedAvgSettings)
+        return files.adopt(settings, explicit)
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses vocabularies and test windows that do not fit."""
+        assert isinstance(settings, FedAvgSettings)
+        judge.judge_of(settings)
+
+    @classmethod
+    def rounds(cls, settings: JobSettings) -> int:
+        """Most rounds."""
+        assert isinstance(settings, FedAvgSettings)
+        return settings.rounds
+
+    @classmethod
+    def fraction(cls, settings: JobSettings) -> float:
+        """Share of the clients in a round."""
+        assert isinstance(settings, FedAvgSettings)
+        return settings.fraction
+
+    @classmethod
+    def deadline(cls, settings: JobSettings) -> float:
+        """Seconds that a round may last."""
+        assert isinstance(settings, FedAvgSettings)
+        return settings.deadline
+
+    @classmethod
+    def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
+        """Loss on the test windows; weights and embedding are saved beside the next round."""
+        assert isinstance(results.settings, FedAvgSettings)
+        return judge.judge_of(results.settings).look(results, round_)
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Waits for the files of the last round."""
+        assert isinstance(results.settings, FedAvgSettings)
+        return {"files": judge.judge_of(results.settings).finish()}
+
+
+def _named(table: str, moment: str) -> str:
+    """The table that keeps weights, or one of their moments."""
+    return f"{table}.{moment}" if moment else table

@@ -1,0 +1,142 @@
+"""The arrays of a CBOW network, as the kernels want them and as rows of tables.
+
+    rows of "embedding" (a word's vector each) and "output" (a panel of words each)
+    <-> Network: weights and Adam's moments, padded to whole registers
+
+No training here, and no sockets: the model moves the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+
+Floats = NDArray[np.float32]
+
+
+class Network:
+    """A network's weights, or weights and moments.
+
+    Parameters
+    ----------
+    words, dim : int
+        Size of the vocabulary, length of a word's vector.
+    layers : int
+        1: weights only; 3: with Adam's first and second moments.
+
+    Attributes
+    ----------
+    embedding : numpy.ndarray
+        float32 (layers, words, width); columns behind `dim` are 0.
+    output : numpy.ndarray
+        float32 (layers, panels, width + 1, PANEL), as `kernels.train_cbow` has it.
+    counts : numpy.ndarray
+        float32 (words,): Adam's steps of each row of the embedding.
+    """
+
+    def __init__(self, words: int, dim: int, layers: int) -> None:
+        self.words, self.dim = words, dim
+        self.width = -(-dim // kernels.PAD) * kernels.PAD
+        self.panels = -(-words // kernels.PANEL)
+        self.embedding = _zeros(layers, words, self.width)
+        self.output = _zeros(layers, self.panels, self.width + 1, kernels.PANEL)
+        self.counts = _zeros(words)
+
+    @property
+    def output_dim(self) -> int:
+        """Values of a panel as a row of a table: of `dim` weights and a bias for each word."""
+        return (self.dim + 1) * kernels.PANEL
+
+    def put_embedding(self, layer: int, rows: Floats) -> None:
+        """Rows of all words, float32 (words, dim)."""
+        self.embedding[layer, :, : self.dim] = rows
+
+    def put_output(self, layer: int, rows: Floats) -> None:
+        """Rows of all panels, float32 (panels, output_dim)."""
+        shaped = rows.reshape(self.panels, self.dim + 1, kernels.PANEL)
+        self.output[layer, :, : self.dim] = shaped[:, :-1]
+        self.output[layer, :, self.width] = shaped[:, -1]
+
+    def output_rows(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The part of an output-shaped array (panels, width + 1, PANEL) that a table keeps."""
+        if self.width == self.dim:
+            return values.reshape(self.panels, -1)
+        kept = np.concatenate([values[:, : self.dim], values[:, self.width :]], axis=1)
+        return kept.reshape(self.panels, -1)
+
+    def scratch(self, window: int, batch: int) -> Floats:
+        """What `kernels.train_cbow` and `kernels.cbow_loss` work in."""
+        size = kernels.cbow_scratch_floats(self.words, self.width, window, batch)
+        return _zeros(size)
+
+
+def plain_output(rows: Floats, words: int, dim: int) -> tuple[Floats, Floats]:
+    """Rows of "output" as weights (words, dim) and biases (words,), for files."""
+    shaped = rows.reshape(-1, dim + 1, kernels.PANEL).transpose(0, 2, 1).reshape(-1, dim + 1)
+    return np.ascontiguousarray(shaped[:words, :dim]), np.ascontiguousarray(shaped[:words, dim])
+
+
+def sum_into(
+    to: Network,
+    layers: int,
+    parts: Sequence[Network],
+    touched: Sequence[Floats],
+    windows: Sequence[int],
+    pool: Executor,
+) -> tuple[Floats, Floats]:
+    """Weighted sums of networks, into `to`; returns the sums of the weights.
+
+    Parameters
+    ----------
+    to : Network
+        Its first `layers` of weights and moments are written, and its `counts`.
+    layers : int
+    parts : sequence of Network
+    touched : sequence of numpy.ndarray
+        float32 (words,) for each part: how often a word stood in a context that it trained on.
+        Rows of the embedding are weighted by that: who did not meet a word has no say in it.
+    windows : sequence of int
+        For each part: how many windows it trained on.  The output weights are weighted by that.
+    pool : Executor
+        Threads to do it in.
+
+    Returns
+    -------
+    rows, panels : numpy.ndarray
+        float32 (words,), (panels,): weights of the embedding's rows and of the panels.
+
+    Notes
+    -----
+    Each sum runs in the order of the parts, whatever the threads do.
+    """
+    of_panels = [np.full(to.panels, count, np.float32) for count in windows]
+
+    def add(out: Floats, arrays: Sequence[Floats], weights: Sequence[Floats]) -> None:
+        out[:] = 0
+        flat = out.reshape(len(out), -1)
+        for array, weight in zip(arrays, weights, strict=True):
+            kernels.add_weighted_rows(array.reshape(len(out), -1), weight, flat)
+
+    tasks = [pool.submit(add, to.counts, [part.counts for part in parts], touched)]
+    for layer in range(layers):
+        embeddings = [part.embedding[layer] for part in parts]
+        outputs = [part.output[layer] for part in parts]
+        tasks.append(pool.submit(add, to.embedding[layer], embeddings, touched))
+        tasks.append(pool.submit(add, to.output[layer], outputs, of_panels))
+    for task in tasks:
+        task.result()
+    rows: Floats = np.asarray(np.sum(touched, axis=0, dtype=np.float32))
+    return rows, np.full(to.panels, np.float32(sum(windows)), np.float32)
+
+
+def _zeros(*shape: int) -> Floats:
+    """Zeros that begin on a boundary of 64 bytes."""
+    size = int(np.prod(shape))
+    rows = kernels.padded(max(1, -(-size // kernels.PAD)), kernels.PAD)
+    return rows.reshape(-1)[:size].reshape(shape)

@@ -1,0 +1,94 @@
+"""Plots of runs: loss on the test windows against windows per learner, and against seconds.
+
+    OUTPUT.history.jsonl of each run -> one picture, two plots side by side
+
+matplotlib is imported here only, and only when a plot is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from snailps.errors import ConfigError, DataError
+
+_AXES = (("windows_per_learner", "windows per learner"), ("seconds", "seconds"))
+
+
+def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """What a run's history says of the run, and of its rounds.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or is no history.
+    """
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a history of rounds: {error}") from None
+    keys = {"round", "loss", *(key for key, _ in _AXES)}
+    good = all(
+        isinstance(line, dict)
+        and all(isinstance(line.get(k), int | float) and math.isfinite(line[k]) for k in keys)
+        for line in lines[1:]
+    )
+    if len(lines) < 2 or not isinstance(lines[0], dict) or not good:
+        raise DataError(
+            f"{path}: expected a line about the run and lines of rounds with {sorted(keys)}; "
+            "`snailps train fedavg` writes OUTPUT.history.jsonl"
+        )
+    return lines[0], lines[1:]
+
+
+def label_of(run: dict[str, Any], path: Path) -> str:
+    """A run's name in the legend."""
+    clients = int(run.get("workers", 1) or 1) * int(run.get("learners", 1) or 1)
+    pipelines = int(run.get("workers", 1) or 1) * int(run.get("pipelines", 1) or 0)
+    return (
+        f"{run.get('data_name', path.stem)}: {clients} learner{'s' * (clients != 1)}, "
+        f"{pipelines or clients} pipeline{'s' * ((pipelines or clients) != 1)}"
+    )
+
+
+def plot_histories(paths: Sequence[Path], picture: Path) -> None:
+    """Draws the histories of runs into a picture.
+
+    Raises
+    ------
+    ConfigError
+        matplotlib is not installed, or does not know the picture's type.
+    DataError
+        A history cannot be read.
+    """
+    runs = [(path, *read_history(path)) for path in paths]
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError(
+            "a plot needs matplotlib, which is not installed: pip install 'snailps[plot]'"
+        ) from None
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (key, name) in zip(figure.subplots(1, 2, sharey=True), _AXES, strict=True):
+        for path, run, rounds in runs:
+            axes.plot(
+                [line[key] for line in rounds],
+                [line["loss"] for line in rounds],
+                label=label_of(run, path),
+            )
+        targets = {run["target"] for _, run, _ in runs if run.get("target")}
+        for target in sorted(targets):
+            axes.axhline(target, color="grey", linewidth=0.8, linestyle="--")
+        axes.set_xlabel(name)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("loss on the test windows")
+    figure.axes[0].legend()
+    try:
+        figure.savefig(picture, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--into: {picture}: cannot write the picture: {error}") from None

@@ -1,0 +1,124 @@
+"""Makes the files of a job in rounds from a text: vocabulary, test windows, cfg.json.
+
+    text, stop words -> words by frequency -> vocab.txt
+    text as numbers -> windows at random -> test.txt
+
+The test windows are windows of the text itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snailps.data._text import WordCounter
+from snailps.data.blocks import expand
+from snailps.data.scratch import Scratch
+from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
+from snailps.errors import DataError
+from snailps.models.fedavg.settings import CFG, TEST, VOCAB
+from snailps.vectors.atomic import atomic_file
+
+
+def prepare(
+    inputs: Sequence[str],
+    folder: Path,
+    *,
+    stop_words: Path | None = None,
+    max_vocab: int = 0,
+    test_windows: int = 1000,
+    window: int = 5,
+    seed: int = 1,
+    cfg: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Writes vocab.txt, test.txt and cfg.json into a folder.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        Files, folders and globs.
+    folder : Path
+        Made if need be.
+    stop_words : Path, optional
+        Words that are left out, in any layout.
+    max_vocab : int
+        Most frequent words that are kept, stop words counted.  0: all.
+    test_windows : int
+        Windows of test.txt, drawn at random without repetition.
+    window : int
+        Words in a window, odd.
+    seed : int
+        Of the draw.
+    cfg : dict, optional
+        What cfg.json says.  None: it is not written.
+
+    Returns
+    -------
+    dict
+        ``words``, ``tokens`` (of the text that are in the vocabulary), ``windows``, ``entropy`` (of
+        their frequencies, natural logarithm: the loss of a model that knows nothing else).
+
+    Raises
+    ------
+    DataError
+        No text, no words left, or fewer windows than are wanted.
+    """
+    left_out = set(letters_only(_read(stop_words)).split()) if stop_words else set()
+    counter = WordCounter()
+    for piece in _pieces(inputs):
+        counter.count(piece + b" ")
+    counts = counter.counts()
+    order = counter.words().order(counts)
+    if max_vocab:
+        order = order[:max_vocab]
+    listed = list(zip(counter.words().take(order), counts[order].tolist(), strict=True))
+    kept = [(word, count) for word, count in listed if word not in left_out]
+    if not kept:
+        raise DataError("the text has no words besides stop words")
+    words = [word for word, _ in kept]
+    ids = np.concatenate(list(Filter(words)(_pieces(inputs))))
+    windows = len(ids) - window + 1
+    if windows < test_windows:
+        raise DataError(
+            f"the text has {max(0, windows)} windows of {window} known words, {test_windows} are "
+            "wanted: a longer text, or fewer"
+        )
+    rng = np.random.Generator(np.random.PCG64(seed))
+    starts = rng.choice(windows, test_windows, replace=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_file(folder / VOCAB) as file:
+        file.write(b"\n".join(words) + b"\n")
+    with atomic_file(folder / TEST) as file:
+        for start in starts:
+            file.write(b" ".join(words[i] for i in ids[start : start + window]) + b"\n")
+    if cfg is not None:
+        with atomic_file(folder / CFG) as file:
+            file.write(json.dumps(cfg, indent=2).encode() + b"\n")
+    shares = np.array([count for _, count in kept]) / sum(count for _, count in kept)
+    return {
+        "words": len(words),
+        "tokens": len(ids),
+        "windows": windows,
+        "entropy": float(-(shares * np.log(shares)).sum()),
+    }
+
+
+def _pieces(inputs: Sequence[str]) -> Iterator[bytes]:
+    """The text as the tokenizer makes it, once."""
+    with_scratch = Scratch("", 0)
+    try:
+        sources = expand(inputs, with_scratch)
+        yield from Tokenizer()(Reader(share_of_input(sources, 0, 1), passes=1)(iter(())))
+    finally:
+        with_scratch.close()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None

@@ -1,0 +1,309 @@
+"""The settings of federated averaging, and the files that go with them.
+
+    folder -> vocab.txt, test.txt, cfg.json -> words, test windows, settings
+
+Declarations, checks of values against each other, and readers of these three files; no tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.config import JobSettings, setting
+from snailps.data._text import Lexicon
+from snailps.data.windows import letters_only
+from snailps.errors import ConfigError, DataError
+
+VOCAB, TEST, CFG = "vocab.txt", "test.txt", "cfg.json"
+STAGES = ("tokenizer", "filter", "batcher")
+CFG_KEYS: dict[str, type] = {"data_name": str, "bpe": int, "bs": int, "target": float}
+DIM_MAX = 496
+"""A panel of output weights is a row of a table: 128 words x (dim + 1) values, at most 65,535."""
+
+
+@dataclass(frozen=True, slots=True)
+class FedAvgSettings(JobSettings):
+    """Settings of federated averaging; the names in a cfg.json are those of its ancestor."""
+
+    data_dir: str = setting(
+        "",
+        help="Folder with `vocab.txt`, `test.txt` and, if there, `cfg.json`; `snailps fedavg "
+        "prepare` makes it. On every machine.",
+        when="Always.",
+        unit="path",
+    )
+    data_name: str = setting(
+        "data",
+        help="Name of the data, for messages and plots.",
+        when="Several are compared.",
+    )
+    learners: int = setting(
+        0,
+        help="Learners in each worker, a thread each. 0: as many as the worker has `threads`.",
+        when="More clients than cores are to be tried.",
+        low=0,
+        high=4096,
+    )
+    pipelines: int = setting(
+        1,
+        help="Input pipelines in each worker: learner i has pipeline i modulo their number. 0: one "
+        "for each learner. Each of all workers' pipelines reads a part of the input of its own.",
+        when="Clients are to have data of their own.",
+        low=0,
+        high=4096,
+    )
+    bpe: int = setting(
+        16,
+        help="Batches that a learner trains on in a round, between two means.",
+        when="Fewer for less data, more for less traffic.",
+        unit="batches",
+        low=1,
+        high=1 << 20,
+    )
+    bs: int = setting(
+        64,
+        help="Windows in a batch.",
+        when="Larger is faster a window, but takes more windows.",
+        unit="windows",
+        low=1,
+        high=1 << 16,
+    )
+    rounds: int = setting(
+        1000,
+        help="Most rounds of the training.",
+        when="Always, with or without a `target`.",
+        low=1,
+        high=1 << 30,
+    )
+    target: float = setting(
+        0.0,
+        help="Loss on the test windows that ends the training. 0: none, all rounds are trained.",
+        when="You know the loss that is good enough.",
+        low=0.0,
+    )
+    dim: int = setting(
+        32,
+        help="Length of a word's vector; a multiple of 16 wastes nothing.",
+        when="Longer for much text.",
+        low=1,
+        high=DIM_MAX,
+    )
+    window: int = setting(
+        5,
+        help="Words in a context window; the middle one is predicted from the others. Odd.",
+        when="`test.txt` has longer lines.",
+        unit="words",
+        low=3,
+        high=255,
+    )
+    lr: float = setting(
+        0.05,
+        help="Adam's step size at each learner.",
+        when="More learners bear, and want, a larger one.",
+        low=1e-8,
+        high=10.0,
+    )
+    beta1: float = setting(
+        0.9, help="Adam's decay of the mean gradient.", when="Rarely.", low=0.0, high=0.99999
+    )
+    beta2: float = setting(
+        0.999, help="Adam's decay of the mean square.", when="Rarely.", low=0.0, high=0.999999
+    )
+    eps: float = setting(
+        1e-8,
+        help="What Adam adds to the root that it divides by.",
+        when="Rarely.",
+        low=1e-12,
+        high=1.0,
+    )
+    shuffle: int = setting(
+        65_536,
+        help="Windows that a pipeline gathers and mixes before it cuts them into batches. 0: they "
+        "stay in the text's order.",
+        when="Neighbouring windows are nearly alike: mix as many as memory allows.",
+        unit="windows",
+        low=0,
+        high=1 << 26,
+    )
+    stages: tuple[str, ...] = setting(
+        STAGES,
+        help="Stages of a pipeline, in order: `tokenizer`, `filter`, `batcher`, and your own as "
+        "`package.module:name` (docs/fedavg.md).",
+        when="The text needs a step of its own.",
+        unit="names",
+    )
+    stage_kind: Literal["threads", "processes"] = setting(
+        "threads",
+        help="What the stages of a pipeline run in.",
+        when="A stage of your own computes much in Python: `processes`.",
+    )
+    queue_bound: int = setting(
+        8,
+        help="Items that may wait in front of a stage or a learner.",
+        when="Rarely.",
+        low=1,
+        high=1 << 16,
+    )
+    fraction: float = setting(
+        1.0,
+        help="Share of the workers that take part in a round, drawn anew each time.",
+        when="There are many clients, and a few are enough for a step.",
+        low=1e-6,
+        high=1.0,
+    )
+    deadline: float = setting(
+        0.0,
+        help="Time after which a round ends without the workers that are still at it. 0: none.",
+        when="One slow client must not hold up all others.",
+        unit="s",
+        low=0.0,
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse windows without a middle, pipelines without learners, and two targets."""
+        JobSettings.validate(self, where)
+        if self.window % 2 == 0:
+            raise ConfigError(
+                f"{where('window')}: window: expected an odd number, so that one word is the "
+                f"middle; got {self.window}"
+            )
+        if self.learners and self.pipelines > self.learners:
+            raise ConfigError(
+                f"{where('pipelines')}: pipelines: expected at most learners ({self.learners}, "
+                f"from {where('learners')}), each pipeline needs one; got {self.pipelines}"
+            )
+        if "batcher" not in self.stages[-1:]:
+            raise ConfigError(
+                f"{where('stages')}: stages: expected the last one to be 'batcher', got "
+                f"{', '.join(self.stages) or 'none'}"
+            )
+        for name in self.stages:
+            if name not in STAGES and ":" not in name:
+                raise ConfigError(
+                    f"{where('stages')}: stages: expected {', '.join(STAGES)} or "
+                    f"package.module:name, got {name!r}"
+                )
+        if self.target and self.target_loss and self.target != self.target_loss:
+            raise ConfigError(
+                f"{where('target')}: target: {self.target} is not target_loss "
+                f"({self.target_loss}, from {where('target_loss')}): leave one of them out"
+            )
+
+
+def adopt(settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> FedAvgSettings:
+    """The settings with what cfg.json says where the user said nothing.
+
+    Raises
+    ------
+    ConfigError
+        The file is no such file.
+    """
+    changed = {
+        key: value
+        for key, value in read_cfg(Path(settings.data_dir) / CFG).items()
+        if explicit(key) is None
+    }
+    settings = dataclasses.replace(settings, **changed)
+    if settings.target and not settings.target_loss:
+        settings = dataclasses.replace(settings, target_loss=settings.target)
+    return settings
+
+
+def read_cfg(path: Path) -> dict[str, Any]:
+    """What a cfg.json says: any of data_name, bpe, bs and target; nothing if there is none.
+
+    Raises
+    ------
+    ConfigError
+        It is no JSON object, or has other keys or values.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict) or not set(found) <= set(CFG_KEYS):
+        raise ConfigError(
+            f"{path}: expected an object with any of {', '.join(CFG_KEYS)}, got {found!r:.200}"
+        )
+    for key, value in found.items():
+        wanted = CFG_KEYS[key]
+        fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
+        if not fits or isinstance(value, bool) or (wanted is not str and not 0 < value < 1e9):
+            kind = "a whole number" if wanted is int else "a number"
+            raise ConfigError(
+                f"{path}: {key}: expected "
+                f"{'a text' if wanted is str else f'{kind} above 0'}, got {value!r}"
+            )
+    return found
+
+
+def read_vocab(folder: str) -> list[bytes]:
+    """The words of vocab.txt, in order: their places are their numbers.
+
+    Raises
+    ------
+    DataError
+        Missing, empty, a word twice, or one that no tokenizer makes.
+    """
+    path = Path(folder) / VOCAB
+    words = _read(path).split()
+    if not words:
+        raise DataError(f"{path}: expected words, got none")
+    if len(set(words)) < len(words):
+        seen: set[bytes] = set()
+        twice = next(word for word in words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
+        raise DataError(f"{path}: {twice.decode(errors='replace')!r} is there twice; remove one")
+    for word in words:
+        if letters_only(word) != word or b" " in word:
+            raise DataError(
+                f"{path}: {word.decode(errors='replace')!r}: expected lower-case ASCII letters "
+                "only, as the tokenizer makes words"
+            )
+    return words
+
+
+def read_test(folder: str, words: list[bytes], window: int) -> NDArray[np.int32]:
+    """The windows of test.txt as numbers, int32 (lines, window).
+
+    Raises
+    ------
+    DataError
+        Missing, empty, a line of another length, or a word that vocab.txt lacks.
+    """
+    path = Path(folder) / TEST
+    lines = _read(path).splitlines()
+    rows = [line.split() for line in lines if line.strip()]
+    if not rows:
+        raise DataError(f"{path}: expected windows of {window} words, one a line; got none")
+    for number, row in enumerate(rows, 1):
+        if len(row) != window:
+            raise DataError(
+                f"{path}: window {number}: expected {window} words (the setting `window`), got "
+                f"{len(row)}"
+            )
+    flat = [word for row in rows for word in row]
+    ids = Lexicon(words).indices(flat)
+    unknown = np.flatnonzero(ids < 0)
+    if len(unknown):
+        word = flat[int(unknown[0])].decode(errors="replace")
+        raise DataError(f"{path}: {word!r} is not in {VOCAB}: test words have to be")
+    return np.ascontiguousarray(ids.astype(np.int32).reshape(-1, window))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; `snailps fedavg prepare` makes it"
+        ) from None

@@ -1,0 +1,107 @@
+"""Files of multilayer perceptrons.
+
+    arrays, settings -> write_npz -> file            read_npz -> SavedNet -> scores of examples
+
+An ``.npz`` has the arrays of the net by the names of their tensors, ``global_step``, and ``about``
+(UTF-8 JSON: the settings).  `numpy.load` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.config import RawConfig, to_mapping
+from snailps.errors import ModelFileError, SnailError
+from snailps.models.layers import BIASES, Floats
+from snailps.models.mlp.settings import FIRST, MlpSettings
+from snailps.models.npz import write_arrays
+
+VERSION = 1
+_UNREADABLE = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, SnailError)
+_KEPT = ("worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedNet:
+    """A net as read from a file.
+
+    Attributes
+    ----------
+    settings : MlpSettings
+    arrays : dict of numpy.ndarray
+        float32, by name of tensor.
+    """
+
+    settings: MlpSettings
+    arrays: Mapping[str, Floats]
+
+    def scores(self, examples: Floats) -> Floats:
+        """Scores of examples, float32 (n, classes), before the softmax.
+
+        Parameters
+        ----------
+        examples : numpy.ndarray
+            float32 (n, inputs), scaled as in training: bytes become 0 to 1.
+        """
+        return scores(self.settings, self.arrays, examples)
+
+
+def scores(settings: MlpSettings, arrays: Mapping[str, Floats], examples: Floats) -> Floats:
+    """Scores of examples, float32 (n, classes), before the softmax."""
+    layers = settings.layers
+    return layers.scores(examples @ arrays[FIRST], [arrays[name] for name in layers.names])
+
+
+def write_npz(
+    path: str, settings: MlpSettings, arrays: Mapping[str, Floats], global_step: int
+) -> str:
+    """Writes a net; returns the path.
+
+    Raises
+    ------
+    ModelFileError
+        As `write_arrays`.
+    """
+    kept = {key: value for key, value in to_mapping(settings).items() if key in _KEPT}
+    about = json.dumps({"snailps": VERSION, "settings": kept}).encode()
+    return write_arrays(
+        path,
+        {
+            "about": np.frombuffer(about, np.uint8),
+            "global_step": np.array([global_step], np.int64),
+            **arrays,
+        },
+    )
+
+
+def read_npz(path: str | Path) -> SavedNet:
+    """The net of a file.
+
+    Raises
+    ------
+    ModelFileError
+        It cannot be read or is no such net.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
+        about = json.loads(arrays.pop("about").tobytes())
+        if about["snailps"] != VERSION:
+            raise ValueError(f"version {about['snailps']}, this program reads {VERSION}")
+        del arrays["global_step"]
+        settings = RawConfig.from_mapping(about["settings"], str(path)).build(MlpSettings)
+        expected = {tensor.name: tensor.shape for tensor in settings.tensors}
+        found = {name: array.shape for name, array in arrays.items()}
+        if found != expected or BIASES not in found:
+            raise ValueError(f"expected arrays {expected}, got {found}")
+    except _UNREADABLE as error:
+        raise ModelFileError(f"{path}: cannot be read as a net: {error!r:.200}") from None
+    return SavedNet(settings, arrays)

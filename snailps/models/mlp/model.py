@@ -1,0 +1,259 @@
+"""A multilayer perceptron on dense examples: images, or whatever idx files hold.
+
+    lease -> numbers of examples (`data/order.py`) -> x, labels           (next block, meanwhile)
+    PULL of all layers -> x @ W -> activation -> ... -> softmax -> loss, gradients -> PUSH
+
+The optimiser of all layers runs at the servers.  With ``bsp`` a block is one micro-batch, and its
+gradient that of the mean loss of the whole batch, as far as it comes from these examples: the
+shards add the parts up and take one step.  Else a block is a few batches, and each is a step of its
+worker's own.  Examples stay in their files, which every worker opens: they are trained on in an
+order that only seed and epoch decide, not that of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.config import JobSettings
+from snailps.data.blocks import Source
+from snailps.data.idx import Header, Labelled, read_header
+from snailps.data.order import order
+from snailps.data.scratch import Scratch
+from snailps.errors import ConfigError, DataError
+from snailps.models.layers import Floats
+from snailps.models.mlp import files
+from snailps.models.mlp.settings import FIRST, METHODS, STEP, MlpSettings, adopted, pairs_of
+from snailps.models.parameters import Parameters, Pull, Vector, pulled
+from snailps.models.sparse import metrics
+from snailps.roles.tables import Tensor
+from snailps.roles.worker import Block, Results, Worker
+
+BATCHES_MAX = 16
+"""Batches of a block, where blocks need not be single ones: each lease costs a question."""
+JUDGED = 2000
+"""Test examples that are looked at together."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """A block made ready: its examples, and with a clock the pull of its parameters."""
+
+    x: Floats
+    labels: NDArray[np.int64]
+    pull: Pull | None
+
+
+class Mlp(Worker):
+    """A multilayer perceptron; see the module's docstring."""
+
+    Settings = MlpSettings
+    settings: MlpSettings
+
+    # --- at the master -----------------------------------------------------------------------
+
+    @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """The settings with the widths that the files say."""
+        assert isinstance(settings, MlpSettings)
+        return adopted(settings)
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses optimisers that do not run at the servers."""
+        assert isinstance(settings, MlpSettings)
+        if settings.method not in METHODS:
+            raise ConfigError(
+                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose servers step "
+                "by gradients of dense layers: expected auto or one of " + ", ".join(METHODS)
+            )
+
+    @classmethod
+    def pieces(
+        cls, settings: JobSettings, sources: Sequence[Source], workers: int
+    ) -> Sequence[tuple[str, int, int]]:
+        """Whole examples: with ``bsp`` a micro-batch, else up to `BATCHES_MAX` batches a block,
+        if all workers together then hold no more than a twentieth of an epoch.
+        """
+        assert isinstance(settings, MlpSettings)
+        headers = [read_header(source.path) for source in sources]
+        size = settings.part_size
+        if settings.consistency != "bsp":
+            batches = sum(header.shape[0] for header in headers) // size
+            size *= max(1, min(BATCHES_MAX, batches // (20 * workers)))
+        return [
+            (source.path, *_bytes_of(header, first, count))
+            for source, header in zip(sources, headers, strict=True)
+            for first, count in _parts(header.shape[0], size)
+        ]
+
+    @classmethod
+    def inspector(
+        cls, settings: JobSettings
+    ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
+        """Loss and accuracy on the test files."""
+        assert isinstance(settings, MlpSettings)
+        return _look if settings.test else None
+
+    @classmethod
+    def judge(cls, results: Results) -> Mapping[str, Any]:
+        """Figures of the finished model on the test files, as `test`; its `global_step`."""
+        assert isinstance(results.settings, MlpSettings)
+        figures: dict[str, Any] = {"global_step": _global_step(results)}
+        if results.settings.test:
+            figures["test"] = _judged(results)
+        return figures
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes OUTPUT.npz: the arrays of all layers."""
+        s = results.settings
+        assert isinstance(s, MlpSettings)
+        arrays = pulled(results, s.tensors)
+        return {"files": [files.write_npz(f"{s.output}.npz", s, arrays, _global_step(results))]}
+
+    # --- at a worker -------------------------------------------------------------------------
+
+    def tables(self) -> Sequence[Tensor]:
+        """The layers, and the count of steps."""
+        return [*self.settings.tensors, STEP]
+
+    def setup(self) -> None:
+        """Opens the examples."""
+        s = self.settings
+        self._layers = s.layers
+        self._net = Parameters(self, s.tensors)
+        self._steps = Parameters(self, [STEP])
+        self._scratch = Scratch(s.scratch_dir, s.scratch_bytes)
+        pairs = pairs_of(s.input, s.labels, self._scratch)
+        self._examples = Labelled(pairs, self._scratch)
+        counts = [header.shape[0] for header in self._examples.headers]
+        firsts = np.cumsum([0, *counts]).tolist()
+        self._places = {
+            images: (header, first)
+            for (images, _), header, first in zip(
+                pairs, self._examples.headers, firsts, strict=False
+            )
+        }
+        self._part_counts = [count for n in counts for _, count in _parts(n, s.part_size)]
+        self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
+
+    def prepare(self, block: Block) -> Ready:
+        """Reads the block's examples; with a clock, starts to pull the parameters of it."""
+        pull = self._net.pull(block.clock) if block.clock >= 0 else None
+        numbers = self._numbers(block)
+        return Ready(self._examples.rows(numbers), self._examples.labels[numbers], pull)
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """A step, or with a clock a part of one, for each of the block's batches."""
+        ready: Ready = block.prepared
+        size, loss = self.settings.part_size, 0.0
+        for first in range(0, len(ready.labels), size):
+            labels = ready.labels[first : first + size]
+            weights = self._net.use(ready.pull or self._net.pull())
+            gradients = self._net.blank()
+            loss += self._gradients(
+                ready.x[first : first + size], labels, weights, gradients,
+                self._batch_of(block) or len(labels),
+            )  # fmt: skip
+            self._net.push(gradients)
+            if block.slot == 0:
+                step = self._steps.blank()
+                step.flat[:] = 1
+                self._steps.push(step)
+        examples = float(len(ready.labels))
+        return {"units": examples, "examples": examples, "loss": loss, "lr": self.settings.lr}
+
+    def finish(self) -> None:
+        """Waits for the last pushes."""
+        self._net.settle()
+        self._steps.settle()
+        self._scratch.close()
+
+    def _gradients(
+        self,
+        x: Floats,
+        labels: NDArray[np.int64],
+        weights: Vector,
+        gradients: Vector,
+        out_of: int,
+    ) -> float:
+        """Fills in the gradients of a batch, or of a part of one; returns its sum of losses."""
+        names = self._layers.names
+        loss, _, dz, found = self._layers.step(
+            x @ weights[FIRST],
+            [weights[name] for name in names],
+            labels.astype(np.float32),
+            np.zeros(0, np.float32),
+            out_of,
+        )
+        np.matmul(x.T, dz, out=gradients[FIRST])
+        for name, gradient in zip(names, found, strict=True):
+            gradients[name][...] = gradient
+        return loss
+
+    def _numbers(self, block: Block) -> NDArray[np.int64]:
+        """Which examples a block means: a stretch of its epoch's order, as long as in the file."""
+        try:
+            header, before = self._places[block.path]
+        except KeyError:
+            raise DataError(
+                f"expected this worker's input to have {block.path}, as the master's has: name the "
+                "input by absolute paths, the same on all machines"
+            ) from None
+        epoch, examples = self._order
+        if epoch != block.epoch:
+            examples = order(len(self._examples), self.settings.seed, block.epoch)
+            self._order = block.epoch, examples
+        item = header.width * header.dtype.itemsize
+        first = before + (block.start - header.bytes) // item
+        return examples[first : first + (block.stop - block.start) // item]
+
+    def _batch_of(self, block: Block) -> int:
+        """Examples of all micro-batches of a block's clock; 0 without one."""
+        if block.clock < 0:
+            return 0
+        first, counts = block.number - block.slot, self._part_counts
+        return sum(counts[(first + slot) % len(counts)] for slot in range(block.slots))
+
+
+def _parts(examples: int, size: int) -> list[tuple[int, int]]:
+    """First example and number of examples of each part of a file; the last may be short."""
+    return [(first, min(size, examples - first)) for first in range(0, examples, size)]
+
+
+def _bytes_of(header: Header, first: int, count: int) -> tuple[int, int]:
+    """Where examples begin and end in their file."""
+    item = header.width * header.dtype.itemsize
+    return header.bytes + item * first, header.bytes + item * (first + count)
+
+
+def _global_step(results: Results) -> int:
+    return int(results.pull(STEP.name, STEP.keys())[0, 0])
+
+
+def _look(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
+    figures = _judged(results)
+    shown = [(name, round(figures[name], 4)) for name in ("accuracy", "log_loss")]
+    return {"test": [*shown, ("step", float(_global_step(results)))]}
+
+
+def _judged(results: Results) -> dict[str, Any]:
+    """Loss and accuracy on the test files."""
+    s = results.settings
+    assert isinstance(s, MlpSettings)
+    arrays, judge = pulled(results, s.tensors), metrics.judge_of("multinomial")
+    scratch = Scratch(s.scratch_dir, s.scratch_bytes)
+    try:
+        test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
+        for first in range(0, len(test), JUDGED):
+            numbers = np.arange(first, min(len(test), first + JUDGED))
+            found = files.scores(s, arrays, test.rows(numbers))
+            judge.add(test.labels[numbers].astype(np.float32), found)
+    finally:
+        scratch.close()
+    return judge.figures()

@@ -1,0 +1,205 @@
+"""Settings of multilayer perceptrons, and what follows from them and from the input.
+
+    settings, idx files -> adopted -> settings with widths -> Layers, tensors, pairs of files
+
+Declarations and checks; a few bytes of the files are read, at the master, before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from snailps.config import JobSettings, setting
+from snailps.data.blocks import expand
+from snailps.data.idx import check_pair, classes_of, labels_of
+from snailps.data.scratch import Scratch
+from snailps.errors import ConfigError, DataError
+from snailps.models.layers import Layers
+from snailps.roles.tables import DIM_MAX, Tensor
+
+METHODS = ("adagrad", "adam", "momentum", "sgd")
+FIRST = "dense0"
+"""Weights of the first layer; the others' names are those of `Layers`."""
+STEP = Tensor("global_step", (1,))
+"""Steps that the parameters have taken: exact up to 2^24."""
+_SEED_FIRST = 1 << 32
+"""Seeds are below: so the first layer's weights are no other's."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlpSettings(JobSettings):
+    """Settings of multilayer perceptrons."""
+
+    labels: tuple[str, ...] = setting(
+        (),
+        help="Labels of the input, one idx file for each of its files. Empty: beside them, by "
+        "MNIST's names (`images-idx3` becomes `labels-idx1`).",
+        when="The files have other names.",
+        unit="paths",
+    )
+    test: tuple[str, ...] = setting(
+        (),
+        help="Hold-out idx files: the model is judged by them now and then and at the end. "
+        "Empty: it is not.",
+        when="To know how good the model is on examples that it was not trained on.",
+        unit="paths",
+    )
+    test_labels: tuple[str, ...] = setting(
+        (),
+        help="Labels of `test`, as `labels` are of the input.",
+        when="The files have other names.",
+        unit="paths",
+    )
+    hidden: tuple[str, ...] = setting(
+        ("100",),
+        help="Widths of the hidden layers.",
+        when="More or wider layers for harder data; on MNIST 1024 gives half a point more.",
+        unit="widths",
+    )
+    activation: Literal["relu", "sigmoid"] = setting(
+        "relu", help="Of the hidden layers.", when="Tried one after the other."
+    )
+    batch_size: int = setting(
+        256,
+        help="Examples a step. With `consistency: bsp` all workers' together, in `micro_batches` "
+        "parts; else each worker's own.",
+        when="Larger: fewer steps, less traffic an example; make `lr` larger with it.",
+        unit="examples",
+        low=1,
+        high=1 << 20,
+    )
+    lr: float = setting(
+        0.002,
+        help="Step size.",
+        when="With momentum about 0.05, with sgd and adagrad about 0.2 and 0.02.",
+        low=1e-6,
+        high=100.0,
+    )
+    momentum: float = setting(
+        0.9,
+        help="With `optimizer: momentum`: what is left of the speed at each step.",
+        when="Several asynchronous workers: less, as their delays act like more of it.",
+        low=0.0,
+        high=0.999,
+    )
+    inputs: int = setting(
+        0,
+        help="Values of an example. 0: as the input's first file says.",
+        when="Never; the master fills it in for the workers.",
+        unit="values",
+        low=0,
+        high=1 << 24,
+    )
+    classes: int = setting(
+        0,
+        help="How many classes there are. 0: one more than the largest label of the input.",
+        when="The input lacks some of them.",
+        unit="classes",
+        low=0,
+        high=DIM_MAX,
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse widths that are none, and micro-batches without examples."""
+        JobSettings.validate(self, where)
+        if not self.hidden or not all(
+            width.isdecimal() and 1 <= int(width) <= DIM_MAX for width in self.hidden
+        ):
+            raise ConfigError(
+                f"{where('hidden')}: hidden: expected widths from 1 to {DIM_MAX}, got "
+                f"{', '.join(self.hidden) or 'nothing'}"
+            )
+        if self.consistency == "bsp" and self.batch_size < self.micro_batches:
+            raise ConfigError(
+                f"{where('batch_size')}: batch_size: expected at least an example for each of "
+                f"{self.micro_batches} micro_batches, got {self.batch_size}"
+            )
+
+    @property
+    def method(self) -> str:
+        """Access method of all layers."""
+        return "adam" if self.optimizer == "auto" else self.optimizer
+
+    @property
+    def layers(self) -> Layers:
+        """The layers behind the first one."""
+        return Layers((*map(int, self.hidden), self.classes), self.activation, "multinomial")
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The parameters: weights of the first layer, then those of `layers`."""
+        options: dict[str, Any] = {
+            "access": self.method, "lr": self.lr, "seed": self.seed, "wire": self.wire,
+        }  # fmt: skip
+        if self.method == "momentum":
+            options["beta1"] = self.momentum
+        width = int(self.hidden[0])
+        first = {**options, "seed": self.seed + _SEED_FIRST}
+        scale = (6 / (self.inputs + width)) ** 0.5
+        return [
+            Tensor(FIRST, (self.inputs, width), init="uniform", scale=scale, **first),
+            *self.layers.tensors(**options),
+        ]
+
+    @property
+    def part_size(self) -> int:
+        """Examples that one worker computes at a time."""
+        if self.consistency == "bsp":
+            return -(-self.batch_size // self.micro_batches)
+        return self.batch_size
+
+
+def pairs_of(
+    inputs: Sequence[str], labels: Sequence[str], scratch: Scratch, name: str = "labels"
+) -> list[tuple[str, str]]:
+    """Files of examples, each with the file of its labels.
+
+    Raises
+    ------
+    DataError
+        A file is missing, or the two lists are of different length.
+    """
+    images = [source.path for source in expand(inputs, scratch)]
+    if not labels:
+        return [(path, labels_of(path)) for path in images]
+    others = [source.path for source in expand(labels, scratch)]
+    if len(others) != len(images):
+        raise DataError(
+            f"{name}: expected {len(images)} files, one for each file of examples, "
+            f"got {len(others)}"
+        )
+    return list(zip(images, others, strict=True))
+
+
+def adopted(settings: MlpSettings) -> MlpSettings:
+    """The settings with the widths that the files say.
+
+    Raises
+    ------
+    DataError
+        A file is missing or no idx file, or the test files do not fit the input.
+    """
+    if not settings.input:
+        return settings
+    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+    try:
+        pairs = pairs_of(settings.input, settings.labels, scratch)
+        width = settings.inputs or check_pair(*pairs[0]).width
+        largest = max(int(classes_of(labels, scratch).max()) for _, labels in pairs)
+        classes = settings.classes or max(2, largest + 1)
+        if largest >= classes:
+            raise DataError(f"classes: expected labels below {classes}, got {largest}")
+        tests = []
+        if settings.test:
+            tests = pairs_of(settings.test, settings.test_labels, scratch, "test_labels")
+        for images, labels in [*pairs, *tests]:
+            if (found := check_pair(images, labels).width) != width:
+                raise DataError(
+                    f"{images}: expected examples of {width} values, as in {pairs[0][0]}, "
+                    f"got {found}"
+                )
+    finally:
+        scratch.close()
+    return replace(settings, inputs=width, classes=classes)

@@ -1,0 +1,165 @@
+"""Rows of sparse examples that a job's only worker keeps: nobody else changes them.
+
+    keys of a block -> `ask`: a place for each, for good; those never met before -> PULL
+    places -> `ready`: rows to train on, where they lie -> `changes` of several blocks -> PUSH
+
+A row is pulled when it is met and pushed every `BLOCKS` blocks, so that frequent rows travel once
+and not with every block, and what is trained on lacks nothing.  Memory is bounded: where there is
+no room for a block's new rows, `ask` says so, and the worker goes on without.  No optimiser, no
+text.
+
+What holds
+----------
+* `ask` for a later block may run while a block trains, in another thread: it writes places of new
+  rows only, which no block before it has.
+* A pull goes ahead of pushes under way: they have no part in rows never met before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.data.examples import KeptNumbers
+from snailps.models.sparse.batch import Floats, Keys
+from snailps.roles.worker import Pending, Worker
+
+BYTES_MAX = 512 << 20
+"""Of all that is kept: 6.8 million features of a linear model with FTRL."""
+BLOCKS = 4
+"""From push to push.  Clicks with 39 features: 290,000 rows a block, 580,000 every four."""
+_NUMBER_BYTES = 51
+"""Of a key: itself, and its part of a table of numbers at its emptiest."""
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a block asked for.
+
+    Attributes
+    ----------
+    row_num : int
+        Rows kept, this block's included.
+    first : int
+        Place of the first new one.
+    pull : Pending or None
+        Of the new ones, if there are any.
+    touched : numpy.ndarray
+        int32: places that no block since the last push had used.
+    closes : bool
+        Whether a push is due behind this block.
+    """
+
+    row_num: int
+    first: int
+    pull: Pending | None
+    touched: Ids
+    closes: bool
+
+
+class Kept:
+    """Rows with state of one table at the only worker of a job.
+
+    Parameters
+    ----------
+    worker : Worker
+        Who pulls and pushes.
+    table : str
+    dim, parts : int
+        Floats of a row's weights, and how many arrays of these it has with its state.
+    stride : int
+        Floats of each array as the model trains it, `dim` and what pads it.
+    in_threads : callable
+        ``in_threads(function, *arrays)`` calls a row-wise function on row ranges at once.
+    load : callable
+        ``load(base, rows)`` makes rows to train of rows as pulled.
+    take : callable
+        ``take(n)`` gives an array for n differences.
+    bytes_max : int
+        Of memory.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        table: str,
+        *,
+        dim: int,
+        parts: int,
+        stride: int,
+        in_threads: Callable[..., None],
+        load: Callable[[Floats, Floats], None],
+        take: Callable[[int], Floats],
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        self._worker, self._table, self._dim, self._parts = worker, table, dim, parts
+        self._in_threads, self._load, self._take = in_threads, load, take
+        most = max(1, bytes_max // (4 * parts * (dim + stride) + _NUMBER_BYTES))
+        self._numbers = KeptNumbers(min(most, (1 << 30) - 1))
+        # Memory is taken as it is touched; so nothing ever moves.
+        self._base = np.empty((most, parts * dim), np.float32)  # as the servers have them
+        padded = stride > dim
+        shape = (most, parts * stride)
+        self._rows = kernels.padded(*shape) if padded else np.empty(shape, np.float32)
+        self._keys = np.empty(most, np.uint64)
+        self._blocks = 0
+        self._touched: list[Ids] = []
+
+    def ask(self, asked: Iterable[tuple[Keys, Ids]]) -> Asked | None:
+        """Finds places for a block's keys and starts to pull what is new; None: there is no room.
+
+        Parameters
+        ----------
+        asked : pairs of numpy.ndarray
+            Keys, uint64 (n,), which may repeat, and places, int32 (n,), to be filled; the next pair
+            is asked for when the one before it is done.
+        """
+        first = len(self._numbers)
+        parts = [self._numbers.number(keys, places) for keys, places in asked]
+        if not all(fits for _, _, fits in parts):
+            return None
+        new = np.concatenate([new for new, _, _ in parts])
+        touched = np.concatenate([touched for _, touched, _ in parts])
+        row_num = first + len(new)
+        self._keys[first:row_num] = new
+        pull = None
+        if len(new):
+            out = self._base[first:row_num]
+            pull = self._worker.pull_async(self._table, new, out, state=True, ahead=True)
+        self._blocks += 1
+        closes = self._blocks % BLOCKS == 0
+        if closes:
+            self._numbers.begin_round()
+        return Asked(row_num, first, pull, touched, closes)
+
+    def ready(self, asked: Asked) -> Floats:
+        """Waits for a block's new rows; all rows, to be trained where they lie."""
+        if asked.pull is not None:
+            asked.pull.wait()
+            new = slice(asked.first, asked.row_num)
+            self._in_threads(self._load, self._base[new], self._rows[new])
+        self._touched.append(asked.touched)
+        return self._rows[: asked.row_num]
+
+    def changes(self) -> tuple[Keys, Floats] | None:
+        """What changed since the last time: keys, differences with state; None: no block trained.
+
+        From here on it counts as pushed.
+        """
+        if not self._touched:
+            return None
+        ids = np.concatenate(self._touched)
+        self._touched = []
+        out = self._take(len(ids))
+
+        def compare(some: Ids, changed: Floats) -> None:
+            kernels.take_changes(self._rows, self._base, some, changed, self._dim, self._parts)
+
+        self._in_threads(compare, ids, out)
+        return self._keys[ids], out

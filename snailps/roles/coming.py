@@ -1,0 +1,86 @@
+"""What a worker trains next: blocks that are leased and prepared ahead, by a thread of their own.
+
+    ask() -> Future of a block -> Coming.next -> the block to train on
+
+It owns the order of blocks; how one is leased and prepared is the `ask` of `worker_process.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from snailps.roles.worker import Block
+
+Asked = Future[Block | None]
+
+
+class Coming:
+    """Blocks on their way, in the order in which they are trained.
+
+    Parameters
+    ----------
+    ask : callable
+        ``ask(back)`` begins to lease and prepare a block; with `back` only one that has come back
+        from a lost worker, without waiting for one.
+    """
+
+    def __init__(self, ask: Callable[[bool], Asked]) -> None:
+        self._ask = ask
+        self._blocks: deque[Asked] = deque()
+        self._back: list[Asked] = []
+
+    def next(self, ahead: int) -> Block | None:
+        """Waits for the next block, and has `ahead` more made ready; None when there is none."""
+        self._back = [asked for asked in self._back if not self._kept(asked)]
+        if not self._blocks:
+            self._blocks.append(self._ask(False))
+        block = self._blocks.popleft().result()
+        while block is not None and len(self._blocks) < ahead:
+            self._blocks.append(self._ask(False))
+        return block
+
+    def ask_back(self) -> None:
+        """Asks for a block that has come back."""
+        self._back.append(self._ask(True))
+
+    def earlier(self, block: Block) -> Block | None:
+        """A block that is ready and of an earlier clock; then `block` comes behind it."""
+        self._back = [asked for asked in self._back if not self._kept(asked)]
+        for asked in self._blocks:
+            other = asked.result() if asked.done() else None
+            if other is not None and other.clock < block.clock:
+                self._blocks.remove(asked)
+                self._blocks.appendleft(_known(block))
+                return other
+        return None
+
+    def drop(self) -> None:
+        """Nobody waits any more for the rows of blocks that will not be trained."""
+        for asked in [*self._back, *self._blocks]:
+            asked.add_done_callback(_abandon)
+
+    def _kept(self, asked: Asked) -> bool:
+        """Puts a block that came back in front of the others, once it is known if there is one."""
+        if not asked.done():
+            return False
+        if asked.result() is not None:
+            self._blocks.appendleft(asked)
+        return True
+
+
+def _known(block: Block) -> Asked:
+    """A block as if it had been asked for."""
+    asked: Asked = Future()
+    asked.set_result(block)
+    return asked
+
+
+def _abandon(asked: Asked) -> None:
+    if asked.cancelled() or asked.exception() is not None:
+        return
+    block = asked.result()
+    if block is not None:
+        for pull in block._pulls:
+            pull.abandon()

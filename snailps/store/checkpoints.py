@@ -1,0 +1,328 @@
+"""The folder of a job's checkpoints: which there are, which are good, how one comes and goes.
+
+    begin -> checkpoint-000012.part/ <- files of shards ... -> manifest, last -> checkpoint-000012/
+    found -> every checkpoint with its state: good, unfinished or damaged, and why
+    prune -> only the newest stay
+
+It owns names, order and safety on disk: a folder without ``.part`` is complete, because it got its
+name by a rename when everything in it was on the disk.  What is in the files is `shard_file`'s and
+`manifest`'s business.  No clock here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from snailps.errors import CheckpointError
+from snailps.store._crc32c import crc32c
+from snailps.store.manifest import NAME, Manifest
+from snailps.store.shard_file import FileEntry, ShardFile, write_error
+
+_NAME = re.compile(r"checkpoint-(\d{6,})(\.part|\.old)?")
+LOCK = "lock"
+PASSED = "passed.json"
+"""Says up to which number the checkpoints are of runs that are over."""
+COURSE = "course.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint on disk.
+
+    Attributes
+    ----------
+    number : int
+    path : Path
+        Its folder.
+    state : str
+        ``good``, ``unfinished`` (whoever wrote it ended first) or ``damaged``.
+    why : str
+        What is wrong with it; empty for a good one.
+    manifest : Manifest or None
+        Of a good one.
+    """
+
+    number: int
+    path: Path
+    state: Literal["good", "unfinished", "damaged"]
+    why: str = ""
+    manifest: Manifest | None = None
+
+
+def open_checkpoint(path: Path) -> tuple[Manifest, list[ShardFile]]:
+    """A checkpoint whose manifest, lengths, headers and indices are as they should be.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder.
+
+    Raises
+    ------
+    CheckpointError
+        Something is missing or damaged; says what.
+
+    Notes
+    -----
+    Reads some KB a shard; rows are compared with their checksums when they are read.
+    """
+    try:
+        data = (path / NAME).read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path / NAME}: cannot be read ({error.strerror}): not a finished checkpoint"
+        ) from None
+    manifest = Manifest.from_bytes(data, str(path / NAME))
+    files = [
+        ShardFile(path, entry, manifest.life, manifest.number, manifest.frag_num)
+        for entry in manifest.files
+    ]
+    held = np.concatenate([file.index["fragment"] for file in files])
+    if len(np.unique(held)) != manifest.frag_num:
+        raise CheckpointError(f"{path}: its files do not hold every fragment once")
+    read_course(path, manifest)
+    return manifest, files
+
+
+def read_course(path: Path, manifest: Manifest) -> bytes:
+    """The file with what the job needs to go on, compared with its checksum.
+
+    Raises
+    ------
+    CheckpointError
+        It is missing or damaged.
+    """
+    file = path / manifest.course.name
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
+    if len(data) != manifest.course.bytes or crc32c(data) != manifest.course.index_crc32c:
+        raise CheckpointError(f"{file}: it is damaged: its length or checksum is wrong")
+    return data
+
+
+def verify(path: Path) -> Manifest:
+    """Reads a whole checkpoint and compares all of it with its checksums.
+
+    Raises
+    ------
+    CheckpointError
+        The first thing that is wrong.
+    """
+    manifest, files = open_checkpoint(path)
+    everything = np.ones(manifest.frag_num, np.bool_)
+    for file in files:
+        for _ in file.sections(everything):
+            pass
+    return manifest
+
+
+class CheckpointFolder:
+    """The checkpoints of one job.
+
+    Parameters
+    ----------
+    path : Path
+        Their folder; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = -1
+
+    def found(self) -> list[Found]:
+        """All checkpoints in the folder, oldest first, their rows not looked at.
+
+        Raises
+        ------
+        CheckpointError
+            The folder cannot be read.
+        """
+        return [_look(number, path) for number, path in self._named() if path.suffix != ".old"]
+
+    def candidates(self) -> Iterator[Found]:
+        """Those that the job may go on from, newest first, good ones or not."""
+        passed = self.passed()
+        for one in reversed(self.found()):
+            if one.number > passed:
+                yield one
+
+    def next_number(self) -> int:
+        """A number that no checkpoint here ever had."""
+        return max([self.passed(), *(number for number, _ in self._named())]) + 1
+
+    def passed(self) -> int:
+        """Checkpoints up to this number are of runs that ended, or were begun anew; 0: none."""
+        try:
+            return int(json.loads((self.path / PASSED).read_text())["through"])
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.path / PASSED}: cannot be understood ({error!r:.99}): remove it if the job "
+                "is to go on from the newest checkpoint here"
+            ) from None
+
+    def set_passed(self, why: str) -> None:
+        """Notes that no job goes on from what is here: the run ended, or begins anew."""
+        number = self.next_number() - 1
+        if number > self.passed():
+            text = json.dumps({"through": number, "why": why}) + "\n"
+            part = self.path / f"{PASSED}.part"
+            _write(part, text.encode())
+            part.replace(self.path / PASSED)
+            _sync(self.path)
+
+    def take(self) -> None:
+        """Makes the folder and keeps it for this process, which clears away unfinished ones.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be made or written, or another process has it.
+        """
+        if self._lock >= 0:
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise write_error(self.path / LOCK, error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            who = os.pread(lock, 200, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise CheckpointError(
+                f"{self.path}: another master keeps its checkpoints here ({who or 'unnamed'}): "
+                "choose another checkpoint_dir, or wait for its end"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        self._lock = lock
+
+    def clear(self) -> None:
+        """Removes what is unfinished or was about to be removed."""
+        for _, path in self._named():
+            if path.suffix in (".part", ".old"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def release(self) -> None:
+        """Lets others have the folder; more calls do nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def begin(self, number: int) -> Path:
+        """An empty folder for the files of a new checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be made.
+        """
+        part = self.path / f"checkpoint-{number:06d}.part"
+        try:
+            part.mkdir()
+        except OSError as error:
+            raise write_error(part, error) from error
+        return part
+
+    def complete(self, part: Path, manifest: Manifest) -> Path:
+        """Writes the manifest, then gives the folder its final name; returns it.
+
+        Raises
+        ------
+        CheckpointError
+            The disk is full, or it cannot be written for another reason.
+        """
+        _write(part / NAME, manifest.to_bytes())
+        _sync(part)
+        path = part.with_suffix("")
+        try:
+            part.rename(path)
+        except OSError as error:
+            raise write_error(path, error) from error
+        _sync(self.path)
+        return path
+
+    def prune(self, kept: int) -> list[int]:
+        """Removes all that are older than the newest `kept` good ones; their numbers."""
+        found = self.found()
+        good = [one.number for one in found if one.state == "good"]
+        if len(good) < kept:
+            return []
+        gone = [one for one in found if one.number < good[-kept]]
+        for one in gone:
+            old = one.path.with_suffix(".old")  # one that is half removed has no good name
+            with contextlib.suppress(OSError):
+                one.path.rename(old)
+                shutil.rmtree(old, ignore_errors=True)
+        return [one.number for one in gone]
+
+    def _named(self) -> list[tuple[int, Path]]:
+        try:
+            names = sorted(os.listdir(self.path))  # noqa: PTH208 - names, not paths
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
+        matches = [(name, _NAME.fullmatch(name)) for name in names]
+        return sorted((int(match[1]), self.path / name) for name, match in matches if match)
+
+
+def write_course(part: Path, data: bytes) -> FileEntry:
+    """Writes what the job needs to go on into a checkpoint's folder.
+
+    Raises
+    ------
+    CheckpointError
+        The disk is full, or it cannot be written for another reason.
+    """
+    _write(part / COURSE, data)
+    return FileEntry(COURSE, len(data), 0, 0, 0, crc32c(data))
+
+
+def _look(number: int, path: Path) -> Found:
+    if path.suffix == ".part":
+        return Found(number, path, "unfinished", "it was never finished: its writer ended first")
+    try:
+        manifest, _ = open_checkpoint(path)
+    except CheckpointError as error:
+        return Found(number, path, "damaged", str(error))
+    if manifest.number != number:
+        why = f"its manifest says that it is checkpoint {manifest.number}"
+        return Found(number, path, "damaged", why)
+    return Found(number, path, "good", "", manifest)
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def _sync(folder: Path) -> None:
+    """Makes names durable; some file systems refuse this, which is no failure."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,141 @@
+"""What a checkpoint says of itself: the file ``manifest.json``, written when all else is there.
+
+    Manifest -> to_bytes -> manifest.json -> from_bytes -> Manifest, every value checked
+
+It owns the manifest's JSON and its checksum (docs/checkpoint_format.md).  What a job or a table is,
+it does not know: those are plain values, which their owners read.  No folders and no clock here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from snailps.errors import CheckpointError
+from snailps.store._crc32c import crc32c
+from snailps.store.shard_file import FORMAT, FileEntry
+
+NAME = "manifest.json"
+_NO_SUM = '"crc32c": "00000000"'
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that is known of a finished checkpoint.
+
+    Attributes
+    ----------
+    number : int
+        1 for the first in its folder.
+    life : int
+        Of the cluster that wrote it.  The push marks in the files are of that life.
+    saved_at : str
+        When it was begun, ISO 8601 in UTC.
+    frag_num : int
+        Fragments of the cluster.
+    tables : tuple of dict
+        ``number`` of a table in the files, and its declaration as ``table``.
+    files : tuple of FileEntry
+        Each shard's file.  Together they hold every fragment once.
+    job : dict
+        What the job is and how far it was: for people, and to know it again.
+    course : FileEntry
+        The file with what the job needs to go on; its index_crc32c is that of the whole file.
+    """
+
+    number: int
+    life: int
+    saved_at: str
+    frag_num: int
+    tables: tuple[dict[str, Any], ...]
+    files: tuple[FileEntry, ...]
+    job: dict[str, Any]
+    course: FileEntry
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all files but this one."""
+        return sum(file.bytes for file in self.files) + self.course.bytes
+
+    def to_bytes(self) -> bytes:
+        """The manifest's file."""
+        plain = {
+            "format": FORMAT,
+            "crc32c": "00000000",
+            "number": self.number,
+            "life": self.life,
+            "saved_at": self.saved_at,
+            "frag_num": self.frag_num,
+            "tables": list(self.tables),
+            "files": [file.to_dict() for file in self.files],
+            "job": self.job,
+            "course": self.course.to_dict(),
+        }
+        text = json.dumps(plain, indent=1) + "\n"
+        assert text.count(_NO_SUM) >= 1
+        return text.replace(_NO_SUM, _sum_of(text), 1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Manifest:
+        """The manifest of a file.
+
+        Parameters
+        ----------
+        data : bytes
+        where : str
+            Its path, for messages.
+
+        Raises
+        ------
+        CheckpointError
+            It is damaged, or of a format that this version does not know.
+        """
+        try:
+            text = data.decode()
+            plain = json.loads(text)
+            found = int(plain["format"])
+            stated = f'"crc32c": "{plain["crc32c"]}"'
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CheckpointError(f"{where}: no manifest of a checkpoint: {error!r:.200}") from None
+        if found != FORMAT:
+            raise CheckpointError(
+                f"{where}: checkpoint format {found}, this version reads {FORMAT} only"
+            )
+        if stated != _sum_of(text.replace(stated, _NO_SUM, 1)):
+            raise CheckpointError(f"{where}: its checksum is wrong: it was damaged or changed")
+        try:
+            manifest = cls(
+                _whole(plain["number"], 1),
+                _whole(plain["life"], 0),
+                str(plain["saved_at"]),
+                _whole(plain["frag_num"], 1),
+                tuple(_table(item) for item in plain["tables"]),
+                tuple(FileEntry.from_dict(item, where) for item in plain["files"]),
+                dict(plain["job"]),
+                FileEntry.from_dict(plain["course"], where),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{where}: cannot be understood: {error!r:.200}") from None
+        if sum(file.fragments for file in manifest.files) != manifest.frag_num:
+            raise CheckpointError(f"{where}: its files do not hold every fragment once")
+        return manifest
+
+
+def _sum_of(text: str) -> str:
+    return f'"crc32c": "{crc32c(text.encode()):08x}"'
+
+
+def _whole(value: object, lowest: int) -> int:
+    if type(value) is not int or not lowest <= value < 1 << 64:
+        raise ValueError(f"expected a whole number of at least {lowest}, got {value!r:.80}")
+    return value
+
+
+def _table(item: Any) -> dict[str, Any]:
+    return {"number": _whole(item["number"], 0), "table": dict(item["table"])}

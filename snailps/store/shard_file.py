@@ -1,0 +1,340 @@
+"""The file of one shard in a checkpoint: sections of fragments, then an index of them.
+
+    buffers of sections (_sections) -> ShardFileWriter -> file, past the page cache where it can
+    file -> ShardFile -> header, index -> sections, each compared with its checksum
+
+It owns the bytes between sections and the folder (docs/checkpoint_format.md).  It knows no
+manifest and no shard; threads may write different buffers of one file at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.errors import CheckpointError
+from snailps.store._crc32c import crc32c
+
+MAGIC = b"SNAILCKP"
+FORMAT = 1
+PAGE = 4096
+"""Buffers begin and end at multiples of it, in memory and in the file."""
+BATCH_BYTES = 16 << 20
+HUGE = 2 << 20
+_HEADER = struct.Struct("<8sIIQQII")
+_ENTRY = np.dtype(
+    [("fragment", "<u4"), ("crc32c", "<u4"), ("at", "<u8"), ("bytes", "<u8"), ("rows", "<u8")]
+)
+Buffer = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """What the manifest says of a shard's file.
+
+    Attributes
+    ----------
+    name : str
+        In the checkpoint's folder.
+    bytes : int
+        Its length.
+    index_at : int
+        Where its index begins.
+    fragments : int
+        Sections that it holds.
+    rows : int
+    index_crc32c : int
+    """
+
+    name: str
+    bytes: int
+    index_at: int
+    fragments: int
+    rows: int
+    index_crc32c: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: object, where: str) -> FileEntry:
+        """The entry that `to_dict` wrote.
+
+        Raises
+        ------
+        CheckpointError
+            Anything is missing, unknown or of another type.
+        """
+        if not isinstance(data, dict) or set(data) != set(cls.__slots__):
+            raise CheckpointError(f"{where}: file: expected {cls.__slots__}, got {data!r:.99}")
+        name = data["name"]
+        plain = isinstance(name, str) and name and name == Path(name).name
+        numbers = [value for key, value in data.items() if key != "name"]
+        if not plain or not all(type(n) is int and n >= 0 for n in numbers):
+            raise CheckpointError(f"{where}: file: expected a name and numbers, got {data!r:.99}")
+        return cls(**data)
+
+
+def new_buffer(length: int) -> Buffer:
+    """A buffer of at least `length` bytes that can be written past the page cache."""
+    memory = mmap.mmap(-1, max(_padded(length), PAGE))
+    if length >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
+
+
+def write_error(path: Path, error: OSError) -> CheckpointError:
+    """The words for a write that failed."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cause = f"the disk or quota of {path.parent} is full: make room, or keep fewer checkpoints"
+    else:
+        cause = f"{error.strerror or error}: mend that or choose another checkpoint_dir"
+    return CheckpointError(f"{path}: cannot be written, {cause}")
+
+
+class ShardFileWriter:
+    """Writes one shard's file; whoever writes into it asks `reserve` for a place first.
+
+    Parameters
+    ----------
+    path : Path
+        A new file.
+    life, number, frag_num : int
+        Of the cluster, of the checkpoint, of its keys.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be made.
+    """
+
+    def __init__(self, path: Path, life: int, number: int, frag_num: int) -> None:
+        self.path = path
+        self.written = 0
+        self._lock = threading.Lock()
+        self._entries: list[tuple[int, int, int, int, int]] = []
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            # Past the page cache: no second copy in memory, and nothing left for fsync to wait for.
+            self._file = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o666)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise write_error(path, error) from error
+            path.unlink(missing_ok=True)
+            self._file = os.open(path, flags, 0o666)
+        head = _HEADER.pack(MAGIC, FORMAT, PAGE, life, number, frag_num, 0)
+        head = head[:-4] + crc32c(head[:-4]).to_bytes(4, "little")
+        self._at = 0
+        try:
+            self._append(head)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def reserve(self, used: int) -> int:
+        """A place in the file for `used` bytes."""
+        with self._lock:
+            at = self._at
+            self._at += _padded(used)
+        return at
+
+    def put(
+        self, at: int, buffer: Buffer, used: int, sections: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """Writes a buffer of sections at its reserved place, and notes their checksums.
+
+        Raises
+        ------
+        CheckpointError
+            The disk is full, or it cannot be written for another reason.
+        """
+        length = _padded(used)
+        buffer[used:length] = 0
+        entries = [
+            (fragment, crc32c(buffer[begin : begin + size]), at + begin, size, rows)
+            for fragment, begin, size, rows in sections
+        ]
+        view = buffer.data[:length]
+        try:
+            done = 0
+            while done < length:
+                done += os.pwrite(self._file, view[done:], at + done)
+        except OSError as error:
+            raise write_error(self.path, error) from error
+        with self._lock:
+            self._entries += entries
+            self.written += length
+
+    def close(self) -> FileEntry:
+        """Writes the index and sees to it that everything is on the disk.
+
+        Raises
+        ------
+        CheckpointError
+            As `put`; the file is removed then.
+        """
+        index = np.array(sorted(self._entries), _ENTRY)
+        data = index.tobytes()
+        try:
+            index_at = self._append(data)
+            os.fsync(self._file)
+        except OSError as error:
+            self.abandon()
+            raise write_error(self.path, error) from error
+        except BaseException:
+            self.abandon()
+            raise
+        os.close(self._file)
+        self._file = -1
+        return FileEntry(
+            self.path.name, self._at, index_at, len(index), int(index["rows"].sum()),
+            crc32c(data),
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Removes the file; more calls do nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            self.path.unlink(missing_ok=True)
+
+    def _append(self, data: bytes) -> int:
+        buffer = new_buffer(len(data))
+        buffer[: len(data)] = np.frombuffer(data, np.uint8)
+        at = self.reserve(len(data))
+        self.put(at, buffer, len(data), ())
+        return at
+
+
+class ShardFile:
+    """One shard's file, for reading.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the checkpoint.
+    entry : FileEntry
+        What its manifest says of the file.
+    life, number, frag_num : int
+        What it says of all of them.
+
+    Attributes
+    ----------
+    index : numpy.ndarray
+        Fields fragment, crc32c, at, bytes, rows; fragments ascending.
+
+    Raises
+    ------
+    CheckpointError
+        It is missing, shorter than it was, or not the file that the manifest means.
+    """
+
+    def __init__(
+        self, folder: Path, entry: FileEntry, life: int, number: int, frag_num: int
+    ) -> None:
+        self.path = folder / entry.name
+        try:
+            with self.path.open("rb") as file:
+                length = os.fstat(file.fileno()).st_size
+                head = file.read(_HEADER.size)
+                file.seek(entry.index_at)
+                data = file.read(entry.fragments * _ENTRY.itemsize)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
+        if length != entry.bytes:
+            raise CheckpointError(
+                f"{self.path}: expected {entry.bytes:,} bytes, it has {length:,}: "
+                "it was cut off or changed"
+            )
+        if len(head) < _HEADER.size or crc32c(head[:-4]) != int.from_bytes(head[-4:], "little"):
+            raise CheckpointError(f"{self.path}: its header is damaged")
+        found = _HEADER.unpack(head)[:-1]
+        if found != (MAGIC, FORMAT, PAGE, life, number, frag_num):
+            raise CheckpointError(
+                f"{self.path}: it belongs to another checkpoint or format: its header says "
+                f"{found}, expected {(MAGIC, FORMAT, PAGE, life, number, frag_num)}"
+            )
+        if crc32c(data) != entry.index_crc32c:
+            raise CheckpointError(f"{self.path}: its index is damaged")
+        self.index = np.frombuffer(data, _ENTRY)
+        self._frag_num = frag_num
+        self._check_index(entry)
+
+    def sections(self, owned: NDArray[np.bool_]) -> Iterator[tuple[int, Buffer]]:
+        """Sections of the fragments that are marked in `owned`, compared with their checksums.
+
+        Yields
+        ------
+        fragment : int
+        section : numpy.ndarray
+            uint8 (n,), good until the next one is asked for.
+
+        Raises
+        ------
+        CheckpointError
+            A section is damaged, or cannot be read.
+        """
+        wanted = self.index[owned[self.index["fragment"]]]
+        wanted = wanted[np.argsort(wanted["at"])]
+        buffer = new_buffer(BATCH_BYTES)
+        first = 0
+        with self.path.open("rb", buffering=0) as file:
+            while first < len(wanted):
+                begin = int(wanted["at"][first])
+                ends = (wanted["at"][first:] + wanted["bytes"][first:]).astype(np.int64) - begin
+                last = first + max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
+                length = int(ends[last - first - 1])
+                if length > len(buffer):
+                    buffer = new_buffer(length)
+                self._read(file.fileno(), begin, buffer[:length])
+                for entry in wanted[first:last]:
+                    at = int(entry["at"]) - begin
+                    section = buffer[at : at + int(entry["bytes"])]
+                    if crc32c(section) != int(entry["crc32c"]):
+                        raise CheckpointError(
+                            f"{self.path}: the section of fragment {entry['fragment']} (bytes "
+                            f"{entry['at']:,} to {entry['at'] + entry['bytes']:,}) is damaged"
+                        )
+                    yield int(entry["fragment"]), section
+                first = last
+
+    def _check_index(self, entry: FileEntry) -> None:
+        index = self.index
+        wrong = (
+            len(index) != entry.fragments
+            or (index["fragment"] >= self._frag_num).any()
+            or (np.diff(index["fragment"].astype(np.int64)) <= 0).any()
+            or (index["at"] > entry.index_at).any()
+            or (index["bytes"] > entry.index_at - index["at"]).any()
+        )
+        if wrong:
+            raise CheckpointError(f"{self.path}: its index is impossible")
+
+    def _read(self, file: int, at: int, into: Buffer) -> None:
+        view = into.data
+        done = 0
+        while done < len(view):
+            try:
+                n = os.preadv(file, [view[done:]], at + done)
+            except OSError as error:
+                raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
+            if n == 0:
+                raise CheckpointError(f"{self.path}: it ends at byte {at + done:,}, too early")
+            done += n
+
+
+def _padded(length: int) -> int:
+    return -(-length // PAGE) * PAGE

@@ -1,0 +1,213 @@
+"""Models for tests of clocks and rounds, which worker processes import: they stop at gates."""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cluster_models import Counter, CountSettings, wait_at
+
+from snailps import Block, Table, setting
+from snailps.errors import WaitTimeout
+from snailps.models.classifier import Classifier
+from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.mlp import Mlp, MlpSettings
+from snailps.models.sparse.fm import FactorizationMachine, FmSettings
+from snailps.models.sparse.linear import Linear
+from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.word_vectors.model import WordVectors
+from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.roles.backup import write_tables
+from snailps.roles.worker import Worker
+from snailps.roles.worker_process import WorkerProcess
+
+
+class Gated(Worker):
+    """Stops at the gates ``before-N`` and ``after-N`` of block N, leaving its process id there.
+
+    At ``seal-N`` it stops when the master knows that the block is done and no shard has its seal;
+    where there is a file ``torn-N``, it dies when some of them may have it, and one has not.
+    """
+
+    def setup(self):
+        super().setup()
+        if self.settings.gates:
+            seal = WorkerProcess._seal
+
+            def stopping(process, block: Block):
+                self._stop(f"seal-{block.number}")
+                self._tear(process, block)
+                seal(process, block)
+
+            WorkerProcess._seal = stopping  # of this process only
+
+    def _tear(self, process, block: Block):
+        torn = Path(self.settings.gates) / f"torn-{block.number}"
+        if not torn.exists():
+            return
+        torn.unlink()  # nobody else dies of it
+        Path(f"{torn}.pid").write_text(str(os.getpid()))
+        client = process._client
+        client.cut(len(client.names) - 1)
+        with contextlib.suppress(WaitTimeout):
+            client.seal_async(block.clock, block.slot, block.slots).wait(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        self._stop(f"before-{block.number}")
+        figures = super().train(block)
+        self._stop(f"after-{block.number}")
+        return figures
+
+    def _stop(self, name: str):
+        folder = Path(self.settings.gates)
+        if self.settings.gates and (folder / name).exists():
+            (folder / f"{name}.pid").write_text(str(os.getpid()))
+            wait_at(self.settings, name)
+
+    @classmethod
+    def export(cls, results):
+        write_tables(Path(f"{results.settings.output}.tables.npz"), results)
+        return super().export(results)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedLinearSettings(LinearSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedLinear(Gated, Linear):
+    """Logistic regression with gates."""
+
+    Settings = GatedLinearSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GatedWordSettings(WordVectorSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedWords(Gated, WordVectors):
+    """Word vectors with gates."""
+
+    Settings = GatedWordSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GatedFmSettings(FmSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedFm(Gated, FactorizationMachine):
+    """Factorization machines with gates."""
+
+    Settings = GatedFmSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GatedClassifierSettings(ClassifierSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedClassifier(Gated, Classifier):
+    """Classifier of lines with gates."""
+
+    Settings = GatedClassifierSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMlpSettings(MlpSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedMlp(Gated, Mlp):
+    """Multilayer perceptrons with gates."""
+
+    Settings = GatedMlpSettings
+
+
+class Early(Counter):
+    """Does what cannot be done in a job with clocks, where `fails_in` says."""
+
+    def setup(self):
+        if self.settings.fails_in == "setup":
+            self.pull("counts", np.zeros(1, np.uint64))
+
+    def prepare(self, block: Block):
+        if self.settings.fails_in == "prepare":
+            self.push("counts", np.zeros(1, np.uint64), np.ones((1, 1), np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSettings(CountSettings):
+    """Of `Mean`."""
+
+    rounds: int = setting(5, help="Rounds.", when="In tests.")
+    fraction: float = setting(1.0, help="Share of workers a round.", when="In tests.")
+    deadline: float = setting(0.0, help="Seconds a round.", when="In tests.")
+
+
+class Mean(Gated, Counter):
+    """In each round worker i adds i + 1 to the model, weighted by i + 1; all see their mean."""
+
+    Settings = MeanSettings
+
+    def tables(self):
+        return [Table("model", 2, access="average")]
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        self._stop(f"before-{block.number}")
+        key = np.zeros(1, np.uint64)
+        now = self.pull("model", key)[0]
+        weight = block.index + 1
+        values = np.array([[*((now + weight) * weight), weight]], np.float32)
+        self.push("model", key, values)
+        self._stop(f"after-{block.number}")
+        return {"units": 1, "examples": 1, "loss": float(now[0])}
+
+    @classmethod
+    def rounds(cls, settings):
+        return settings.rounds
+
+    @classmethod
+    def fraction(cls, settings):
+        return settings.fraction
+
+    @classmethod
+    def deadline(cls, settings):
+        return settings.deadline
+
+    @classmethod
+    def after_round(cls, results, round_):
+        value = results.pull("model", np.zeros(1, np.uint64))[0]
+        if results.settings.gates:
+            wait_at(results.settings, f"look-{round_}")
+        path = Path(f"{results.settings.output}.{round_}")
+        path.write_text(json.dumps(value.tolist()))
+        loss = float("nan") if round_ == results.settings.fails_on else 100 - float(value[0])
+        return {"loss": loss}
+
+    @classmethod
+    def export(cls, results):
+        return {"model": results.pull("model", np.zeros(1, np.uint64))[0].tolist()}
+
+
+class GatedCounter(Gated, Counter):
+    """Counts lines by their text, with gates before and behind blocks."""
+
+    def _wait(self, number: int, kind: str = "block"):
+        pass

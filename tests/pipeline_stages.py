@@ -1,0 +1,96 @@
+"""Stages of pipelines for tests: importable by the processes that run them."""
+
+import os
+import signal
+import sys
+
+import snailps
+
+
+class Numbers(snailps.Stage):
+    """Source: 0 to n - 1."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, items):
+        yield from range(self.n)
+
+
+class Twice(snailps.Stage):
+    """Every item, two times."""
+
+    def __call__(self, items):
+        for item in items:
+            yield item
+            yield item
+
+
+class Fails(snailps.Stage):
+    """Breaks at an item."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def __call__(self, items):
+        for item in items:
+            if item == self.at:
+                raise ValueError(f"no {item}, please")
+            yield item
+
+
+class Awkward(Exception):
+    """Cannot be made again from what pickle keeps of it."""
+
+    def __init__(self, number, why):
+        super().__init__(f"no {number}, {why}")
+
+
+class FailsAwkwardly(snailps.Stage):
+    """Raises what cannot be pickled."""
+
+    def __call__(self, items):
+        for item in items:
+            raise Awkward(item, "please")
+        yield
+
+
+class Leaves(snailps.Stage):
+    """Ends its thread or process in the midst."""
+
+    def __call__(self, items):
+        for _ in items:
+            sys.exit(0)
+        yield
+
+
+class Generators(snailps.Stage):
+    """Makes what cannot be pickled."""
+
+    def __call__(self, items):
+        for item in items:
+            yield (part for part in (item,))
+
+
+class Dies(snailps.Stage):
+    """Its process is killed."""
+
+    def __call__(self, items):
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from items
+
+
+class LongWords(snailps.Stage):
+    """Leaves out words of less than four letters."""
+
+    def __call__(self, items):
+        for words in items:
+            yield b" ".join(word for word in words.split() if len(word) > 3)
+
+
+class Texts(snailps.Stage):
+    """Makes what no learner can use."""
+
+    def __call__(self, items):
+        for _ in items:
+            yield "a text"

@@ -1,0 +1,277 @@
+"""Synchronous steps on clusters of real processes: the same bits, whoever works and dies."""
+
+import hashlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from idx_files import write_pictures
+from processes import Cluster, Gate
+from test_cluster import figures_of
+from texts import write_planted, write_topics
+
+pytestmark = pytest.mark.limit(600)  # several clusters a test
+
+
+def write_field_examples(path):
+    """Two fields of small numbers, labelled by whether they match."""
+    rng = np.random.default_rng(3)
+    with path.open("w") as file:
+        for a, b in rng.integers(0, 8, (1500, 2)):
+            file.write(f"{(a + b + 1) % 2} {a + 1}:1 {b + 101}:1\n")
+
+
+def write_labelled(path):
+    """The topics' lines, with their labels."""
+    write_topics(path, 900)
+    lines = path.read_text().splitlines()
+    labels = ["__label__animal", "__label__tool"]
+    path.write_text("".join(f"{labels[at % 2]} {line}\n" for at, line in enumerate(lines)))
+
+
+MODELS = {
+    "logistic": (
+        lambda path: write_planted(path, 1500),
+        {"worker_class": "clock_models:GatedLinear", "block_bytes": 8000, "epochs": 2},
+    ),
+    "words": (
+        lambda path: write_topics(path, 900),
+        {
+            "worker_class": "clock_models:GatedWords", "dim": 12, "min_count": 1, "bucket": 2000,
+            "block_bytes": 5000, "epochs": 2, "sample": 0,
+        },
+    ),
+    "fm": (
+        write_field_examples,
+        {"worker_class": "clock_models:GatedFm", "block_bytes": 1500, "epochs": 2, "factors": 4},
+    ),
+    "classifier": (
+        write_labelled,
+        {
+            "worker_class": "clock_models:GatedClassifier", "dim": 8, "block_bytes": 5000,
+            "epochs": 2, "word_ngrams": 2, "bucket": 2000, "min_count": 1,
+        },
+    ),
+    "mlp": (
+        lambda path: write_pictures(path.parent, path.name, 430, seed=1),
+        {
+            "worker_class": "clock_models:GatedMlp", "hidden": "30, 40", "batch_size": 60,
+            "epochs": 2, "lr": 0.01,
+        },
+    ),
+}  # fmt: skip
+
+
+def prepare(tmp_path, model, **settings):
+    """Writes the input of a model; the settings of its job."""
+    write, job = MODELS[model]
+    path = tmp_path / "input"
+    if not path.exists():
+        write(path)
+    common = {"consistency": "bsp", "micro_batches": 3, "on_node_loss": "recover"}
+    if model == "mlp":
+        common["labels"] = f"{path}-labels"
+    return {**job, "input": str(path), "output": "out", **common, **settings}
+
+
+def files_of(folder):
+    """Hash of each result file."""
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.glob("out*"))
+    }
+    assert "out.tables.npz" in found
+    assert len(found) > 1
+    return found
+
+
+def run(tmp_path, job, workers, servers):
+    """Result files, hashed, and figures of a run."""
+    folder = tmp_path / f"{workers}-{servers}-{time.monotonic_ns()}"
+    folder.mkdir()
+    with Cluster(folder, job=job, workers=workers, servers=servers) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * (1 + workers + servers), master.stderr
+        return files_of(folder), figures_of(master)
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("logistic", [(1, 1), (2, 4), (3, 1), (4, 4)]),
+        ("words", [(1, 4), (2, 1), (3, 4), (4, 1)]),
+        ("mlp", [(1, 1), (2, 4), (3, 1), (4, 4)]),
+        ("fm", [(1, 1), (4, 4)]),
+        ("classifier", [(1, 1), (4, 4)]),
+    ],
+)
+def test_bsp_with_any_number_of_workers_and_shards_gives_the_same_bits(tmp_path, model, sizes):
+    job = prepare(tmp_path, model)
+    results = [run(tmp_path, job, workers, servers) for workers, servers in sizes]
+    first, figures = results[0]
+    assert figures["clocks"] == -(-figures["blocks"] // 3) > 3
+    assert figures["loss_by_epoch"][1] < figures["loss_by_epoch"][0]
+    for hashes, other in results[1:]:
+        assert hashes == first
+        assert other["loss_by_epoch"] == figures["loss_by_epoch"]
+
+
+@pytest.mark.parametrize("model", ["logistic", "classifier"])
+def test_bsp_with_one_micro_batch_keeps_no_rows_at_a_worker(tmp_path, model):
+    job = prepare(tmp_path, model, micro_batches=1)
+    assert run(tmp_path, job, 1, 1)[0] == run(tmp_path, job, 2, 1)[0]
+
+
+def kill_who_stands_at(gate):
+    """SIGKILL for the worker at a gate; its process id."""
+    gate.meet()
+    pid = int(Path(f"{gate.path}.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.mark.parametrize("model", ["logistic", "words", "mlp"])
+def test_bsp_with_workers_killed_in_the_middle_gives_the_same_bits(tmp_path, model):
+    plain, _ = run(tmp_path, prepare(tmp_path, model), 1, 1)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    gates = tmp_path / "gates"
+    # One before it has pushed, one when it has pushed, one when the master knows and no shard does.
+    stages = [Gate(gates, 4, "before"), Gate(gates, 8, "after"), Gate(gates, 11, "seal")]
+    job = prepare(tmp_path, model, gates=str(gates))
+    with Cluster(folder, job=job, workers=5, servers=2) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        killed = []
+        for gate in stages:
+            killed.append(kill_who_stands_at(gate))
+            master.wait_line(rf"process {killed[-1]}\) is lost: .* The others go on")
+            gate.open()
+        codes = {process.pid: process.wait() for process in cluster.processes}
+        assert {pid: code for pid, code in codes.items() if code} == dict.fromkeys(
+            killed, -signal.SIGKILL
+        )
+        figures = figures_of(master)
+        assert figures["progress"] == 1
+    found = files_of(folder)
+    # The gates' folder is a setting, which a model's file names.
+    assert found["out.tables.npz"] == plain["out.tables.npz"]
+    assert {name for name in found if found[name] != plain[name]} <= {"out.npz"}
+
+
+@pytest.mark.parametrize("number", [4, 6])
+def test_bsp_of_two_workers_with_one_killed_leaves_nothing_for_nobody(tmp_path, number):
+    """The lost one had blocks of two clocks; the other one has no room ahead for both."""
+    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
+    folder, gates = tmp_path / "killed", tmp_path / "gates"
+    folder.mkdir()
+    gate = Gate(gates, number, "before")
+    job = prepare(tmp_path, "logistic", gates=str(gates))
+    with Cluster(folder, job=job, workers=2, servers=1) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        master.wait_line("waits for worker")  # the other one has all that it can have
+        killed = kill_who_stands_at(gate)
+        gate.open()
+        codes = {process.pid: process.wait() for process in cluster.processes}
+        assert {pid: code for pid, code in codes.items() if code} == {killed: -signal.SIGKILL}
+    assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
+
+
+@pytest.mark.parametrize("number", [5, 7])
+def test_bsp_with_a_worker_killed_when_some_shards_have_its_seal_gives_the_same_bits(
+    tmp_path, number
+):
+    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
+    folder, gates = tmp_path / "killed", tmp_path / "gates"
+    folder.mkdir()
+    gates.mkdir()
+    torn = gates / f"torn-{number}"
+    torn.touch()
+    job = prepare(tmp_path, "logistic", gates=str(gates))
+    with Cluster(folder, job=job, workers=3, servers=4) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        master.wait_line("is lost: .* The others go on")
+        codes = {process.pid: process.wait() for process in cluster.processes}
+        killed = int(Path(f"{torn}.pid").read_text())
+        assert {pid: code for pid, code in codes.items() if code} == {killed: -signal.SIGKILL}
+    assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
+
+
+def test_bsp_worker_that_comes_and_one_that_leaves_do_not_change_the_bits(tmp_path):
+    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
+    folder = tmp_path / "moved"
+    folder.mkdir()
+    gates = tmp_path / "gates"
+    gate = Gate(gates, 3, "before")
+    job = prepare(tmp_path, "logistic", gates=str(gates))
+    with Cluster(folder, job=job, workers=2, servers=1) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        pid = int(Path(f"{gate.path}.pid").read_text())
+        leaver = next(process for process in cluster.processes if process.pid == pid)
+        newcomer = cluster.start("worker")
+        master.wait_line(rf"process {newcomer.pid}\) registered")
+        leaver.send(signal.SIGTERM)
+        leaver_name = cluster.name_of(leaver)
+        master.wait_line(rf"{leaver_name} .*SIGTERM")
+        gate.open()
+        assert cluster.codes() == [0] * 5, master.stderr
+    assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
+
+
+def test_bsp_with_a_target_loss_ends_with_the_same_clock_whoever_works(tmp_path):
+    job = prepare(tmp_path, "logistic", target_loss=0.56, epochs=6)
+    results = [run(tmp_path, job, workers, 1) for workers in (1, 3)]
+    figures = results[0][1]
+    assert figures["ended_by"] == "target_loss"
+    assert figures["progress"] < 1
+    assert results[1][0] == results[0][0]
+    assert results[1][1]["clocks"] == figures["clocks"]
+
+
+def test_bsp_worker_that_waits_says_for_whom(tmp_path):
+    gates = tmp_path / "gates"
+    gate = Gate(gates, 4, "before")
+    job = prepare(tmp_path, "logistic", gates=str(gates))
+    with Cluster(tmp_path, job=job, workers=2, servers=1) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        pid = int(Path(f"{gate.path}.pid").read_text())
+        slow = cluster.name_of(next(p for p in cluster.processes if p.pid == pid))
+        line = master.wait_line("waits for")
+        assert re.search(rf"waits for {slow} to finish slots? 1.* of clock 1, for", line)
+        gate.open()
+        assert cluster.codes() == [0] * 4
+        assert any("goes on after" in line for line in master.lines)
+        waited = figures_of(master)["waited_s"]
+        assert waited.pop(slow) < max(waited.values())
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("setup", r"pull\(\) outside prepare\(\) and train\(\)"),
+        ("prepare", r"push_async\(\) in prepare\(\).* wait and push in train\(\)"),
+    ],
+)
+def test_bsp_model_that_pulls_or_pushes_at_no_moment_is_told_what_to_do(tmp_path, where, words):
+    (tmp_path / "in.txt").write_text("1\n2\n3\n" * 50)
+    job = {
+        "worker_class": "clock_models:Early", "input": "in.txt", "consistency": "bsp",
+        "fails_in": where,
+    }  # fmt: skip
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        assert master.wait() == 1
+        assert re.search(words, master.errors[0]), master.errors
+        cluster.codes()

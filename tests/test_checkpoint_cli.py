@@ -1,0 +1,140 @@
+"""``snailps checkpoint``: list, verify and export, on checkpoints of a real training."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import SNAILPS, Cluster, Gate, environment
+from texts import write_topics
+
+from snailps.store.checkpoints import CheckpointFolder
+
+LINES, ROWS = 1000, 50
+
+
+def snailps(*words, cwd):
+    """Runs a command to its end: (code, lines of standard output, standard error)."""
+    done = subprocess.run(
+        [*SNAILPS, *map(str, words)], cwd=cwd, env=environment(), capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with two checkpoints of a training that ended, and its result."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_numbers(folder / "in.txt", LINES, ROWS)
+    job = {
+        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
+        "gates": str(folder / "gates"), "param_backup_period": 1,
+    }  # fmt: skip
+    gates = [Gate(folder / "gates", number) for number in (4, 7)]
+    with Cluster(folder, job=job, servers=2) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        for number, gate in zip((4, 7), gates, strict=True):
+            gate.meet()
+            master.wait_line(rf"checkpoint \d+: {number * 10}% of the training")
+            gate.open()
+        assert cluster.codes() == [0] * 4
+    return folder
+
+
+@pytest.fixture
+def saved(trained, tmp_path):
+    """A copy of the checkpoints, to be damaged."""
+    subprocess.run(["cp", "-r", trained / "out.checkpoints", tmp_path / "saved"], check=True)
+    return CheckpointFolder(tmp_path / "saved")
+
+
+def test_list_shows_each_checkpoint(trained):
+    code, lines, _ = snailps("checkpoint", "list", "out.checkpoints", cwd=trained)
+    assert code == 0
+    rows = [line.split("\t") for line in lines]
+    assert [row[1] for row in rows] == ["good", "good"]
+    assert float(rows[1][3]) == pytest.approx(0.7, abs=0.01)
+    assert [row[4] for row in rows] == ["50", "50"]
+    assert rows[0][6] == COUNTER
+
+
+def test_list_as_json_and_of_damaged_ones_says_why(saved, tmp_path):
+    first, second = saved.found()
+    (first.path / "manifest.json").write_text("{}")
+    (saved.path / "checkpoint-000099.part").mkdir()
+    code, lines, _ = snailps("checkpoint", "list", saved.path, "--json", cwd=tmp_path)
+    assert code == 0
+    found = json.loads(lines[0])["checkpoints"]
+    assert [one["state"] for one in found] == ["damaged", "good", "unfinished"]
+    assert "manifest.json" in found[0]["why"]
+    assert found[1]["number"] == second.number
+
+
+def test_verify_of_good_ones_ends_with_0_and_of_a_damaged_row_with_1(saved, tmp_path):
+    assert snailps("checkpoint", "verify", saved.path, cwd=tmp_path)[0] == 0
+    newest = saved.found()[-1]
+    file = next(newest.path.glob("*.rows"))
+    data = bytearray(file.read_bytes())
+    data[4096 + 40] ^= 4
+    file.write_bytes(data)
+    code, lines, _ = snailps("checkpoint", "verify", newest.path, cwd=tmp_path)
+    assert code == 1
+    (row,) = (line.split("\t") for line in lines)
+    assert row[1] == "damaged"
+    assert file.name in row[-1]
+
+
+def test_export_writes_the_model_as_it_was(trained, tmp_path):
+    folder = trained / "out.checkpoints"
+    code, lines, error = snailps("checkpoint", "export", folder, "--output", "early", cwd=tmp_path)
+    assert (code, lines) == (0, ["early.npz"]), error
+    with np.load(tmp_path / "early.npz") as tables:
+        assert tables["counts.keys"].tolist() == list(range(ROWS))
+        assert tables["counts.rows"].sum() == LINES * 7 / 10
+
+
+def test_export_of_one_and_of_its_tables_only(trained, tmp_path):
+    first = CheckpointFolder(trained / "out.checkpoints").found()[0]
+    words = ("checkpoint", "export", first.path, "--output", "a", "--tables")
+    assert snailps(*words, cwd=tmp_path)[:2] == (0, ["a.npz"])
+    with np.load(tmp_path / "a.npz") as tables:
+        assert tables["counts.rows"].sum() == LINES * first.manifest.job["progress"]
+
+
+def test_export_of_word_vectors_gives_their_files(tmp_path):
+    write_topics(tmp_path / "text.txt")
+    gate = Gate(tmp_path / "gates", 6, "before")
+    job = {
+        "worker_class": "clock_models:GatedWords", "input": "text.txt", "output": "out",
+        "gates": str(tmp_path / "gates"), "formats": "bin, vec", "dim": 10, "epochs": 3,
+        "bucket": 2000, "min_count": 1, "checkpoint_interval": 0.1, "checkpoints_kept": 1,
+    }  # fmt: skip
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        master.wait_line(r"checkpoint \d+: ")
+        gate.open()
+        assert cluster.codes() == [0, 0, 0], master.stderr
+    words = ("checkpoint", "export", "out.checkpoints", "--output", "early")
+    code, lines, error = snailps(*words, cwd=tmp_path)
+    assert (code, sorted(lines)) == (0, ["early.bin", "early.vec"]), error
+    early, late = ((tmp_path / f"{name}.vec").read_text().split("\n") for name in ("early", "out"))
+    assert early[0] == late[0]  # as many words, as wide
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "export"])
+def test_command_on_a_folder_that_is_none_says_so(tmp_path, command):
+    more = ["--output", "x"] if command == "export" else []
+    code, _, error = snailps("checkpoint", command, "nowhere", *more, cwd=tmp_path)
+    assert code == 1
+    assert error == "snailps: error: nowhere: no such folder\n"
+
+
+def test_verify_on_a_folder_without_checkpoints_says_so(tmp_path):
+    code, _, error = snailps("checkpoint", "verify", tmp_path, cwd=tmp_path)
+    assert code == 1
+    assert "no checkpoints here" in error

@@ -1,0 +1,149 @@
+"""Checkpoints in bsp and in rounds: of one clock, and what follows has the same bits."""
+
+import re
+import signal
+
+import numpy as np
+import pytest
+from processes import Cluster, Gate
+from test_bsp import files_of, prepare
+from test_cluster import figures_of
+from test_failures import FAILED
+
+from snailps import kernels
+from snailps.errors import SnailError
+from snailps.store._clocked import ClockedStore
+
+pytestmark = pytest.mark.limit(600)  # several clusters a test
+
+
+def clocked_store():
+    """A store with one table, at clock 0."""
+    store = ClockedStore(4, kernels.row_ops())
+    store.own(range(4))
+    store.add_table(1, 2, 0, 0, 0.0, 0, ())
+    store.set_clock(0)
+    return store
+
+
+def contribute(store, clock, slot, value, slots=2):
+    """Stages a value for key 7, and seals."""
+    keys = np.array([7], np.uint64)
+    store.stage(1, clock, slot, 10 + slot, keys, np.full((1, 2), value, np.float32))
+    return store.seal(clock, slot, slots, 10 + slot)
+
+
+def row(store):
+    return store.pull(1, np.array([7], np.uint64))[0].tolist()
+
+
+def test_frozen_clock_takes_seals_and_is_applied_when_it_thaws():
+    store = clocked_store()
+    assert store.freeze() == 0
+    contribute(store, 0, 0, 1.0)
+    contribute(store, 0, 1, 2.0)
+    assert (store.clock_state()["clock"], row(store)) == (0, [0.0, 0.0])
+    store.thaw()
+    assert (store.clock_state()["clock"], row(store)) == (1, [3.0, 3.0])
+    contribute(store, 1, 0, 1.0)
+    contribute(store, 1, 1, 1.0)
+    assert (store.clock_state()["clock"], row(store)) == (2, [5.0, 5.0])
+
+
+def test_clock_frozen_ahead_is_held_when_it_comes():
+    store = clocked_store()
+    store.freeze(1)
+    for slot in (0, 1):
+        contribute(store, 0, slot, 1.0)
+    assert (store.clock_state()["clock"], row(store)) == (1, [2.0, 2.0])
+    for slot in (0, 1):
+        contribute(store, 1, slot, 1.0)
+    assert (store.clock_state()["clock"], row(store)) == (1, [2.0, 2.0])
+    store.thaw()
+    assert (store.clock_state()["clock"], row(store)) == (2, [4.0, 4.0])
+
+
+def test_frozen_clock_that_lacks_a_slot_goes_on_as_ever_when_it_thaws():
+    store = clocked_store()
+    store.freeze()
+    contribute(store, 0, 0, 1.0)
+    store.thaw()
+    assert store.clock_state()["clock"] == 0
+    contribute(store, 0, 1, 1.0)
+    assert (store.clock_state()["clock"], row(store)) == (1, [2.0, 2.0])
+    store.thaw()  # nothing is held
+    assert store.clock_state()["clock"] == 1
+
+
+@pytest.mark.parametrize("clock", [2, 5])
+def test_clock_that_is_far_off_cannot_be_frozen(clock):
+    with pytest.raises(SnailError, match=f"clock {clock} cannot be held, this is clock 0"):
+        clocked_store().freeze(clock)
+
+
+def run(folder, job, servers, workers):
+    """Runs a job in a folder to its end; the master."""
+    with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * (1 + servers + workers), master.stderr
+    return master
+
+
+def stop_at(folder, job, gate, servers, workers):
+    """Kills a server once two checkpoints were made while a worker stood at a gate."""
+    with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
+        master = cluster.master()
+        killed = cluster.nodes()[0][0]
+        gate.meet()
+        numbers = [int(n) for n in re.findall(r"checkpoint (\d+): ", master.stderr)]
+        line = master.wait_line(f"checkpoint {max(numbers, default=0) + 2}: ")
+        killed.send(signal.SIGKILL)
+        gate.open()
+        codes = cluster.codes()
+        assert codes[0] == FAILED
+        assert "The same command goes on from checkpoint" in master.errors[0]
+    return int(re.search(r": (\d+)% of", line)[1])
+
+
+@pytest.mark.parametrize("model", ["logistic", "words", "fm", "classifier"])
+def test_bsp_job_continued_from_a_checkpoint_has_the_bits_of_one_undisturbed(tmp_path, model):
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    whole.mkdir()
+    again.mkdir()
+    gates = tmp_path / "gates"  # a setting, which a model's file names
+    run(whole, prepare(whole, model, gates=gates), 1, 1)
+    job = prepare(again, model, checkpoint_interval=0.3, checkpoint_dir="saved", gates=gates)
+    (again / "input").write_bytes((whole / "input").read_bytes())
+    share = stop_at(again, job, Gate(gates, 10, "before"), 1, 2)
+    assert 0 < share < 100
+    master = run(again, job, 2, 3)
+    master.wait_line(rf"continuing from checkpoint \d+ .* {share}% of the training")
+    assert files_of(again) == files_of(whole)
+    assert figures_of(master)["continued_from"] > 0
+
+
+def test_bsp_job_saved_all_the_time_has_the_bits_of_one_undisturbed(tmp_path):
+    whole, saved = tmp_path / "whole", tmp_path / "saved"
+    whole.mkdir()
+    saved.mkdir()
+    run(whole, prepare(whole, "logistic"), 1, 1)
+    job = prepare(saved, "logistic", checkpoint_interval=0.001, checkpoint_dir="saved")
+    (saved / "input").write_bytes((whole / "input").read_bytes())
+    run(saved, job, 2, 2)
+    assert files_of(saved) == files_of(whole)
+
+
+def test_job_in_rounds_continued_from_a_checkpoint_ends_with_the_same_model(tmp_path):
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    job = {"worker_class": "clock_models:Mean", "output": "out", "rounds": 5}
+    models = []
+    for folder in (whole, again):
+        folder.mkdir()
+        if folder is again:
+            job |= {"checkpoint_interval": 0.3, "gates": again / "gates"}
+            stop_at(again, job, Gate(again / "gates", 2 * 2, "before"), 1, 2)
+        master = run(folder, job, 1 + (folder is again), 2)
+        figures = figures_of(master)
+        models.append((figures["model"], figures.get("rounds")))
+    master.wait_line(r"continuing from checkpoint \d+ .* 40% of the training")
+    assert models[0] == models[1]

@@ -1,0 +1,370 @@
+"""Checkpoints of real clusters: saved while training goes on, continued by the same command."""
+
+import json
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process
+from test_cluster import figures_of
+from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence, full_disk
+
+from snailps.store.checkpoints import PASSED, CheckpointFolder
+from snailps.store.manifest import NAME
+
+__all__ = ["full_disk"]
+LINES, ROWS = 1000, 50
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of ten blocks that saves whenever something was pushed; its result is known."""
+    write_numbers(tmp_path / "in.txt", LINES, ROWS)
+    (tmp_path / "journal").mkdir()
+    return {
+        "worker_class": COUNTER,
+        "input": "in.txt",
+        "output": "out",
+        "epochs": 1,
+        "gates": str(tmp_path / "gates"),
+        "journal": str(tmp_path / "journal"),
+        "param_backup_period": 1,
+        "checkpoints_kept": 3,
+    }
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return CheckpointFolder(tmp_path / "out.checkpoints")
+
+
+def trained(tmp_path):
+    """Numbers of the blocks that were trained, in no order, repetitions included."""
+    lines = [
+        line for file in (tmp_path / "journal").iterdir() for line in file.read_text().splitlines()
+    ]
+    return sorted(int(line.split()[0]) for line in lines)
+
+
+def assert_counted_once(tmp_path, rows=ROWS, lines=LINES):
+    with np.load(tmp_path / "out.npz") as tables:
+        assert tables["counts.keys"].tolist() == list(range(rows))
+        assert np.unique(tables["counts.rows"]).tolist() == [lines / rows]
+
+
+def stop_at_block(tmp_path, job, number, *, earlier=(), kill="server"):
+    """Runs to a block, waits for a checkpoint of all before it, then kills a process; the master.
+
+    The same checkpoint, without a death, at the blocks that are named as `earlier`.
+    """
+    gate = Gate(tmp_path / "gates", number)
+    before = [Gate(tmp_path / "gates", block) for block in earlier]
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        nodes = cluster.nodes()
+        for block, other in zip(earlier, before, strict=True):
+            other.meet()
+            master.wait_line(rf"checkpoint \d+: {block * 10}% of the training")
+            other.open()
+        gate.meet()
+        master.wait_line(rf"checkpoint \d+: {number * 10}% of the training, \d+ rows")
+        victim = {"server": nodes[0][0], "worker": nodes[1][0], "master": master}[kill]
+        victim.send(signal.SIGKILL)
+        if kill != "worker":
+            gate.open()
+        codes = cluster.codes()
+        gate.open()
+        assert codes.count(-signal.SIGKILL) == 1
+    return master
+
+
+def run_on(tmp_path, job, *sets, servers=1, workers=1):
+    """The same command again: runs to the end; the master."""
+    with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
+        codes, master = cluster.run(*sets)
+        assert codes == [0] * (1 + servers + workers), master.stderr
+    return master
+
+
+# --- going on -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("servers", "workers"), [(1, 1), (3, 2)])
+def test_job_whose_server_was_killed_is_continued_by_the_same_command(
+    tmp_path, job, saved, servers, workers
+):
+    master = stop_at_block(tmp_path, job, 6)
+    assert_one_sentence(
+        master, "is lost", "The same command goes on from checkpoint", "60% of the training"
+    )
+    newest = max(one.number for one in saved.found() if one.state == "good")
+    master = run_on(tmp_path, job, servers=servers, workers=workers)
+    master.wait_line(rf"continuing from checkpoint {newest} .* 60% of the training, 50 rows")
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+    figures = figures_of(master)
+    assert (figures["examples"], figures["blocks"], figures["progress"]) == (LINES, 10, 1.0)
+    assert figures["continued_from"] == newest
+    assert figures["loss_by_epoch"] == [1.0]
+    assert figures["rows"] == ROWS
+
+
+def test_job_whose_master_was_killed_is_continued_by_the_same_command(tmp_path, job):
+    stop_at_block(tmp_path, job, 4, kill="master")
+    run_on(tmp_path, job)
+    assert_counted_once(tmp_path)
+    # The worker may have trained one more block before it missed its master.
+    assert set(trained(tmp_path)) == {*range(10)}
+    assert len(trained(tmp_path)) <= 11
+
+
+def test_job_whose_worker_was_killed_is_continued_by_the_same_command(tmp_path, job):
+    stop_at_block(tmp_path, job, 4, kill="worker")
+    run_on(tmp_path, job)
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, saved):
+    job |= {"param_backup_period": 0, "checkpoint_interval": 3600}
+    gate = Gate(tmp_path / "gates", 3)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        master.send(signal.SIGINT)
+        master.wait_line("interrupted: finishing")
+        gate.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+        master.wait_line("checkpoint 1: 40% of the training")
+    assert [one.number for one in saved.candidates()] == [1]
+    run_on(tmp_path, job)
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+def test_job_that_ended_begins_anew_by_the_same_command(tmp_path, job, saved):
+    gate = Gate(tmp_path / "gates", 5)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        master.wait_line(r"checkpoint \d+: 50% of the training")
+        gate.open()
+        assert cluster.codes() == [0, 0, 0]
+    assert json.loads((saved.path / PASSED).read_text())["why"] == "the run ended"
+    assert list(saved.candidates()) == []
+    run_on(tmp_path, job)
+    assert_counted_once(tmp_path)
+    assert len(trained(tmp_path)) == 20
+
+
+def test_job_with_fresh_begins_anew_and_the_one_after_it_goes_on_from_that(tmp_path, job):
+    stop_at_block(tmp_path, job, 6)
+    master = run_on(tmp_path, job, "fresh=true")
+    assert "continuing" not in master.stderr
+    assert trained(tmp_path) == sorted([*range(6), *range(10)])
+    assert_counted_once(tmp_path)
+
+
+def test_job_continued_for_more_epochs_trains_only_those(tmp_path, job):
+    stop_at_block(tmp_path, job, 6)
+    run_on(tmp_path, {**job, "epochs": 2})
+    assert trained(tmp_path) == [*range(20)]
+    with np.load(tmp_path / "out.npz") as tables:
+        assert np.unique(tables["counts.rows"]).tolist() == [2 * LINES / ROWS]
+
+
+def test_job_with_a_survey_is_continued_without_another_one(tmp_path, job):
+    job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
+    stop_at_block(tmp_path, job, 6)
+    Gate(tmp_path / "gates", 0, "survey")  # nobody comes by here
+    run_on(tmp_path, job)
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+def test_job_continued_with_its_input_cut_otherwise_keeps_its_blocks(tmp_path, job):
+    stop_at_block(tmp_path, job, 6)
+    job["worker_class"] = "cluster_models:Counter"
+    run_on(tmp_path, job, workers=3)
+    assert trained(tmp_path) == [*range(10)]
+
+
+# --- what cannot be gone on from ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["row", "manifest", "missing", "shorter"])
+def test_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, job, saved, damage):
+    stop_at_block(tmp_path, job, 6, earlier=[3])
+    before, newest = [one for one in saved.found() if one.state == "good"][-2:]
+    share = before.manifest.job["progress"]
+    rows = next(newest.path.glob("*.rows"))
+    data = bytearray(rows.read_bytes())
+    if damage == "row":
+        data[4096] ^= 1
+        rows.write_bytes(data)
+    elif damage == "manifest":
+        (newest.path / NAME).write_text("{}")
+    elif damage == "missing":
+        rows.unlink()
+    else:
+        rows.write_bytes(data[:-1])
+    master = run_on(tmp_path, job, servers=2)
+    master.wait_line(rf"checkpoint {newest.number} (is damaged|cannot be used): .*{newest.path}")
+    master.wait_line(f"continuing from checkpoint {before.number} ")
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == sorted([*range(6), *range(round(share * 10), 10)])
+
+
+def test_unfinished_checkpoint_is_named_and_removed(tmp_path, job, saved):
+    stop_at_block(tmp_path, job, 6)
+    newest = max(one.number for one in saved.found())
+    part = saved.path / f"checkpoint-{newest + 1:06d}.part"
+    shutil.copytree(saved.path / f"checkpoint-{newest:06d}", part)
+    master = run_on(tmp_path, job)
+    master.wait_line(f"checkpoint {newest + 1} is unfinished: it was never finished")
+    master.wait_line(f"continuing from checkpoint {newest} ")
+    assert not part.exists()
+    assert_counted_once(tmp_path)
+
+
+def test_job_with_damaged_checkpoints_only_says_what_to_do(tmp_path, job, saved):
+    stop_at_block(tmp_path, job, 2)
+    for one in saved.found():
+        (one.path / NAME).write_text("{}")
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        assert_one_sentence(master, "no checkpoint here is good", NAME, "--fresh")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dim": 2}, "dim is 2 here and 1 there"),
+        ({"seed": 5}, "seed is 5 here and 1 there"),
+        ({"worker_class": "cluster_models:Threaded"}, "worker_class is cluster_models:Threaded"),
+    ],
+)
+def test_job_with_checkpoints_of_another_one_refuses(tmp_path, job, change, words):
+    stop_at_block(tmp_path, job, 2)
+    with Cluster(tmp_path, job={**job, **change}) as cluster:
+        assert_one_sentence(cluster.master(), "of another job", words, "--fresh", code=2)
+
+
+def test_job_whose_input_became_longer_refuses(tmp_path, job):
+    stop_at_block(tmp_path, job, 2)
+    write_numbers(tmp_path / "in.txt", LINES + 1, ROWS)
+    with Cluster(tmp_path, job=job) as cluster:
+        assert_one_sentence(cluster.master(), "files of other lengths", code=2)
+
+
+def test_job_with_another_frag_num_refuses(tmp_path, job):
+    stop_at_block(tmp_path, job, 2)
+    with Cluster(tmp_path, {"frag_num": 16}, job=job) as cluster:
+        assert_one_sentence(cluster.master(), "frag_num is 16 here and 1024 there", code=2)
+
+
+def test_second_master_with_the_same_folder_refuses(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 2)
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.master()
+        cluster.nodes()
+        gate.meet()
+        second = Process("second", [*SNAILPS, "master", "-c", str(tmp_path / "master.conf"),
+                                    "--set", "listen_addr=127.0.0.1:0"], cwd=tmp_path)  # fmt: skip
+        cluster.processes.append(second)
+        assert_one_sentence(second, "another master keeps its checkpoints here")
+        gate.open()
+        assert cluster.codes() == [0, 0, 0, FAILED]
+
+
+# --- trouble while saving ---------------------------------------------------------------------
+
+
+def test_checkpoint_on_a_full_disk_is_told_loudly_and_training_goes_on(tmp_path, job, full_disk):
+    gate = Gate(tmp_path / "gates", 2)
+    job |= {"checkpoint_dir": str(full_disk), "dim": 1000}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        line = master.wait_line("CHECKPOINT FAILED, training goes on")
+        assert "is full" in line
+        gate.open()
+        assert cluster.codes() == [0, 0, 0]
+    assert {path.name for path in full_disk.iterdir()} <= {"lock", PASSED}
+    with np.load(tmp_path / "out.npz") as tables:
+        assert np.unique(tables["counts.rows"]).tolist() == [LINES / ROWS]
+
+
+def test_checkpoint_in_a_folder_that_is_gone_fails_and_the_good_one_stays(tmp_path, job, saved):
+    first, second = Gate(tmp_path / "gates", 2), Gate(tmp_path / "gates", 4)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        first.meet()
+        master.wait_line(r"checkpoint (\d+): 20%")
+        newest = saved.next_number() - 1
+        saved.path.rename(tmp_path / "elsewhere")
+        first.open()
+        second.meet()
+        line = master.wait_line("CHECKPOINT FAILED, training goes on unsaved")
+        assert f"newest good one: {newest}" in line
+        assert str(saved.path) in line
+        (tmp_path / "elsewhere").rename(saved.path)
+        server.send(signal.SIGKILL)
+        second.open()
+        assert cluster.codes() == [FAILED, -signal.SIGKILL, STOPPED]
+    run_on(tmp_path, job)
+    assert_counted_once(tmp_path)
+
+
+def test_checkpoints_beyond_the_number_kept_are_removed(tmp_path, job, saved):
+    gates = [Gate(tmp_path / "gates", number) for number in (2, 4, 6)]
+    job["checkpoints_kept"] = 1
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        for number, gate in zip((2, 4, 6), gates, strict=True):
+            gate.meet()
+            master.wait_line(rf"checkpoint \d+: {number * 10}%")
+            gate.open()
+        assert cluster.codes() == [0, 0, 0]
+    assert len(saved.found()) == 1
+
+
+@pytest.mark.parametrize("victim", ["server", "master"])
+def test_process_killed_while_a_checkpoint_is_written_costs_no_good_one(
+    tmp_path, job, saved, victim
+):
+    job |= {"dim": 20_000, "checkpoints_kept": 1}  # 4 MB
+    gate = Gate(tmp_path / "gates", 6)
+    earlier = Gate(tmp_path / "gates", 3)
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        earlier.meet()
+        master.wait_line(r"checkpoint \d+: 30% of the training")
+        earlier.open()
+        until = time.monotonic() + LIMIT_S
+        while not any(saved.path.glob("*.part")) and time.monotonic() < until:
+            pass  # somewhere in the middle of the next one
+        {"server": server, "master": master}[victim].send(signal.SIGKILL)
+        gate.open()
+        assert -signal.SIGKILL in cluster.codes()
+    good = [one for one in saved.found() if one.state == "good"]
+    assert good
+    assert all(one.state != "damaged" for one in saved.found())
+    run_on(tmp_path, job, servers=2)
+    with np.load(tmp_path / "out.npz") as tables:
+        assert np.unique(tables["counts.rows"]).tolist() == [LINES / ROWS]
+
+
+def test_checkpoint_that_outlasts_the_training_is_finished_first(tmp_path, job, saved):
+    run_on(tmp_path, job | {"param_backup_period": 0, "checkpoint_interval": 0.001})
+    assert_counted_once(tmp_path)
+    assert all(one.state == "good" for one in saved.found())

@@ -1,0 +1,434 @@
+"""Books of leases that keep workers in step: each entry once, nobody too far ahead."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snailps.data.blocks import Block
+from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
+from snailps.roles.ledger import LOSSES_MAX, Ledger
+
+
+def blocks(num, size=10):
+    return [Block(at, "file", 0, size) for at in range(num)]
+
+
+# --- bounded staleness -----------------------------------------------------------------------
+
+
+def test_dealt_gives_every_nth_entry_to_its_own_worker():
+    book = Dealt(blocks(5), 2, nodes=[7, 8, 9])
+    assert [book.take(8).number for _ in range(3)] == [1, 4, 7]
+    assert book.take(8) is None
+    assert [book.take(7).number for _ in range(4)] == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_dealt_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(staleness):
+    book = Dealt(blocks(40), nodes=[1, 2], staleness=staleness)
+    finished = 0
+    while (entry := book.take(1)) is not None:
+        assert book.done(entry.number, 1)
+        finished += 1
+    assert finished == staleness + 1  # begun at most `staleness` ahead
+    assert book.ahead_max == staleness
+    assert book.slowest() == (0, 2)
+    assert str(book.wait_of(1)) == (
+        f"worker 2 to finish its block 1, being at its own block {finished + 1} "
+        f"(staleness {staleness})"
+    )
+    other = book.take(2)
+    assert book.take(1) is None  # begun is not finished
+    book.done(other.number, 2)
+    assert book.take(1) is not None
+
+
+def test_dealt_in_lock_step_leases_nothing_ahead():
+    book = Dealt(blocks(6), nodes=[1, 2], staleness=0)
+    first = book.take(1)
+    assert book.take(1) is None
+    book.take(2)
+    book.done(first.number, 1)
+    assert book.take(1) is None
+    assert str(book.wait_of(1)).startswith("worker 2 to finish its block 1")
+
+
+def test_dealt_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
+    book = Dealt(blocks(7), nodes=[1, 2, 3], staleness=0)  # worker 1 has three, the others two
+    for _ in range(2):
+        for node in (1, 2, 3):
+            book.done(book.take(node).number, node)
+    last = book.take(1)
+    assert last.number == 6
+    assert not book.over
+    book.done(6, 1)
+    assert book.over
+
+    book = Dealt(blocks(9), nodes=[1, 2, 3], staleness=0)
+    book.take(3)
+    for node in (1, 2):
+        book.done(book.take(node).number, node)
+    assert book.take(1) is None
+    assert book.retire(3) == [2]
+    assert book.take(1) is not None
+    assert book.slowest() == (1, 1)
+
+
+def test_dealt_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_others():
+    book = Dealt(blocks(6), nodes=[1, 2], staleness=1)
+    mine = book.take(2)
+    book.leave(2)
+    assert book.take(2) is None
+    assert book.done(mine.number, 2)
+    assert book.slowest() == (0, 1)
+    assert [book.take(1).number for _ in range(2)] == [0, 2]
+    book.done(0, 1)
+    book.done(2, 1)
+    rest = []
+    while (entry := book.take(1)) is not None:
+        rest.append(entry.number)
+        book.done(entry.number, 1)
+    assert rest == [3, 4, 5]
+    assert book.over
+
+
+def test_dealt_worker_that_comes_gets_a_share_and_the_slowest_clock():
+    book = Dealt(blocks(40), nodes=[1, 2], staleness=1)
+    for _ in range(3):
+        for node in (1, 2):
+            book.done(book.take(node).number, node)
+    book.join(9)
+    assert book.clock_of(9) == 3
+    mine = []
+    while (entry := book.take(9)) is not None:
+        mine.append(entry.number)
+    assert len(mine) == 2  # and no more for now: others stand at 3
+    total = {number for node in (1, 2, 9) for number in book.holders().get(node, [])}
+    assert total == set(mine)
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.integers(-1, 2),
+    st.integers(0, 1 << 32),
+)
+def test_dealt_with_any_comings_and_goings_has_every_entry_done_once(
+    workers, block_num, epochs, staleness, seed
+):
+    book = Dealt(blocks(block_num), epochs, nodes=list(range(1, workers + 1)), staleness=staleness)
+    done = run_to_the_end(book, set(range(1, workers + 1)), random.Random(seed))
+    assert sorted(done) == list(range(block_num * epochs))
+    if staleness >= 0:
+        assert book.ahead_max <= staleness
+
+
+def run_to_the_end(book, alive, rng: random.Random):
+    """Drives a book at random, with workers lost, leaving and coming; numbers done, in order."""
+    held = {node: [] for node in alive}
+    done, newest, steps = [], 100, 0
+    while not book.over:
+        steps += 1
+        assert steps < 20_000, "nobody gets on"
+        action = rng.random()
+        if action < 0.03 and len(alive) > 1:
+            node = rng.choice(sorted(alive))
+            alive.discard(node)
+            assert sorted(book.retire(node)) == sorted(held.pop(node))
+        elif action < 0.06:
+            newest += 1
+            alive.add(newest)
+            held[newest] = []
+            book.join(newest)
+        else:
+            node = rng.choice(sorted(alive))
+            if len(held[node]) < 2 and (entry := book.take(node)) is not None:
+                held[node].append(entry.number)
+            # Trains the earliest clock that it holds, where that has begun.
+            held[node].sort()
+            if held[node] and can_train(book, held[node][0]):
+                number = held[node].pop(0)
+                assert book.done(number, node)
+                done.append(number)
+            elif held[node] and isinstance(book, Stepped):
+                entry = book.take_back(node)
+                held[node] += [entry.number] if entry else []
+    return done
+
+
+def can_train(book, number):
+    return not isinstance(book, Stepped) or number // book.micro_batches <= book.open_clock
+
+
+# --- synchronous steps -----------------------------------------------------------------------
+
+
+def test_stepped_entries_have_clock_slot_and_number_of_slots():
+    book = Stepped(blocks(5), 2, micro_batches=4)
+    entries = [book.entry(number) for number in range(10)]
+    assert [(e.clock, e.slot, e.slots) for e in entries] == [
+        *((0, slot, 4) for slot in range(4)), *((1, slot, 4) for slot in range(4)), (2, 0, 2),
+        (2, 1, 2),
+    ]  # fmt: skip
+    assert [(e.epoch, e.block.index) for e in entries[4:6]] == [(0, 4), (1, 0)]
+
+
+def test_stepped_leases_in_order_and_no_more_than_some_clocks_ahead():
+    book = Stepped(blocks(40), micro_batches=2, nodes=[1])
+    numbers = []
+    while (entry := book.take(1)) is not None:
+        numbers.append(entry.number)
+    assert numbers == list(range(2 * (CLOCKS_AHEAD + 1)))
+    book.done(1, 1)
+    assert book.take(1) is None
+    assert book.missing() == [(0, 1)]
+    book.done(0, 1)
+    assert book.open_clock == 1
+    assert book.take(1).number == 2 * (CLOCKS_AHEAD + 1)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 3, 4, 6])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_stepped_with_equal_workers_deals_each_clock_evenly(workers, micro_batches):
+    nodes = list(range(1, workers + 1))
+    book = Stepped(blocks(60 * micro_batches), micro_batches=micro_batches, nodes=nodes)
+    held = {node: [book.take(node), book.take(node)] for node in nodes}  # one asks before the next
+    turns = 0
+    while not book.over:
+        turns += 1  # in which everybody trains what it can
+        begun = {
+            node: next((e for e in entries if e and e.clock <= book.open_clock), None)
+            for node, entries in held.items()
+        }
+        for node, entry in begun.items():
+            if entry is not None:
+                held[node].remove(entry)
+                book.done(entry.number, node)
+        for node in nodes:
+            held[node] = [entry for entry in held[node] if entry]
+            while len(held[node]) < 2 and (entry := book.take(node)):
+                held[node].append(entry)
+    assert turns <= 60 * -(-micro_batches // workers) + 2
+
+
+def test_stepped_slot_that_was_left_for_another_worker_is_given_to_who_has_nothing_else():
+    book = Stepped(blocks(40), micro_batches=2, nodes=[1, 2])
+    assert book.take(1).number == 0
+    assert book.take(1).number == 2  # ahead; 1 is for worker 2, which does not come
+    book.done(0, 1)
+    assert book.take(1).number == 1
+
+
+def test_stepped_block_of_a_lost_worker_is_given_first_and_others_are_told_whom_they_wait_for():
+    book = Stepped(blocks(40), micro_batches=2, nodes=[1, 2])
+    for node, number in [(1, 0), (2, 1), (2, 2), (1, 3)]:
+        assert book.take(node).number == number
+    book.done(1, 2)
+    assert book.held_up(1) is None  # it trains slot 0
+    assert str(book.held_up(2)) == "worker 1 to finish slot 0 of clock 0"
+    assert book.take_back(2) is None
+    assert book.retire(1) == [0, 3]
+    assert str(book.held_up(2)) == "whoever takes it to finish slot 0 of clock 0"
+    assert book.take_back(2).number == 0
+    assert book.held_up(2) is None
+    assert book.take_back(2) is None
+    assert book.take(3).number == 3
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(0, 1 << 32),
+)
+def test_stepped_with_any_comings_and_goings_has_every_entry_done_once(
+    workers, block_num, epochs, micro_batches, seed
+):
+    nodes = set(range(1, workers + 1))
+    book = Stepped(blocks(block_num), epochs, micro_batches=micro_batches, nodes=sorted(nodes))
+    done = run_to_the_end(book, nodes, random.Random(seed))
+    assert sorted(done) == list(range(block_num * epochs))
+    clocks = [number // micro_batches for number in done]
+    assert clocks == sorted(clocks)  # no clock begins before the one before is complete
+    assert book.open_clock == -(-block_num * epochs // micro_batches)
+
+
+def test_stepped_gives_back_what_is_earlier_than_all_that_a_worker_holds():
+    book = Stepped(blocks(40), micro_batches=2, nodes=[1, 2])
+    for node, number in [(1, 0), (2, 1), (1, 2), (2, 3)]:
+        assert book.take(node).number == number
+    assert book.take(1).number == 4
+    assert book.retire(2) == [1, 3]
+    assert book.take_back(1) is None  # it is at clock 0 itself
+    book.done(0, 1)
+    assert book.take_back(1).number == 1
+    book.done(1, 1)
+    book.done(2, 1)
+    assert book.take_back(1).number == 3  # it holds 4, of clock 2
+    assert book.take_back(1) is None
+
+
+def test_stepped_knows_what_a_worker_finished_last():
+    book = Stepped(blocks(8), micro_batches=2, nodes=[1, 2])
+    assert book.last_of(1) is None
+    for number in (0, 1, 2, 3):
+        book.take(1)
+        book.done(number, 1)
+    last = book.last_of(1)
+    assert (last.number, last.clock, last.slot, last.slots) == (3, 1, 1, 2)
+    book.retire(1)
+    assert book.last_of(1) == last
+
+
+def test_stepped_closed_early_ends_with_a_whole_clock():
+    book = Stepped(blocks(40), micro_batches=4)
+    for number in range(5):
+        assert book.take(1).number == number
+    book.close()
+    assert (book.closed, book.drops, book.size) == (True, False, 8)
+    for number in range(5):
+        book.done(number, 1)
+    for number in range(5, 8):
+        assert book.take(1).number == number
+        assert not book.over
+        book.done(number, 1)
+    assert book.take(1) is None
+    assert book.over
+    assert book.open_clock == 2
+
+
+def test_stepped_closed_before_anything_was_leased_is_over():
+    book = Stepped(blocks(4), micro_batches=4)
+    book.close()
+    assert book.over
+    assert book.take(1) is None
+
+
+def test_stepped_that_gives_up_a_worker_is_over_without_it():
+    book = Stepped(blocks(40), micro_batches=2)
+    book.take(1)
+    book.take(2)
+    book.close()
+    book.done(1, 2)
+    assert not book.over
+    book.abandon(1)
+    assert book.over
+    assert book.take(2) is None
+
+
+def test_stepped_that_goes_on_from_done_entries_begins_behind_them():
+    book = Stepped(blocks(10), micro_batches=4, done=range(4))
+    assert book.open_clock == 1
+    assert book.take(1).number == 4
+    assert book.progress == 0.4
+
+
+# --- rounds ----------------------------------------------------------------------------------
+
+
+def take_all(book, nodes):
+    return {node: entry for node in nodes if (entry := book.take(node)) is not None}
+
+
+def test_rounds_give_each_worker_one_entry_a_round():
+    book = Rounds(3, [5, 6])
+    for round_ in range(3):
+        entries = take_all(book, (6, 5))
+        assert book.take(5) is None
+        assert [
+            (e.number, e.clock, e.slot, e.slots, e.index, e.epoch)
+            for e in (entries[5], entries[6])
+        ] == [
+            (2 * round_, round_, 0, 2, 0, round_), (2 * round_ + 1, round_, 1, 2, 1, round_)
+        ]  # fmt: skip
+        assert book.done(entries[6].number, 6)
+        assert not book.ready
+        assert book.done(entries[5].number, 5)
+        assert book.ready
+        assert book.parts == [0, 1]
+        assert book.take(5) is None  # not before the round is closed
+        book.advance()
+    assert book.over
+    assert book.finished == 6
+    assert take_all(book, (5, 6)) == {}
+
+
+def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
+    def drawn(seed):
+        book = Rounds(6, list(range(1, 9)), fraction=0.5, seed=seed)
+        found = []
+        while not book.over:
+            entries = take_all(book, range(1, 9))
+            assert [e.slot for e in entries.values()] == list(range(4))
+            found.append(sorted(entries))
+            for node, entry in entries.items():
+                assert entry.slots == 4
+                book.done(entry.number, node)
+            book.advance()
+        return found
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+    assert len({tuple(nodes) for nodes in drawn(1)}) > 1
+
+
+def test_rounds_cut_off_late_ones_and_take_them_back_later():
+    book = Rounds(3, [1, 2, 3])
+    entries = take_all(book, (1, 2, 3))
+    assert book.cut_off() == []  # somebody has to be done
+    book.done(entries[1].number, 1)
+    book.done(entries[3].number, 3)
+    assert book.cut_off() == [2]
+    assert book.ready
+    assert book.parts == [0, 2]
+    late = entries[2].number
+    assert book.is_void(late)
+    book.advance()
+    assert book.is_void(late)
+    assert not book.done(late, 2)  # its part is not wanted any more
+    assert not book.is_void(late)
+    assert book.take(2).clock == 1
+
+
+def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next():
+    book = Rounds(9, [1, 2])
+    entries = take_all(book, (1, 2))
+    book.done(entries[1].number, 1)
+    assert not book.ready
+    book.retire(2)
+    assert book.ready
+    assert book.parts == [0]
+    book.advance()
+    assert take_all(book, (1,))[1].slots == 1
+    book.join(7)
+    book.done(2, 1)
+    book.advance()
+    assert take_all(book, (1, 7))[7].index == 1
+
+
+def test_rounds_whose_only_drawn_worker_is_lost_draw_again():
+    book = Rounds(2, [1, 2], fraction=0.5, seed=3)
+    (lost,) = take_all(book, (1, 2))
+    book.retire(lost)
+    other = 3 - lost
+    entry = book.take(other)
+    assert entry.clock == 0
+    book.done(entry.number, other)
+    assert book.ready
+
+
+# --- lost workers ----------------------------------------------------------------------------
+
+
+def test_ledger_blames_the_block_at_which_several_workers_were_lost():
+    book = Ledger(blocks(4))
+    for node in range(1, LOSSES_MAX + 1):
+        assert book.take(node).number == 0
+        book.take(node)  # prefetched: innocent
+        assert book.blame(node) == (0 if node == LOSSES_MAX else -1)
+        book.retire(node)
+    assert book.blame(99) == -1

@@ -1,0 +1,68 @@
+"""`Course` with stand-ins for its job and members: how long blocks are waited for at the end."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from snailps.data.blocks import Block
+from snailps.roles import course as module
+from snailps.roles.clocks import Stepped
+from snailps.roles.course import DROP_S, Course
+from snailps.transport import messages
+
+WORKER = SimpleNamespace(
+    number=1, name="worker 1", dropped=False, finished=False, leaving=False,
+    wait_for=lambda text: None, log_wait=lambda: None,
+)  # fmt: skip
+MICRO_BATCHES = 4
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """The time as the course sees it."""
+    time = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.s))
+    return time
+
+
+@pytest.fixture
+def stepped(now):
+    """A course in a training by steps, its book, and what one step of the master's loop is."""
+    worker = SimpleNamespace(**vars(WORKER))
+    nodes = SimpleNamespace(all={1: worker}, clocks_set=True, expiring=False, nodes=lambda _: [])
+    course = Course(nodes, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None)
+    blocks = [Block(n, "in", n, n + 1) for n in range(40)]
+    book = Stepped(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
+    course.job = SimpleNamespace(
+        ledger=book, pass_="train", clocked=True, rounds=0, progress=0.0, units=0,
+        cls=SimpleNamespace(expires=lambda _: 0), settings=SimpleNamespace(consistency="bsp"),
+        done=lambda message, node: book.done(message.number, node),
+        end_early=lambda why: book.end_after(2),
+    )  # fmt: skip
+    return course, book, lambda: course._step_training(course.job, book, [worker]), worker
+
+
+def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long_that_takes(
+    stepped, now
+):
+    course, book, step, worker = stepped
+    course._end_early(course.job, "target_loss")
+    for number in range(3 * MICRO_BATCHES):
+        assert book.take(1).number == number
+        now.s += DROP_S - 1  # all together take longer than one may
+        step()
+        course.done(worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None)
+    assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, False)
+
+
+def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now):
+    course, book, step, worker = stepped
+    course._end_early(course.job, "interrupt")
+    book.take(1)
+    now.s += DROP_S - 1
+    step()
+    assert not worker.dropped
+    now.s += 2
+    step()
+    assert worker.dropped
+    assert book.over

@@ -1,0 +1,480 @@
+"""Federated averaging: its files, learners and feeds; rounds through real processes."""
+
+import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from processes import Cluster
+from test_cluster import figures_of
+from texts import write_topics
+
+from snailps import kernels
+from snailps.config import RawConfig
+from snailps.data.pipeline import MisuseError
+from snailps.errors import ConfigError, DataError
+from snailps.models.fedavg import FedAvg, FedAvgSettings
+from snailps.models.fedavg.feeds import Feeds, stages_of
+from snailps.models.fedavg.learner import Learner
+from snailps.models.fedavg.model import INIT_SCALE
+from snailps.models.fedavg.network import Network, plain_output, sum_into
+from snailps.models.fedavg.plotting import label_of, plot_histories, read_history
+from snailps.models.fedavg.prepare import prepare
+from snailps.models.fedavg.settings import read_cfg, read_test, read_vocab
+from snailps.roles.job import job_settings
+
+CLASS = "snailps.models.fedavg:FedAvg"
+JOB = {
+    "worker_class": CLASS, "input": "input", "output": "out", "data_dir": "data", "bs": 16,
+    "bpe": 4, "rounds": 3, "dim": 16, "shuffle": 64, "learners": 2, "lr": 0.02,
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A text of two topics, and its files in ``data``."""
+    write_topics(tmp_path / "input", 300)
+    prepare([str(tmp_path / "input")], tmp_path / "data", test_windows=50)
+    return tmp_path
+
+
+def settings_of(folder, **changed):
+    job = JOB | {"input": str(folder / "input"), "data_dir": str(folder / "data")} | changed
+    raw = RawConfig.from_mapping({key: str(value) for key, value in job.items()}, "test")
+    return job_settings(FedAvg, raw)
+
+
+def run(folder, workers=1, servers=1, code=0, **changed):
+    """Runs a job in the folder; the master, and the figures where it succeeds."""
+    job = {key: value for key, value in (JOB | changed).items() if value is not None}
+    with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
+        codes, master = cluster.run()
+        assert codes[0] == code, master.stderr
+    return master, figures_of(master) if code == 0 else None
+
+
+def weights_of(folder, name="out"):
+    with np.load(folder / f"{name}.weights.npz") as saved:
+        return {key: saved[key] for key in saved.files}
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_prepare_makes_vocabulary_by_frequency_and_windows_of_the_text(tmp_path):
+    (tmp_path / "a.txt").write_text(
+        "The whale, the WHALE; a ship. The sea's whale -- call me!\n" * 4
+    )
+    (tmp_path / "stop.txt").write_text("the a\nme")
+    figures = prepare(
+        [str(tmp_path / "a.txt")],
+        tmp_path / "data",
+        stop_words=tmp_path / "stop.txt",
+        test_windows=7,
+        window=3,
+        cfg={"bs": 8, "target": 5},
+    )
+    words = (tmp_path / "data" / "vocab.txt").read_text().split()
+    assert words[0] == "whale"
+    assert sorted(words[1:]) == ["call", "s", "sea", "ship"]
+    text = "whale whale ship sea s whale call " * 4
+    lines = (tmp_path / "data" / "test.txt").read_text().splitlines()
+    assert len(lines) == 7
+    assert all(line in text for line in lines)
+    assert json.loads((tmp_path / "data" / "cfg.json").read_text()) == {"bs": 8, "target": 5}
+    shares = np.array([3, 1, 1, 1, 1]) / 7
+    assert figures == {
+        "words": 5,
+        "tokens": 28,
+        "windows": 26,
+        "entropy": pytest.approx(-(shares * np.log(shares)).sum()),
+    }
+
+
+def test_prepare_max_vocab_counts_stop_words_and_seed_draws_other_windows(folder):
+    text = str(folder / "input")
+    all_words = read_vocab(str(folder / "data"))
+    (folder / "stop").write_bytes(all_words[0])
+    prepare([text], folder / "few", stop_words=folder / "stop", max_vocab=5, test_windows=20)
+    assert read_vocab(str(folder / "few")) == all_words[1:5]
+    drawn = []
+    for seed in (1, 1, 2):
+        prepare([text], folder / "few", test_windows=20, seed=seed)
+        drawn.append((folder / "few" / "test.txt").read_bytes())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_prepare_without_enough_text_refuses(tmp_path):
+    (tmp_path / "a.txt").write_text("one two three")
+    with pytest.raises(DataError, match="1 windows of 3 known words, 2 are wanted"):
+        prepare([str(tmp_path / "a.txt")], tmp_path, window=3, test_windows=2)
+    (tmp_path / "b.txt").write_text("123")
+    with pytest.raises(DataError, match="no words"):
+        prepare([str(tmp_path / "b.txt")], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "expected words"),
+        (b"whale ship whale", "'whale' is there twice"),
+        (b"whale Ship", "'Ship'"),
+        (b"whale's", "lower-case ASCII letters"),
+    ],
+)
+def test_read_vocab_of_what_is_none_refuses(tmp_path, content, said):
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        read_vocab(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "got none"),
+        ("a b c d e\na b c d\n", "window 2: expected 5 words"),
+        ("a b c d x\n", "'x' is not in vocab.txt"),
+    ],
+)
+def test_read_test_of_what_does_not_fit_refuses(tmp_path, content, said):
+    (tmp_path / "test.txt").write_text(content)
+    with pytest.raises(DataError, match=said):
+        read_test(str(tmp_path), [b"a", b"b", b"c", b"d", b"e"], 5)
+
+
+def test_read_vocab_of_missing_folder_says_how_to_make_it(tmp_path):
+    with pytest.raises(DataError, match="fedavg prepare"):
+        read_vocab(str(tmp_path / "nothing"))
+
+
+def test_cfg_json_fills_in_what_the_user_did_not_say(folder):
+    (folder / "data" / "cfg.json").write_text(
+        '{"data_name": "two", "bpe": 9, "bs": 3, "target": 2}'
+    )
+    settings = settings_of(folder)
+    assert (settings.data_name, settings.bpe, settings.bs) == ("two", 4, 16)
+    assert settings.target == settings.target_loss == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "JSON"),
+        ("[]", "expected an object"),
+        ('{"bsp": 1}', "data_name, bpe, bs, target"),
+        ('{"bs": "many"}', "bs: expected a whole number"),
+        ('{"bs": true}', "bs: expected a whole number"),
+        ('{"bpe": 0}', "bpe: expected a whole number above 0"),
+        ('{"data_name": 1}', "data_name: expected a text"),
+    ],
+)
+def test_cfg_json_of_another_kind_refuses(tmp_path, content, said):
+    (tmp_path / "cfg.json").write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        read_cfg(tmp_path / "cfg.json")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"window": 4}, "odd number"),
+        ({"learners": 2, "pipelines": 3}, "pipelines: expected at most learners"),
+        ({"stages": "tokenizer, filter"}, "last one to be 'batcher'"),
+        ({"stages": "tokeniser, batcher"}, "tokenizer, filter, batcher or .*'tokeniser'"),
+        ({"target": 8, "target_loss": 7}, "leave one of them out"),
+        ({"dim": 500}, "dim"),
+    ],
+)
+def test_settings_that_do_not_fit_refuse(folder, changed, said):
+    with pytest.raises(ConfigError, match=said):
+        settings_of(folder, **changed)
+
+
+# --- networks, learners, feeds --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "dim"), [(5, 1), (300, 16), (129, 20)])
+def test_network_rows_go_in_and_out(words, dim):
+    rng = np.random.default_rng(2)
+    network = Network(words, dim, 1)
+    rows = rng.normal(size=(network.panels, network.output_dim)).astype(np.float32)
+    network.put_output(0, rows)
+    np.testing.assert_array_equal(network.output_rows(network.output[0]), rows)
+    weights, biases = plain_output(rows, words, dim)
+    for word in (0, words // 2, words - 1):
+        panel, place = divmod(word, kernels.PANEL)
+        np.testing.assert_array_equal(weights[word], network.output[0, panel, :dim, place])
+        assert biases[word] == network.output[0, panel, network.width, place]
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_sum_into_weighs_rows_by_who_met_them_and_panels_by_windows(layers):
+    rng = np.random.default_rng(4)
+    parts = [Network(200, 16, 3) for _ in range(3)]
+    for part in parts:
+        part.embedding[:] = rng.normal(size=part.embedding.shape)
+        part.output[:] = rng.normal(size=part.output.shape)
+        part.counts[:] = rng.integers(0, 9, 200)
+    touched = [rng.integers(0, 3, 200).astype(np.float32) for _ in parts]
+    windows = [10, 20, 5]
+    total = Network(200, 16, 3)
+    with ThreadPoolExecutor(2) as pool:
+        rows, panels = sum_into(total, layers, parts, touched, windows, pool)
+    np.testing.assert_array_equal(rows, sum(touched))
+    assert panels.tolist() == [35, 35]
+    of_rows = sum(
+        part.embedding * weight[:, None] for part, weight in zip(parts, touched, strict=True)
+    )
+    of_panels = sum(part.output * count for part, count in zip(parts, windows, strict=True))
+    np.testing.assert_allclose(total.embedding[:layers], of_rows[:layers], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(total.output[:layers], of_panels[:layers], rtol=1e-4, atol=1e-4)
+    assert not total.output[layers:].any()
+    counts = sum(part.counts * weight for part, weight in zip(parts, touched, strict=True))
+    np.testing.assert_allclose(total.counts, counts)
+
+
+def test_feeds_with_one_pipeline_deal_its_batches_in_turn(folder):
+    settings = settings_of(folder, shuffle=0)
+    words = read_vocab(settings.data_dir)
+    feeds = [Feeds(settings, words, n, 0, 1) for n in (1, 3)]
+    try:
+        alone = [feeds[0].take(0) for _ in range(12)]
+        shared = [[feeds[1].take(i) for _ in range(4)] for i in (2, 0, 1)]
+    finally:
+        for one in feeds:
+            one.close()
+    for learner, batches in zip((2, 0, 1), shared, strict=True):
+        np.testing.assert_array_equal(np.array(batches), np.array(alone[learner::3]))
+
+
+def test_feeds_of_other_clients_have_other_parts_of_the_text(folder):
+    text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "stuvwxyz")
+    (folder / "input").write_text(text)
+    prepare([str(folder / "input")], folder / "data", test_windows=10)
+    settings = settings_of(folder, bs=4, shuffle=0, pipelines=2)
+    words = read_vocab(settings.data_dir)
+    seen = []
+    for client in range(2):
+        feeds = Feeds(settings, words, 2, client, 2)
+        try:
+            for learner in range(2):
+                batches = [feeds.take(learner) for _ in range(3)]
+                seen.append({words[i] for i in np.concatenate(batches).ravel()})
+        finally:
+            feeds.close()
+    assert all(len(one) >= 14 for one in seen)
+    assert all(not (a & b) for n, a in enumerate(seen) for b in seen[:n])
+
+
+def test_feeds_with_a_stage_of_ones_own_use_it(folder):
+    stages = "tokenizer, pipeline_stages:LongWords, filter, batcher"
+    settings = settings_of(folder, stages=stages)
+    words = read_vocab(settings.data_dir)
+    feeds = Feeds(settings, words, 1, 0, 1)
+    try:
+        seen = {words[i] for _ in range(10) for i in feeds.take(0).ravel()}
+    finally:
+        feeds.close()
+    assert seen
+    assert all(len(word) > 3 for word in seen)
+    assert any(len(word) <= 3 for word in words)
+
+
+def test_feeds_with_stage_that_makes_something_else_refuse(folder, monkeypatch):
+    settings = settings_of(folder, stages="tokenizer, pipeline_stages:Texts, batcher")
+    feeds = Feeds(settings, read_vocab(settings.data_dir), 1, 0, 1)
+    try:
+        with pytest.raises((DataError, MisuseError), match="stage Batcher"):
+            feeds.take(0)
+    finally:
+        feeds.close()
+
+
+def test_feeds_of_text_without_a_known_word_refuse(folder):
+    feeds = Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)
+    try:
+        with pytest.raises(DataError, match="no word of a pipeline's whole text"):
+            feeds.take(0)
+    finally:
+        feeds.close()
+
+
+def test_stages_of_unknown_name_refuse(folder):
+    with pytest.raises(ConfigError, match="stages: nowhere:Stemmer"):
+        stages_of(settings_of(folder, stages="tokenizer, nowhere:Stemmer, batcher"), [b"a"], 0)
+
+
+# --- rounds through servers -----------------------------------------------------------------------
+
+
+def simulate(settings, clients, learners):
+    """The same rounds in this process: weights of the network after each."""
+    words = read_vocab(settings.data_dir)
+    from snailps.models.fedavg.model import FedAvg
+
+    model = FedAvg(settings)
+    table = model.tables()[0]
+    base = Network(len(words), settings.dim, 3)
+    rows = [
+        kernels.init_row(1, INIT_SCALE, table.seed, key, settings.dim) for key in range(len(words))
+    ]
+    base.put_embedding(0, np.array(rows))
+    feeds = [Feeds(settings, words, learners, i, clients) for i in range(clients)]
+    team = [Learner(len(words), settings) for _ in range(clients * learners)]
+    total = Network(len(words), settings.dim, 3)
+    try:
+        for round_ in range(settings.rounds):
+            for number, learner in enumerate(team):
+                client, own = divmod(number, learners)
+                steps = round_ * settings.bpe
+                learner.train(base, lambda c=client, i=own: feeds[c].take(i), steps, moments=True)
+            with ThreadPoolExecutor(1) as pool:
+                touched = [learner.touched for learner in team]
+                windows = [learner.windows for learner in team]
+                parts = [learner.network for learner in team]
+                weights, panels = sum_into(total, 3, parts, touched, windows, pool)
+            met = weights > 0
+            base.embedding[:, met] = total.embedding[:, met] / weights[met, None]
+            base.counts[met] = total.counts[met] / weights[met]
+            base.output[:] = total.output / panels[0]
+    finally:
+        for one in feeds:
+            one.close()
+    return base
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "learners", "pipelines", "dim"),
+    [(1, 1, 1, 1, 16), (1, 2, 2, 1, 16), (2, 1, 1, 1, 20), (2, 2, 2, 0, 16)],
+)
+def test_rounds_through_servers_are_the_weighted_means(
+    folder, workers, servers, learners, pipelines, dim
+):
+    shape = {"learners": learners, "pipelines": pipelines, "dim": dim}
+    _, figures = run(folder, workers, servers, **shape)
+    want = simulate(settings_of(folder, **shape), workers, learners)
+    got = weights_of(folder)
+    weights, biases = plain_output(want.output_rows(want.output[0]), want.words, dim)
+    np.testing.assert_allclose(got["embedding"], want.embedding[0, :, :dim], atol=2e-5)
+    np.testing.assert_allclose(got["output"], weights, atol=2e-5)
+    np.testing.assert_allclose(got["bias"], biases, atol=2e-5)
+    assert got["round"] == figures["rounds"] == 3
+    assert figures["examples"] == 3 * 4 * 16 * workers * learners
+    assert figures["ended_by"] == "rounds"
+    text = np.loadtxt(folder / "out.embedding.txt")
+    np.testing.assert_allclose(text, got["embedding"], atol=6e-7)
+    run_, rounds = read_history(folder / "out.history.jsonl")
+    assert (run_["workers"], run_["learners"]) == (workers, learners)
+    assert [line["windows_per_learner"] for line in rounds] == [64, 128, 192]
+    seconds = [line["seconds"] for line in rounds]
+    assert seconds == sorted(seconds)
+    scratch = want.scratch(5, 50)
+    test = read_test(str(folder / "data"), read_vocab(str(folder / "data")), 5)
+    loss = kernels.cbow_loss(test, want.embedding[0], want.output[0], scratch, batch=50) / 50
+    assert rounds[-1]["loss"] == pytest.approx(loss, abs=1e-4)
+
+
+def test_rounds_again_with_the_same_seed_give_the_same_bits(folder):
+    saved = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run(folder, workers=2, output=name, seed=seed)
+        saved.append(weights_of(folder, name))
+    for key in saved[0]:
+        np.testing.assert_array_equal(saved[0][key], saved[1][key])
+    assert (saved[0]["output"] != saved[2]["output"]).any()
+
+
+def test_fraction_of_the_workers_trains_in_each_round(folder):
+    _, figures = run(folder, workers=2, fraction=0.5, rounds=6)
+    assert figures["examples"] == 6 * 4 * 16 * 2  # one worker's two learners a round
+    _, rounds = read_history(folder / "out.history.jsonl")
+    assert rounds[-1]["loss"] < rounds[0]["loss"]
+
+
+def test_target_ends_the_training(folder):
+    _, figures = run(folder, rounds=300, target=2.9, bpe=8)
+    _, rounds = read_history(folder / "out.history.jsonl")
+    assert figures["ended_by"] == "target_loss"
+    assert rounds[-1]["loss"] <= 2.9 < rounds[-2]["loss"]
+    assert len(rounds) < 300
+
+
+def test_loss_that_is_no_number_fails(folder):
+    master, _ = run(folder, code=1, worker_class="fedavg_models:Diverges", target=1e-9)
+    assert "round 1: the loss is nan" in master.stderr
+    assert weights_of(folder)["round"] == 1  # the last one that was any good
+    assert np.isfinite(weights_of(folder)["output"]).all()
+
+
+def test_missing_test_windows_end_the_job_before_it_starts(folder):
+    (folder / "data" / "test.txt").write_text("")
+    master, _ = run(folder, code=1)
+    assert "data/test.txt: expected windows of 5 words" in master.stderr
+
+
+def test_more_pipelines_than_a_worker_has_threads_say_so(folder):
+    master, _ = run(folder, code=1, learners=0, pipelines=2, workers=1)
+    assert "pipelines: expected at most 1, as many as this worker has learners" in master.stderr
+
+
+def test_interrupted_rounds_go_on_from_their_checkpoint(folder):
+    job = JOB | {"rounds": 100_000, "param_backup_period": 1}
+    with Cluster(folder, job=job) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        master.wait_line(r"checkpoint \d+")
+        master.send(signal.SIGINT)
+        assert cluster.codes()[0] == 130, master.stderr
+    _, before = read_history(folder / "out.history.jsonl")
+    last = before[-1]["round"]
+    _, figures = run(folder, rounds=last + 3, param_backup_period=1)
+    _, after = read_history(folder / "out.history.jsonl")
+    assert [line["round"] for line in after] == list(range(1, last + 4))
+    assert weights_of(folder)["round"] == figures["rounds"] == last + 3
+
+
+# --- plots ----------------------------------------------------------------------------------------
+
+
+def test_label_of_counts_learners_and_pipelines_of_all_workers(tmp_path):
+    path = tmp_path / "x"
+    run_ = {"data_name": "moby", "workers": 2, "learners": 4, "pipelines": 1}
+    assert label_of(run_, path) == "moby: 8 learners, 2 pipelines"
+    run_ = {"data_name": "moby", "workers": 1, "learners": 1, "pipelines": 0}
+    assert label_of(run_, path) == "moby: 1 learner, 1 pipeline"
+
+
+def history(path, rounds=3):
+    lines = [{"data_name": "d", "learners": 1, "pipelines": 1, "workers": 1, "target": 2.0}]
+    for n in range(1, rounds + 1):
+        lines.append({"round": n, "loss": 3 / n, "windows_per_learner": 10 * n, "seconds": n})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", '{}\n{"round": 1}\n', "{}\nno\n"])
+def test_read_history_of_another_file_refuses(tmp_path, content):
+    (tmp_path / "x").write_text(content)
+    with pytest.raises(DataError, match="history"):
+        read_history(tmp_path / "x")
+
+
+def test_plot_without_matplotlib_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(ConfigError, match=r"snailps\[plot\]"):
+        plot_histories([history(tmp_path / "x")], tmp_path / "x.png")
+
+
+def test_plot_draws_a_picture(tmp_path):
+    pytest.importorskip("matplotlib", reason="the optional extra `plot` is not installed")
+    plot_histories([history(tmp_path / "x"), history(tmp_path / "y", 5)], tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="cannot write"):
+        plot_histories([history(tmp_path / "x")], tmp_path / "p.none")
+
+
+def test_settings_class_is_of_the_model():
+    assert FedAvg.Settings is FedAvgSettings

@@ -1,0 +1,361 @@
+"""models.mlp: gradients, steps, files of multilayer perceptrons; models.parameters."""
+
+import itertools
+
+import numpy as np
+import pytest
+from idx_files import pictures, write_idx
+from shards import Shards
+from twins.mlp import Optimizer, gradients
+
+from snailps import Tensor, Worker
+from snailps.config import JobSettings
+from snailps.data.blocks import Source
+from snailps.data.order import order
+from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
+from snailps.models.mlp.settings import FIRST, adopted
+from snailps.models.parameters import Parameters, Vector
+from snailps.roles.wires import Wires
+from snailps.roles.worker import Block
+
+COUNT = 130
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Settings of a net for 130 small pictures; what is given changes them."""
+    images, labels = pictures(COUNT, seed=1)
+    write_idx(tmp_path / "x", images)
+    write_idx(tmp_path / "y", labels)
+
+    def make(**changed):
+        return adopted(
+            MlpSettings(
+                **{"input": (str(tmp_path / "x"),), "labels": (str(tmp_path / "y"),)}
+                | {"hidden": ("12", "6"), "batch_size": 20, "seed": 5, "wire": "float32"}
+                | {"scratch_dir": str(tmp_path / "scratch")} | changed
+            )
+        )  # fmt: skip
+
+    return make
+
+
+def connected(model, cluster):
+    """Tables of a model made on shards of this process; the client."""
+    tensors = {tensor.name: tensor for tensor in model.tables()}
+    numbered = {name: (n, one.table()) for n, (name, one) in enumerate(tensors.items(), 1)}
+    for number, table in numbered.values():
+        cluster.declare(table, number)
+    client = cluster.client()
+    model._connect(client, Wires(client, cluster.route), numbered, tensors)
+    return client
+
+
+class Setup:
+    """A net on shards of this process, and a way to train it block by block."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.cluster = Shards(2)
+        self.model = Mlp(settings, 1)
+        self.client = connected(self.model, self.cluster)
+        self.model.setup()
+        path = settings.input[0]
+        self.pieces = Mlp.pieces(settings, [Source(path, 0)], 1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.model.finish()
+        self.cluster.__exit__(*failure)
+
+    def block(self, number, **changed):
+        epoch, index = divmod(number, len(self.pieces))
+        path, start, stop = self.pieces[index]
+        return Block(number, path, start, stop, epoch, 1, (0.0, 1.0), lambda: b"", **changed)
+
+    def train(self, number):
+        block = self.block(number)
+        block.prepared = self.model.prepare(block)
+        return self.model.train(block)
+
+    def arrays(self):
+        self.client.flush()
+        return {one.name: self.model.pull_tensor(one.name) for one in self.model.tables()}
+
+
+def layers_of(settings, arrays):
+    """Weights and biases of each layer, float64."""
+    weights = [arrays[FIRST], *(arrays[name] for name in settings.layers.names[:-1])]
+    edges = np.cumsum((0, *settings.layers.sizes))
+    biases = [arrays["biases"][a:b] for a, b in itertools.pairwise(edges)]
+    return [w.astype(np.float64) for w in weights], [b.astype(np.float64) for b in biases]
+
+
+def random_vector(settings, seed=0):
+    vector = Vector(settings.tensors)
+    random = np.random.default_rng(seed)
+    for array in vector.arrays.values():
+        array[...] = random.normal(size=array.shape) * 0.3
+    return vector
+
+
+# --- mathematics ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+@pytest.mark.parametrize("hidden", [("5",), ("9", "7", "4")])
+def test_gradients_equal_those_of_one_example_at_a_time(settings, activation, hidden):
+    s = settings(activation=activation, hidden=hidden)
+    with Setup(s) as net:
+        weights, found = random_vector(s), Vector(s.tensors)
+        x, labels = net.model._examples.rows(np.arange(30)), net.model._examples.labels[:30]
+        loss = net.model._gradients(x, labels, weights, found, 30)
+    w, b = layers_of(s, weights.arrays)
+    expected, of_weights, of_biases = gradients(w, b, x, labels, activation)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    fw, fb = layers_of(s, found.arrays)
+    for mine, theirs in zip([*fw, *fb], [*of_weights, *of_biases], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_gradients_of_parts_add_up_to_that_of_the_batch(settings):
+    s = settings()
+    with Setup(s) as net:
+        weights = random_vector(s)
+        x, labels = net.model._examples.rows(np.arange(50)), net.model._examples.labels[:50]
+        whole, total = Vector(s.tensors), np.zeros_like(weights.flat)
+        net.model._gradients(x, labels, weights, whole, 50)
+        for part in np.split(np.arange(50), [11, 30]):
+            found = Vector(s.tensors)
+            net.model._gradients(x[part], labels[part], weights, found, 50)
+            total += found.flat
+    np.testing.assert_allclose(total, whole.flat, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["sgd", "momentum", "adagrad", "adam"])
+def test_training_takes_the_steps_of_the_plainest_net(settings, method):
+    s = settings(optimizer=method, lr=0.05, momentum=0.7, hidden=("12",))
+    with Setup(s) as net:
+        weights, biases = layers_of(s, net.arrays())
+        told = [net.train(number) for number in range(2 * len(net.pieces))]
+        arrays = net.arrays()
+        examples = net.model._examples
+    optimizer, losses = Optimizer(method, 0.05, 0.7), []
+    for epoch in (0, 1):
+        numbers = order(COUNT, s.seed, epoch)
+        for first in range(0, COUNT, 20):
+            own = numbers[first : first + 20]
+            loss, of_weights, of_biases = gradients(
+                weights, biases, examples.rows(own), examples.labels[own], "relu"
+            )
+            losses.append(loss)
+            for k in range(2):
+                optimizer.step(("w", k), weights[k], of_weights[k])
+                optimizer.step(("b", k), biases[k], of_biases[k])
+    assert sum(one["loss"] for one in told) == pytest.approx(sum(losses), rel=1e-3)
+    assert sum(one["units"] for one in told) == 2 * COUNT
+    found = layers_of(s, arrays)
+    for mine, theirs in zip([*found[0], *found[1]], [*weights, *biases], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=5e-3, atol=2e-4)
+    assert arrays["global_step"].tolist() == [14]
+
+
+def test_first_weights_are_those_of_the_seed_and_no_two_layers_alike(settings):
+    found = []
+    for seed in (5, 5, 6):
+        with Setup(settings(seed=seed, hidden=("12",))) as net:
+            found.append(net.arrays())
+    assert np.array_equal(found[0][FIRST], found[1][FIRST])
+    assert not np.array_equal(found[0][FIRST], found[2][FIRST])
+    first, second = (found[0][name].ravel()[:40] for name in (FIRST, "dense1"))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.5
+    assert not found[0]["biases"].any()
+
+
+# --- blocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("consistency", ["async", "bsp"])
+def test_blocks_of_an_epoch_have_every_example_once(settings, consistency):
+    s = settings(consistency=consistency, batch_size=28, micro_batches=4)
+    with Setup(s) as net:
+        for epoch in (0, 1):
+            first = epoch * len(net.pieces)
+            blocks = [net.block(first + index) for index in range(len(net.pieces))]
+            numbers = np.concatenate([net.model._numbers(block) for block in blocks])
+            assert np.array_equal(numbers, order(COUNT, s.seed, epoch))
+
+
+def test_micro_batches_weigh_as_all_of_their_clock(settings):
+    """130 examples in parts of 7: 19 blocks an epoch, the last one of 4; clocks of 4 blocks."""
+    s = settings(consistency="bsp", batch_size=28, micro_batches=4)
+    with Setup(s) as net:
+        assert len(net.pieces) == 19
+        blocks = [
+            net.block(number, clock=number // 4, slot=number % 4, slots=4) for number in range(36)
+        ]
+        found = [net.model._batch_of(block) for block in blocks]
+        assert found[:16] == [28] * 16
+        assert found[16:20] == [25] * 4  # epoch 0's last three, the last of 4, and epoch 1's first
+        assert found[20:36] == [28] * 16
+        last = net.block(37, clock=9, slot=1, slots=2)
+        assert net.model._batch_of(last) == 7 + 4
+        assert net.model._batch_of(net.block(0)) == 0
+
+
+@pytest.mark.parametrize(("workers", "size"), [(1, 4), (2, 2), (9, 1)])
+def test_pieces_hold_a_twentieth_of_an_epoch_at_most(tmp_path, workers, size):
+    write_idx(tmp_path / "x", np.zeros((1600, 2), np.uint8))
+    s = MlpSettings(batch_size=20, inputs=2, classes=2)
+    pieces = Mlp.pieces(s, [Source(str(tmp_path / "x"), 0)], workers)
+    assert len(pieces) == 80 // size
+    assert (pieces[0][1], pieces[-1][2]) == (12, 12 + 2 * 1600)
+    assert all(a[2] == b[1] for a, b in itertools.pairwise(pieces))
+
+
+def test_block_of_a_file_that_is_not_the_workers_is_refused(settings):
+    with Setup(settings()) as net:
+        net.pieces = [("/elsewhere/x", 16, 16 + 36)]
+        with pytest.raises(DataError, match="absolute paths"):
+            net.train(0)
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+class Owner(Worker):
+    """Two tensors, one of them of several rows that it does not fill."""
+
+    def tables(self):
+        return [Tensor("a", (3, 2), init="uniform", scale=1.0), Tensor("b", (1500,))]
+
+
+@pytest.fixture
+def parameters():
+    with Shards(2) as cluster:
+        model = Owner(JobSettings())
+        connected(model, cluster)
+        yield Parameters(model, model.tables())
+
+
+def test_vector_arrays_are_parts_of_the_flat_one():
+    vector = Vector(Owner(JobSettings()).tables())
+    assert len(vector.flat) == 6 + 2048
+    vector["b"][...] = 1
+    vector["a"][2, 1] = 5
+    assert vector.flat.sum() == 1505
+    assert vector.flat[5] == 5
+
+
+def test_parameters_pulled_are_those_pushed_before(parameters):
+    before = parameters.use(parameters.pull())["a"].copy()
+    for value in (1, 2, 3):
+        step = parameters.blank()
+        step["a"][...] = value
+        step["b"][...] = np.arange(1500)
+        parameters.push(step)
+    after = parameters.use(parameters.pull())
+    np.testing.assert_allclose(after["a"], before + 6, rtol=1e-6)
+    assert after["b"].tolist() == [3 * n for n in range(1500)]
+    parameters.settle()
+
+
+def test_vector_in_use_stays_as_it_is_while_others_are_pulled(parameters):
+    used = parameters.use(parameters.pull())
+    kept = used["a"].copy()
+    for _ in range(3):
+        step = parameters.blank()
+        step["a"][...] = 1
+        step["b"][...] = 0
+        parameters.push(step)
+        coming = parameters.pull()
+        coming.wait()
+        assert np.array_equal(used["a"], kept)
+    assert not np.array_equal(parameters.use(coming)["a"], kept)
+
+
+def test_pull_of_a_clock_is_made_once(parameters):
+    first = parameters.pull(-1)
+    assert parameters.pull(-1) is not first
+
+
+# --- settings and files --------------------------------------------------------------------------
+
+
+def test_adopted_settings_have_the_widths_of_the_files(settings):
+    s = settings()
+    assert (s.inputs, s.classes) == (36, 4)
+    assert settings(classes=7).classes == 7
+    assert adopted(MlpSettings()) == MlpSettings()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"classes": 3}, "expected labels below 3, got 3"),
+        ({"labels": ("{x}", "{y}")}, "labels: expected 1 files"),
+        ({"labels": ("{x}",)}, "whole numbers along one axis"),
+        ({"test": ("{x}",), "test_labels": ("{z}",)}, "expected 130 labels"),
+        ({"test": ("{x}",)}, "name their file"),
+        ({"test": ("{w}",), "test_labels": ("{v}",)}, "expected examples of 36 values.*got 2"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_before_the_start(settings, tmp_path, changed, message):
+    write_idx(tmp_path / "z", np.zeros(5, np.uint8))
+    write_idx(tmp_path / "w", np.zeros((3, 2), np.uint8))
+    write_idx(tmp_path / "v", np.zeros(3, np.uint8))
+    paths = {name: str(tmp_path / name) for name in "xyzwv"}
+    filled = {
+        key: tuple(one.format(**paths) for one in value) if isinstance(value, tuple) else value
+        for key, value in changed.items()
+    }
+    with pytest.raises(DataError, match=message):
+        settings(**filled)
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"hidden": ()}, "hidden"),
+        ({"hidden": ("0",)}, "hidden"),
+        ({"hidden": ("ten",)}, "hidden"),
+        ({"consistency": "bsp", "batch_size": 3, "micro_batches": 4}, "batch_size"),
+    ],
+)
+def test_settings_that_make_no_net_are_refused(changed, name):
+    with pytest.raises(ConfigError, match=f"here: {name}: expected"):
+        MlpSettings(**changed).validate(lambda key: "here")
+
+
+def test_optimizer_that_does_not_run_at_the_servers_is_refused():
+    with pytest.raises(ConfigError, match=r"ftrl does not fit Mlp.*momentum"):
+        Mlp.check(MlpSettings(optimizer="ftrl"))
+
+
+def test_net_written_and_read_gives_the_same_scores(settings, tmp_path):
+    s = settings(worker_class="snailps.models.mlp:Mlp", lr=0.25)
+    arrays = random_vector(s).arrays
+    path = files.write_npz(str(tmp_path / "net.npz"), s, arrays, 12)
+    again = files.write_npz(str(tmp_path / "again.npz"), s, arrays, 12)
+    assert (tmp_path / "net.npz").read_bytes() == (tmp_path / "again.npz").read_bytes(), again
+    net = read_npz(path)
+    assert (net.settings.hidden, net.settings.activation) == (s.hidden, s.activation)
+    x = np.random.default_rng(2).random((9, 36), np.float32)
+    assert np.array_equal(net.scores(x), files.scores(s, arrays, x))
+    with np.load(path) as file:
+        assert file["global_step"].tolist() == [12]
+
+
+def test_file_that_is_no_net_is_refused(settings, tmp_path):
+    path = tmp_path / "net.npz"
+    path.write_bytes(b"no file of NumPy's")
+    with pytest.raises(ModelFileError, match="cannot be read as a net"):
+        read_npz(path)
+    arrays = dict(random_vector(settings()).arrays)
+    arrays["dense1"] = arrays["dense1"].T
+    files.write_npz(str(path), settings(), arrays, 0)
+    with pytest.raises(ModelFileError, match="expected arrays"):
+        read_npz(path)

@@ -1,0 +1,154 @@
+"""data/pipeline.py: order, bounds, dealing, errors and ends, in threads and in processes."""
+
+import itertools
+import threading
+import time
+
+import pytest
+from pipeline_stages import Dies, Fails, FailsAwkwardly, Generators, Leaves, Numbers, Twice
+
+from snailps.data.pipeline import Pipeline
+from snailps.errors import DataError, MisuseError
+
+kinds = pytest.mark.parametrize("kind", ["threads", "processes"])
+WAIT_S = 20
+
+
+def drain(pipeline, taker=0):
+    items = []
+    while (item := pipeline.take(taker)) is not None:
+        items.append(item)
+    return items
+
+
+def take_soon(pipeline):
+    """The next item, or an error where none comes."""
+    end = time.monotonic() + WAIT_S
+    return pipeline.take(give_up=lambda: time.monotonic() > end)
+
+
+@kinds
+def test_pipeline_hands_on_everything_in_order(kind):
+    with Pipeline([Numbers(50), Twice(), Twice()], bound=2, kind=kind) as pipeline:
+        items = drain(pipeline)
+        assert items == [n // 4 for n in range(200)]
+        assert pipeline.take() is None  # and stays at its end
+
+
+@kinds
+@pytest.mark.parametrize("takers", [1, 3])
+def test_pipeline_deals_in_turn_whoever_is_quick(kind, takers):
+    with Pipeline([Numbers(60)], takers, bound=2, kind=kind) as pipeline:
+        found = {}
+        threads = [
+            threading.Thread(target=lambda i=i: found.update({i: drain(pipeline, i)}))
+            for i in reversed(range(takers))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert found == {i: list(range(i, 60, takers)) for i in range(takers)}
+
+
+def test_pipeline_with_nobody_taking_stops_at_its_bounds():
+    made, full = itertools.count(), threading.Event()
+    seen = []
+
+    def source(items):
+        for n in made:
+            seen.append(n)
+            if len(seen) == 2 + 2 + 2:  # two in each queue, one in each stage's hands
+                full.set()
+            yield n
+
+    def passes(items):
+        yield from items
+
+    with Pipeline([source, passes], bound=2) as pipeline:
+        assert full.wait(WAIT_S)
+        assert not threading.Event().wait(0.3)  # time in which a source without a bound would run
+        assert len(seen) == 6
+        assert [pipeline.take() for _ in range(100)] == list(range(100))
+
+
+@kinds
+def test_pipeline_with_failing_stage_tells_every_taker(kind):
+    with Pipeline([Numbers(50), Fails(3), Twice()], 2, kind=kind) as pipeline:
+        for taker in range(2):
+            for n in range(3):
+                assert pipeline.take(taker) == n
+            for _ in range(2):
+                with pytest.raises(DataError, match=r"stage Fails .* no 3, please"):
+                    pipeline.take(taker)
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        (FailsAwkwardly, "stage FailsAwkwardly .* no 0, please"),
+        (Leaves, "stage Leaves of a pipeline failed"),
+    ],
+)
+def test_pipeline_with_stage_that_ends_oddly_says_so(kind, stage, said):
+    with (
+        Pipeline([Numbers(5), stage()], kind=kind) as pipeline,
+        pytest.raises(DataError, match=said),
+    ):
+        take_soon(pipeline)
+
+
+def test_pipeline_of_processes_with_item_that_cannot_travel_fails():
+    with (
+        Pipeline([Numbers(5), Generators()], kind="processes") as pipeline,
+        pytest.raises(DataError, match=r"stage Generators .*pickle"),
+    ):
+        take_soon(pipeline)
+
+
+def test_pipeline_with_stage_that_names_the_trouble_passes_it_on():
+    def source(items):
+        raise DataError("no such file: a.txt")
+        yield
+
+    with Pipeline([source]) as pipeline, pytest.raises(DataError, match=r"^no such file: a.txt$"):
+        pipeline.take()
+
+
+def test_pipeline_with_killed_process_says_so():
+    with (
+        Pipeline([Numbers(5), Dies()], kind="processes") as pipeline,
+        pytest.raises(DataError, match="process of snailps-Dies ended with code -9"),
+    ):
+        pipeline.take()
+
+
+@kinds
+def test_pipeline_closed_while_stages_wait_ends_them(kind):
+    pipeline = Pipeline([Numbers(10**9), Twice()], bound=1, kind=kind)
+    assert pipeline.take() == 0
+    running = list(pipeline._running)
+    pipeline.close()
+    pipeline.close()
+    assert not any(one.is_alive() for one in running)
+    with pytest.raises(MisuseError, match="closed"):
+        pipeline.take()
+
+
+def test_pipeline_take_given_up_returns():
+    def source(items):
+        threading.Event().wait(WAIT_S)
+        yield 1
+
+    pipeline = Pipeline([source])
+    with pytest.raises(MisuseError, match="closed"):
+        pipeline.take(give_up=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("stages", "takers", "bound"), [([], 1, 1), ([Numbers(1)], 0, 1), ([Numbers(1)], 1, 0)]
+)
+def test_pipeline_without_stages_takers_or_room_refuses(stages, takers, bound):
+    with pytest.raises(MisuseError, match="at least one stage"):
+        Pipeline(stages, takers, bound)
