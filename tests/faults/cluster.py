@@ -1,0 +1,418 @@
+"""A real cluster with a proxy before every server and every connection to the master, under faults.
+
+    Rig(folder) -> form -> run(schedule): fault, repair, redundancy again, next -> finish -> Verdict
+
+It starts again what it killed, as an operator's supervisor would, and watches: a process that ends by
+itself, a run that gets no further for `stall_s`, and a process left behind are failures.  The report of
+one holds the schedule, so that it can be repeated, what happened when, the cluster's own status and
+the last lines of every process.
+"""
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from faults.counting import COUNTED, Plan, count_notes, judge, read_notes
+from faults.proxy import Proxy, Weather, anyone
+from processes import Cluster, free_port
+
+from snailps.cli.status import ask, table_of
+from snailps.config import RawConfig
+from snailps.errors import SnailError
+from snailps.transport.session import Role
+
+INTERRUPTED = 130
+LOOK_S = 0.02
+ASK_S = 3.0
+PORTS = range(21000, 21012)
+"""Of each server, whose address is its own."""
+SLOW_BYTES_S, DELAY_S = 300_000, 0.03
+CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)
+BEATS = {"heartbeat_interval": 0.2, "heartbeat_timeout": 4}
+_rigs = itertools.count()
+
+
+class Hang(AssertionError):
+    """The cluster gets no further."""
+
+
+@dataclass(slots=True)
+class Place:
+    """One process of the cluster, and whoever takes its place when it was killed."""
+
+    role: str
+    number: int
+    process: object = None
+    control: object = None  # link to the master
+    data: list = field(default_factory=list)  # links to its shards
+    sets: tuple = ()
+
+    @property
+    def name(self):
+        return f"{self.role} at place {self.number}"
+
+
+@dataclass(slots=True)
+class Event:
+    """A fault that happened; `repaired_s` and `resumed_s` count from it."""
+
+    number: int
+    fault: object
+    at: float
+    whom: str
+    noticed_s: float | None = None
+    repaired_s: float | None = None
+    resumed_s: float | None = None
+
+
+class Rig:
+    """A cluster on this machine that can be hurt.
+
+    Parameters
+    ----------
+    folder : Path
+    settings, job : dict, optional
+        Of all processes, of the master.
+    servers, workers, shard_num : int
+    stall_s : float
+        A run that gets no further for so long is a hang.
+    block_num : int
+        Blocks of the counting job; it is interrupted when the schedule is over.
+    """
+
+    def __init__(self, folder, settings=None, job=None, *, servers=2, workers=2, shard_num=1,
+                 stall_s=25.0, block_num=100_000):  # fmt: skip
+        self.folder, self.stall_s = folder, stall_s
+        self.notes = folder / "notes"
+        self.notes.mkdir(exist_ok=True)
+        (folder / "in.txt").write_text("0\n" * 100)
+        self.job = {
+            "worker_class": COUNTED, "input": "in.txt", "output": "out", "wire": "float32",
+            "block_bytes": 20, "epochs": max(1, block_num // 10), "notes": str(self.notes),
+            "shards": servers * shard_num, **(job or {}),
+        }  # fmt: skip
+        common = {"on_node_loss": "recover", "shard_num": shard_num, **BEATS, **(settings or {})}
+        self.cluster = Cluster(folder, common, self.job, servers=servers, workers=workers)
+        self.heartbeat_timeout = float(common["heartbeat_timeout"])
+        self.proxy = Proxy()
+        self.schedule = None
+        self.events = []
+        self.begin = time.monotonic()
+        self._number = next(_rigs) % 100
+        self._keep = self._net = None
+        self.disk = None
+        self.master = Place("master", 0)
+        self.places = [
+            *(Place("server", number) for number in range(1, servers + 1)),
+            *(Place("worker", number) for number in range(1, workers + 1)),
+        ]
+        self._doomed = set()  # processes that have to end
+        self._progress = (0, time.monotonic())
+        self._asked = (0.0, None)
+
+    def __enter__(self):
+        self._reserve()
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        try:
+            self.cluster.__exit__(kind, error, trace)
+        finally:
+            self.proxy.close()
+            self._keep.close()
+            if self.disk is not None:
+                subprocess.run(["umount", str(self.disk)], check=True)
+
+    def _reserve(self):
+        """Addresses 127.N.*.* that no other run of this harness uses."""
+        for net in range(1, 250):
+            self._keep = socket.socket()
+            try:
+                self._keep.bind((f"127.{net}.{self._number}.1", 20999))
+            except OSError:
+                self._keep.close()
+                continue
+            self._net = f"127.{net}.{self._number}"
+            return
+        raise AssertionError("all addresses 127.1.*.* to 127.249.*.* are in use")
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def form(self, limit_s=30.0):
+        """Starts everybody and waits until something is acknowledged."""
+        self.cluster.port = free_port()
+        self._start_master()
+        for place in self.places:
+            self._link(place)
+            self._start(place)
+        self.until(lambda: count_notes(self.notes) > 0, "the training to begin", limit_s)
+        return self
+
+    def _start_master(self):
+        self.master.process = self.cluster.master(port=self.cluster.port)
+
+    def _link(self, place):
+        place.control = self.proxy.link(("127.0.0.1", self.cluster.port))
+        place.sets = (f"master_addr=127.0.0.1:{place.control.address[1]}",)
+        if place.role == "server":
+            listen, told = f"{self._net}.{100 + place.number}", f"{self._net}.{200 - place.number}"
+            place.data = [self.proxy.link((listen, port), (told, port)) for port in PORTS]
+            place.sets += (
+                f"listen_addr={listen}", f"advertise_addr={told}",
+                f"port_range={PORTS[0]}-{PORTS[-1]}",
+            )  # fmt: skip
+
+    def _start(self, place):
+        place.process = self.cluster.start(place.role, *place.sets, told=False)
+
+    def alive(self, role):
+        """The places of a role whose process runs."""
+        places = [self.master] if role == "master" else self.places
+        return [p for p in places if p.role == role and p.process.popen.poll() is None]
+
+    def kill(self, place):
+        """SIGKILL."""
+        self._doomed.add(place.process)
+        place.process.send(signal.SIGKILL)
+        place.process.wait()
+
+    def revive(self, place):
+        """Starts another process in place of one that ended."""
+        if place is self.master:
+            self._start_master()
+        else:
+            self._start(place)
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    def run(self, schedule):
+        """Performs the faults one by one, each when the last one is repaired."""
+        self.schedule = schedule
+        for number, fault in enumerate(schedule):
+            begin = len_acknowledged(self.notes)
+            self.until(
+                lambda: len_acknowledged(self.notes) >= begin + fault.after,  # noqa: B023
+                f"{fault.after} more pushes to be acknowledged before fault {number}",
+            )
+            self.perform(number, fault)
+        return self
+
+    def perform(self, number, fault):
+        """One fault, from its blow to redundancy again."""
+        role = {"data": "server"}.get(fault.whom, fault.whom.split("'")[0])
+        if fault.whom == "disk":
+            victim = self.master
+        else:
+            alive = self.alive(role)
+            victim = alive[fault.index % len(alive)]
+        event = Event(number, fault, time.monotonic(), f"{victim.name} ({victim.process.pid})")
+        self.events.append(event)
+        getattr(self, f"_{fault.what}")(victim, fault)
+        self.until(self.is_redundant, f"redundancy after fault {number}, {fault.kind}")
+        event.repaired_s = time.monotonic() - event.at
+
+    def _kill(self, victim, fault):
+        self.kill(victim)
+        self.revive(victim)
+
+    def _pause(self, victim, fault):
+        victim.process.send(signal.SIGSTOP)
+        self.rest(fault.lasts_s)
+        victim.process.send(signal.SIGCONT)
+
+    def _freeze(self, victim, fault):
+        pid = victim.process.pid
+        self._doomed.add(victim.process)
+        victim.process.send(signal.SIGSTOP)
+        limit_s = self.heartbeat_timeout + self.stall_s
+        self.until(lambda: pid not in self.members(), f"process {pid}, frozen, to be lost", limit_s)
+        victim.process.send(signal.SIGCONT)
+        code = victim.process.wait(self.stall_s)
+        assert code != 0, f"{victim.name} was expelled and ended well: {victim.process.stderr}"
+        self.revive(victim)
+
+    def _links(self, victim, fault):
+        return victim.data if fault.whom == "data" else [victim.control]
+
+    def _cut(self, victim, fault):
+        for link in self._links(victim, fault):
+            link.cut(CLIENTS[fault.bytes % 3])
+
+    def _tear(self, victim, fault):
+        for link in self._links(victim, fault):
+            link.cut_after(fault.bytes, CLIENTS[fault.index % 3])
+
+    def _slow(self, victim, fault):
+        self._weather(victim, fault, Weather(bytes_per_s=SLOW_BYTES_S))
+
+    def _delay(self, victim, fault):
+        self._weather(victim, fault, Weather(delay_s=DELAY_S))
+
+    def _silence(self, victim, fault):
+        self._weather(victim, fault, Weather(silent=True, whom=CLIENTS[fault.bytes % 3]))
+
+    def _weather(self, victim, fault, weather):
+        for link in self._links(victim, fault):
+            link.set(weather)
+        self.rest(fault.lasts_s)
+        self.proxy.heal(self._links(victim, fault))
+
+    def mount(self, size="4m"):
+        """A small disk of its own, `disk`; False where that is not allowed."""
+        folder = self.folder / "disk"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+            return False
+        self.disk = folder
+        return True
+
+    def _fill(self, victim, fault):
+        assert self.disk is not None, "mount() first"
+        filler = self.disk / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        self.rest(fault.lasts_s + 1.0)
+        filler.unlink()
+
+    # --- watching --------------------------------------------------------------------------------
+
+    def status(self):
+        """What the master says of itself; None while it does not."""
+        when, status = self._asked
+        if time.monotonic() - when > 0.1:
+            status = None
+            with contextlib.suppress(SnailError):
+                status = ask(self.cluster.address, ASK_S)
+            self._asked = (time.monotonic(), status)
+        return status
+
+    def members(self):
+        """Process ids of those who belong to the cluster, as the master sees it."""
+        status = self.status()
+        if status is None:
+            return {place.process.pid for place in self.places}
+        return {node["pid"] for node in status["nodes"] if node["state"] not in ("gone", "lost")}
+
+    def is_redundant(self):
+        """Whether everybody is there, and every shard has a standby where there are standbys."""
+        status = self.status()
+        if status is None or status["phase"] != "training":
+            return False
+        if not {place.process.pid for place in self.places} <= self.members():
+            return False
+        if any(node["state"] in ("registered", "connecting") for node in status["nodes"]):
+            return False
+        shards = status.get("shards") or ()
+        return all(shard["state"] == "ready" for shard in shards)
+
+    def until(self, condition, what, limit_s=None):
+        """Waits, looking after the processes meanwhile; a `Hang` says for what."""
+        end = time.monotonic() + (limit_s or self.stall_s)
+        while not condition():
+            self.look()
+            if time.monotonic() > end:
+                raise Hang(f"waiting for {what}\n{self.report()}")
+            time.sleep(LOOK_S)
+
+    def rest(self, seconds):
+        """Lets time pass."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.look()
+            time.sleep(min(LOOK_S, left))
+
+    def look(self):
+        """Fails if a process has ended that nobody killed."""
+        for place in [self.master, *self.places]:
+            process = place.process
+            if process is None or process in self._doomed or process.popen.poll() is None:
+                continue
+            process.wait()
+            raise AssertionError(
+                f"{place.name} ended by itself, code {process.popen.returncode}\n{self.report()}"
+            )
+
+    def finish(self, limit_s=40.0):
+        """Ends the job as an operator does, by SIGINT at the master; waits until all have ended."""
+        self._doomed |= {place.process for place in [self.master, *self.places]}
+        self.master.process.send(signal.SIGINT)
+        self._await_end(limit_s)
+        return self
+
+    def _await_end(self, limit_s):
+        end = time.monotonic() + limit_s
+        for place in [self.master, *self.places]:
+            try:
+                code = place.process.wait(max(0.1, end - time.monotonic()))
+            except AssertionError:
+                raise Hang(f"waiting for {place.name} to end\n{self.report()}") from None
+            good = (0, INTERRUPTED) if place is self.master else (0,)
+            assert code in good, f"{place.name} ended with code {code}\n{self.report()}"
+        for event in self.events:
+            event.resumed_s = resumed_s(self.notes, event.at)
+
+    def verdict(self):
+        """What became of the pushes."""
+        raw = RawConfig.from_mapping({k: str(v) for k, v in self.job.items()}, "the rig")
+        from faults.counting import CountedSettings
+
+        return judge(self.notes, self.folder / "out.npz", Plan.of(raw.build(CountedSettings)))
+
+    def assert_exact(self):
+        """The verdict is good; the report where it is not."""
+        verdict = self.verdict()
+        assert verdict.good, f"{verdict}\n{self.report()}"
+        return verdict
+
+    def report(self):
+        """What is needed to repeat and to understand a failure."""
+        lines = [str(self.schedule), f"{len_acknowledged(self.notes)} pushes acknowledged"]
+        for event in self.events:
+            lines.append(
+                f"  {event.at - self.begin:7.3f} s: {event.number}: {event.fault.kind} of "
+                f"{event.whom}, repaired after {event.repaired_s and round(event.repaired_s, 3)} s"
+            )
+        self._asked = (0.0, None)
+        status = self.status()
+        lines += [str(status and status["phase"]), *(table_of(status) if status else ())]
+        for shard in (status or {}).get("shards") or ():
+            lines.append(f"  {shard}")
+        for process in self.cluster.processes:
+            lines += [f"--- {process.name} ({process.pid}), code {process.popen.poll()}"]
+            lines += [f"    {line}" for line in process.lines[-12:]]
+        return "\n".join(lines)
+
+
+def len_acknowledged(notes):
+    """How many pushes have been acknowledged."""
+    return sum(path.read_bytes().count(b"a ") for path in notes.iterdir())
+
+
+def resumed_s(notes, at):
+    """How long after a moment the last of the workers that lived had pushed anew; None: none did."""
+    found = []
+    for process in read_notes(notes).values():
+        before = any(when < at for when in process.acknowledged.values())
+        after = [
+            process.acknowledged[push]
+            for push, when in process.started.items()
+            if when >= at and push in process.acknowledged
+        ]
+        if before and after:
+            found.append(min(after) - at)
+    return max(found, default=None)
+
+
+def median(values):
+    """Of those that are there."""
+    values = [value for value in values if value is not None]
+    return statistics.median(values) if values else None

@@ -1,0 +1,105 @@
+"""Which faults come when: drawn from a seed, so that a run that failed can be repeated.
+
+    Schedule(seed, number, kinds) -> Fault, Fault, ...
+
+Faults are counted in acknowledged pushes, not in seconds: what a busy machine does slowly, it does
+at the same place of the run.  Pure: it knows no process and no proxy.
+"""
+
+import random
+from dataclasses import dataclass
+
+PROCESSES = ("server", "worker", "master")
+KILLS = tuple(f"kill {role}" for role in PROCESSES)
+PAUSES = tuple(f"pause {role}" for role in PROCESSES)
+FREEZES = ("freeze server", "freeze worker")
+LINKS = ("cut data", "tear data", "slow data", "delay data", "silence data")
+CONTROL = tuple(f"{what} {role}'s-control" for what in ("cut", "silence") for role in PROCESSES[:2])
+DISK = ("fill disk",)
+
+BRIEF_S = (0.05, 0.8)
+"""How long a fault lasts that nobody need notice; far below heartbeat_timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes
+    ----------
+    kind : str
+        What and whom.  ``kill``: SIGKILL; ``pause``: SIGSTOP, and SIGCONT soon enough; ``freeze``:
+        SIGSTOP until it is taken for lost, then SIGCONT; ``cut``: connections are reset; ``tear``:
+        one is closed in the middle of a frame; ``slow``, ``delay``, ``silence``: for a while;
+        ``fill``: the disk is full for a while.  ``data``: all connections into a server.
+    index : int
+        Which of those that are alive, modulo their number.
+    after : int
+        Acknowledged pushes before it, counted from when the last fault was repaired.
+    lasts_s : float
+        Of those that last.
+    bytes : int
+        Of ``tear``: how many pass until it comes.
+    """
+
+    kind: str
+    index: int = 0
+    after: int = 20
+    lasts_s: float = 0.3
+    bytes: int = 0
+
+    @property
+    def what(self):
+        return self.kind.split()[0]
+
+    @property
+    def whom(self):
+        return self.kind.split()[1]
+
+
+class Schedule:
+    """A row of faults.
+
+    Parameters
+    ----------
+    seed : int
+    number : int
+        How many.
+    kinds : sequence of str
+        Which there may be; each is as likely as the others, and each comes once before any comes
+        twice.
+    every : int
+        Mean number of acknowledged pushes between two.
+    """
+
+    def __init__(self, seed, number, kinds, every=40):
+        self.seed, self.kinds, self.every = seed, tuple(kinds), every
+        draw = random.Random(f"{seed} {number} {every} {' '.join(kinds)}")
+        self.faults = []
+        bag = []
+        for _ in range(number):
+            if not bag:
+                bag = list(kinds)
+                draw.shuffle(bag)
+            self.faults.append(
+                Fault(
+                    bag.pop(),
+                    draw.randrange(64),
+                    draw.randrange(max(1, every // 4), 2 * every),
+                    round(draw.uniform(*BRIEF_S), 3),
+                    draw.randrange(1, 200_000),
+                )
+            )
+
+    def __iter__(self):
+        return iter(self.faults)
+
+    def __len__(self):
+        return len(self.faults)
+
+    def __str__(self):
+        lines = [
+            f"Schedule({self.seed}, {len(self)}, {list(self.kinds)}, every={self.every})",
+            *(f"  {number}: {fault}" for number, fault in enumerate(self.faults)),
+        ]
+        return "\n".join(lines)

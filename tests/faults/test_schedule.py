@@ -1,0 +1,20 @@
+"""The schedule: the seed says everything."""
+
+from faults.schedule import CONTROL, DISK, FREEZES, KILLS, LINKS, PAUSES, Schedule
+
+ALL = (*KILLS, *PAUSES, *FREEZES, *LINKS, *CONTROL, *DISK)
+
+
+def test_schedule_of_the_same_seed_is_the_same():
+    assert Schedule(3, 50, ALL).faults == Schedule(3, 50, ALL).faults
+    assert Schedule(3, 50, ALL).faults != Schedule(4, 50, ALL).faults
+
+
+def test_schedule_has_each_kind_before_any_comes_twice():
+    faults = Schedule(1, 2 * len(ALL), ALL).faults
+    assert sorted(fault.kind for fault in faults[: len(ALL)]) == sorted(ALL)
+
+
+def test_schedule_shown_can_be_repeated():
+    schedule = Schedule(7, 4, KILLS, every=9)
+    assert eval(str(schedule).splitlines()[0]).faults == schedule.faults
