@@ -18,7 +18,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from faults.counting import COUNTED, Plan, count_notes, judge, read_notes
+from faults.counting import COUNTED, CountedSettings, Plan, Tally, judge, read_notes
 from faults.proxy import Proxy, Weather, anyone
 from processes import Cluster, free_port
 
@@ -86,6 +86,8 @@ class Rig:
         Blocks of the counting job; it is interrupted when the schedule is over.
     """
 
+    counted = "acknowledged pushes"
+
     def __init__(self, folder, settings=None, job=None, *, servers=2, workers=2, shard_num=1,
                  stall_s=25.0, block_num=100_000):  # fmt: skip
         self.folder, self.stall_s = folder, stall_s
@@ -102,6 +104,7 @@ class Rig:
         self.heartbeat_timeout = float(common["heartbeat_timeout"])
         self.proxy = Proxy()
         self.schedule = None
+        self._tally = Tally(self.notes)
         self.events = []
         self.begin = time.monotonic()
         self._number = next(_rigs) % 100
@@ -113,7 +116,6 @@ class Rig:
             *(Place("worker", number) for number in range(1, workers + 1)),
         ]
         self._doomed = set()  # processes that have to end
-        self._progress = (0, time.monotonic())
         self._asked = (0.0, None)
 
     def __enter__(self):
@@ -152,7 +154,7 @@ class Rig:
         for place in self.places:
             self._link(place)
             self._start(place)
-        self.until(lambda: count_notes(self.notes) > 0, "the training to begin", limit_s)
+        self.until(lambda: self.progress() > 0, "the training to begin", limit_s)
         return self
 
     def _start_master(self):
@@ -196,10 +198,10 @@ class Rig:
         """Performs the faults one by one, each when the last one is repaired."""
         self.schedule = schedule
         for number, fault in enumerate(schedule):
-            begin = len_acknowledged(self.notes)
+            goal = self.progress() + fault.after
             self.until(
-                lambda: len_acknowledged(self.notes) >= begin + fault.after,  # noqa: B023
-                f"{fault.after} more pushes to be acknowledged before fault {number}",
+                lambda: self.progress() >= goal,  # noqa: B023
+                f"{fault.after} more {self.counted} before fault {number}",
             )
             self.perform(number, fault)
         return self
@@ -285,6 +287,10 @@ class Rig:
 
     # --- watching --------------------------------------------------------------------------------
 
+    def progress(self):
+        """How far the run is, in `counted`."""
+        return self._tally.acknowledged()
+
     def status(self):
         """What the master says of itself; None while it does not."""
         when, status = self._asked
@@ -345,10 +351,10 @@ class Rig:
         """Ends the job as an operator does, by SIGINT at the master; waits until all have ended."""
         self._doomed |= {place.process for place in [self.master, *self.places]}
         self.master.process.send(signal.SIGINT)
-        self._await_end(limit_s)
-        return self
+        return self.end(limit_s)
 
-    def _await_end(self, limit_s):
+    def end(self, limit_s=40.0):
+        """Waits until all have ended as they should."""
         end = time.monotonic() + limit_s
         for place in [self.master, *self.places]:
             try:
@@ -357,14 +363,14 @@ class Rig:
                 raise Hang(f"waiting for {place.name} to end\n{self.report()}") from None
             good = (0, INTERRUPTED) if place is self.master else (0,)
             assert code in good, f"{place.name} ended with code {code}\n{self.report()}"
+        processes = read_notes(self.notes).values()
         for event in self.events:
-            event.resumed_s = resumed_s(self.notes, event.at)
+            event.resumed_s = resumed_s(processes, event.at)
+        return self
 
     def verdict(self):
         """What became of the pushes."""
         raw = RawConfig.from_mapping({k: str(v) for k, v in self.job.items()}, "the rig")
-        from faults.counting import CountedSettings
-
         return judge(self.notes, self.folder / "out.npz", Plan.of(raw.build(CountedSettings)))
 
     def assert_exact(self):
@@ -375,7 +381,7 @@ class Rig:
 
     def report(self):
         """What is needed to repeat and to understand a failure."""
-        lines = [str(self.schedule), f"{len_acknowledged(self.notes)} pushes acknowledged"]
+        lines = [str(self.schedule), f"{self.progress()} {self.counted}"]
         for event in self.events:
             lines.append(
                 f"  {event.at - self.begin:7.3f} s: {event.number}: {event.fault.kind} of "
@@ -392,15 +398,10 @@ class Rig:
         return "\n".join(lines)
 
 
-def len_acknowledged(notes):
-    """How many pushes have been acknowledged."""
-    return sum(path.read_bytes().count(b"a ") for path in notes.iterdir())
-
-
-def resumed_s(notes, at):
+def resumed_s(processes, at):
     """How long after a moment the last of the workers that lived had pushed anew; None: none did."""
     found = []
-    for process in read_notes(notes).values():
+    for process in processes:
         before = any(when < at for when in process.acknowledged.values())
         after = [
             process.acknowledged[push]

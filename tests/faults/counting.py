@@ -223,9 +223,25 @@ def read_notes(folder):
     return found
 
 
-def count_notes(folder):
-    """Bytes noted so far: what grows while anything is acknowledged."""
-    return sum(path.stat().st_size for path in Path(folder).iterdir())
+class Tally:
+    """Counts the acknowledged pushes of a folder of notes while they grow."""
+
+    def __init__(self, folder):
+        self._folder = Path(folder)
+        self._read = {}  # path -> bytes read
+        self._count = 0
+
+    def acknowledged(self):
+        """How many there are by now."""
+        for path in self._folder.iterdir():
+            begin = self._read.get(path, 0)
+            if path.stat().st_size > begin:
+                with open(path, "rb") as file:
+                    file.seek(begin)
+                    data = file.read()
+                self._read[path] = begin + len(data)
+                self._count += data.count(b"a ")
+        return self._count
 
 
 # --- the verdict ---------------------------------------------------------------------------------
@@ -318,3 +334,21 @@ def _judge_one(verdict, name, values, at, acknowledged, ended):
     verdict.applied += bool(values.any())
     if any(len(set(values[at == shard].tolist())) > 1 for shard in np.unique(at)):
         verdict.torn.append(f"{name} was in flight and counts {shown}")
+
+
+class Walk(Counted):
+    """Steps that depend on the rows before them and on the block: for comparing bits, not counts."""
+
+    def train(self, block: Block):
+        rows = self.pull(TABLE, self._shared)
+        step = np.sin(rows + np.float32(block.seed % 1000)).astype(np.float32)
+        number = self._notes.pushes
+        self._notes.pushes += 1
+        self._notes.note("s", number, block.number)
+        self.push(TABLE, self._shared, step)
+        self._notes.note("a", number)
+        time.sleep(self.settings.pause)
+        return {"units": 1, "examples": 1}
+
+    def finish(self):
+        self._notes.close()

@@ -1,0 +1,100 @@
+"""Faults of workers, of connections and of the disk, and that the harness notices what it must."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+from faults.cluster import Hang, Rig
+from faults.proxy import Weather
+from faults.schedule import DISK, LINKS, Schedule
+
+WALK = {"worker_class": "faults.counting:Walk", "consistency": "bsp", "micro_batches": 4}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_connections_in_trouble_cost_no_acknowledged_push(tmp_path, seed):
+    with Rig(tmp_path, job={"window": 8, "dim": 16, "shared": 64}) as rig:
+        rig.form().run(Schedule(seed, 8, LINKS)).finish()
+        assert rig.assert_exact().in_flight == 0
+        assert sum(link.cuts for place in rig.places for link in place.data) > 0
+
+
+def test_workers_killed_paused_and_frozen_cost_no_acknowledged_push(tmp_path):
+    kinds = ("kill worker", "pause worker", "freeze worker", "pause server", "tear data")
+    with Rig(tmp_path, {"heartbeat_timeout": 2}, {"window": 8, "carry": True}) as rig:
+        rig.form().run(Schedule(5, 5, kinds)).finish()
+        rig.assert_exact()
+
+
+def test_bsp_under_faults_has_the_bits_of_the_undisturbed_run(tmp_path):
+    found = []
+    for name, faults in (("fair", 0), ("foul", 5)):
+        folder = tmp_path / name
+        folder.mkdir()
+        kinds = ("kill worker", "cut data", "tear data", "delay data", "silence data")
+        job = {**WALK, "pause": 0.02}
+        with Rig(folder, job=job, block_num=400) as rig:
+            rig.form().run(Schedule(3, faults, kinds, every=20))
+            rig.end()
+        with np.load(folder / "out.npz") as tables:
+            order = np.argsort(tables["counts.keys"])
+            found.append(tables["counts.rows"][order].tobytes())
+    assert found[0] == found[1]
+
+
+def test_full_disk_costs_a_checkpoint_and_no_push(tmp_path):
+    job = {"checkpoint_interval": 0.2, "checkpoints_kept": 1, "pause": 0.005}
+    with Rig(tmp_path, job=job | {"checkpoint_dir": str(tmp_path / "disk" / "saved")}) as rig:
+        if not rig.mount():
+            pytest.skip("a disk of its own needs the right to mount one (root)")
+        rig.form().run(Schedule(1, 1, DISK))
+        rig.until(lambda: "CHECKPOINT FAILED" in rig.master.process.stderr, "a failed checkpoint")
+        failed = len(rig.master.process.lines)
+        rig.until(
+            lambda: any("checkpoint " in line and "% of" in line
+                        for line in rig.master.process.lines[failed:]),
+            "a checkpoint after the disk was emptied",
+        )  # fmt: skip
+        rig.finish()
+        rig.assert_exact()
+
+
+# --- the harness notices -------------------------------------------------------------------------
+
+
+def test_rig_notices_a_run_that_hangs_and_says_where(tmp_path):
+    with Rig(tmp_path, stall_s=3) as rig:
+        rig.form(30)
+        for place in rig.alive("server"):
+            rig.proxy.partition(place.data)
+        text = r"more acknowledged pushes before fault 0\nSchedule\(1, 1(.|\n)*server 2(.|\n)*worker 2"
+        with pytest.raises(Hang, match=text):
+            rig.run(Schedule(1, 1, ["pause worker"], every=100_000))
+        rig.proxy.heal()
+        rig.finish()
+        rig.assert_exact()
+
+
+def test_rig_notices_a_process_that_ends_by_itself(tmp_path):
+    with Rig(tmp_path) as rig:
+        rig.form()
+        rig.alive("worker")[0].process.send(signal.SIGKILL)
+        with pytest.raises(AssertionError, match="worker at place 1 ended by itself"):
+            rig.rest(20)
+        rig.places.pop(2)
+        rig.finish()
+
+
+def test_rig_under_a_slow_and_distant_network_goes_on(tmp_path):
+    with Rig(tmp_path, job={"dim": 32}) as rig:
+        rig.form()
+        for place in rig.alive("server"):
+            for link in place.data:
+                link.set(Weather(delay_s=0.01, bytes_per_s=2_000_000))
+        begin = time.monotonic()
+        rig.rest(1)
+        assert time.monotonic() - begin >= 1
+        rig.proxy.heal()
+        rig.finish()
+        rig.assert_exact()
