@@ -13,7 +13,6 @@ import itertools
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -42,6 +41,10 @@ class Hang(AssertionError):
     """The cluster gets no further."""
 
 
+class JobOver(Exception):
+    """The job came to its own end before the schedule did."""
+
+
 @dataclass(slots=True)
 class Place:
     """One process of the cluster, and whoever takes its place when it was killed."""
@@ -60,15 +63,28 @@ class Place:
 
 @dataclass(slots=True)
 class Event:
-    """A fault that happened; `repaired_s` and `resumed_s` count from it."""
+    """A fault that happened, and how many seconds later what came of it.
+
+    Attributes
+    ----------
+    noticed_s : float or None
+        The master wrote a line about the process.
+    repaired_s : float or None
+        Everybody was there, and every shard had its standby.
+    resumed_s, pulled_s : float or None
+        The last of the workers had a push acknowledged, a pull answered, that it began after the
+        fault.
+    """
 
     number: int
     fault: object
     at: float
     whom: str
+    pid: int = 0
     noticed_s: float | None = None
     repaired_s: float | None = None
     resumed_s: float | None = None
+    pulled_s: float | None = None
 
 
 class Rig:
@@ -87,19 +103,16 @@ class Rig:
     """
 
     counted = "acknowledged pushes"
+    ends = False  # whether the job may come to its own end
 
     def __init__(self, folder, settings=None, job=None, *, servers=2, workers=2, shard_num=1,
                  stall_s=25.0, block_num=100_000):  # fmt: skip
         self.folder, self.stall_s = folder, stall_s
         self.notes = folder / "notes"
         self.notes.mkdir(exist_ok=True)
-        (folder / "in.txt").write_text("0\n" * 100)
-        self.job = {
-            "worker_class": COUNTED, "input": "in.txt", "output": "out", "wire": "float32",
-            "block_bytes": 20, "epochs": max(1, block_num // 10), "notes": str(self.notes),
-            "shards": servers * shard_num, **(job or {}),
-        }  # fmt: skip
+        self.job = {**self._job(block_num, servers * shard_num), **(job or {})}
         common = {"on_node_loss": "recover", "shard_num": shard_num, **BEATS, **(settings or {})}
+        self.replicated = common.get("replication", "none") != "none"
         self.cluster = Cluster(folder, common, self.job, servers=servers, workers=workers)
         self.heartbeat_timeout = float(common["heartbeat_timeout"])
         self.proxy = Proxy()
@@ -115,8 +128,18 @@ class Rig:
             *(Place("server", number) for number in range(1, servers + 1)),
             *(Place("worker", number) for number in range(1, workers + 1)),
         ]
+        self._seen = {}  # master's process -> lines of it that were read
         self._doomed = set()  # processes that have to end
         self._asked = (0.0, None)
+
+    def _job(self, block_num, shards):
+        """The job of the counting model."""
+        (self.folder / "in.txt").write_text("0\n" * 100)
+        return {
+            "worker_class": COUNTED, "input": "in.txt", "output": "out", "wire": "float32",
+            "block_bytes": 20, "epochs": max(1, block_num // 10), "notes": str(self.notes),
+            "shards": shards,
+        }  # fmt: skip
 
     def __enter__(self):
         self._reserve()
@@ -214,7 +237,8 @@ class Rig:
         else:
             alive = self.alive(role)
             victim = alive[fault.index % len(alive)]
-        event = Event(number, fault, time.monotonic(), f"{victim.name} ({victim.process.pid})")
+        pid = victim.process.pid
+        event = Event(number, fault, time.monotonic(), f"{victim.name} ({pid})", pid)
         self.events.append(event)
         getattr(self, f"_{fault.what}")(victim, fault)
         self.until(self.is_redundant, f"redundancy after fault {number}, {fault.kind}")
@@ -317,8 +341,7 @@ class Rig:
             return False
         if any(node["state"] in ("registered", "connecting") for node in status["nodes"]):
             return False
-        shards = status.get("shards") or ()
-        return all(shard["state"] == "ready" for shard in shards)
+        return not self.replicated or all(one["state"] == "ready" for one in status["shards"])
 
     def until(self, condition, what, limit_s=None):
         """Waits, looking after the processes meanwhile; a `Hang` says for what."""
@@ -337,7 +360,10 @@ class Rig:
             time.sleep(min(LOOK_S, left))
 
     def look(self):
-        """Fails if a process has ended that nobody killed."""
+        """Fails if a process has ended that nobody killed; reads what the master wrote."""
+        master = self.master.process
+        if master is not None:
+            self._read_log(master)
         for place in [self.master, *self.places]:
             process = place.process
             if process is None or process in self._doomed or process.popen.poll() is None:
@@ -346,6 +372,23 @@ class Rig:
             raise AssertionError(
                 f"{place.name} ended by itself, code {process.popen.returncode}\n{self.report()}"
             )
+
+    def _read_log(self, master):
+        seen = self._seen.get(master, 0)
+        for line in master.lines[seen:]:
+            seen += 1
+            for event in self.events:
+                if event.noticed_s is None and f"process {event.pid})" in line:
+                    event.noticed_s = time.monotonic() - event.at
+            if self.ends and "training done" in line:
+                raise JobOver
+        self._seen[master] = seen
+
+    def wait_over(self):
+        """Waits until the job comes to its own end, as long as it gets further; raises `JobOver`."""
+        while True:
+            now = self.progress()
+            self.until(lambda: self.progress() > now, f"more {self.counted}")  # noqa: B023
 
     def finish(self, limit_s=40.0):
         """Ends the job as an operator does, by SIGINT at the master; waits until all have ended."""
@@ -365,7 +408,8 @@ class Rig:
             assert code in good, f"{place.name} ended with code {code}\n{self.report()}"
         processes = read_notes(self.notes).values()
         for event in self.events:
-            event.resumed_s = resumed_s(processes, event.at)
+            event.resumed_s = later_s(processes, event.at, pushes_of)
+            event.pulled_s = later_s(processes, event.at, pulls_of)
         return self
 
     def verdict(self):
@@ -398,22 +442,22 @@ class Rig:
         return "\n".join(lines)
 
 
-def resumed_s(processes, at):
-    """How long after a moment the last of the workers that lived had pushed anew; None: none did."""
+def pushes_of(process):
+    """When its pushes began and were acknowledged."""
+    return [(process.started[push], when) for push, when in process.acknowledged.items()]
+
+
+def pulls_of(process):
+    """When its pulls began and ended."""
+    return [pull for pull in process.pulls if pull[1] is not None]
+
+
+def later_s(processes, at, requests_of):
+    """How long after a moment each worker that lived on had a new request answered; the longest."""
     found = []
     for process in processes:
-        before = any(when < at for when in process.acknowledged.values())
-        after = [
-            process.acknowledged[push]
-            for push, when in process.started.items()
-            if when >= at and push in process.acknowledged
-        ]
-        if before and after:
+        requests = requests_of(process)
+        after = [end for begin, end in requests if begin >= at]
+        if after and any(end < at for _, end in requests):
             found.append(min(after) - at)
     return max(found, default=None)
-
-
-def median(values):
-    """Of those that are there."""
-    values = [value for value in values if value is not None]
-    return statistics.median(values) if values else None

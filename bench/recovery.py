@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""Kill anything: what is lost, what hangs, how long it takes, and what safety costs.
+
+    count    random kills of servers, workers and the master while pushes are counted
+    train    the same while fastText trains; its end against a run that nobody disturbed
+    price    words/s with replication sync and with none, in turns
+    moves    words/s while a server is drained and while one joins
+    nodes    simulated nodes at one real master (recovery_nodes.py)
+             -> one JSON object a part (--json), targets (--table)
+
+One kill at a time, the next when everybody is there and every shard has its standby again.
+README.md here says what the figures mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from words import HERE, ROOT, fail, machine, say
+
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from faults.cluster import JobOver, Rig
+from faults.schedule import KILLS, Schedule
+
+DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
+STALL_S = 90.0
+RUN = 25
+"""Kills of one run of the counting job: what is counted then is looked at."""
+
+
+class Training(Rig):
+    """The same for a job of fastText, which comes to its own end."""
+
+    counted = "blocks"
+    ends = True
+
+    def __init__(self, folder, corpus, epochs, settings=None, job=None, **named):
+        self._text = {"input": str(corpus), "epochs": epochs}
+        self._blocks = 0
+        super().__init__(folder, settings, job, **named)
+
+    def _job(self, block_num, shards):
+        return {
+            "worker_class": "snailps.models.word_vectors:WordVectors", "output": "out",
+            "formats": "vec", **self._text,
+        }  # fmt: skip
+
+    def progress(self):
+        """Blocks done, as the master last said; it says nothing while it is dead."""
+        status = self.status()
+        if status is not None and status["phase"] == "training":
+            self._blocks = max(self._blocks, status["blocks"]["done"])
+        return self._blocks
+
+    def figures(self):
+        """What the master printed at the end."""
+        return json.loads(self.master.process.stdout.strip().splitlines()[-1])
+
+
+class Toll:
+    """What a part's runs came to; tells how far it is.
+
+    Parameters
+    ----------
+    name : str
+    goal : int
+        Kills.
+    """
+
+    def __init__(self, name, goal, begin):
+        self.name, self.goal, self.begin = name, goal, begin
+        self.events, self.reports = [], []
+        self.acknowledged = self.in_flight = self.applied = self.lost = self.wrong = self.hangs = 0
+
+    def tell(self, rig):
+        """A line after each kill."""
+        done = len(self.events) + len(rig.events)
+        spent_s = time.monotonic() - self.begin
+        left_s = spent_s / max(1, done) * (self.goal - done)
+        event = rig.events[-1]
+        took = "not repaired" if event.repaired_s is None else f"repaired after {event.repaired_s:.1f} s"
+        say(f"{self.name}: {done}/{self.goal} {event.fault.kind}, {took}; {left_s:.0f} s left")
+
+    def failed(self, error, rig):
+        """A run that did not end as it should."""
+        self.hangs += 1
+        self.reports.append(f"{error}\n{rig.schedule}")
+        say(f"{self.name}: FAILED\n{error}")
+
+    def figures(self):
+        """All of it."""
+        by = Counter(event.fault.kind.split()[1] for event in self.events)
+        servers = [event for event in self.events if event.fault.kind == "kill server"]
+        return {
+            "kills": len(self.events),
+            **{f"kills_{role}": by[role] for role in ("server", "worker", "master")},
+            "hangs": self.hangs,
+            **spread("repaired_s", self.events),
+            **spread("resume_s", self.events, "resumed_s"),
+            **spread("server_noticed_s", servers, "noticed_s"),
+            **spread("server_pulled_s", servers, "pulled_s"),
+        }
+
+
+def spread(name, events, attribute=None):
+    """Median and most of a figure of events."""
+    found = [getattr(event, attribute or name) for event in events]
+    found = [value for value in found if value is not None]
+    if not found:
+        return {}
+    return {f"{name}_median": round(statistics.median(found), 3), f"{name}_max": round(max(found), 3)}
+
+
+def hurt(rig, schedule, toll):
+    """Kills and repairs, telling; True if nothing went wrong."""
+    perform = rig.perform
+
+    def told(number, fault):
+        perform(number, fault)
+        toll.tell(rig)
+
+    rig.perform = told
+    try:
+        rig.form(STALL_S)
+        rig.run(schedule)
+        if rig.ends:
+            rig.wait_over()
+        else:
+            rig.finish(STALL_S)
+    except JobOver:
+        rig.end(STALL_S)
+    except AssertionError as error:
+        toll.failed(error, rig)
+        toll.events += rig.events
+        return False
+    toll.events += rig.events
+    return True
+
+
+class Scratch(tempfile.TemporaryDirectory):
+    """A folder for one run, as a path."""
+
+    def __enter__(self):
+        return Path(super().__enter__())
+
+
+# --- kills while counting ------------------------------------------------------------------------
+
+
+def count(args):
+    """Counted pushes under kills, in runs of `RUN`, so that each can be repeated by its seed."""
+    goal = args.kills if args.parts == "count" else math.ceil(args.kills / 2)
+    toll = Toll("count", goal, time.monotonic())
+    job = {"window": 8, "own": 2, "shared": 64, "dim": 16, "pushes": 4, "pause": 0.01}
+    run = 0
+    while len(toll.events) < goal and toll.hangs < 5:
+        number = min(RUN, goal - len(toll.events))
+        schedule = Schedule(args.seed + run, number, KILLS, every=args.every)
+        run += 1
+        say(f"count: run {run}, {str(schedule).splitlines()[0]}")
+        with Scratch(prefix="snailps-bench-") as folder:
+            rig = Rig(folder, {"replication": args.replication, "shard_num": args.shards},
+                      job, servers=args.servers, workers=args.workers, shard_num=args.shards,
+                      stall_s=STALL_S)  # fmt: skip
+            try:
+                with rig:
+                    good = hurt(rig, schedule, toll)
+                    if good:
+                        verdict = rig.verdict()
+            except AssertionError as error:
+                toll.failed(error, rig)
+                continue
+            if not good:
+                continue
+        toll.acknowledged += verdict.acknowledged
+        toll.in_flight += verdict.in_flight
+        toll.applied += verdict.applied
+        toll.lost += len(verdict.lost)
+        toll.wrong += sum(len(getattr(verdict, name)) for name in verdict.FAULTS) - len(verdict.lost)
+        if not verdict.good:
+            toll.reports.append(f"{verdict}\n{schedule}")
+            say(f"count: {verdict}\n{schedule}")
+    return {
+        "part": "count", "servers": args.servers, "shards": args.servers * args.shards,
+        "workers": args.workers, "replication": args.replication, "runs": run, "seed": args.seed,
+        **toll.figures(), "lost_pushes": toll.lost, "other_faults": toll.wrong,
+        "acknowledged": toll.acknowledged, "in_flight": toll.in_flight,
+        "in_flight_applied": toll.applied, "reports": toll.reports,
+    }  # fmt: skip
+
+
+# --- kills while training ------------------------------------------------------------------------
+
+
+def train(args):
+    """FastText under kills, and the same undisturbed: loss, similarity, words a second."""
+    goal = args.kills if args.parts == "train" else args.kills // 2
+    toll = Toll("train", goal, time.monotonic())
+    quality = [file for file in (DATA / "words" / "EN-WS-353-ALL.txt",) if file.exists()]
+    fair = foul = None
+    run = 0
+    with Scratch(prefix="snailps-bench-") as scratch:
+        corpus = words_of(args, scratch)
+        fair = trained(args, scratch / "fair", corpus, Schedule(0, 0, KILLS), None, quality)
+        found = []
+        while len(toll.events) < goal and toll.hangs < 5:
+            schedule = Schedule(args.seed + 1000 + run, goal - len(toll.events), KILLS, every=args.blocks)
+            run += 1
+            foul = trained(args, scratch / f"foul-{run}", corpus, schedule, toll, quality)
+            found += [foul] if foul else []
+    return {
+        "part": "train", "servers": args.servers, "shards": args.servers * args.shards,
+        "workers": args.workers, "replication": args.replication, "runs": run, "seed": args.seed,
+        **toll.figures(), "undisturbed": fair, "disturbed": found, "reports": toll.reports,
+    }  # fmt: skip
+
+
+def words_of(args, scratch):
+    """The corpus: the first bytes of a plain or packed text."""
+    import gzip
+
+    source = args.corpus or DATA / "words" / "text8like.txt.gz"
+    if not source.exists():
+        fail(f"no {source}: name a text by --corpus")
+    with (gzip.open if source.suffix == ".gz" else open)(source, "rb") as file:
+        text = file.read(int(args.mb * 1e6))
+    path = scratch / "corpus.txt"
+    path.write_bytes(text[: text.rfind(b" ")] + b"\n")
+    return path
+
+
+def trained(args, folder, corpus, schedule, toll, quality, **job):
+    """One training; loss, quality and words a second, None if it failed."""
+    folder.mkdir()
+    rig = Training(
+        folder, corpus, args.epochs, {"replication": args.replication, "shard_num": args.shards},
+        job, servers=args.servers, workers=args.workers, shard_num=args.shards, stall_s=STALL_S,
+    )  # fmt: skip
+    try:
+        with rig:
+            if not hurt(rig, schedule, toll or Toll("undisturbed", 0, time.monotonic())):
+                return None
+            figures = rig.figures()
+    except AssertionError as error:
+        (toll or Toll("undisturbed", 0, time.monotonic())).failed(error, rig)
+        return None
+    from words import judge
+
+    scores = judge(argparse.Namespace(similarity=quality, analogies=None), folder / "out.vec")
+    return {
+        "kills": len(rig.events), "train_loss": figures["train_loss"], "quality": scores,
+        "words_per_s": round(figures["words_per_s"]), "train_s": round(figures["train_s"], 1),
+    }  # fmt: skip
+
+
+# --- all parts -----------------------------------------------------------------------------------
+
+PARTS = {"count": count, "train": train}
+OF_OTHERS = {"price": "recovery_moves", "moves": "recovery_moves", "nodes": "recovery_nodes"}
+"""Parts in files of their own."""
+
+
+def targets(row):
+    """What is asked of a part, and what came out."""
+    asked = {
+        "count": [("lost_pushes", 0), ("other_faults", 0), ("hangs", 0)],
+        "train": [("hangs", 0)],
+    }.get(row["part"], [])
+    judged = [(f"{row['part']}: {name} = {goal}", row[name], row[name] == goal) for name, goal in asked]
+    if "server_noticed_s_max" in row and "server_pulled_s_max" in row:
+        late = row["server_noticed_s_max"]
+        judged.append((f"{row['part']}: server's death noticed <= 1 s", late, late <= 1))
+        pulls = row["server_pulled_s_max"]
+        judged.append((f"{row['part']}: pulls again <= 2 s later", pulls, pulls <= late + 2))
+    return judged + [tuple(one) for one in row.get("targets", [])]
+
+
+def main() -> None:
+    """Runs the parts and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--parts", help=f"with commas, of {', '.join([*PARTS, *OF_OTHERS])}; default count,train")
+    add("--kills", type=int, default=200, help="shared by count and train, if both are run")
+    add("--seed", type=int, default=1)
+    add("--every", type=int, default=150, help="acknowledged pushes between two kills, mean")
+    add("--blocks", type=int, default=8, help="blocks between two kills of train, mean")
+    add("--servers", type=int, default=2)
+    add("--workers", type=int, default=2)
+    add("--shards", type=int, default=1, help="of each server")
+    add("--replication", default="sync")
+    add("--corpus", type=Path, help="a text, plain or .gz; default that of SNAILPS_DATA")
+    add("--mb", type=float, default=8.0, help="of it, the first so many MB")
+    add("--epochs", type=int, default=3)
+    add("--runs", type=int, default=2, help="of price and moves, each way")
+    add("--nodes", type=int, default=1000)
+    add("--json", action="store_true", help="one JSON object a part")
+    add("--table", action="store_true", help="targets, in Markdown")
+    args = parser.parse_args()
+    args.parts = args.parts or "count,train"
+    say(machine())
+    for name in args.parts.split(","):
+        if name in OF_OTHERS:
+            PARTS[name] = getattr(importlib.import_module(OF_OTHERS[name]), name)
+        if name not in PARTS:
+            fail(f"--parts: unknown {name!r}; known: {', '.join([*PARTS, *OF_OTHERS])}")
+        row = PARTS[name](args) | {"machine": machine()}
+        if args.json:
+            print(json.dumps(row), flush=True)
+        if args.table:
+            print("| target | value | met |", "|---|---|---|", sep="\n")
+            print("\n".join(f"| {text} | {value} | {met} |" for text, value, met in targets(row)), flush=True)
+
+
+if __name__ == "__main__":
+    assert HERE.name == "bench"
+    main()
