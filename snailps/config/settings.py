@@ -101,7 +101,8 @@ class ClusterSettings(Settings):
         "stop",
         help=(
             "What a lost process means. `stop`: the job ends at once, with the reason. `recover`: "
-            "a lost worker's blocks go to the others; a lost server still ends the job."
+            "a lost worker's blocks go to the others; the others wait for a lost master to be "
+            "started again; a lost server still ends the job."
         ),
         when="Long jobs of several workers. Said at the master.",
     )
@@ -144,7 +145,10 @@ class MasterSettings(ClusterSettings):
     )
     master_time_out: float = setting(
         60.0,
-        help="How long the master waits for all nodes before it names the missing and gives up.",
+        help=(
+            "How long the master waits for all nodes before it names the missing and gives up; "
+            "and how long they wait for a lost master that keeps a journal."
+        ),
         when="Machines start at very different times; best equal to `init_timeout`.",
         unit="s",
         low=0.1,
@@ -157,6 +161,16 @@ class MasterSettings(ClusterSettings):
         unit="fragments",
         low=1,
         high=65_536,
+    )
+    journal_dir: str = setting(
+        "",
+        help=(
+            "Folder for the master's journal, from which it goes on when it dies and is started "
+            "again; kept with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or none without an "
+            "output."
+        ),
+        when="The disk of the output is slow, or another machine is to take over.",
+        unit="path",
     )
     json_log: str = setting(
         "",

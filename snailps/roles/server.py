@@ -182,6 +182,7 @@ class Server(Node):
             )
         for shard, index in zip(self._shards, mine, strict=True):
             shard.take_route(route.epoch, route.fragments_of(index))
+        self.route_epoch = route.epoch
 
     def _make_session(self) -> ServerSession:
         assert self.welcome is not None
