@@ -256,7 +256,7 @@ class Cluster:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
-    def master(self, *sets, port=None, options=("--json",), pass_fds=()):
+    def master(self, *sets, port=None, options=("--json",), pass_fds=(), **more):
         """Starts the master, on a free port unless `port` is given; waits until it listens."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         read, write = os.pipe()
@@ -268,6 +268,7 @@ class Cluster:
                 options=[*options, "--ready-fd", str(write)],
                 pass_fds=(write, *pass_fds),
                 told=False,
+                **more,
             )
         finally:
             os.close(write)
@@ -279,9 +280,11 @@ class Cluster:
             process.wait()
         return process
 
-    def start(self, role, *sets, cwd=None, options=(), pass_fds=(), told=True, env=None):
+    def start(
+        self, role, *sets, cwd=None, options=(), pass_fds=(), told=True, env=None, program=SNAILPS
+    ):
         """Starts a process of a role; servers and workers are told the master's address."""
-        command = [*SNAILPS, role, "-c", str(self.folder / f"{role}.conf")]
+        command = [*program, role, "-c", str(self.folder / f"{role}.conf")]
         pairs = [f"master_addr={self.address}", *sets] if told else sets
         for pair in pairs:
             command += ["--set", pair]

@@ -10,16 +10,18 @@ the last lines of every process.
 
 import contextlib
 import itertools
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 
 from faults.counting import COUNTED, CountedSettings, Plan, Tally, judge, read_notes
 from faults.proxy import Proxy, Weather, anyone
-from processes import Cluster, free_port
+from processes import Cluster, environment, free_port
 
 from snailps.cli.status import ask, table_of
 from snailps.config import RawConfig
@@ -55,6 +57,7 @@ class Place:
     control: object = None  # link to the master
     data: list = field(default_factory=list)  # links to its shards
     sets: tuple = ()
+    hurt: dict = field(default_factory=dict)  # the next process's `hurt.py`
 
     @property
     def name(self):
@@ -181,7 +184,7 @@ class Rig:
         return self
 
     def _start_master(self):
-        self.master.process = self.cluster.master(port=self.cluster.port)
+        self.master.process = self.cluster.master(port=self.cluster.port, **_program(self.master))
 
     def _link(self, place):
         place.control = self.proxy.link(("127.0.0.1", self.cluster.port))
@@ -195,7 +198,7 @@ class Rig:
             )  # fmt: skip
 
     def _start(self, place):
-        place.process = self.cluster.start(place.role, *place.sets, told=False)
+        place.process = self.cluster.start(place.role, *place.sets, told=False, **_program(place))
 
     def alive(self, role):
         """The places of a role whose process runs."""
@@ -352,6 +355,14 @@ class Rig:
                 raise Hang(f"waiting for {what}\n{self.report()}")
             time.sleep(LOOK_S)
 
+    def await_death(self, place, limit_s=None):
+        """Waits until a process that was hurt has died of it, and puts another in its place."""
+        process = place.process
+        self._doomed.add(process)
+        self.until(lambda: process.popen.poll() is not None, f"{place.name} to die", limit_s)
+        assert process.wait() == -signal.SIGKILL, f"{place.name}: {process.stderr}"
+        self.revive(place)
+
     def rest(self, seconds):
         """Lets time pass."""
         end = time.monotonic() + seconds
@@ -440,6 +451,14 @@ class Rig:
             lines += [f"--- {process.name} ({process.pid}), code {process.popen.poll()}"]
             lines += [f"    {line}" for line in process.lines[-12:]]
         return "\n".join(lines)
+
+
+def _program(place):
+    """What to start in a place: snailps, or once snailps with something wrong."""
+    if not place.hurt:
+        return {}
+    wish, place.hurt = json.dumps(place.hurt), {}
+    return {"program": [sys.executable, "-m", "faults.hurt"], "env": environment(HURT=wish)}
 
 
 def pushes_of(process):
