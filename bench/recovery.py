@@ -115,10 +115,15 @@ class Toll:
 def spread(name, events, attribute=None):
     """Median and most of a figure of events."""
     found = [getattr(event, attribute or name) for event in events]
-    found = [value for value in found if value is not None]
+    both = spread_of([value for value in found if value is not None])
+    return {f"{name}_{word}": value for word, value in both.items()}
+
+
+def spread_of(found):
+    """Median and most of some numbers."""
     if not found:
         return {}
-    return {f"{name}_median": round(statistics.median(found), 3), f"{name}_max": round(max(found), 3)}
+    return {"median": round(statistics.median(found), 3), "max": round(max(found), 3)}
 
 
 def hurt(rig, schedule, toll):
@@ -303,6 +308,7 @@ def main() -> None:
     add("--epochs", type=int, default=3)
     add("--runs", type=int, default=2, help="of price and moves, each way")
     add("--nodes", type=int, default=1000)
+    add("--set", dest="sets", action="append", default=[], help="key=value for the master of nodes")
     add("--json", action="store_true", help="one JSON object a part")
     add("--table", action="store_true", help="targets, in Markdown")
     args = parser.parse_args()

@@ -271,8 +271,18 @@ class Rig:
         return victim.data if fault.whom == "data" else [victim.control]
 
     def _cut(self, victim, fault):
-        for link in self._links(victim, fault):
-            link.cut(CLIENTS[fault.bytes % 3])
+        if fault.whom == "data":
+            for link in victim.data:
+                link.cut(CLIENTS[fault.bytes % 3])
+            return
+        # A node whose connection breaks is taken for lost: it may be taken back, or it is replaced.
+        process = victim.process
+        self._doomed.add(process)
+        victim.control.cut()
+        self.until(lambda: process.pid not in self.members() or process.popen.poll() is not None,
+                   f"{victim.name} to be missed")  # fmt: skip
+        assert process.wait(self.stall_s) != 0, f"{victim.name} was expelled and ended well"
+        self.revive(victim)
 
     def _tear(self, victim, fault):
         for link in self._links(victim, fault):
@@ -285,7 +295,8 @@ class Rig:
         self._weather(victim, fault, Weather(delay_s=DELAY_S))
 
     def _silence(self, victim, fault):
-        self._weather(victim, fault, Weather(silent=True, whom=CLIENTS[fault.bytes % 3]))
+        whom = CLIENTS[fault.bytes % 3] if fault.whom == "data" else anyone
+        self._weather(victim, fault, Weather(silent=True, whom=whom))
 
     def _weather(self, victim, fault, weather):
         for link in self._links(victim, fault):
