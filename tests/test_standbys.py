@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, servers=2, shards=1, *, replicated=True, hosts=None, obey=True):
         self.now = 0.0
-        self.plan = Standbys(replicated=replicated, sync=True, tables=lambda: [])
+        self.plan = Standbys(replicated=replicated, sync=True, tables=list)
         self.hosts = hosts or {n: f"host{n}" for n in range(1, servers + 1)}
         addresses = [
             ShardAddress(n, "h", 1000 * n + at) for n in sorted(self.hosts) for at in range(shards)

@@ -71,7 +71,7 @@ class RoundCourse:
 
     def step(self) -> None:
         """Goes on where something has come to its end."""
-        if self._closing and self._look is None and self._members.clocks_set:
+        if self._closing and self._look is None and self._members.rows.clocks_set:
             self._look = self._begin_look(self._job, self._ledger.round)
         if self._look is not None:
             self._looked()
@@ -90,7 +90,7 @@ class RoundCourse:
                 log.info("round %d goes on without %s", self._ledger.round, names)
         if self._ledger.ready and not self._is_saving():
             self._closing = True
-            self._members.close_clock(self._ledger.round, self._ledger.parts)
+            self._members.rows.close_clock(self._ledger.round, self._ledger.parts)
 
     def _looked(self) -> None:
         assert self._look is not None

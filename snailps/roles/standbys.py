@@ -327,9 +327,7 @@ class Standbys:
             return
         self._forget_orders(shard, messages.Yield)
         if note.text or shard.standby is None:
-            log.warning(
-                "shard %d stays at server %d for now: %s", shard.number, server, note.text
-            )
+            log.warning("shard %d stays at server %d for now: %s", shard.number, server, note.text)
             shard.step = ""
             self._put_off(shard.goal, now)
             shard.goal = 0
@@ -415,9 +413,7 @@ class Standbys:
                 self._order(former.server, messages.DropShard(shard.number), now)
             self._publish()
 
-        self._order(
-            shard.primary, messages.Promote(shard.number, self._epoch), now, promoted
-        )
+        self._order(shard.primary, messages.Promote(shard.number, self._epoch), now, promoted)
 
     def _publish(self) -> None:
         """Makes the route of what is: a shard that changes over is where it was until it has."""
