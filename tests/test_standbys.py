@@ -9,15 +9,8 @@ import random
 import pytest
 
 from snailps.roles import standbys as module
-from snailps.roles.standbys import (
-    Emptied,
-    Expelled,
-    Order,
-    Rerouted,
-    RowsLost,
-    Standbys,
-    Stuck,
-)
+from snailps.roles.standby_effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
+from snailps.roles.standbys import Standbys
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 
@@ -195,7 +188,7 @@ class World:
             assert set(have.values()) <= {"standby"}
             assert len(have) <= 1
             assert self.push(shard)
-        stay = [s for s in self.plan._servers.values() if not s.leaving]
+        stay = [s for s in self.plan._places.servers.values() if not s.leaving]
         if self.plan.replicated and len(stay) > 1:
             assert self.plan.redundant
 
@@ -316,7 +309,7 @@ def test_loss_of_a_standbys_server_leaves_its_primary_alone_first():
 
 def test_a_standby_out_of_reach_is_never_promoted():
     world = World(servers=2)
-    copy = world.plan._shards[0].standby.number
+    copy = world.plan._places.shards[0].standby.number
     world.notes.append((1, m.Unbacked(0, copy, "reset")))
     world.deliver(0)
     world.kill(1)
@@ -325,13 +318,13 @@ def test_a_standby_out_of_reach_is_never_promoted():
 
 def test_late_news_of_an_older_standby_is_ignored():
     world = World(servers=3)
-    old = world.plan._shards[0].standby
+    old = world.plan._places.shards[0].standby
     world.kill(old.server)
     world.settle()
-    new = world.plan._shards[0].standby
+    new = world.plan._places.shards[0].standby
     world.notes += [(1, m.Unbacked(0, old.number, "reset")), (2, m.Backed(0, new.number))]
     world.settle()
-    assert world.plan._shards[0].standby is new
+    assert world.plan._places.shards[0].standby is new
     world.check()
 
 
@@ -358,7 +351,7 @@ def test_a_copy_that_does_not_get_on_is_given_up_and_made_anew():
     world.settle()
     world.plan.seeded(order.server, shard, 0.5, module.STALL_S - 1)
     world.wait(module.STALL_S + 1)
-    assert world.plan._shards[shard].standby.number == order.message.copy
+    assert world.plan._places.shards[shard].standby.number == order.message.copy
     world.wait(module.STALL_S)
     world.settle()
     world.wait(module.STALL_S)

@@ -16,18 +16,17 @@ from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.roles.errands import Errands
 from snailps.roles.members import Answer, Member, Members, Reply
-from snailps.roles.standbys import (
+from snailps.roles.standby_effects import (
     Effect,
     Emptied,
     Expelled,
     Order,
     Rerouted,
     RowsLost,
-    Standbys,
     Stuck,
     Tally,
-    lacking_text,
 )
+from snailps.roles.standbys import Standbys, lacking_text
 from snailps.roles.status import ShardStatus
 from snailps.store.route import Route
 from snailps.transport import messages

@@ -7,10 +7,12 @@ Used by workers, drivers and the master's export; knows no model and no message 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 from snailps import kernels
-from snailps.store.route import Route
+from snailps.errors import SnailError
+from snailps.store.route import Route, ShardAddress
 from snailps.transport._client import Client
 from snailps.transport.control import dial, show
 from snailps.transport.session import Channel, Role
@@ -51,9 +53,8 @@ class Links:
     ) -> None:
         self.route = route
 
-        def connect(index: int) -> int:
-            shard = self.route.shards[index]
-            sock = dial(
+        def reach(index: int, shard: ShardAddress) -> socket.socket:
+            return dial(
                 (shard.host, shard.port),
                 Channel.DATA,
                 role,
@@ -64,8 +65,18 @@ class Links:
                 job=job,
                 give_up=lambda: give_up() or self.route.shards[index] != shard,
             )
-            sock.setblocking(False)
-            return sock.detach()
+
+        def connect(index: int) -> int:
+            while True:
+                shard = self.route.shards[index]
+                try:
+                    sock = reach(index, shard)
+                except SnailError:
+                    if self.route.shards[index] != shard and not give_up():
+                        continue  # it has moved meanwhile
+                    raise
+                sock.setblocking(False)
+                return sock.detach()
 
         self.client = Client(
             connect, _names(route), route.owner, route.epoch, job, incarnation, timeout_s,

@@ -14,8 +14,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from snailps.roles.places import Copy, Places, Server, Shard
+from snailps.roles.standby_effects import (
+    Effect,
+    Emptied,
+    Expelled,
+    Order,
+    Rerouted,
+    RowsLost,
+    Stuck,
+    Tally,
+)
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 
@@ -31,99 +42,6 @@ AGAIN_S = 2.0
 """How long a server is left alone that could not keep a standby, times its failures so far."""
 FAILURES_MAX = 5
 """So many standbys of a shard have to fail, one after the other, until a drain is given up."""
-COPIES_MAX = 2
-"""Shards that a server copies at a time, out or in: the training goes on beside it."""
-
-State = Literal["asked", "seeding", "ready"]
-Step = Literal["", "yielding", "promoting"]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a server is to do; its answer goes to `Standbys.answered`, with the order."""
-
-    number: int
-    server: int
-    message: messages.Message
-
-
-@dataclass(frozen=True, slots=True)
-class Rerouted:
-    """Everybody is to take the new route."""
-
-
-@dataclass(frozen=True, slots=True)
-class Emptied:
-    """A server that was to leave has no shard any more."""
-
-    server: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stuck:
-    """A server that was to leave cannot: nobody can take its shards."""
-
-    server: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Expelled:
-    """A server does not do its part: whoever gets this calls `lost` for it."""
-
-    server: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class RowsLost:
-    """A lost server was the only one that had these shards."""
-
-    server: int
-    shards: tuple[int, ...]
-    why: str
-
-
-Effect = Order | Rerouted | Emptied | Stuck | Expelled | RowsLost
-
-
-@dataclass(slots=True)
-class _Server:
-    number: int
-    host: str
-    leaving: bool = False
-    emptied: bool = False
-    failures: int = 0
-    again_at: float = 0.0
-
-
-@dataclass(slots=True)
-class _Copy:
-    """A standby: `number` is never used twice, so that late news of an older one is known."""
-
-    number: int
-    server: int
-    state: State
-    moved_at: float
-    host: str = ""
-    port: int = 0
-    seeded: float = 0.0
-
-
-@dataclass(slots=True)
-class _Shard:
-    number: int
-    address: ShardAddress
-    standby: _Copy | None = None
-    goal: int = 0  # the server that is to become its primary; 0: it stays
-    step: Step = ""
-    former: ShardAddress | None = None  # yielded to us, and could still take it back
-    down_at: float | None = None  # its server was lost then, and nobody serves it
-    failures: int = 0
-
-    @property
-    def primary(self) -> int:
-        return self.address.server
 
 
 @dataclass(slots=True)
@@ -133,26 +51,6 @@ class _Open:
     order: Order
     until: float
     on_answer: Callable[[messages.Message | None, str, float], None]
-
-
-@dataclass(slots=True)
-class Tally:
-    """Figures of the run: servers that standbys stood in for, how long that took at most, s."""
-
-    failovers: int = 0
-    resume_s_max: float = 0.0
-    moves: int = 0
-    unprotected_s: float = 0.0
-
-    def figures(self) -> dict[str, Any]:
-        """What there is to tell; empty for a run in which nothing happened."""
-        found: dict[str, Any] = {}
-        if self.failovers:
-            found |= {"failovers": self.failovers, "resume_s_max": round(self.resume_s_max, 3)}
-            found["unprotected_s"] = round(self.unprotected_s, 3)
-        if self.moves:
-            found["moves"] = self.moves
-        return found
 
 
 @dataclass(slots=True)
@@ -178,15 +76,14 @@ class Standbys:
     route: Route | None = None
     held: bool = False
     tally: Tally = field(default_factory=Tally)
-    _servers: dict[int, _Server] = field(default_factory=dict)
-    _shards: list[_Shard] = field(default_factory=list)
+    _places: Places = field(default_factory=Places)
     _open: dict[int, _Open] = field(default_factory=dict)
     _effects: list[Effect] = field(default_factory=list)
     _next_order: int = 1
     _next_copy: int = 1
     _epoch: int = 0
     _followed: int = 0
-    _resuming: list[tuple[_Shard, int, float]] = field(default_factory=list)
+    _resuming: list[tuple[Shard, int, float]] = field(default_factory=list)
     _thin_since: float | None = None
     _alone_told: bool = False
     _was_ready: bool = False
@@ -200,27 +97,29 @@ class Standbys:
 
     def primary_of(self, shard: int) -> int:
         """The server that serves a shard; 0 while it changes over."""
-        one = self._shards[shard]
+        one = self._places.shards[shard]
         return 0 if one.step else one.primary
 
     def shards_of(self, server: int) -> list[int]:
         """Shards that a server has as primary or standby, or that are on their way to it."""
-        return [s.number for s in self._shards if server in self._holders(s)]
+        return self._places.shards_of(server)
 
     @property
     def count(self) -> int:
         """Number of shards."""
-        return len(self._shards)
+        return len(self._places.shards)
 
     @property
     def redundant(self) -> bool:
         """Whether every shard has a standby that has all of it."""
-        return all(s.standby is not None and s.standby.state == "ready" for s in self._shards)
+        return all(
+            s.standby is not None and s.standby.state == "ready" for s in self._places.shards
+        )
 
     @property
     def moving(self) -> bool:
         """Whether a shard is changing over."""
-        return any(s.step for s in self._shards)
+        return any(s.step for s in self._places.shards)
 
     def status(self) -> list[dict[str, Any]]:
         """The shards as a picture; standby 0: none."""
@@ -232,7 +131,7 @@ class Standbys:
                 "state": s.step or (s.standby.state if s.standby else "none"),
                 "seeded": s.standby.seeded if s.standby else 0.0,
             }
-            for s in self._shards
+            for s in self._places.shards
         ]
 
     # --- events: who is there ------------------------------------------------------------------
@@ -240,31 +139,31 @@ class Standbys:
     def form(self, route: Route, hosts: dict[int, str], now: float) -> None:
         """The cluster is complete: these servers, these primaries."""
         self.route, self._epoch = route, route.epoch
-        self._servers = {number: _Server(number, host) for number, host in hosts.items()}
-        self._shards = [_Shard(at, address) for at, address in enumerate(route.shards)]
+        self._places.servers = {number: Server(number, host) for number, host in hosts.items()}
+        self._places.shards = [Shard(at, address) for at, address in enumerate(route.shards)]
         self._plan(now)
 
     def join(self, number: int, host: str, now: float) -> None:
         """A server has come, with the route and without a shard."""
-        self._servers[number] = _Server(number, host)
+        self._places.servers[number] = Server(number, host)
         self._alone_told = False
         self._plan(now)
 
     def leave(self, number: int, now: float) -> None:
         """A server is to leave: its shards move; `Emptied` or `Stuck` follows."""
-        self._servers[number].leaving = True
+        self._places.servers[number].leaving = True
         self._plan(now)
 
     def lost(self, number: int, now: float, why: str = "") -> None:
         """A server is gone, and will not come back under this number."""
-        if self._servers.pop(number, None) is None:
+        if self._places.servers.pop(number, None) is None:
             return
         for key, one in list(self._open.items()):
             if one.order.server == number:
                 del self._open[key]
         gone: list[int] = []
         served = 0
-        for shard in self._shards:
+        for shard in self._places.shards:
             if shard.former is not None and shard.former.server == number:
                 shard.former = None
             if shard.goal == number:
@@ -283,7 +182,7 @@ class Standbys:
             self.tally.failovers += 1
             self._publish()  # a standby lets requests wait until it is promoted
             assert self.route is not None
-            for shard in self._shards:
+            for shard in self._places.shards:
                 if shard.down_at is not None:
                     self._resuming.append((shard, self.route.epoch, shard.down_at))
                     shard.down_at = None
@@ -307,7 +206,7 @@ class Standbys:
             return
         shard.standby.state, shard.standby.seeded = "ready", 1.0
         shard.failures = 0
-        if (there := self._servers.get(shard.standby.server)) is not None:
+        if (there := self._places.servers.get(shard.standby.server)) is not None:
             there.failures = 0
         log.debug("shard %d: server %d has all of it", shard.number, shard.standby.server)
         self._plan(now)
@@ -354,7 +253,7 @@ class Standbys:
         for server, order in late.items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._effects.append(Expelled(server, why))
-        for shard in self._shards:
+        for shard in self._places.shards:
             copy = shard.standby
             if copy and copy.state == "seeding" and now - copy.moved_at > STALL_S:
                 self._give_up(shard, f"nothing was copied for {STALL_S:.0f} s", now)
@@ -362,7 +261,7 @@ class Standbys:
 
     # --- what is done ---------------------------------------------------------------------------
 
-    def _stand_in(self, shard: _Shard, now: float) -> bool:
+    def _stand_in(self, shard: Shard, now: float) -> bool:
         """A shard's primary is lost: its standby serves from now on; False if there is none."""
         copy = shard.standby
         shard.down_at = now
@@ -370,12 +269,12 @@ class Standbys:
             self._take_back(shard, now)
             return True
         self._forget_orders(shard)
-        if copy is None or copy.state != "ready" or copy.server not in self._servers:
+        if copy is None or copy.state != "ready" or copy.server not in self._places.servers:
             return False
         self._promote(shard, now)
         return True
 
-    def _promote(self, shard: _Shard, now: float) -> None:
+    def _promote(self, shard: Shard, now: float) -> None:
         """The standby becomes the primary."""
         copy = shard.standby
         assert copy is not None
@@ -383,7 +282,7 @@ class Standbys:
         shard.standby, shard.goal = None, 0
         self._ask_promote(shard, now)
 
-    def _take_back(self, shard: _Shard, now: float) -> None:
+    def _take_back(self, shard: Shard, now: float) -> None:
         """The one that has yielded serves on: nobody has been told yet of its successor."""
         assert shard.former is not None
         self._forget_orders(shard)
@@ -391,7 +290,7 @@ class Standbys:
         self._order(shard.primary, messages.Alone(shard.number), now)
         self._ask_promote(shard, now)
 
-    def _ask_promote(self, shard: _Shard, now: float) -> None:
+    def _ask_promote(self, shard: Shard, now: float) -> None:
         shard.step = "promoting"
         self._epoch += 1
 
@@ -418,7 +317,7 @@ class Standbys:
     def _publish(self) -> None:
         """Makes the route of what is: a shard that changes over is where it was until it has."""
         assert self.route is not None
-        shards = tuple(s.former or s.address for s in self._shards)
+        shards = tuple(s.former or s.address for s in self._places.shards)
         if shards != self.route.shards or self._epoch > self.route.epoch:
             self._epoch = max(self._epoch, self.route.epoch + 1)
             self.route = Route(self._epoch, shards, self.route.owner)
@@ -438,7 +337,7 @@ class Standbys:
             names = lacking_text(shard.number for shard, _, _ in back)
             log.info("%s in reach again, %.2f s after the loss was noticed", names, took_s)
 
-    def _without_standby(self, shard: _Shard, now: float) -> None:
+    def _without_standby(self, shard: Shard, now: float) -> None:
         """A shard's standby is gone, or given up: it is never promoted, its primary is alone."""
         copy, shard.standby = shard.standby, None
         if shard.step == "yielding":
@@ -450,7 +349,7 @@ class Standbys:
             if copy is not None and copy.state != "asked":
                 self._order(shard.primary, messages.Alone(shard.number), now)
 
-    def _give_up(self, shard: _Shard, why: str, now: float) -> None:
+    def _give_up(self, shard: Shard, why: str, now: float) -> None:
         """Makes do without a standby that does not get on; another one is made soon."""
         copy = shard.standby
         assert copy is not None
@@ -460,19 +359,19 @@ class Standbys:
         shard.failures += 1
         shard.goal = 0
         self._put_off(copy.server, now)
-        if copy.server in self._servers:
+        if copy.server in self._places.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
         self._without_standby(shard, now)
 
     def _put_off(self, server: int, now: float) -> None:
-        there = self._servers.get(server)
+        there = self._places.servers.get(server)
         if there is not None:
             there.failures += 1
             there.again_at = now + AGAIN_S * min(there.failures, 10)
 
-    def _make(self, shard: _Shard, server: int, now: float) -> None:
+    def _make(self, shard: Shard, server: int, now: float) -> None:
         """Has a server host a standby, and the primary copy itself there."""
-        copy = shard.standby = _Copy(self._next_copy, server, "asked", now)
+        copy = shard.standby = Copy(self._next_copy, server, "asked", now)
         self._next_copy += 1
 
         def hosted(answer: messages.Message | None, error: str, now: float) -> None:
@@ -494,17 +393,17 @@ class Standbys:
         host = messages.HostStandby(shard.number, self.tables())
         self._order(server, host, now, hosted)
 
-    def _move_standby(self, shard: _Shard, server: int, now: float) -> None:
+    def _move_standby(self, shard: Shard, server: int, now: float) -> None:
         """Gives up a standby in good order, for one at another server; 0: for none."""
         copy = shard.standby
         if copy is not None:
-            if copy.server in self._servers:
+            if copy.server in self._places.servers:
                 self._order(copy.server, messages.DropShard(shard.number), now)
             self._without_standby(shard, now)
         if server:
             self._make(shard, server, now)
 
-    def _change_over(self, shard: _Shard, now: float) -> None:
+    def _change_over(self, shard: Shard, now: float) -> None:
         shard.step = "yielding"
         self._order(shard.primary, messages.Yield(shard.number, YIELD_S), now)
 
@@ -512,71 +411,59 @@ class Standbys:
 
     def _plan(self, now: float) -> None:
         """Begins what can be begun, one step at a time; every event ends here."""
-        if not self._shards or self.route is None:
+        if not self._places.shards or self.route is None:
             return
         if not self.held:
-            for shard in self._shards:
+            for shard in self._places.shards:
                 if not shard.step:
                     self._plan_shard(shard, now)
-            if all(s.standby is None or s.standby.state == "ready" for s in self._shards):
+            if all(s.standby is None or s.standby.state == "ready" for s in self._places.shards):
                 self._spread(now)
             self._begin_change(now)
-        for server in self._servers.values():
-            if server.leaving and not server.emptied and not self.shards_of(server.number):
+        for server in self._places.servers.values():
+            if server.leaving and not server.emptied and not self._places.shards_of(server.number):
                 server.emptied = True
                 self._effects.append(Emptied(server.number))
         self._note_redundancy(now)
 
-    def _plan_shard(self, shard: _Shard, now: float) -> None:
+    def _plan_shard(self, shard: Shard, now: float) -> None:
         """What one shard lacks: a way out of a server that leaves, a standby."""
-        leaving = {s.number for s in self._servers.values() if s.leaving}
-        stay = [n for n in self._servers if n not in leaving]
+        leaving = {s.number for s in self._places.servers.values() if s.leaving}
+        stay = [n for n in self._places.servers if n not in leaving]
         copy = shard.standby
         if shard.goal in leaving:
             shard.goal = 0
         if shard.primary in leaving and not shard.goal:
             if not stay or shard.failures >= FAILURES_MAX:
                 why = "there is no other server" if not stay else "its standbys fail"
-                self._servers[shard.primary].leaving = False
+                self._places.servers[shard.primary].leaving = False
                 self._effects.append(Stuck(shard.primary, why))
                 return
             if copy is None or copy.server in leaving:
-                shard.goal = self._best_for(shard, now)
-            elif self._servers[copy.server].again_at <= now:
+                shard.goal = self._places.best_for(shard, now)
+            elif self._places.servers[copy.server].again_at <= now:
                 shard.goal = copy.server
         if copy is None:
-            target = shard.goal or (self._best_for(shard, now) if self.replicated else 0)
-            if target and self._has_room(shard.primary, target):
+            target = shard.goal or (self._places.best_for(shard, now) if self.replicated else 0)
+            if target and self._places.has_room(shard.primary, target):
                 self._make(shard, target, now)
         elif shard.goal:
-            if copy.server != shard.goal and self._has_room(shard.primary, shard.goal):
+            if copy.server != shard.goal and self._places.has_room(shard.primary, shard.goal):
                 self._move_standby(shard, shard.goal, now)
         elif copy.server in leaving:
-            target = self._best_for(shard, now)
-            if target and self._has_room(shard.primary, target):
+            target = self._places.best_for(shard, now)
+            if target and self._places.has_room(shard.primary, target):
                 self._move_standby(shard, target, now)
-            elif stay == [shard.primary] and not self._serves(copy.server):
+            elif stay == [shard.primary] and not self._places.serves(copy.server):
                 self._move_standby(shard, 0, now)  # nobody else can have it
         elif not self.replicated:
             self._move_standby(shard, 0, now)
-
-    def _has_room(self, *servers: int) -> bool:
-        """Whether these servers may begin another copy."""
-        return all(
-            sum(
-                server in (s.primary, s.standby.server)
-                for s in self._shards
-                if s.standby is not None and s.standby.state != "ready"
-            )
-            < COPIES_MAX
-            for server in servers
-        )
 
     def _begin_change(self, now: float) -> None:
         """Changes one shard over at a time: the pause of each is its own."""
         if self.moving:
             return
-        for shard in self._shards:
+        for shard in self._places.shards:
             copy = shard.standby
             if shard.goal and copy and copy.server == shard.goal and copy.state == "ready":
                 self._change_over(shard, now)
@@ -584,77 +471,23 @@ class Standbys:
 
     def _spread(self, now: float) -> None:
         """Gives a server that has less a shard of one that has more, one at a time."""
-        able = [s for s in self._servers.values() if not s.leaving and s.again_at <= now]
-        if len(able) < 2 or any(s.goal or s.step for s in self._shards):
+        if any(s.goal or s.step for s in self._places.shards):
             return
-        if self.replicated and len(self._servers) > 1 and not self.redundant:
+        if self.replicated and len(self._places.servers) > 1 and not self.redundant:
             return
-        primaries = {s.number: 0 for s in able}
-        for shard in self._shards:
-            if shard.primary in primaries:
-                primaries[shard.primary] += 1
-        least = min(primaries, key=lambda n: (primaries[n], self._load(n), n))
-        most = max(primaries, key=lambda n: (primaries[n], -n))
-        if primaries[most] - primaries[least] >= 2:
-            mine = [s for s in self._shards if s.primary == most]
-            ready = [s for s in mine if s.standby is not None and s.standby.server == least]
-            (ready or mine)[0].goal = least
-            log.info(
-                "shard %d is to move from server %d to server %d, which has fewer",
-                (ready or mine)[0].number, most, least,
-            )  # fmt: skip
-            self._plan_shard((ready or mine)[0], now)
+        found = self._places.uneven(now)
+        if found is None:
             return
-        least = min((s.number for s in able), key=lambda n: (self._load(n), n))
-        for shard in self._shards:
-            copy = shard.standby
-            if copy is None or shard.primary == least or copy.server not in primaries:
-                continue
-            far = not self._same_host(shard.primary, copy.server)
-            if far and self._same_host(shard.primary, least):
-                continue
-            if self._load(copy.server) - self._load(least) >= 2:
-                log.info(
-                    "the standby of shard %d is to move from server %d to server %d",
-                    shard.number, copy.server, least,
-                )  # fmt: skip
-                self._move_standby(shard, least, now)
-                return
-
-    def _best_for(self, shard: _Shard, now: float) -> int:
-        """The server for a shard's standby: another host if there is one, least to do; 0: none."""
-        able = [
-            s
-            for s in self._servers.values()
-            if s.number != shard.primary and not s.leaving and s.again_at <= now
-        ]
-        if not able:
-            return 0
-        best = min(
-            able,
-            key=lambda s: (
-                self._same_host(shard.primary, s.number), self._load(s.number), s.number
-            ),
-        )  # fmt: skip
-        return best.number
-
-    def _same_host(self, one: int, other: int) -> bool:
-        return self._servers[one].host == self._servers[other].host
-
-    def _serves(self, server: int) -> bool:
-        return any(s.primary == server for s in self._shards)
-
-    def _load(self, server: int) -> int:
-        """Shards that a server has, or is about to have."""
-        return len(self.shards_of(server))
-
-    def _holders(self, shard: _Shard) -> set[int]:
-        found = {shard.primary}
-        if shard.standby is not None:
-            found.add(shard.standby.server)
-        if shard.former is not None:
-            found.add(shard.former.server)
-        return found
+        shard, server, as_primary = found
+        if as_primary:
+            log.info("shard %d is to move from server %d to server %d, which has fewer",
+                     shard.number, shard.primary, server)  # fmt: skip
+            shard.goal = server
+            self._plan_shard(shard, now)
+        else:
+            log.info("the standby of shard %d is to move to server %d, which has fewer",
+                     shard.number, server)  # fmt: skip
+            self._move_standby(shard, server, now)
 
     def _note_redundancy(self, now: float) -> None:
         """Says when shards have lost their standbys, and when all have one again."""
@@ -672,12 +505,12 @@ class Standbys:
         if self._thin_since is None:
             self._thin_since = now
             if self._was_ready:
-                lacking = [s.number for s in self._shards if s.standby is None]
+                lacking = [s.number for s in self._places.shards if s.standby is None]
                 log.warning(
                     "%d of %d shards have no standby just now: another loss would end the job",
-                    len(lacking), len(self._shards),
+                    len(lacking), len(self._places.shards),
                 )  # fmt: skip
-        if len(self._servers) < 2 and not self._alone_told:
+        if len(self._places.servers) < 2 and not self._alone_told:
             self._alone_told = True
             log.warning(
                 "there is one server only: no shard can have a standby, and a lost server ends the "
@@ -702,7 +535,7 @@ class Standbys:
         self._open[order.number] = _Open(order, now + ORDER_S, on_answer or noted)
         self._effects.append(order)
 
-    def _forget_orders(self, shard: _Shard, *kinds: type[messages.Message]) -> None:
+    def _forget_orders(self, shard: Shard, *kinds: type[messages.Message]) -> None:
         """What is still to be answered of a shard's making and moving does not matter any more."""
         kinds = kinds or (messages.HostStandby, messages.BackUp, messages.Yield, messages.Promote)
         for key, one in list(self._open.items()):
@@ -710,11 +543,14 @@ class Standbys:
             if isinstance(message, kinds) and getattr(message, "shard", -1) == shard.number:
                 del self._open[key]
 
-    def _of_note(self, server: int, shard: int) -> _Shard | None:
+    def _of_note(self, server: int, shard: int) -> Shard | None:
         """The shard that a note is about, if it comes from its primary."""
-        if not 0 <= shard < len(self._shards) or self._shards[shard].primary != server:
+        if (
+            not 0 <= shard < len(self._places.shards)
+            or self._places.shards[shard].primary != server
+        ):
             return None
-        return self._shards[shard]
+        return self._places.shards[shard]
 
 
 def _endpoint(answer: messages.Message | None) -> tuple[str, int] | None:
