@@ -63,7 +63,8 @@ class Node:
         self.lines: list[tuple[float, str]] = []
         self._news = threading.Condition()
         self.process = subprocess.Popen(
-            command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+            command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            **options,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -225,7 +226,9 @@ def kill(folder: Path, rounds: int, rows: int) -> dict[str, Any]:
             cluster.servers.append(cluster.server())
             again, _ = cluster.master.wait_line("every shard has its standby again", killed)
             redundant.append(again - killed)
-            say(f"noticed {noticed[-1]:.3f} s, pulls {after[-1]:.3f} s later, {redundant[-1]:.1f} s")
+            say(
+                f"noticed {noticed[-1]:.3f} s, pulls {after[-1]:.3f} s later, {redundant[-1]:.1f} s"
+            )
         probes.close()
     finally:
         cluster.close()

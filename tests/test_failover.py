@@ -4,9 +4,10 @@ Each line of the input adds 1 to one row, so that the rows say how often each pu
 """
 
 import json
-import os
+import re
 import signal
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -53,22 +54,12 @@ def assert_counted_once(folder, times=1):
         assert (saved["counts.rows"] == 20 * times).all(), saved["counts.rows"].ravel().tolist()
 
 
-def lines_with(process, text):
-    return sum(text in line for line in process.lines)
-
-
-def wait_lines(process, text, count):
-    """Waits until a process has written as many lines with a text."""
-    process.wait_line(text, WAIT_S)
-    seen = 0
-
-    def pattern():
-        return lines_with(process, text)
-
-    while pattern() < count:
-        seen += 1
-        assert seen < WAIT_S * 50, f"{process.name}: {count} lines with {text!r} are missing"
-        process.popen.poll()
+def wait_lines(process, pattern, count):
+    """Waits until a process has written as many lines in which the pattern is found."""
+    until = time.monotonic() + WAIT_S
+    while sum(bool(re.search(pattern, line)) for line in list(process.lines)) < count:
+        assert time.monotonic() < until, f"{process.name}: {count} lines with {pattern!r} lack"
+        assert process.popen.poll() is None, process.stderr
         signal.sigtimedwait([], 0.02)
 
 
@@ -228,7 +219,7 @@ def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, j
         assert len(master.errors) == 1
         for part in ("is lost", "replication is 'none'", "goes on from checkpoint"):
             assert part in master.errors[0]
-    os.unlink(gate.path) if gate.path.exists() else None
+    gate.path.unlink(missing_ok=True)
     with Cluster(tmp_path, job=settings, servers=1, workers=1) as cluster:
         codes, master = cluster.run()
         assert codes == [0, 0, 0], master.stderr

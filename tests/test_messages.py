@@ -93,6 +93,7 @@ KNOWN = [
     (m.Yield(2, 5.0), b'{"is":"Yield","shard":2,"limit_s":5.0}'),
     (m.Yielded(2, ""), b'{"is":"Yielded","shard":2,"text":""}'),
     (m.DropShard(2), b'{"is":"DropShard","shard":2}'),
+    (m.KeepShards([1, 3]), b'{"is":"KeepShards","shards":[1,3]}'),
     (m.Drain(4), b'{"is":"Drain","server":4}'),
 ]
 

@@ -145,6 +145,11 @@ class ShardHost:
             del self.primaries[number]
         self._beside(shard.stop)  # frees its memory, which takes a while
 
+    def keep(self, numbers: list[Any]) -> None:
+        """Forgets all but these shards."""
+        for number in {*self.standbys, *self._yielding} - set(numbers):
+            self.drop(number)
+
     def each(self, numbers: list[Any], work: Callable[[ShardThread], Any]) -> dict[int, Any]:
         """What `work` returns for those of the shards that are served here, each with its standby.
 

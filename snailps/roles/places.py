@@ -7,8 +7,8 @@ What is to be done about it decides `standbys.py`; here nothing happens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import astuple, dataclass, field
+from typing import Any, Literal
 
 from snailps.store.route import ShardAddress
 
@@ -73,6 +73,32 @@ class Shard:
     def primary(self) -> int:
         """The server that it is at."""
         return self.address.server
+
+    def picture(self) -> dict[str, Any]:
+        """It as values for JSON; `of` reads them."""
+        copy, former = self.standby, self.former
+        return {
+            "at": list(astuple(self.address)),
+            "step": self.step,
+            "former": list(astuple(former)) if former is not None else None,
+            "standby": (
+                [copy.number, copy.server, copy.state, copy.host, copy.port]
+                if copy is not None
+                else None
+            ),
+        }
+
+    @classmethod
+    def of(cls, number: int, picture: dict[str, Any]) -> Shard:
+        """The shard that `picture` describes."""
+        former, copy = picture["former"], picture["standby"]
+        return cls(
+            number,
+            ShardAddress(*picture["at"]),
+            Copy(copy[0], copy[1], copy[2], 0.0, copy[3], copy[4]) if copy is not None else None,
+            step=picture["step"],
+            former=ShardAddress(*former) if former is not None else None,
+        )
 
 
 @dataclass(slots=True)

@@ -95,6 +95,8 @@ class Server(Node):
             self._host.yield_(message.shard, message.limit_s)
         elif isinstance(message, messages.DropShard):
             self._host.drop(message.shard)
+        elif isinstance(message, messages.KeepShards):
+            self._host.keep(message.shards)
         elif isinstance(message, messages.Save | messages.Load):
             self._save_or_load(message)
         elif isinstance(message, messages.StopSaving):

@@ -134,7 +134,54 @@ class Standbys:
             for s in self._places.shards
         ]
 
+    def picture(self) -> dict[str, Any]:
+        """All that a master has to know who goes on where this one has come to, for JSON.
+
+        To be kept before the effects are carried out: what was said of a shard is then known to
+        whoever has to say the next thing.
+        """
+        return {
+            "epoch": self._epoch,
+            "copy": self._next_copy,
+            "leaving": [s.number for s in self._places.servers.values() if s.leaving],
+            "shards": [shard.picture() for shard in self._places.shards],
+        }
+
     # --- events: who is there ------------------------------------------------------------------
+
+    def restore(
+        self, picture: dict[str, Any], route: Route, hosts: dict[int, str], now: float
+    ) -> None:
+        """Goes on where another master had come to; its orders may have been obeyed or not.
+
+        What servers told meanwhile they have to tell again: `backed`, `unbacked`.  Those that do
+        not come back are `lost` afterwards.
+        """
+        self.route, self._epoch = route, int(picture["epoch"])
+        self._next_copy = int(picture["copy"])
+        self._places.servers = {n: Server(n, host) for n, host in hosts.items()}
+        for number in picture["leaving"]:
+            if number in hosts:
+                self._places.servers[number].leaving = True
+        self._places.shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
+        halfway = [
+            shard
+            for shard in self._places.shards
+            if shard.standby is not None and (shard.step or shard.standby.state != "ready")
+        ]
+        dropped = {(shard.standby.server, shard.number) for shard in halfway if shard.standby}
+        for number in hosts:
+            have = [at for at in self.shards_of(number) if (number, at) not in dropped]
+            self._order(number, messages.KeepShards(have), now)
+        for shard in halfway:
+            assert shard.standby is not None
+            shard.standby.state = "seeding"  # its primary may know of it, and is to forget it
+            self._without_standby(shard, now)
+        for shard in self._places.shards:
+            if shard.step == "promoting" and shard not in halfway:
+                self._ask_promote(shard, now)
+        self._publish()
+        self._plan(now)
 
     def form(self, route: Route, hosts: dict[int, str], now: float) -> None:
         """The cluster is complete: these servers, these primaries."""

@@ -18,6 +18,7 @@ Who says what (a *call* is answered, a *note* is not):
     master -> worker   CameBack  Slowest
     master -> server   SetClock>Report  CloseClock>Report  Fence>Report
                        HostStandby>Report  BackUp>Ok  Alone>Ok  Promote>Ok  Yield>Ok  DropShard>Ok
+                       KeepShards>Ok
     server -> master   Backed  Unbacked  Yielded
 """
 
@@ -515,6 +516,14 @@ class DropShard(Message):
     """A server forgets a shard that it has, if it has it."""
 
     shard: int
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class KeepShards(Message):
+    """A server forgets all shards that it has but these: what an earlier master wanted is over."""
+
+    shards: list[Any]
 
 
 @_message
