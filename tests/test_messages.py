@@ -18,7 +18,12 @@ KNOWN = [
     (
         m.Welcome(3, 4, 5, 1024, 0.5, 2.0),
         b'{"is":"Welcome","node":3,"incarnation":4,"job":5,"frag_num":1024,"interval_s":0.5,'
-        b'"timeout_s":2.0}',
+        b'"timeout_s":2.0,"patience_s":0.0}',
+    ),
+    (
+        m.Rejoin(5, 3, 4, "worker", "h", 7, 2, [], 1, "SIGTERM", {"started": True}),
+        b'{"is":"Rejoin","job":5,"node":3,"incarnation":4,"role":"worker","host":"h","pid":7,'
+        b'"cores":2,"endpoints":[],"epoch":1,"leaving":"SIGTERM","state":{"started":true}}',
     ),
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
     (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
@@ -68,6 +73,7 @@ KNOWN = [
         b'{"is":"Done","pass_":"train","number":1,"units":2,"seconds":0.25,'
         b'"metrics":{"loss":3.5}}part',
     ),
+    (m.Again(), b'{"is":"Again"}'),
     (m.Enough(), b'{"is":"Enough"}'),
     (m.Summarise(), b'{"is":"Summarise"}'),
     (m.Summary(b"voc"), b'{"is":"Summary"}voc'),

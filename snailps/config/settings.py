@@ -100,9 +100,9 @@ class ClusterSettings(Settings):
     on_node_loss: Literal["stop", "recover"] = setting(
         "recover",
         help=(
-            "What a lost process means. `recover`: a lost worker's blocks go to the others, and "
-            "standbys take the place of a lost server's shards (`replication`). `stop`: the job "
-            "ends at once, with the reason."
+            "What a lost process means. `recover`: a lost worker's blocks go to the others, "
+            "standbys take the place of a lost server's shards (`replication`), and all wait for a "
+            "lost master to be started again. `stop`: the job ends at once, with the reason."
         ),
         when="`stop` where a run that lost a process is worth nothing. Said at the master.",
     )
@@ -145,7 +145,10 @@ class MasterSettings(ClusterSettings):
     )
     master_time_out: float = setting(
         60.0,
-        help="How long the master waits for all nodes before it names the missing and gives up.",
+        help=(
+            "How long the master waits for all nodes before it names the missing and gives up; "
+            "and how long they wait for a lost master that keeps a journal."
+        ),
         when="Machines start at very different times; best equal to `init_timeout`.",
         unit="s",
         low=0.1,
@@ -168,6 +171,16 @@ class MasterSettings(ClusterSettings):
         unit="fragments",
         low=1,
         high=65_536,
+    )
+    journal_dir: str = setting(
+        "",
+        help=(
+            "Folder for the master's journal, from which it goes on when it dies and is started "
+            "again; kept with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or none without an "
+            "output."
+        ),
+        when="The disk of the output is slow, or another machine is to take over.",
+        unit="path",
     )
     json_log: str = setting(
         "",

@@ -85,8 +85,10 @@ class Checkpointing:
 
     # --- the beginning of a job --------------------------------------------------------------
 
-    def open(self, job: Job) -> None:
+    def open(self, job: Job, *, resumes: bool = True) -> None:
         """Looks, beside the loop, for checkpoints that the job goes on from.
+
+        Where not `resumes`, the job goes on from its journal, and its tables are with the servers.
 
         Raises
         ------
@@ -106,7 +108,7 @@ class Checkpointing:
         self._reset(folder)
         self._interval_s, self._period = settings.checkpoint_interval, settings.param_backup_period
         self._kept = settings.checkpoints_kept
-        if settings.fresh:
+        if settings.fresh and resumes:
             folder.set_passed("begun anew with --fresh")
         bad = []
         for one in folder.candidates():
@@ -124,6 +126,11 @@ class Checkpointing:
                 f"{bad[0].why}. Mend it, or begin anew with --fresh"
             )
         folder.clear()
+        if not resumes and self._candidates:
+            found, _ = self._candidates[0]
+            assert found.manifest is not None
+            self._newest = (found.number, float(found.manifest.job["progress"]))
+            self._candidates.clear()
 
     @property
     def resumes(self) -> bool:
@@ -134,6 +141,10 @@ class Checkpointing:
         """Has the servers take their rows from the newest good one; `on_restored` follows."""
         self._talk.drain()
         self._restoring = in_thread("snailps-restore", self._restore)
+
+    def forget_others(self) -> None:
+        """Has servers drop what a master that was lost told them to save or to load."""
+        self._talk.order(self._members.nodes("server"), messages.StopSaving())
 
     def _check_same(self, job: Job, found: Found, position: Position) -> None:
         """Refuses a checkpoint of another job."""

@@ -80,6 +80,11 @@ class Dealt(Ledger):
             self._clocks[node] += 1
         return True
 
+    def _withdraw(self, number: int) -> None:
+        for shares in (*self._left.values(), self._back):
+            if number in shares:
+                shares.remove(number)
+
     def release(self, node: int) -> list[int]:
         """Takes back what a worker has leased: its own next, while it belongs."""
         before = deque(self._back)
@@ -240,6 +245,12 @@ class Stepped(Ledger):
                 return self._give(clock, node)
         return None
 
+    def _withdraw(self, number: int) -> None:
+        clock = number // self.micro_batches
+        left = [n for n in self._free.pop(clock, ()) if n != number]
+        if left:
+            self._free[clock] = left
+
     def take_back(self, node: int) -> Entry | None:
         """Leases a free entry of an earlier clock than all that a worker holds and waits for."""
         first = min(self._free, default=-1)
@@ -359,7 +370,8 @@ class Stepped(Ledger):
         while (numbers := self._numbers_of(self._open)) and self._done.issuperset(numbers):
             self._open += 1
         while self._filled <= self._open + CLOCKS_AHEAD:
-            free = [n for n in self._numbers_of(self._filled) if n not in self._done]
+            known = self._done | self._leases.keys()
+            free = [n for n in self._numbers_of(self._filled) if n not in known]
             if free:
                 self._free[self._filled] = free
             self._filled += 1
@@ -453,6 +465,26 @@ class Rounds(Ledger):
         self._parts.append(self._drawn.index(number % self._width))
         self._counted += 1
         return True
+
+    def claim(self, number: int, node: int) -> bool:
+        """Leases this very part to a worker; what is of an earlier or a closed round is void."""
+        if self._leases.get(number) == node:
+            return True
+        round_, index = divmod(number, self._width)
+        if round_ != self.round or index not in self._waiting:
+            if round_ < self.round or index not in (self._drawn[slot] for slot in self._parts):
+                self._voided.add(number)
+            return False
+        self._waiting.remove(index)
+        self._leases[number] = node
+        return True
+
+    def only(self, parts: Sequence[int]) -> None:
+        """The round is being closed with these slots, which are done: nothing else of it counts."""
+        self._parts[:] = parts
+        self._waiting.clear()
+        self._voided.update(self._leases)
+        self._leases.clear()
 
     def is_void(self, number: int) -> bool:
         """Whether a part came too late to count."""

@@ -21,11 +21,13 @@ from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.roles.checkpointing import Checkpointing
 from snailps.roles.clocks import Dealt, Rounds, Stepped
 from snailps.roles.job import Job
+from snailps.roles.journal import Fact
 from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.roles.links import Links
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import explain, peak_rss_mb
-from snailps.roles.position import Position
+from snailps.roles.past import Past
+from snailps.roles.position import Position, pack
 from snailps.roles.rounds import RoundCourse
 from snailps.roles.side import in_thread
 from snailps.roles.status import Phase
@@ -78,6 +80,8 @@ class Course:
         Ends the cluster, with a sentence.
     on_end : callable
         Told when the result is written.
+    past : sequence of Fact
+        What an earlier master of this life has noted: the job goes on from there.
     """
 
     def __init__(
@@ -88,9 +92,13 @@ class Course:
         tell: Callable[[Member, messages.Message], None],
         fail: Callable[[str], None],
         on_end: Callable[[], None],
+        past: Sequence[Fact] = (),
     ) -> None:
         self.job: Job | None = None
-        self._round: RoundCourse | None = None
+        self.past = Past(past, members)
+        self._journal = members.journal
+        self._clocks_noted = False
+        self.round: RoundCourse | None = None
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
         self.interrupted = False
@@ -124,7 +132,9 @@ class Course:
 
         def prepare() -> None:
             job.prepare(workers)
-            self.checkpoints.open(job)
+            self.checkpoints.open(job, resumes=not self.past.begun)
+            if not (job.has_survey or self.checkpoints.resumes or self.past.begun):
+                self._journal.keep_base(pack(job.base()))
 
         self._beside(prepare, lambda _: self._prepared(job))
 
@@ -151,7 +161,11 @@ class Course:
             self._begin(job)
 
     def _begin(self, job: Job) -> None:
-        self._members.forget_job_tables()
+        if self.past.begun:
+            self.past.go_on(self, job)
+            return
+        if not self.past.known:
+            self._members.forget_job_tables()
         if not self._members.nodes("worker"):
             self._fail(
                 "a job needs a worker, and none is here: raise expected_node_num or start workers"
@@ -159,47 +173,67 @@ class Course:
             return
         if self.checkpoints.resumes:
             self.phase = "restoring"
+            self.checkpoints.forget_others()
             self.checkpoints.restore()
             return
         if job.has_survey:
-            self.phase = "survey"
-            job.begin_pass("survey")
+            self.begin_survey(job)
         else:
             self._open_book(job)
         for member in self._members.nodes("worker"):
             self.start(member)
 
+    def begin_survey(self, job: Job) -> None:
+        """Opens the book of the survey."""
+        self._journal.note("survey", {})
+        self.phase = "survey"
+        job.begin_pass("survey")
+
     def _restored(self, position: Position) -> None:
         """The servers have the rows of a checkpoint: the training goes on behind it."""
-        if self.job is None:
+        job = self.job
+        if job is None:
             return
-        self._open_book(self.job, position)
-        self._ticks = [int(tick) for tick in position.figures["ticks"]]
-        if self._ticks[-1]:
-            self._members.rows.expire(self._ticks[-1], 0)
-        for member in self._members.nodes("worker"):
-            self.start(member)
+
+        def go_on() -> None:
+            self._open_book(job, position)
+            self.resume_clock([int(tick) for tick in position.figures["ticks"]])
+            for member in self._members.nodes("worker"):
+                self.start(member)
+
+        self._beside(lambda: self._journal.keep_base(pack(position)), lambda _: go_on())
 
     def _open_book(self, job: Job, position: Position | None = None) -> None:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
         here = [m for m in self._members.nodes("worker") if not (m.dropped or m.leaving)]
-        job.begin_pass("train", [member.number for member in here], position)
+        nodes = [member.number for member in here]
+        restored = self.checkpoints.continued_from
+        self._journal.note("train", {"nodes": nodes, "at": time.time(), "restored": restored})
         for member in here:
             member.wait_for("")
             member.waited_s = 0.0
+        self.begin_training(job, nodes, position)
+        if job.clocked:
+            self.set_clock(job, position.clock if position is not None else 0)
+
+    def begin_training(self, job: Job, nodes: list[int], position: Position | None) -> None:
+        """Opens the book of the training for these workers."""
+        job.begin_pass("train", nodes, position)
         self.phase = "training"
         self.checkpoints.training_begins()
-        if job.clocked:
-            clock = position.clock if position is not None else 0
-            self._members.rows.set_clock(clock, early=job.rounds > 0)
         if job.rounds:
-            self._round = RoundCourse(
+            self.round = RoundCourse(
                 job,
                 self._members,
                 self._look_after_round,
                 self._fail,
                 is_saving=lambda: self.checkpoints.running,
+                note=self._journal.note,
             )
+
+    def set_clock(self, job: Job, clock: int) -> None:
+        """Has all shards begin at a clock; before they do, nothing is leased."""
+        self._members.rows.set_clock(clock, early=job.rounds > 0)
 
     def start(self, member: Member) -> None:
         """Gives a worker the job, at its beginning or in the middle."""
@@ -207,6 +241,7 @@ class Course:
             return
         member.state, member.finished = "starting", False
         if self.phase == "training" and self.job.ledger is not None:
+            self._journal.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
         self._tell(member, self.job.start_message(len(self._members.nodes("worker"))))
 
@@ -224,7 +259,7 @@ class Course:
             self._fail("every worker has left before the work was done")
         elif job.pass_ == "survey" and job.ledger.over:
             job.end_pass()
-            self._beside(job.end_survey, lambda _: self._summarised())
+            self._beside(lambda: self._end_survey(job), lambda _: self.summarised())
         elif job.pass_ == "train":
             self._step_training(job, job.ledger, workers)
 
@@ -235,8 +270,8 @@ class Course:
         self._check_look(job)
         self._move_clock(job)
         self._note_waits(job, ledger, workers)
-        if self._round is not None:
-            self._round.step()
+        if self.round is not None:
+            self.round.step()
         if job.clocked:
             self.answer()  # the shards may have told that they are ready
         late = [member for member in workers if not (member.finished or member.dropped)]
@@ -251,7 +286,7 @@ class Course:
         elif ledger.over:
             self.answer()
             looking = self._look is not None and not self._look.done()
-            looking |= self._round is not None and self._round.closing
+            looking |= self.round is not None and self.round.closing
             if late or looking or self.checkpoints.running or self._members.rows.expiring:
                 return
             if not self._members.rows.clocks_set:
@@ -266,7 +301,7 @@ class Course:
     @property
     def in_haste(self) -> bool:
         """Whether work beside the loop is about to end that all workers wait for."""
-        return self._round is not None and self._round.looks
+        return self.round is not None and self.round.looks
 
     @property
     def holds_rows(self) -> bool:
@@ -287,8 +322,15 @@ class Course:
 
     def _end_early(self, job: Job, why: str) -> None:
         job.end_early(why)
-        self._drop_at = time.monotonic() + DROP_S
+        assert job.ledger is not None
+        self._journal.note("early", {"why": why, "size": job.ledger.size})
+        self.ends_early(interrupted=self.interrupted)
         self.answer()
+
+    def ends_early(self, *, interrupted: bool) -> None:
+        """Blocks at work are finished, but not waited for longer than `DROP_S`."""
+        self.interrupted = interrupted
+        self._drop_at = time.monotonic() + DROP_S
 
     def close(self) -> None:
         """Refuses whatever still waits and lets go of threads and unpacked input."""
@@ -327,7 +369,9 @@ class Course:
         assert job.ledger is not None
         slowest = self._slowest(job)
         void = isinstance(job.ledger, Rounds) and job.ledger.is_void(message.number)
-        if not job.done(message, member.number) and not void:
+        if job.done(message, member.number):
+            self._note_done(message, member)
+        elif not void and not member.standing:  # who came back may say it a second time
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(job.ledger, Stepped):  # up to three clocks are left, each of many blocks
             self._drop_at = time.monotonic() + DROP_S
@@ -336,6 +380,53 @@ class Course:
         reply(messages.Enough() if job.ledger.drops else messages.Ok())
         self.answer()
         self._tell_slowest(job, slowest)
+
+    def _note_done(self, message: messages.Done, member: Member) -> None:
+        if message.pass_ == "train":
+            fields = ("number", "units", "seconds", "metrics")
+            said = {name: getattr(message, name) for name in fields}
+            self._journal.note("done", {"node": member.number, **said})
+
+    def came_back(self, member: Member) -> None:
+        """A worker that an earlier master knew: takes over what it has leased and has told."""
+        job, standing = self.job, member.standing
+        if job is None or job.ledger is None:
+            return
+        if not standing["started"]:
+            self.start(member)
+            return
+        node = member.number
+        member.worked, member.state = True, "training" if job.pass_ == "train" else "counting"
+        if job.pass_ == "train":
+            for fields in standing["told"]:
+                done = messages.Done("train", **fields)
+                if job.replay(done, node):
+                    self._note_done(done, member)
+            job.outcomes.settle_all(node, standing["unsettled"])
+            self._journal.note("settled_all", {"node": node, "but": standing["unsettled"]})
+        if standing["finished"] is not None:
+            member.finished, member.figures, member.state = True, standing["finished"], "finished"
+            return
+        for pass_, number in standing["held"]:
+            if pass_ == job.pass_:
+                job.ledger.claim(number, node)
+
+    def all_back(self) -> None:
+        """All that come back are back: tells them what the master before may not have told."""
+        job = self.job
+        if job is None or job.ledger is None or self.phase != "training":
+            return
+        self._looks = int(job.progress * LOOKS)
+        self.answer()
+        if job.clocked:
+            self.tell_workers(messages.CameBack())
+        self._tell_slowest(job, (-1, -1))
+
+    def resume_clock(self, ticks: list[int]) -> None:
+        """The clock of the tables that forget rows stands here."""
+        self._ticks = ticks
+        if ticks[-1]:
+            self._members.rows.expire(ticks[-1], oldest_kept(ticks))
 
     def _slowest(self, job: Job) -> tuple[int, int]:
         return job.ledger.slowest() if isinstance(job.ledger, Dealt) else (0, 0)
@@ -351,11 +442,13 @@ class Course:
     def settled(self, member: Member, numbers: list[Any]) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None:
+            self._journal.note("settled", {"node": member.number, "numbers": numbers})
             self.job.outcomes.settle((int(number) for number in numbers), member.number)
 
     def finished(self, member: Member, figures: dict[str, float]) -> None:
         """A worker has ended its part of the job."""
         if self.job is not None and not member.dropped:
+            self._journal.note("settled_all", {"node": member.number, "but": []})
             self.job.outcomes.settle_all(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
@@ -368,8 +461,11 @@ class Course:
     def summarise(self, member: Member, reply: Reply) -> None:
         """A worker waits for the merged survey."""
         job = self._running()
+        assert job.ledger is not None
         if job.summary is not None and job.pass_ == "train":
             reply(messages.Summary(job.summary))
+        elif not job.ledger.over:  # the survey began anew, with another master
+            reply(messages.Again())
         else:
             member.wait_for("the survey to be merged")
             self._summaries.append(reply)
@@ -382,6 +478,7 @@ class Course:
     def leaving(self, member: Member) -> None:
         """A worker finishes its block and goes; nobody waits for more of it."""
         if self.job is not None and self.job.ledger is not None:
+            self._journal.note("leave", {"node": member.number})
             self.job.ledger.leave(member.number)
         self.answer()
 
@@ -391,13 +488,18 @@ class Course:
         if job is None or job.ledger is None:
             return 0
         slowest = self._slowest(job)
+        self._journal.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
         self.answer()
         self._tell_slowest(job, slowest)
         if numbers and job.clocked:
-            for other in self._members.nodes("worker"):
-                self._tell(other, messages.CameBack())
+            self.tell_workers(messages.CameBack())
         return len(numbers)
+
+    def tell_workers(self, message: messages.Message) -> None:
+        """Sends a note to every worker."""
+        for member in self._members.nodes("worker"):
+            self._tell(member, message)
 
     def last_of(self, member: Member) -> Entry | None:
         """What a lost worker may have sealed at some shards only."""
@@ -409,7 +511,10 @@ class Course:
         job = self.job
         if job is None or job.ledger is None:
             return ""
+        before = job.ledger.losses
         number = job.ledger.blame(member.number)
+        for entry in job.ledger.losses.items() - before.items():
+            self._journal.note("loss", {"number": entry[0]})
         if number < 0:
             return ""
         block = job.ledger.entry(number).block
@@ -430,6 +535,9 @@ class Course:
             wanted = current and ready and not member.leaving
             lease = job.lease(member.number) if wanted else None
             if lease is not None:
+                if job.clocked and not self._clocks_noted:
+                    self._clocks_noted = True
+                    self._journal.note("clocks", {})
                 member.wait_for("")
                 member.worked = True
                 member.state = "counting" if pass_ == "survey" else "training"
@@ -459,7 +567,13 @@ class Course:
             raise ProtocolError("there is no job")
         return self.job
 
-    def _summarised(self) -> None:
+    def _end_survey(self, job: Job) -> None:
+        job.end_survey()
+        self._journal.keep_base(pack(job.base()))
+
+    def summarised(self) -> None:
+        """The survey is merged, and kept: goes on to the training."""
+        self._journal.note("summary", {})
         job = self._running()
         assert job.summary is not None
         log.info("survey done, summary of %.1f MB", len(job.summary) / 1e6)
@@ -523,6 +637,11 @@ class Course:
         return figures
 
     def _exported(self, figures: dict[str, Any]) -> None:
+        self._journal.note("exported", {"figures": figures})
+        self.ended(figures)
+
+    def ended(self, figures: dict[str, Any]) -> None:
+        """The result is written."""
         self.figures = figures
         for path in figures.get("files", []):
             log.info("wrote %s", path)
@@ -574,7 +693,7 @@ class Course:
             self.job.close()
         self.checkpoints.ended("")
         self.job, self.phase, self.interrupted = None, "idle", False
-        self._round = None
+        self.round = None
         self._members.left.clear()
         for member in self._members.nodes():
             member.state = "ready"
@@ -583,7 +702,7 @@ class Course:
         """Begins a checkpoint if one is due."""
         if self.phase == "training" and self.job is not None:
             ledger = self.job.ledger
-            closing = self._round is not None and self._round.closing
+            closing = self.round is not None and self.round.closing
             if ledger is not None and not (ledger.over or ledger.closed or closing):
                 self.checkpoints.ticks = tuple(self._ticks)
                 self.checkpoints.check(self.job)
@@ -600,6 +719,7 @@ class Course:
         period = job.cls.expires(job.settings)
         tick = job.units * TICKS // period if period else 0
         if tick > self._ticks[-1] and not self._members.rows.expiring:
+            self._journal.note("tick", {"tick": tick})
             self._ticks.append(tick)
             self._members.rows.expire(tick, oldest_kept(self._ticks))
 

@@ -59,7 +59,8 @@ class ShardHost:
         self._yielding: dict[int, ShardThread] = {}
         self._route: Route | None = None
         self._copies: dict[int, int] = {}  # shard -> number of the standby that it streams to
-        self._lock = threading.Lock()  # of _copies, which dialling threads look at
+        self._told: dict[int, list[Any]] = {}  # shard -> copy and what was last told of it
+        self._lock = threading.Lock()  # of both, which other threads look at
 
     # --- orders of the master, in its order -----------------------------------------------------
 
@@ -109,6 +110,7 @@ class ShardHost:
         """A shard has no standby."""
         with self._lock:
             self._copies.pop(number, None)
+            self._told.pop(number, None)
         shard = self.primaries.get(number) or self._yielding.get(number)
         if shard is not None:
             shard.alone()
@@ -216,14 +218,11 @@ class ShardHost:
                 give_up=lambda: self._copies.get(order.shard) != order.copy,
             )
         except SnailError as error:
-            self._tell(messages.Unbacked(order.shard, order.copy, str(error)))
+            self._note(order.shard, order.copy, str(error) or "lost")
             return
 
         def tell(state: str, why: str) -> None:
-            if state == "ready":
-                self._tell(messages.Backed(order.shard, order.copy))
-            else:
-                self._tell(messages.Unbacked(order.shard, order.copy, why))
+            self._note(order.shard, order.copy, "" if state == "ready" else why or state)
 
         with self._lock:
             if self._copies.get(order.shard) != order.copy:
@@ -232,6 +231,19 @@ class ShardHost:
             log.debug("shard %d copies itself to %s", order.shard, where)
             sock.setblocking(False)
             shard.back_up(sock.detach(), sync=order.sync, tell=tell)
+
+    def _note(self, shard: int, copy: int, trouble: str) -> None:
+        """Tells the master of a standby; and again, should another one take over."""
+        self._told[shard] = [shard, copy, trouble]
+        if trouble:
+            self._tell(messages.Unbacked(shard, copy, trouble))
+        else:
+            self._tell(messages.Backed(shard, copy))
+
+    def standing(self) -> list[list[Any]]:
+        """Shards, the numbers of their standbys, and what is wrong with each; empty: nothing."""
+        with self._lock:
+            return [item for shard, item in self._told.items() if shard in self._copies]
 
     def _settle(self, number: int, shard: ShardThread) -> None:
         """Waits until a shard's standby has what was done so far."""

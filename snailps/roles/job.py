@@ -317,6 +317,37 @@ class Job:
         self._pass_begun = self._clock() - figures["train_s"]
         self._begun = self._clock() - figures["wall_s"]
 
+    def base(self) -> Position:
+        """The position at which the training begins, when nothing of it is done."""
+        figures: dict[str, Any] = {
+            "lr": None,
+            "survey_s": self._seconds.get("survey", 0.0),
+            "train_s": 0.0,
+        }
+        figures |= {"wall_s": 0.0, "rounds": [], "units": 0, "losses": []}
+        nothing = Outcomes(0).settled()
+        return Position(
+            self.sources, self._blocks, self._block_bytes, nothing, self.summary, 0, figures
+        )
+
+    def adopt(self, position: Position) -> None:
+        """Takes over what an earlier master had surveyed: nothing of the survey is left to do."""
+        assert self.ledger is not None
+        self._blocks, self._block_bytes = position.blocks, position.block_bytes
+        self.summary, self._surveyor = position.summary, None
+        self._seconds["survey"] = position.figures["survey_s"]
+        self.ledger.close()
+
+    def replay(self, message: messages.Done, node: int) -> bool:
+        """Takes the result of a block that is known to be this node's; False if it is done."""
+        assert self.ledger is not None
+        return self.ledger.claim(message.number, node) and self.done(message, node)
+
+    def began(self, job_s: float, pass_s: float) -> None:
+        """The job and its pass began so many seconds ago, under another master."""
+        self._begun, self._pass_begun = self._clock() - job_s, self._clock() - pass_s
+        self._rates.clear()
+
     def begin_round(self) -> None:
         """A round begins: a checkpoint in its course has the figures of now."""
         assert isinstance(self.ledger, Rounds)

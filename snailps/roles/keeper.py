@@ -79,6 +79,7 @@ class Keeper:
         )
         self._drains: dict[int, list[Reply]] = {}
         self._formed = False
+        self._kept: dict[str, Any] = {}
 
     # --- who is there ----------------------------------------------------------------------------
 
@@ -87,8 +88,19 @@ class Keeper:
         assert self._members.route is not None
         self._formed = True
         hosts = {member.number: member.host for member in self._members.nodes("server")}
-        self.standbys.form(self._members.route, hosts, time.monotonic())
+        now = time.monotonic()
+        if not self._members.shards:
+            self.standbys.form(self._members.route, hosts, now)
+            self._work()
+            return
+        self.standbys.restore(self._members.shards, self._members.route, hosts, now)
         self._work()
+        for member in self._members.nodes("server"):
+            for shard, copy, trouble in member.standing.get("standbys", []):
+                if trouble:
+                    self.note(member, messages.Unbacked(int(shard), int(copy), str(trouble)))
+                else:
+                    self.note(member, messages.Backed(int(shard), int(copy)))
 
     def joined(self, member: Member) -> None:
         """A server has come to a running cluster, and has the route."""
@@ -179,8 +191,15 @@ class Keeper:
     # --- how -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Carries out what has been decided, and what comes of that."""
-        while effects := self.standbys.effects():
+        """Carries out what has been decided, and what comes of that; the journal knows it first."""
+        while True:
+            picture = self.standbys.picture()
+            if picture != self._kept and self._members.journal.kept:
+                self._kept = picture
+                self._members.journal.note("shards", picture)
+            effects = self.standbys.effects()
+            if not effects:
+                return
             for effect in effects:
                 self._do(effect)
 

@@ -134,6 +134,27 @@ class Ledger:
         self._finish(number)
         return True
 
+    def claim(self, number: int, node: int) -> bool:
+        """Leases this very entry to a node: it was leased, as is known from elsewhere.
+
+        False if it is done, or another's.
+        """
+        if number in self._done or not 0 <= number < self._size:
+            return False
+        if number not in self._leases:
+            self._withdraw(number)
+            self._leases[number] = node
+        return self._leases[number] == node
+
+    def _withdraw(self, number: int) -> None:
+        """Takes an entry from those that are to be given out."""
+        if number < self._next:
+            self._back.remove(number)
+            return
+        self._back.extend(n for n in range(self._next, number) if n not in self._done)
+        self._next = number + 1
+        self._skip()
+
     def share(self, numbers: Sequence[int]) -> float:
         """Share of all bytes that these entries are, 0 to 1."""
         times = np.bincount(np.asarray(numbers, np.int64) % len(self._blocks))
@@ -169,8 +190,17 @@ class Ledger:
         if not held:
             return -1
         first = min(held)
-        self._lost[first] = self._lost.get(first, 0) + 1
-        return first if self._lost[first] >= LOSSES_MAX else -1
+        return first if self.count_loss(first) >= LOSSES_MAX else -1
+
+    def count_loss(self, number: int) -> int:
+        """A worker was lost at an entry; how many by now."""
+        self._lost[number] = self._lost.get(number, 0) + 1
+        return self._lost[number]
+
+    @property
+    def losses(self) -> dict[int, int]:
+        """Workers lost, by entry."""
+        return dict(self._lost)
 
     def leave(self, node: int) -> None:
         """A worker finishes what it is at and takes nothing more."""

@@ -24,9 +24,11 @@ from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.errors import ClusterError, ConfigError, ProtocolError, SnailError
 from snailps.roles.course import Course
 from snailps.roles.job import Job
+from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from snailps.roles.past import journal_path, life_of, unended
 from snailps.roles.status import BlockCounts, Phase, Status
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
@@ -41,6 +43,11 @@ PREPARE_S = 1.0
 """How long the master looks for its input before it listens: enough to find a wrong path."""
 STATUS_S = 0.2
 STATS_S = 1.0
+PULSES_S = 0.25
+"""Between two looks at heartbeats."""
+BACK_S = 3.0
+"""How long members of a run whose result is written are waited for, only to be told."""
+_BEFORE = ("idle", "preparing", "ready")
 GOODBYE_S = 10.0
 """How long members may take to end after Stop, seconds."""
 
@@ -87,6 +94,11 @@ class Master:
         self._stop_at: float | None = None
         self._status_at = self._stats_at = self._log_at = 0.0
         self._log_file: TextIO | None = None
+        # While members of another master's come back: what they say waits until the job goes on.
+        self._returning = False
+        self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
+        self._stepped_at = 0.0
+        self._deaf_until = self._looked_at = 0.0
         self._logged: dict[str, list[tuple[str, float]]] = {}
         self.verdict = ""
         """Why the cluster ended; empty for the ordinary end."""
@@ -107,7 +119,13 @@ class Master:
         if port == 0 and not self._any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
         listener = listen(host, port)
-        self._open(listener)
+        try:
+            self._open(listener, job)
+        except BaseException:
+            listener.close()
+            if job is not None:
+                job.close()
+            raise
         try:
             if self._settings.json_log:
                 self._open_log(self._settings.json_log)
@@ -123,7 +141,9 @@ class Master:
                 self._server.step(HASTE_S if self._course.in_haste else STEP_S)
                 self._tick(time.monotonic())
             self._on_status(self.status())
+            self._journal.end()
         finally:
+            self._journal.close()
             self._course.close()
             if job is not None:
                 job.close()
@@ -149,8 +169,15 @@ class Master:
         signal.signal(signal.SIGINT, note)
         signal.signal(signal.SIGTERM, note)
 
-    def _open(self, listener: socket.socket) -> None:
+    def _open(self, listener: socket.socket, job: Job | None) -> None:
         life = int.from_bytes(os.urandom(8), "little") | 1
+        keeps = job is not None and self._settings.on_node_loss == "recover"
+        self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)
+        past: list[Fact] = []
+        if job is not None and self._journal.path is not None:
+            past = unended(self._journal, job, self._settings.frag_num)
+            if past:
+                life = past[0].data["life"]
         self._server = ControlServer(
             listener,
             role=Role.MASTER,
@@ -163,14 +190,29 @@ class Master:
         self._pulse = Pulse(self._settings.heartbeat_interval)
         self._pulse.start()
         self._members = Members(
-            self._settings, life, self._server, self._fail, self._ready, self._trouble
+            self._settings,
+            life,
+            self._server,
+            self._fail,
+            self._ready,
+            self._trouble,
+            self._journal,
         )
+        for fact in past:
+            self._members.replay(fact)
+        self._returning = self._members.route is not None
+        over = any(fact.kind == "exported" for fact in past)
+        self._back_s = BACK_S if over else self._settings.heartbeat_timeout
+        if job is not None and self._journal.path is not None:
+            first = past or [life_of(life, job, self._settings.frag_num)]
+            self._journal.begin([*first, Fact(*self._members.keep_numbers())])
         self._course = Course(
             self._members,
             self._settings.request_timeout,
             tell=lambda member, message: self._server.note(member.peer, message),
             fail=self._fail,
             on_end=self._job_ended,
+            past=past,
         )
         self._keeper = Keeper(
             self._settings,
@@ -197,6 +239,9 @@ class Master:
             self._course.formed()
         if self._stop_at is None:
             self._course.step()
+        if self._returning and self._course.job is not None and self._course.phase not in _BEFORE:
+            self._go_on()
+        if self._stop_at is None and not self._returning:
             self._keeper.step(held=self._course.holds_rows)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
@@ -234,6 +279,24 @@ class Master:
             member.state = "gone"
         else:
             self._fail(f"{member.name} {text}")
+
+    def _go_on(self) -> None:
+        """The job is where the master before had it: on with who is back, without who is not."""
+        self._returning = False
+        if self._stop_at is not None:
+            return
+        for member in self._members.nodes("worker"):
+            if member.standing and not member.missed:
+                self._course.came_back(member)
+            elif member.acknowledged:
+                self._course.start(member)
+        for member in [m for m in self._members.nodes() if m.missed]:
+            self._lose(member, member.missed)
+        self._course.all_back()
+        parked, self._parked = self._parked, []
+        for peer, message, reply in parked:
+            if peer in self._server.peers:
+                self._on_message(peer, message, reply)
 
     def _job_ended(self) -> None:
         if self._session:
@@ -274,6 +337,7 @@ class Master:
         if self._stop_at is not None:
             return
         self._code, self.verdict = code, text
+        self._journal.note("stopped", {"code": code, "text": text})
         self._stop_at = time.monotonic()
         self._phase = "stopping"
         for member in list(self._members.all.values()):
@@ -294,18 +358,28 @@ class Master:
         self._phase = "failed" if self._failed else "done"
 
     def _check_pulses(self) -> None:
-        limit_s = self._settings.heartbeat_timeout
-        for number, silence_s in self._pulse.silences().items():
+        limit_s, now = self._settings.heartbeat_timeout, time.monotonic()
+        # A master that was stopped itself has heard nobody: that is not their silence.
+        if self._stepped_at and now - self._stepped_at > limit_s / 2:
+            self._deaf_until = now + limit_s
+        self._stepped_at = now
+        if now < self._looked_at + PULSES_S or now < self._deaf_until or self._stop_at is not None:
+            return
+        self._looked_at = now
+        silences = self._pulse.silences()
+        for number, silence_s in silences.items():
             member = self._members.all.get(number)
             if member is None:
                 self._pulse.remove(number)
-            elif limit_s < silence_s < float("inf") and self._stop_at is None:
+            elif limit_s < silence_s < float("inf"):
                 self._expel(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)")
-        heard = self._pulse.silences().keys()
         for member in list(self._members.all.values()):
-            silent = member.number not in heard and time.monotonic() - member.since > limit_s
-            if silent and member.state != "gone" and self._stop_at is None:
-                self._expel(member, f"no heartbeat {limit_s:.0f} s after it registered")
+            allowed_s = self._back_s if member.away else limit_s
+            silent = member.number not in silences and now - member.since > allowed_s
+            if silent and member.state != "gone" and not member.missed:
+                since = "this master took over" if member.away else "it registered"
+                what = "it did not come back" if member.away else "no heartbeat"
+                self._expel(member, f"{what} within {allowed_s:.0f} s after {since}")
 
     def _expel(self, member: Member, why: str) -> None:
         """Takes a member for lost that may still live: it is told so, should it ever hear that."""
@@ -332,6 +406,11 @@ class Master:
         self._pulse.remove(member.number)
         said_bye, member.state = member.state == "bye", "gone"
         if self._stop_at is not None:
+            return
+        if self._returning and member.role != "driver" and not member.missed:
+            log.warning("%s is missed: %s", member.name, why)
+            member.missed, member.away = why, False
+            member.state = "missed"
             return
         if member.role == "driver":
             self._members.remove(member)
@@ -372,7 +451,7 @@ class Master:
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""
         culprit = self._course.blame(member)
-        self._members.remove(member)
+        self._members.remove(member, lost=True)
         self._members.rows.fence(member.number, self._course.last_of(member))
         returned = self._course.released(member)
         log.warning(
@@ -390,6 +469,10 @@ class Master:
     # --- messages ----------------------------------------------------------------------------
 
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
+        own = (messages.Register, messages.Rejoin, messages.Ask)
+        if self._returning and not isinstance(message, own):
+            self._parked.append((peer, message, reply))
+            return
         try:
             if reply is not None:
                 self._on_call(peer, message, reply)
@@ -414,6 +497,9 @@ class Master:
         if isinstance(message, messages.Drain):
             self._keeper.drain(message.server, reply)
             return
+        if isinstance(message, messages.Rejoin):
+            self._rejoin(peer, message, reply)
+            return
         member = _member_of(peer, message)
         if isinstance(message, messages.Lease):
             self._course.lease(member, message, reply)
@@ -432,6 +518,15 @@ class Master:
             self._stop(EXIT_OK, "ended by the driver")
         else:
             raise ProtocolError(f"a master does not take {type(message).__name__}")
+
+    def _rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> None:
+        if self._stop_at is not None:
+            raise ClusterError("this cluster is about to end: " + (self.verdict or "it is done"))
+        member = self._members.rejoin(peer, message, reply)
+        if message.leaving:
+            self._parked.append((peer, messages.Leaving(message.leaving), None))
+        if not self._returning:
+            log.info("%s waits for the start", member.name)
 
     def _on_note(self, peer: Peer, message: messages.Message) -> None:
         member = _member_of(peer, message)

@@ -3,8 +3,9 @@
     Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
     Declare -> numbers -> MakeTables on every server -> Declared
 
-It owns the list of members, the route and the tables, and says in words who is still missing.  It
-knows no job: what the members are to do is `course.py`'s business.
+It owns the list of members, the route and the tables, and says in words who is still missing; what
+a master must know again of them is in its journal.  It knows no job: what the members are to do is
+`course.py`'s business.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.roles.errands import Errands
+from snailps.roles.journal import Fact, Journal
 from snailps.roles.status import NodeStatus
 from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
@@ -30,6 +32,8 @@ NOTICE_S = 5.0
 WAIT_TOLD_S = 3.0
 """How long a worker waits for others before the log says so."""
 TABLES_MAX = 4096
+NUMBERS_AHEAD = 1024
+"""Numbers that a master that takes over skips, or they might be given twice."""
 
 Answer = messages.Message | SnailError
 Reply = Callable[[Answer], None]
@@ -63,6 +67,12 @@ class Member:
         Units per second on its last block.
     epoch : int
         Of the route that it has last taken.
+    away : bool
+        Known from the journal of an earlier master, and not back yet.
+    missed : str
+        Why it did not come back, or was lost again before the job went on.
+    standing : dict
+        What it told of itself when it came back (`Rejoin.state`).
     figures, stats : dict
         Its last `Finished` or `Bye`; a server's last `Report`.
     """
@@ -85,6 +95,9 @@ class Member:
     rate: float | None = None
     epoch: int = 0
     waited_s: float = 0.0
+    away: bool = False
+    missed: str = ""
+    standing: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     _waits_since: float = 0.0
@@ -147,6 +160,8 @@ class Members:
         Told of a member that took the route.
     on_trouble : callable
         Told of a member that cannot go on, with a sentence.
+    journal : Journal, optional
+        Gets who belongs, the route and the tables.
     """
 
     def __init__(
@@ -157,9 +172,13 @@ class Members:
         fail: Callable[[str], None],
         on_ready: Callable[[Member], None],
         on_trouble: Callable[[Member, str], None],
+        journal: Journal | None = None,
     ) -> None:
         self.life = life
         self.rows: Errands  # orders that change rows; whoever keeps the shards sets it
+        self.journal = journal or Journal(None)
+        self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
+        self.shards: dict[str, Any] = {}  # where an earlier master had its shards
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
         self.tables: dict[str, tuple[int, Table]] = {}
@@ -167,6 +186,7 @@ class Members:
         self._server, self._fail = server, fail
         self._on_ready, self._on_trouble = on_ready, on_trouble
         self._next_number = 1
+        self._numbers_kept = 0
         self._next_table = 1
         self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
@@ -197,7 +217,120 @@ class Members:
     def new_number(self) -> int:
         """A number for a node, and its incarnation: never given twice in this life."""
         self._next_number += 1
+        if self._next_number > self._numbers_kept - NUMBERS_AHEAD // 2:
+            self.journal.note(*self.keep_numbers())
         return self._next_number - 1
+
+    def keep_numbers(self) -> tuple[str, dict[str, Any]]:
+        """The fact that numbers are given out from: a master that takes over begins behind them."""
+        self._numbers_kept = self._next_number + NUMBERS_AHEAD
+        return "numbers", {"until": self._numbers_kept}
+
+    # --- another master's members ------------------------------------------------------------
+
+    def replay(self, fact: Fact) -> None:
+        """Takes what an earlier master of this life has noted; facts of others are left out."""
+        data = fact.data
+        if fact.kind == "numbers":
+            self._next_number = int(data["until"])
+        elif fact.kind == "route":
+            self.route = Route.from_dict(data["route"])
+        elif fact.kind == "member":
+            endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
+            place = (data["host"], data["pid"], Peer.absent(), endpoints)
+            member = Member(data["number"], data["role"], *place, state="not back yet", away=True)
+            member.late = data["late"]
+            self.all[member.number] = member
+        elif fact.kind == "gone":
+            self.gone[data["number"]] = data["lost"]
+            if data["number"] in self.all:
+                member = self.all.pop(data["number"])
+                member.figures = data["figures"]
+                self.left.append(member)
+        elif fact.kind == "shards":
+            self.shards = data
+        elif fact.kind == "table":
+            table = Table.from_dict(data["table"])
+            self.tables[table.name] = (data["number"], table)
+            self._made[data["number"]] = table
+            self._next_table = max(self._next_table, data["number"] + 1)
+            if data["of_job"]:
+                self._of_job.add(table.name)
+
+    def rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> Member:
+        """Takes back a member of this life, which was another master's.
+
+        Raises
+        ------
+        SnailError
+            It does not belong here any more; the text is for its own log.
+        """
+        if message.job != self.life:
+            raise ClusterError(
+                "another run has begun here: what this process belongs to is over, and its rows "
+                "and blocks are nobody's"
+            )
+        number = message.node
+        member = self.all.get(number)
+        if number in self.gone or (member is not None and not member.away):
+            raise ClusterError(
+                f"{message.role} {number} was given up: its connection was lost, and others do its "
+                "work. Start it anew"
+            )
+        if member is None:
+            if self._formed or message.role not in ("server", "worker"):
+                raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
+            endpoints = [(str(host), int(port)) for host, port in message.endpoints]
+            member = Member(
+                number,
+                message.role,
+                message.host,
+                message.pid,
+                peer,
+                endpoints,
+                late=bool(self.all),
+            )
+            self.all[number] = member
+            self._next_number = max(self._next_number, number + 1)
+        member.peer, member.away, member.missed = peer, False, ""
+        member.since, member.state = time.monotonic(), "back"
+        member.standing = message.state
+        peer.tag = member
+        log.info("%s is back", member.name)
+        reply(self._welcome(member))
+        if self.route is not None:
+            if message.epoch == self.route.epoch:
+                member.acknowledged = True
+            else:
+                self._send_route(member)
+        return member
+
+    def _welcome(self, member: Member) -> messages.Welcome:
+        patient = self.journal.kept and member.role != "driver"
+        return messages.Welcome(
+            member.number,
+            member.number,
+            self.life,
+            self._settings.frag_num,
+            self._settings.heartbeat_interval,
+            self._settings.heartbeat_timeout,
+            self._settings.master_time_out if patient else 0.0,
+        )
+
+    def _note_member(self, member: Member) -> None:
+        """A master that takes over waits for this one."""
+        if member.role != "driver":
+            self.journal.note(
+                "member",
+                {
+                    "number": member.number,
+                    "role": member.role,
+                    "host": member.host,
+                    "pid": member.pid,
+                    "endpoints": member.endpoints,
+                    "late": member.late,
+                },
+            )
 
     # --- joining ---------------------------------------------------------------------------
 
@@ -224,23 +357,18 @@ class Members:
         self.all[number] = member
         peer.tag = member
         log.info("%s registered from %s", member.name, show(peer.address))
-        reply(
-            messages.Welcome(
-                number,
-                number,
-                self.life,
-                self._settings.frag_num,
-                self._settings.heartbeat_interval,
-                self._settings.heartbeat_timeout,
-            )
-        )
+        reply(self._welcome(member))
         if self.route is not None:
             self._send_route(member)
 
-    def remove(self, member: Member) -> None:
-        """Keeps a member that left for the figures only."""
+    def remove(self, member: Member, *, lost: bool = False) -> None:
+        """Keeps a member that left, or was lost, for the figures only."""
         if self.all.pop(member.number, None) is not None:
             self.left.append(member)
+            self.gone[member.number] = lost
+            if member.role != "driver":
+                gone = {"number": member.number, "lost": lost, "figures": member.figures}
+                self.journal.note("gone", gone)
 
     # --- forming ---------------------------------------------------------------------------
 
@@ -249,7 +377,10 @@ class Members:
         if self._formed:
             return ""
         if self.route is not None:
-            slow = ", ".join(m.name for m in self.nodes() if not m.acknowledged)
+            away = ", ".join(m.name for m in self.nodes() if m.away)
+            if away:
+                return f"{away} to come back"
+            slow = ", ".join(m.name for m in self.nodes() if not (m.acknowledged or m.missed))
             return f"{slow} to connect to every server"
         servers, have = len(self.nodes("server")), len(self.nodes())
         want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
@@ -265,9 +396,10 @@ class Members:
     def check_formed(self, now: float) -> bool:
         """Takes the next step of forming if it is time; True once, when all have the route."""
         if self.route is not None:
-            if all(member.acknowledged for member in self.nodes()):
+            if all(member.acknowledged or member.missed for member in self.nodes()):
                 self._formed = True
-                log.info("cluster complete: %s", ", ".join(m.name for m in self.nodes()))
+                here = [member for member in self.nodes() if not member.missed]
+                log.info("cluster complete: %s", ", ".join(m.name for m in here))
                 return True
             if now - self._since > self._settings.init_timeout:
                 shards = ", ".join(show((s.host, s.port)) for s in self.route.shards)
@@ -313,11 +445,19 @@ class Members:
             return
         self._since = time.monotonic()
         log.info("route epoch 1: %d shards, %d fragments", len(shards), self.route.frag_num)
+        for member in self.nodes():
+            self._note_member(member)
+        self._note_route()
         self.send_route()
 
     def take(self, route: Route) -> None:
         """There is a new route; `send_route` tells it."""
         self.route = route
+        self._note_route()
+
+    def _note_route(self) -> None:
+        assert self.route is not None
+        self.journal.note("route", {"route": self.route.to_dict()})
 
     def send_route(self, on_taken: Callable[[], None] = lambda: None) -> None:
         """Sends everybody the route, servers first; `on_taken` is told of each that has it."""
@@ -341,6 +481,8 @@ class Members:
             if not member.acknowledged:
                 member.acknowledged = True
                 member.state = "ready"
+                if member.late:
+                    self._note_member(member)
                 self._on_ready(member)
             on_taken()
 
@@ -392,6 +534,9 @@ class Members:
                 self._next_table += 1
                 if of_job:
                     self._of_job.add(table.name)
+            if table.name not in self.tables:
+                fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
+                self.journal.note("table", fact)
             self.tables[table.name] = (number, table)
             self._made[number] = table
             numbered.append((number, table))
@@ -423,6 +568,20 @@ class Members:
     def made_tables(self) -> list[Any]:
         """All tables with their numbers, those of earlier jobs too: their rows are still there."""
         return [[number, table.to_dict()] for number, table in self._made.items()]
+
+    def remake_tables(self) -> None:
+        """Has every server make all tables: a lost master may not have told all of them."""
+        order = messages.MakeTables(self.made_tables())
+
+        def note(member: Member) -> Callable[[Answer], None]:
+            def answered(answer: Answer) -> None:
+                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
+                    self._fail(f"{member.name} cannot make the tables: {answer}")
+
+            return answered
+
+        for member in self.nodes("server"):
+            self._server.call(member.peer, order, note(member))
 
     def ask_stats(self) -> None:
         """Asks every server for its counters; `Member.stats` gets them."""

@@ -1,6 +1,7 @@
 """What every process but the master shares: joining, heartbeats, signals, the end.
 
     dial -> Register -> Welcome -> heartbeats ... Stop | master lost | signal -> End
+                 master lost, but its journal is kept -> dial -> Rejoin -> Welcome -> heartbeats ...
 
 It owns the connection to the master and the decision *that* this process ends; a subclass says
 what it does meanwhile.  It knows no rows and no models.
@@ -15,15 +16,24 @@ import signal
 import socket
 import sys
 import threading
+import time
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from snailps.config import ClusterSettings, parse_addr, parse_port_range
-from snailps.errors import ClusterError, ConnectionLost, SnailError
+from snailps.errors import (
+    ClusterError,
+    ConnectionLost,
+    ProtocolError,
+    RemoteError,
+    SnailError,
+)
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
 from snailps.transport.control import Address, ControlClient, dial, listen, route_host, show
+from snailps.transport.control_client import ask
 from snailps.transport.session import Channel, Role
 
 log = logging.getLogger(__name__)
@@ -119,6 +129,9 @@ class Node:
         self._control: ControlClient | None = None
         self._pulse: Pulse | None = None
         self._watcher: threading.Thread | None = None
+        self._endpoints: list[Address] = []
+        self._leaves = ""
+        self.route_epoch = 0
 
     @property
     def name(self) -> str:
@@ -142,19 +155,50 @@ class Node:
         SnailError
             It refused us.
         """
-        address = parse_addr(self.settings.master_addr, "master_addr")
         limit_s = self.settings.init_timeout
-        sock = dial(
-            address,
-            Channel.CONTROL,
+        self._endpoints = endpoints or []
+        until = time.monotonic() + limit_s
+        while self.welcome is None:
+            try:
+                self._register(max(0.1, until - time.monotonic()))
+            except ConnectionLost:
+                # It died before it knew us; another one may come, if nobody sits and waits for us.
+                over = self.ended.is_set() or time.monotonic() > until
+                if over or self.role == Role.DRIVER:
+                    raise
+        self._beat(limit_s)
+        self._watcher = threading.Thread(target=self._watch, name="snailps-watch", daemon=True)
+        self._watcher.start()
+        log.info("%s registered with the master at %s", self.name, self._master)
+        return self.welcome
+
+    @property
+    def _master(self) -> str:
+        return show(parse_addr(self.settings.master_addr, "master_addr"))
+
+    def _dial(self, channel: Channel, limit_s: float) -> socket.socket:
+        """A connection to the master, as whoever we are by now."""
+        us = self.welcome
+        return dial(
+            parse_addr(self.settings.master_addr, "master_addr"),
+            channel,
             self.role,
             whom="the master",
             limit_s=limit_s,
+            node=us.node if us else 0,
+            incarnation=us.incarnation if us else 0,
+            job=us.job if us else 0,
             give_up=self.ended.is_set,
             on_wait=log.info,
         )
+
+    def _register(self, limit_s: float) -> None:
         self._control = ControlClient(
-            sock, self._receive, self._master_lost, whom=f"the master at {show(address)}"
+            self._dial(Channel.CONTROL, limit_s),
+            self._receive,
+            self._master_lost,
+            whom=f"the master at {self._master}",
+            mend=self._find_master,
         )
         self._control.start()
         welcome = self.control.call(
@@ -163,31 +207,88 @@ class Node:
                 socket.gethostname(),
                 os.getpid(),
                 cores(),
-                [list(endpoint) for endpoint in endpoints or []],
+                [list(endpoint) for endpoint in self._endpoints],
             ),
             limit_s,
         )
         assert isinstance(welcome, messages.Welcome)
         self.welcome = welcome
         self._welcomed.set()
-        pulse_sock = dial(
-            address,
-            Channel.PULSE,
-            self.role,
-            whom="the master",
-            limit_s=limit_s,
-            node=welcome.node,
-            incarnation=welcome.incarnation,
-            job=welcome.job,
-            give_up=self.ended.is_set,
+
+    def _beat(self, limit_s: float) -> None:
+        """Begins to beat to the master, or to the one that took over."""
+        assert self.welcome is not None
+        sock = self._dial(Channel.PULSE, limit_s)
+        if self._pulse is None:
+            self._pulse = Pulse(self.welcome.interval_s)
+            self._pulse.start()
+        self._pulse.remove(0)
+        self._pulse.add(sock, 0)
+
+    # --- another master ------------------------------------------------------------------------
+
+    def _find_master(self, why: str) -> socket.socket | None:
+        """Looks for the master that takes over, and tells it where we stand; None: this is the end.
+
+        In the reader thread.  Rows are served and leased blocks trained on meanwhile.
+        """
+        us = self.welcome
+        if us is None or not us.patience_s or self.ended.is_set():
+            return None
+        log.warning(
+            "the master at %s is gone: %s. Going on with what is at hand; waiting %.0f s for it "
+            "to be started again",
+            self._master, why, us.patience_s,
+        )  # fmt: skip
+        until = time.monotonic() + us.patience_s
+        while not self.ended.is_set():
+            left_s = until - time.monotonic()
+            sock = None
+            try:
+                sock = self._dial(Channel.CONTROL, left_s)
+                answer = ask(sock, self._standing(), max(0.1, left_s))
+                assert isinstance(answer, messages.Welcome)
+                self._beat(max(0.1, left_s))
+            except (RemoteError, ProtocolError) as error:
+                self.end(
+                    EXIT_FAILED, f"the master at {self._master} does not take us back: {error}"
+                )
+            except (SnailError, OSError) as error:
+                if time.monotonic() >= until:
+                    self.end(
+                        EXIT_FAILED,
+                        f"the master at {self._master} is gone: {why}. It was not started again "
+                        f"within {us.patience_s:.0f} s (master_time_out): {explain(error)}",
+                    )
+            else:
+                log.info("%s is back with the master at %s", self.name, self._master)
+                return sock
+            if sock is not None:
+                sock.close()
+        return None
+
+    def _standing(self) -> messages.Rejoin:
+        us = self.welcome
+        assert us is not None
+        return messages.Rejoin(
+            us.job,
+            us.node,
+            us.incarnation,
+            self.role.name.lower(),
+            socket.gethostname(),
+            os.getpid(),
+            cores(),
+            [list(endpoint) for endpoint in self._endpoints],
+            self.route_epoch,
+            self._leaves,
+            self.standing(),
         )
-        self._pulse = Pulse(welcome.interval_s)
-        self._pulse.add(pulse_sock, 0)
-        self._pulse.start()
-        self._watcher = threading.Thread(target=self._watch, name="snailps-watch", daemon=True)
-        self._watcher.start()
-        log.info("%s registered with the master at %s", self.name, show(address))
-        return welcome
+
+    def standing(self) -> dict[str, Any]:
+        """Hook: what a master that takes over has to know of this role.  In the reader thread."""
+        return {}
+
+    # --- the end -------------------------------------------------------------------------------
 
     def end(self, code: int, text: str) -> None:
         """Decides that this process ends; the first decision stands.  From any thread."""
@@ -241,6 +342,7 @@ class Node:
 
     def on_leave_request(self, why: str) -> None:
         """Hook: SIGTERM or SIGINT arrived after joining."""
+        self._leaves = why
         self.control.note(messages.Leaving(why))
 
     def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
@@ -251,26 +353,40 @@ class Node:
                 raise KeyboardInterrupt
             threading.Thread(target=self._control.close, daemon=True).start()
             return
+        if self.control.away:
+            self.end(EXIT_INTERRUPTED, f"{name} while the master was gone")
+            return
         # A handler must not wait for a lock that the main thread may hold: let a thread do it.
         threading.Thread(target=self.on_leave_request, args=(name,), daemon=True).start()
 
     def _master_lost(self, why: str) -> None:
+        if self.welcome is None:
+            return  # whoever called Register is told
         address = self.settings.master_addr
         self.end(EXIT_FAILED, f"the master at {address} is gone: {why}. See the master's own log")
 
     def _watch(self) -> None:
         assert self._pulse is not None
         assert self.welcome is not None
+        told = False
         while not self.ended.wait(WATCH_S):
             silence_s = self._pulse.silences().get(0, 0.0)
+            limit_s = self.welcome.timeout_s
             # A closed heartbeat alone is no proof: the control connection tells that sooner.
-            if silence_s != float("inf") and silence_s > self.welcome.timeout_s:
+            silent = limit_s < silence_s < float("inf") and not self.control.away
+            if silent and silence_s > limit_s + self.welcome.patience_s:
                 self.end(
                     EXIT_FAILED,
                     f"the master at {self.settings.master_addr} has been silent for "
-                    f"{silence_s:.0f} s (heartbeat_timeout {self.welcome.timeout_s:.0f} s): "
+                    f"{silence_s:.0f} s (heartbeat_timeout {limit_s:.0f} s): "
                     "it hangs, or the network is cut",
                 )
+            elif silent and not told:
+                log.warning(
+                    "the master at %s has been silent for %.0f s: waiting %.0f s more for it",
+                    self._master, silence_s, self.welcome.patience_s,
+                )  # fmt: skip
+            told = silent
         # A driver lives in the user's own session, which is not ours to end.
         if self.role != Role.DRIVER:
             threading.Event().wait(GRACE_S)

@@ -67,10 +67,12 @@ class Outcomes:
                 if entry["state"] == _DONE and entry["node"] == node:
                     entry["state"] = _SETTLED
 
-    def settle_all(self, node: int) -> None:
-        """The same of every entry that a node has trained so far."""
+    def settle_all(self, node: int, but: Iterable[int] = ()) -> None:
+        """The same of every entry that a node has trained so far, except these."""
         known = self._all[: self._end]
-        known["state"][(known["state"] == _DONE) & (known["node"] == node)] = _SETTLED
+        theirs = (known["state"] == _DONE) & (known["node"] == node)
+        theirs[[number for number in but if 0 <= number < self._end]] = False
+        known["state"][theirs] = _SETTLED
 
     def settled(self) -> NDArray[Any]:
         """Every entry up to the last one that is known; those that are not settled are zero."""

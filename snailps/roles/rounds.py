@@ -39,6 +39,8 @@ class RoundCourse:
         Monotonic seconds.
     is_saving : callable
         Whether a checkpoint is being written: no round is closed then, the rows stay as they are.
+    note : callable
+        Gets what a master that takes over has to know: ``close`` with its parts, ``round``.
     """
 
     def __init__(
@@ -49,11 +51,12 @@ class RoundCourse:
         fail: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         is_saving: Callable[[], bool] = lambda: False,
+        note: Callable[[str, dict[str, Any]], None] = lambda kind, data: None,
     ) -> None:
         assert isinstance(job.ledger, Rounds)
         self._job, self._ledger, self._members = job, job.ledger, members
         self._begin_look, self._fail, self._clock = look, fail, clock
-        self._is_saving = is_saving
+        self._is_saving, self._note = is_saving, note
         self._deadline_s = job.cls.deadline(job.settings)
         self._begun: float | None = None
         self._closing = False
@@ -89,8 +92,13 @@ class RoundCourse:
                 names = ", ".join(f"worker {node}" for node in late)
                 log.info("round %d goes on without %s", self._ledger.round, names)
         if self._ledger.ready and not self._is_saving():
-            self._closing = True
-            self._members.rows.close_clock(self._ledger.round, self._ledger.parts)
+            self.close(self._ledger.parts)
+
+    def close(self, parts: list[int]) -> None:
+        """Has the shards apply the round with these slots; again it is harmless."""
+        self._note("close", {"parts": parts})
+        self._closing = True
+        self._members.rows.close_clock(self._ledger.round, parts)
 
     def _looked(self) -> None:
         assert self._look is not None
@@ -100,7 +108,9 @@ class RoundCourse:
         self._closing, self._begun = False, None
         round_ = self._ledger.round
         try:
-            self._job.round_done(look.result())
+            figures = dict(look.result())
+            self._note("round", {"figures": figures})
+            self._job.round_done(figures)
         except SnailError as error:
             self._fail(str(error))
         except Exception as error:

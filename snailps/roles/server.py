@@ -76,7 +76,9 @@ class Server(Node):
             raise ClusterError(f"{self.name} has no shards yet")
         assert self._host is not None
         if isinstance(message, messages.TakeRoute):
-            self._host.take_route(Route.from_dict(message.route), self._listeners)
+            route = Route.from_dict(message.route)
+            self._host.take_route(route, self._listeners)
+            self.route_epoch = route.epoch
             self._close_listeners()  # one that joins a running job begins without a shard
         elif isinstance(message, messages.MakeTables):
             self._host.make_tables(self._tables_of(message.tables))
@@ -114,6 +116,10 @@ class Server(Node):
         else:
             return messages.Report(self._change(self._host, message))
         return messages.Ok()
+
+    def standing(self) -> dict[str, Any]:
+        """What is known here of standbys."""
+        return {"standbys": self._host.standing() if self._host is not None else []}
 
     def _change(self, host: ShardHost, message: messages.Message) -> dict[str, Any]:
         """Orders that change rows: shards that did so, with what there is to tell of it."""

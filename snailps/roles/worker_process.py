@@ -16,8 +16,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
@@ -49,6 +50,10 @@ TURN_S = 0.1
 """How often a worker that waits for its step looks whether something else is to be done."""
 
 
+TOLD_MAX = 256
+"""Finished blocks that are told again to a master that takes over: more than a disk is behind."""
+
+
 class _Ended(Exception):
     """The process is to end; the verdict says why."""
 
@@ -78,6 +83,12 @@ class WorkerProcess(Node):
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
         self._unsettled: deque[tuple[int, list[Pending]]] = deque()
+        # What a master that takes over has to know; answers change it in the reader thread.
+        self._started = False
+        self._held: set[tuple[str, int]] = set()
+        self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
+        self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
+        self._figures: dict[str, float] | None = None
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
@@ -107,6 +118,10 @@ class WorkerProcess(Node):
             self._take_route(Route.from_dict(message.route))
             return messages.Ok()
         if isinstance(message, messages.Start):
+            self._started, self._figures = True, None
+            self._held.clear()
+            self._told.clear()
+            self._open.clear()
             self._inbox.put(message)
             return None
         if isinstance(message, messages.CameBack):
@@ -132,11 +147,21 @@ class WorkerProcess(Node):
             self._leaving = True
         super().on_leave_request(why)
 
+    def standing(self) -> dict[str, Any]:
+        """Where this worker is in its job."""
+        return {
+            "started": self._started,
+            "held": sorted(self._held),
+            "told": list(self._told),
+            "unsettled": sorted(self._open),
+            "finished": self._figures,
+        }
+
     def _take_route(self, route: Route) -> None:
         assert self.welcome is not None
-        self._route = route
         if self._links is not None:
             self._links.follow(route)
+            self._route, self.route_epoch = self._links.route, self._links.route.epoch
             return
         self._links = Links(
             route,
@@ -149,6 +174,7 @@ class WorkerProcess(Node):
         )
         self._client = self._links.client
         self._wires = Wires(self._client, route)
+        self._route, self.route_epoch = route, route.epoch
 
     # --- one job ---------------------------------------------------------------------------
 
@@ -177,12 +203,14 @@ class WorkerProcess(Node):
             model.workers = start.workers
             self._declare(model, clocked)
             if start.survey:
-                self._survey(model, scratch)
-                if self._leaving:  # nobody may be left to finish the survey
-                    return
-                summary = self._ask(messages.Summarise(), None)
-                assert isinstance(summary, messages.Summary)
-                model.summary = summary.blob
+                answer: messages.Message = messages.Again()
+                while isinstance(answer, messages.Again):
+                    self._survey(model, scratch)
+                    if self._leaving:  # nobody may be left to finish the survey
+                        return
+                    answer = self._ask(messages.Summarise(), None)
+                assert isinstance(answer, messages.Summary)
+                model.summary = answer.blob
             with _named(model, "setup"):
                 model.setup()
             if not self._leaving:
@@ -190,15 +218,14 @@ class WorkerProcess(Node):
             with _named(model, "finish"):
                 model.finish()
             self._client.flush(self.settings.request_timeout)
-            self.control.note(
-                messages.Finished(
-                    {
-                        "peak_rss_mb": peak_rss_mb(),
-                        "waited_s": self._waited_s,
-                        **self._moved_since(before),
-                    }
-                )
-            )
+            self._unsettled.clear()
+            self._open.clear()
+            self._figures = {
+                "peak_rss_mb": peak_rss_mb(),
+                "waited_s": self._waited_s,
+                **self._moved_since(before),
+            }
+            self.control.note(messages.Finished(self._figures))
         finally:
             self._model = None
             scratch.close()
@@ -240,7 +267,7 @@ class WorkerProcess(Node):
             done = messages.Done(
                 "survey", block.number, len(block.data), time.monotonic() - begin, {}, part
             )
-            self._ask(done, self.settings.request_timeout)
+            self._done(done)
 
     def _train(self, model: Worker, scratch: Scratch) -> None:
         with ThreadPoolExecutor(1, "snailps-prepare") as helper:
@@ -282,15 +309,14 @@ class WorkerProcess(Node):
             self._client.flush(self.settings.request_timeout)
         if in_round:
             self._seal(block)
-        answer = self._ask(
+        answer = self._done(
             messages.Done(
                 "train",
                 block.number,
                 int(metrics.pop("units", metrics.get("examples", 0))),
                 time.monotonic() - begin,
                 metrics,
-            ),
-            self.settings.request_timeout,
+            )
         )
         self._note_settled(block.number)
         if isinstance(answer, messages.Enough):
@@ -309,6 +335,7 @@ class WorkerProcess(Node):
         settled = []
         while self._unsettled and all(push.done for push in self._unsettled[0][1]):
             settled.append(self._unsettled.popleft()[0])
+        self._open.difference_update(settled)
         if settled:
             self.control.note(messages.Settled(settled))
 
@@ -361,9 +388,26 @@ class WorkerProcess(Node):
     def _leased(self, pass_: str, back: bool = False) -> messages.Leased | None:
         if self._leaving:
             return None
-        answer = self._ask(messages.Lease(pass_, back), None)
+
+        def heard(answer: messages.Message) -> None:
+            if isinstance(answer, messages.Leased) and answer.number >= 0:
+                self._held.add((pass_, answer.number))
+
+        answer = self._ask(messages.Lease(pass_, back), None, heard)
         assert isinstance(answer, messages.Leased)
         return None if answer.number < 0 else answer
+
+    def _done(self, done: messages.Done) -> messages.Message:
+        """Tells the master that a block is finished; its answer."""
+
+        def heard(answer: messages.Message) -> None:
+            self._held.discard((done.pass_, done.number))
+            if done.pass_ == "train":
+                self._open.add(done.number)
+                fields = ("number", "units", "seconds", "metrics")
+                self._told.append({name: getattr(done, name) for name in fields})
+
+        return self._ask(done, self.settings.request_timeout, heard)
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
         def read() -> bytes:
@@ -398,9 +442,14 @@ class WorkerProcess(Node):
 
     # --- waiting ---------------------------------------------------------------------------
 
-    def _ask(self, message: messages.Message, timeout_s: float | None) -> messages.Message:
-        """A call that ends with the process."""
-        future = self.control.call_async(message)
+    def _ask(
+        self,
+        message: messages.Message,
+        timeout_s: float | None,
+        heard: Callable[[messages.Message], None] = lambda answer: None,
+    ) -> messages.Message:
+        """A call that ends with the process; time without a master does not count."""
+        future = self.control.call_async(message, heard)
         begin = time.monotonic()
         while not self.ended.is_set():
             wait({future}, 0.2)
@@ -408,6 +457,8 @@ class WorkerProcess(Node):
                 if isinstance(future.exception(), ConnectionLost) and self.ended.wait(1.0):
                     break
                 return future.result()
+            if self.control.away:
+                begin = time.monotonic()
             if timeout_s is not None and time.monotonic() - begin > timeout_s:
                 raise WaitTimeout(
                     f"the master has not answered {type(message).__name__} for "

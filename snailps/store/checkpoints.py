@@ -12,7 +12,6 @@ name by a rename when everything in it was on the disk.  What is in the files is
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -26,11 +25,11 @@ import numpy as np
 
 from snailps.errors import CheckpointError
 from snailps.store._crc32c import crc32c
+from snailps.store.lock import LOCK, FolderTaken, take_folder
 from snailps.store.manifest import NAME, Manifest
 from snailps.store.shard_file import FileEntry, ShardFile, write_error
 
 _NAME = re.compile(r"checkpoint-(\d{6,})(\.part|\.old)?")
-LOCK = "lock"
 PASSED = "passed.json"
 """Says up to which number the checkpoints are of runs that are over."""
 COURSE = "course.npz"
@@ -196,22 +195,14 @@ class CheckpointFolder:
         if self._lock >= 0:
             return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._lock = take_folder(self.path)
         except OSError as error:
             raise write_error(self.path / LOCK, error) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            who = os.pread(lock, 200, 0).decode(errors="replace").strip()
-            os.close(lock)
+        except FolderTaken as taken:
             raise CheckpointError(
-                f"{self.path}: another master keeps its checkpoints here ({who or 'unnamed'}): "
+                f"{self.path}: another master keeps its checkpoints here ({taken}): "
                 "choose another checkpoint_dir, or wait for its end"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-        self._lock = lock
 
     def clear(self) -> None:
         """Removes what is unfinished or was about to be removed."""

@@ -3,7 +3,8 @@
     call(message) -> CALL frame -> ... -> ANSWER frame -> message
     CALL or NOTE of the master -> messages.decode -> callback -> ANSWER
 
-It owns one connection and the numbers of its calls.  It does not know what messages do.
+It owns one connection at a time and the numbers of its calls: when the connection breaks and
+`mend` finds another, open calls are made again.  It does not know what messages do.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 
 from snailps.errors import (
     ConnectionLost,
-    MisuseError,
     RemoteError,
     SnailError,
     WaitTimeout,
@@ -40,6 +41,39 @@ log = logging.getLogger(__name__)
 RECV_BYTES = 256 << 10
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that has no answer yet."""
+
+    frame: Frame
+    future: Future[messages.Message]
+    heard: Callable[[messages.Message], None]
+
+
+def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messages.Message:
+    """One call on a connection that nobody reads yet; takes no byte behind its answer.
+
+    Raises
+    ------
+    RemoteError
+        The peer refused.
+    OSError
+        The connection broke, or there is no answer within `limit_s` seconds.
+    """
+    sock.settimeout(limit_s)
+    decoder = FrameDecoder(CONTROL_BODY_MAX)
+    sock.sendall(encode_frame(Frame(Kind.CALL, messages.encode(message), request=1), pack=True))
+    while True:
+        data = sock.recv(decoder.missing_bytes)
+        if not data:
+            raise ConnectionResetError("connection closed")
+        for frame in decoder.feed(data):
+            if frame.kind == Kind.ERROR:
+                raise remote_error(frame)
+            sock.settimeout(None)
+            return messages.decode(frame.body)
+
+
 class ControlClient:
     """A node's connection to its master.  One reader thread; calls from any thread.
 
@@ -52,6 +86,10 @@ class ControlClient:
         is sent back), None for a note.  Notes come in the reader thread, calls in one of their own.
     on_lost : callable
         ``on_lost(why)``, once, unless `close` was called first.
+    mend : callable
+        ``mend(why)``, in the reader thread, when the connection breaks: another one, or None.
+        Calls that are open then are made again on it, in order, before anything new; notes of the
+        time in between follow.  What was sent just before the break may be lost.
     """
 
     def __init__(
@@ -61,40 +99,57 @@ class ControlClient:
         on_lost: Callable[[str], None],
         *,
         whom: str = "the master",
+        mend: Callable[[str], socket.socket | None] = lambda why: None,
     ) -> None:
         self._sock = sock
+        self._mend = mend
+        self._away = False
+        self._generation = 0
+        self._held: list[Frame] = []  # notes that wait for a connection
         self._on_message, self._on_lost = on_message, on_lost
         self._whom = whom
         self._send_lock = threading.Lock()
         self._calls_lock = threading.Lock()
-        self._calls: dict[int, Future[messages.Message]] = {}
+        self._calls: dict[int, _Call] = {}
         self._next = 1
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._read, name="snailps-control", daemon=True)
-        self._orders: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[int, Frame] | None] = queue.SimpleQueue()
+
+    @property
+    def away(self) -> bool:
+        """The connection is broken, and another one is looked for."""
+        return self._away
 
     def start(self) -> None:
         """Starts the reader thread, and the one that works through the master's calls in order."""
         self._thread.start()
         threading.Thread(target=self._obey, name="snailps-orders", daemon=True).start()
 
-    def call_async(self, message: messages.Message) -> Future[messages.Message]:
-        """Sends a message; the future gets its answer."""
+    def call_async(
+        self,
+        message: messages.Message,
+        heard: Callable[[messages.Message], None] = lambda answer: None,
+    ) -> Future[messages.Message]:
+        """Sends a message; the future gets its answer.
+
+        `heard` gets it first, in the reader thread: so before `mend` can be called.
+        """
         future: Future[messages.Message] = Future()
         body = messages.encode(message)
-        with self._calls_lock:
-            if self._lost is not None:
-                future.set_exception(ConnectionLost(f"{self._whom} is gone: {self._lost}"))
-                return future
-            number = self._next
-            self._next += 1
-            self._calls[number] = future
-        try:
-            self._send(Frame(Kind.CALL, body, request=number))
-        except MisuseError:
+        with self._send_lock:
             with self._calls_lock:
-                self._calls.pop(number, None)
-            raise
+                if self._lost is not None:
+                    future.set_exception(ConnectionLost(f"{self._whom} is gone: {self._lost}"))
+                    return future
+                number = self._next
+                self._next += 1
+            frame = Frame(Kind.CALL, body, request=number)
+            data = encode_frame(frame, pack=True)
+            with self._calls_lock:
+                self._calls[number] = _Call(frame, future, heard)
+            if not self._away:
+                self._write(data)
         return future
 
     def call(self, message: messages.Message, timeout_s: float | None = 60.0) -> messages.Message:
@@ -124,7 +179,12 @@ class ControlClient:
 
     def note(self, message: messages.Message) -> None:
         """Sends a message that needs no answer; silently nothing if the master is gone."""
-        self._send(Frame(Kind.NOTE, messages.encode(message)))
+        frame = Frame(Kind.NOTE, messages.encode(message))
+        with self._send_lock:
+            if self._away:
+                self._held.append(frame)
+            else:
+                self._write(encode_frame(frame, pack=True))
 
     def close(self) -> None:
         """Closes the connection; `on_lost` is not called."""
@@ -137,10 +197,17 @@ class ControlClient:
             self._thread.join(5.0)
         self._sock.close()
 
-    def _send(self, frame: Frame) -> None:
-        data = encode_frame(frame, pack=True)
-        with self._send_lock, contextlib.suppress(OSError):
+    def _write(self, data: bytes) -> None:
+        """Sends bytes; with `_send_lock` held."""
+        with contextlib.suppress(OSError):
             self._sock.sendall(data)  # a lost connection is noticed, and told, by the reader
+
+    def _answer(self, generation: int, frame: Frame) -> None:
+        """Answers a call of the master, if it came by the present connection."""
+        data = encode_frame(frame, pack=True)
+        with self._send_lock:
+            if generation == self._generation and not self._away:
+                self._write(data)
 
     def _frames(self) -> Iterator[Frame]:
         decoder = FrameDecoder(CONTROL_BODY_MAX)
@@ -151,17 +218,48 @@ class ControlClient:
             yield from decoder.feed(data)
 
     def _read(self) -> None:
+        while True:
+            try:
+                for frame in self._frames():
+                    self._take(frame)
+            except OSError as error:
+                why = error.strerror or str(error)
+                if self._lost is None and self._mended(why):
+                    continue
+                self._end(why)
+            except SnailError as error:
+                self._end(str(error))
+            except Exception as error:
+                # A bug on this side: without its reader the node would wait for ever.
+                log.exception("cannot handle a message of %s", self._whom)
+                self._end(f"this side failed: {error!r}")
+            return
+
+    def _mended(self, why: str) -> bool:
+        """Goes on with another connection, if there is one."""
+        with self._send_lock:
+            self._away = True
         try:
-            for frame in self._frames():
-                self._take(frame)
-        except OSError as error:
-            self._end(error.strerror or str(error))
-        except SnailError as error:
-            self._end(str(error))
-        except Exception as error:
-            # A bug on this side: without its reader the node would wait for ever.
-            log.exception("cannot handle a message of %s", self._whom)
-            self._end(f"this side failed: {error!r}")
+            sock = self._mend(why)
+        except Exception:
+            log.exception("cannot find another connection to %s", self._whom)
+            return False
+        if sock is None:
+            return False
+        with self._send_lock:
+            old, self._sock = self._sock, sock
+            old.close()
+            if self._lost is not None:  # closed meanwhile, which did not see this one
+                sock.close()
+                return False
+            self._generation += 1
+            with self._calls_lock:
+                open_calls = [call.frame for _, call in sorted(self._calls.items())]
+            for frame in [*open_calls, *self._held]:
+                self._write(encode_frame(frame, pack=True))
+            self._held.clear()
+            self._away = False
+        return True
 
     def _take(self, frame: Frame) -> None:
         if frame.kind in (Kind.ANSWER, Kind.ERROR):
@@ -170,48 +268,53 @@ class ControlClient:
                 messages.decode(frame.body) if frame.kind == Kind.ANSWER else remote_error(frame)
             )
             with self._calls_lock:
-                future = self._calls.pop(frame.request, None)
+                call = self._calls.pop(frame.request, None)
             if isinstance(answer, RemoteError):
-                if future is None:
+                if call is None:
                     raise answer
-                future.set_exception(answer)
-            elif future is not None:
-                future.set_result(answer)
+                call.future.set_exception(answer)
+            elif call is not None:
+                call.heard(answer)
+                call.future.set_result(answer)
             return
         check_control_kind(frame)
         if frame.kind == Kind.CALL:
-            self._orders.put(frame)  # may take long, and a Stop must be heard meanwhile
+            self._orders.put(
+                (self._generation, frame)
+            )  # may take long, and a Stop must be heard meanwhile
         else:
-            self._handle(frame)
+            self._handle(self._generation, frame)
 
     def _obey(self) -> None:
-        while (frame := self._orders.get()) is not None:
+        while (order := self._orders.get()) is not None:
+            generation, frame = order
             try:
-                self._handle(frame)
+                self._handle(generation, frame)
             except Exception as error:
                 # A bug on this side: the caller must not wait for ever.
                 log.exception("cannot handle a call of %s", self._whom)
-                self._send(error_frame(RemoteError(f"failed: {error!r}"), frame.request))
+                failed = RemoteError(f"failed: {error!r}")
+                self._answer(generation, error_frame(failed, frame.request))
 
-    def _handle(self, frame: Frame) -> None:
+    def _handle(self, generation: int, frame: Frame) -> None:
         try:
             own = self._on_message(messages.decode(frame.body))
         except SnailError as error:
             if frame.kind == Kind.CALL:
-                self._send(error_frame(error, frame.request))
+                self._answer(generation, error_frame(error, frame.request))
             else:
                 log.error("%s", error)
             return
         if frame.kind == Kind.CALL:
             body = messages.encode(own or messages.Ok())
-            self._send(Frame(Kind.ANSWER, body, request=frame.request))
+            self._answer(generation, Frame(Kind.ANSWER, body, request=frame.request))
 
     def _end(self, why: str) -> None:
         with self._calls_lock:
             told, self._lost = self._lost, self._lost or why
             calls, self._calls = self._calls, {}
         self._orders.put(None)
-        for future in calls.values():
-            future.set_exception(ConnectionLost(f"{self._whom} is gone: {why}"))
+        for call in calls.values():
+            call.future.set_exception(ConnectionLost(f"{self._whom} is gone: {why}"))
         if told is None:
             self._on_lost(why)

@@ -9,9 +9,9 @@ sockets, clocks or threads here.
 
 Who says what (a *call* is answered, a *note* is not):
 
-    node   -> master   Register>Welcome  Declare>Declared  Lease>Leased  Fetch>Content
-                       Summarise>Summary  Done>Ok|Enough  Settled  Finished  Failed  Leaving
-                       Bye  Ask>Report  Saved  Loaded
+    node   -> master   Register>Welcome  Rejoin>Welcome  Declare>Declared  Lease>Leased
+                       Fetch>Content  Summarise>Summary|Again  Done>Ok|Enough  Settled  Finished
+                       Failed  Leaving  Bye  Ask>Report  Saved  Loaded
     driver -> master   Submit>Ok  Shutdown>Ok  Drain>Ok
     master -> node     TakeRoute>Ok  MakeTables>Ok  Expire>Report  Ask>Report  Start  Stop
                        Freeze>Report  Save>Ok  StopSaving>Ok  Load>Ok
@@ -68,7 +68,10 @@ class Register(Message):
 @_message
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """The node belongs: its number, its incarnation, the number of this life of the cluster."""
+    """The node belongs: its number, its incarnation, the number of this life of the cluster.
+
+    `patience_s`: how long it looks for the master again when that is lost; 0: it ends then.
+    """
 
     node: int
     incarnation: int
@@ -76,6 +79,29 @@ class Welcome(Message):
     frag_num: int
     interval_s: float
     timeout_s: float
+    patience_s: float = 0.0
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Rejoin(Message):
+    """A node whose master was lost tells the one that took over where it stands.
+
+    `job` to `endpoints` are what Welcome and Register said; `epoch` is that of its route (0: none),
+    `leaving` why it was about to leave, `state` what its role adds (docs/wire_format.md).
+    """
+
+    job: int
+    node: int
+    incarnation: int
+    role: str
+    host: str
+    pid: int
+    cores: int
+    endpoints: list[Any]
+    epoch: int
+    leaving: str
+    state: dict[str, Any]
 
 
 @_message
@@ -345,6 +371,12 @@ class Summary(Message):
     """The merged survey (a vocabulary, say)."""
 
     blob: bytes
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Again(Message):
+    """Answer to Summarise in the place of Summary: the survey was lost, take part in it again."""
 
 
 @_message

@@ -55,6 +55,17 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
     return sock
 
 
+def is_there(address: Address, limit_s: float = 1.0) -> bool:
+    """False where a machine says that nobody listens; who does not answer may be there."""
+    try:
+        socket.create_connection(address, timeout=limit_s).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def show(address: Address) -> str:
     """host:port, with brackets round an IPv6 host."""
     host, port = address[:2]

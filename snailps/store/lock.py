@@ -1,0 +1,39 @@
+"""A folder that one process keeps for itself, for as long as it lives.
+
+take_folder(path) -> descriptor -> os.close, or the end of the process, lets others have it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+LOCK = "lock"
+
+
+class FolderTaken(Exception):
+    """Another process has the folder; the text says which."""
+
+
+def take_folder(path: Path) -> int:
+    """Makes a folder and takes it; returns the descriptor that keeps it.
+
+    Raises
+    ------
+    FolderTaken
+        Another process has it.
+    OSError
+        It cannot be made or written.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        who = os.pread(lock, 200, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise FolderTaken(who or "unnamed") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+    return lock
