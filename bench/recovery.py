@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Kill anything: what is lost, what hangs, how long it takes, and what safety costs.
+"""Kill anything: what is lost, what hangs, how long it takes.
 
     count    random kills of servers, workers and the master while pushes are counted
     train    the same while fastText trains; its end against a run that nobody disturbed
-    price    words/s with replication sync and with none, in turns
-    moves    words/s while a server is drained and while one joins
     nodes    simulated nodes at one real master (recovery_nodes.py)
              -> one JSON object a part (--json), targets (--table)
 
 One kill at a time, the next when everybody is there and every shard has its standby again.
-README.md here says what the figures mean.
+What replication costs and what moves do to the speed is measured by failover.py.  README.md here says
+what the figures mean.
 """
 
 from __future__ import annotations
@@ -115,15 +114,10 @@ class Toll:
 def spread(name, events, attribute=None):
     """Median and most of a figure of events."""
     found = [getattr(event, attribute or name) for event in events]
-    both = spread_of([value for value in found if value is not None])
-    return {f"{name}_{word}": value for word, value in both.items()}
-
-
-def spread_of(found):
-    """Median and most of some numbers."""
+    found = [value for value in found if value is not None]
     if not found:
         return {}
-    return {"median": round(statistics.median(found), 3), "max": round(max(found), 3)}
+    return {f"{name}_median": round(statistics.median(found), 3), f"{name}_max": round(max(found), 3)}
 
 
 def hurt(rig, schedule, toll):
@@ -271,7 +265,7 @@ def trained(args, folder, corpus, schedule, toll, quality, **job):
 # --- all parts -----------------------------------------------------------------------------------
 
 PARTS = {"count": count, "train": train}
-OF_OTHERS = {"price": "recovery_moves", "moves": "recovery_moves", "nodes": "recovery_nodes"}
+OF_OTHERS = {"nodes": "recovery_nodes"}
 """Parts in files of their own."""
 
 
@@ -306,7 +300,6 @@ def main() -> None:
     add("--corpus", type=Path, help="a text, plain or .gz; default that of SNAILPS_DATA")
     add("--mb", type=float, default=8.0, help="of it, the first so many MB")
     add("--epochs", type=int, default=3)
-    add("--runs", type=int, default=2, help="of price and moves, each way")
     add("--nodes", type=int, default=1000)
     add("--set", dest="sets", action="append", default=[], help="key=value for the master of nodes")
     add("--json", action="store_true", help="one JSON object a part")

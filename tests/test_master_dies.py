@@ -3,15 +3,12 @@
 import random
 import signal
 import socket
-from pathlib import Path
 
-import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import Cluster, Gate
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
-from test_failures import FAILED, WRONG, assert_one_sentence
 
 pytestmark = pytest.mark.limit(300)
 LINES, ROWS = 1000, 50

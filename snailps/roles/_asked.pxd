@@ -25,6 +25,11 @@ cdef enum:
     FENCED_MAX = 4096               # incarnations that are shut out; the oldest are forgotten
     WAITS_BYTES = 256
 
+cdef enum:                          # what a shard is to those that ask it
+    ROLE_PRIMARY = 0                # it serves
+    ROLE_STANDBY = 1                # it follows a primary; who asks it waits for its promotion
+    ROLE_YIELDED = 2                # it was a primary, and another shard is in its place
+
 
 cdef struct Context:
     Shard *shard
@@ -45,6 +50,8 @@ cdef struct Context:
     Sampler sampler             # whether packing pays
     uint32_t frag_num
     uint32_t epoch
+    uint32_t epoch_min          # of the route that made it a primary: older ones name another shard
+    int role                    # ROLE_...
     uint64_t pulls
     uint64_t pushes
     uint64_t repeated           # groups of pushes skipped because their mark is not lower

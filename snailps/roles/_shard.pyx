@@ -12,6 +12,7 @@ without the GIL, which is taken only for tables whose access method is written i
 lz4.
 """
 
+import os
 import threading
 import traceback
 
@@ -58,6 +59,8 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     cdef Table *table
     if mine == NULL:
         return refuse(out, reply, b"memory", b"the server has no memory left for a connection", 0, 0)
+    if me.role or head.epoch < me.epoch_min:
+        return _not_served(me, head, out, reply)
     if head.epoch > me.epoch:
         reply.reason = b"the route that the asker knows already: the master has yet to send it"
         return OUTCOME_PARK
@@ -90,6 +93,20 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     if head.kind == KIND_BACKWARD:
         return backward(me, mine, table, head, body, out, reply)
     return _scan(me, table, head, body, out, reply)
+
+
+cdef Outcome _not_served(Context *me, const FrameHeader *head, char *out,
+                         Reply *reply) noexcept nogil:
+    """A request for a shard that is not the primary, or was not when the asker's route was made."""
+    if me.role == ROLE_STANDBY:
+        reply.reason = b"this shard, which stands by for another: the master has yet to promote it"
+        return OUTCOME_PARK
+    reply.last = True
+    if me.role == ROLE_YIELDED:
+        return refuse(out, reply, b"stale-route", b"this shard has yielded to another (its route epoch "
+                      b"was %llu, the request's %llu): fetch the new route", me.epoch, head.epoch)
+    return refuse(out, reply, b"stale-route", b"route epoch %llu is over, this shard serves since epoch "
+                  b"%llu: fetch the new route", head.epoch, me.epoch_min)
 
 
 cdef void _forget(void *memory) noexcept nogil:
@@ -500,11 +517,12 @@ cdef class ShardThread:
     cdef dict methods           # table number -> instance of AccessMethod
     cdef object thread
     cdef object wire_ops        # keeps what context.wire points into
+    cdef dict replica
     cdef object clock_error     # RemoteError: a method in Python failed when a clock was closed
 
     def __init__(self, listener, make_session, row_ops, wire_ops, int frag_num,
                  double park_limit_s, name, double clock_limit_s=CLOCK_LIMIT_S,
-                 staged_bytes_max=STAGED_BYTES_MAX):
+                 staged_bytes_max=STAGED_BYTES_MAX, bint standby=False):
         self.store = PyClockedStore(frag_num, row_ops)
         self.store.limit_staged(staged_bytes_max)
         self.store.slots.apply_elsewhere = _python_sums
@@ -517,6 +535,10 @@ cdef class ShardThread:
         self.context.slots = &self.store.slots
         self.context.clock_limit_s = clock_limit_s
         self.context.frag_num = frag_num
+        self.context.role = ROLE_STANDBY if standby else ROLE_PRIMARY
+        self.replica = {"role": "standby" if standby else "primary", "state": "none", "sync": False,
+                        "sent": 0, "acknowledged": 0, "lag_bytes": 0, "lag_s": 0.0, "held": 0,
+                        "seeded": 0.0}
         self.wire_ops = wire_ops
         self.context.wire = <const WireOps *>PyCapsule_GetPointer(wire_ops, "snailps.wire_ops")
         self.context.keys = <uint64_t *>malloc(ROOM_BYTES)
@@ -745,6 +767,29 @@ cdef class ShardThread:
             self.loop.wake()
         self.loop.submit(shut_out)
 
+    def back_up(self, int fd, *, bint sync, tell):
+        os.close(fd)
+        self.replica.update(state="ready", sync=sync, seeded=1.0)
+        tell("ready", "")
+
+    def alone(self):
+        self.replica.update(state="none", seeded=0.0)
+
+    def promote(self, uint32_t epoch):
+        def serve():
+            self.context.role = ROLE_PRIMARY
+            self.context.epoch = self.context.epoch_min = epoch
+            self.replica.update(role="primary", state="none")
+            self.loop.wake()
+        self.loop.submit(serve)
+
+    def yield_(self, double timeout_s):
+        def leave():
+            self.context.role = ROLE_YIELDED
+            self.replica.update(role="yielded")
+            self.loop.wake()
+        self.loop.submit(leave)
+
     def forget_batches(self):
         """Forgets what every connection's batches went forward with.  For tests of recovery."""
         def forget():
@@ -773,4 +818,5 @@ cdef class ShardThread:
             "entries_summed": self.context.entries_summed,
             "rows_stepped": self.context.rows_stepped,
             "batches_unknown": self.context.batches_unknown,
+            "replica": self.replica,
         }
