@@ -1,6 +1,6 @@
-"""A process with one shard, for tests that kill it: orders as JSON lines in, answers as JSON lines out.
+"""A process with one shard, for tests that kill it: orders as JSON lines in, answers out.
 
-    python shard_process.py standby|primary FRAG_NUM      ->      {"port": 1234}
+python shard_process.py standby|primary      ->      {"port": 1234}
 """
 
 import contextlib
@@ -47,8 +47,12 @@ def main(role):
                 whom="standby", limit_s=LIMIT_S, job=JOB,
             )  # fmt: skip
             shard.back_up(
-                sock.detach(), sync=True, tell=lambda state, why: say(told=state, why=why)
+                sock.detach(),
+                sync=order.get("sync", True),
+                tell=lambda state, why: say(told=state, why=why),
             )
+        elif "table" in order:
+            shard.add_table(*order["table"])
         elif "alone" in order:
             shard.alone()
         elif "promote" in order:
@@ -58,7 +62,7 @@ def main(role):
         elif "stats" in order:
             say(stats=shard.stats()["replica"])
         if "stats" not in order:
-            say(done=list(order)[0])
+            say(done=next(iter(order)))
     shard.stop()
 
 

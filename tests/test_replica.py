@@ -441,7 +441,7 @@ def test_promoted_standby_refuses_its_old_primary_and_old_epochs():
         keys = np.arange(10, dtype=np.uint64)
         client = cluster.client(1)
         client.push(1, keys, np.ones((10, 4), np.float32))
-        old, old_port = cluster.threads[0], cluster.ports[0]
+        old = cluster.threads[0]
         made[0].promote(2)
         assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
         pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))  # still to the old one
@@ -471,7 +471,7 @@ def test_without_holding_acknowledged_pushes_are_lost():
     with Replicas() as cluster:
         cluster.add_table(1, 4, ADD, ZEROS)
         cluster.threads[0].test_faults(["no-hold"])
-        made, go_on = hung(cluster)
+        made, _ = hung(cluster)
         client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
         client.push(1, keys, np.ones((10, 4), np.float32))  # acknowledged
         cluster.promote(made)

@@ -103,7 +103,7 @@ cdef void _drain(Loop *loop, Conn *conn, void *self) noexcept nogil:
 
 cdef void _close(Loop *loop, Conn *conn, void *self) noexcept nogil:
     cdef uint32_t i
-    if conn.stream:
+    if conn.stream and not loop.stop:
         _drain(loop, conn, self)
     if conn.parked:                 # its parked requests have nobody to answer any more
         for i in range(loop.parking.count):
