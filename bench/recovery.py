@@ -3,18 +3,16 @@
 
     count    random kills of servers, workers and the master while pushes are counted
     train    the same while fastText trains; its end against a run that nobody disturbed
-    nodes    simulated nodes at one real master (recovery_nodes.py)
              -> one JSON object a part (--json), targets (--table)
 
 One kill at a time, the next when everybody is there and every shard has its standby again.
-What replication costs and what moves do to the speed is measured by failover.py.  README.md here says
-what the figures mean.
+What replication costs and what moves do to the speed is measured by failover.py, what a thousand nodes
+are to a master by nodes.py.  README.md here says what the figures mean.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import os
@@ -265,8 +263,6 @@ def trained(args, folder, corpus, schedule, toll, quality, **job):
 # --- all parts -----------------------------------------------------------------------------------
 
 PARTS = {"count": count, "train": train}
-OF_OTHERS = {"nodes": "recovery_nodes"}
-"""Parts in files of their own."""
 
 
 def targets(row):
@@ -281,14 +277,14 @@ def targets(row):
         judged.append((f"{row['part']}: server's death noticed <= 1 s", late, late <= 1))
         pulls = row["server_pulled_s_max"]
         judged.append((f"{row['part']}: pulls again <= 2 s later", pulls, pulls <= late + 2))
-    return judged + [tuple(one) for one in row.get("targets", [])]
+    return judged
 
 
 def main() -> None:
     """Runs the parts and prints."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--parts", help=f"with commas, of {', '.join([*PARTS, *OF_OTHERS])}; default count,train")
+    add("--parts", default="count,train", help="with commas")
     add("--kills", type=int, default=200, help="shared by count and train, if both are run")
     add("--seed", type=int, default=1)
     add("--every", type=int, default=150, help="acknowledged pushes between two kills, mean")
@@ -300,18 +296,13 @@ def main() -> None:
     add("--corpus", type=Path, help="a text, plain or .gz; default that of SNAILPS_DATA")
     add("--mb", type=float, default=8.0, help="of it, the first so many MB")
     add("--epochs", type=int, default=3)
-    add("--nodes", type=int, default=1000)
-    add("--set", dest="sets", action="append", default=[], help="key=value for the master of nodes")
     add("--json", action="store_true", help="one JSON object a part")
     add("--table", action="store_true", help="targets, in Markdown")
     args = parser.parse_args()
-    args.parts = args.parts or "count,train"
     say(machine())
     for name in args.parts.split(","):
-        if name in OF_OTHERS:
-            PARTS[name] = getattr(importlib.import_module(OF_OTHERS[name]), name)
         if name not in PARTS:
-            fail(f"--parts: unknown {name!r}; known: {', '.join([*PARTS, *OF_OTHERS])}")
+            fail(f"--parts: unknown {name!r}; known: {', '.join(PARTS)}")
         row = PARTS[name](args) | {"machine": machine()}
         if args.json:
             print(json.dumps(row), flush=True)

@@ -35,6 +35,8 @@ PORTS = range(21000, 21012)
 """Of each server, whose address is its own."""
 SLOW_BYTES_S, DELAY_S = 300_000, 0.03
 CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)
+GRACE_S = 1.0
+"""By then the shards have been told who was given up."""
 BEATS = {"heartbeat_interval": 0.2, "heartbeat_timeout": 4}
 _rigs = itertools.count()
 
@@ -57,7 +59,8 @@ class Place:
     control: object = None  # link to the master
     data: list = field(default_factory=list)  # links to its shards
     sets: tuple = ()
-    hurt: dict = field(default_factory=dict)  # the next process's `hurt.py`
+    hurt: dict = field(default_factory=dict)  # how its next process is hurt
+    keep_hurt: bool = False  # and all that follow
 
     @property
     def name(self):
@@ -132,6 +135,7 @@ class Rig:
             *(Place("worker", number) for number in range(1, workers + 1)),
         ]
         self._seen = {}  # master's process -> lines of it that were read
+        self.given_up = {}  # process id -> since when all shards must know
         self._doomed = set()  # processes that have to end
         self._asked = (0.0, None)
 
@@ -173,14 +177,22 @@ class Rig:
 
     # --- processes -------------------------------------------------------------------------------
 
+    def hurt(self, role, **wish):
+        """Has the processes of a role be hurt, these and those that take their places."""
+        for place in [self.master, *self.places]:
+            if place.role == role:
+                place.hurt, place.keep_hurt = wish, True
+        return self
+
     def form(self, limit_s=30.0):
-        """Starts everybody and waits until something is acknowledged."""
+        """Starts everybody and waits until something is acknowledged and every shard is safe."""
         self.cluster.port = free_port()
         self._start_master()
         for place in self.places:
             self._link(place)
             self._start(place)
         self.until(lambda: self.progress() > 0, "the training to begin", limit_s)
+        self.until(self.is_redundant, "redundancy at the beginning", limit_s)
         return self
 
     def _start_master(self):
@@ -262,9 +274,29 @@ class Rig:
         victim.process.send(signal.SIGSTOP)
         limit_s = self.heartbeat_timeout + self.stall_s
         self.until(lambda: pid not in self.members(), f"process {pid}, frozen, to be lost", limit_s)
+        self.given_up[pid] = time.monotonic()
         victim.process.send(signal.SIGCONT)
-        code = victim.process.wait(self.stall_s)
-        assert code != 0, f"{victim.name} was expelled and ended well: {victim.process.stderr}"
+        self._replace(victim)
+
+    def _isolate(self, victim, fault):
+        pid = victim.process.pid
+        self._doomed.add(victim.process)
+        self.proxy.partition([victim.control])
+        limit_s = self.heartbeat_timeout + self.stall_s
+        self.until(lambda: pid not in self.members(), f"process {pid}, isolated, to be lost", limit_s)
+        self.rest(GRACE_S)
+        self.given_up[pid] = time.monotonic()
+        self.rest(fault.lasts_s)
+        self.proxy.heal([victim.control])
+        self._replace(victim)
+
+    def _replace(self, victim):
+        """Waits for the end of a process that was given up; it must not end well."""
+        try:
+            code = victim.process.wait(self.stall_s)
+        except AssertionError as error:
+            raise Hang(f"{victim.name} was given up and lives on: {error}\n{self.report()}") from None
+        assert code != 0, f"{victim.name} was given up and ended well: {victim.process.stderr}"
         self.revive(victim)
 
     def _links(self, victim, fault):
@@ -281,8 +313,7 @@ class Rig:
         victim.control.cut()
         self.until(lambda: process.pid not in self.members() or process.popen.poll() is not None,
                    f"{victim.name} to be missed")  # fmt: skip
-        assert process.wait(self.stall_s) != 0, f"{victim.name} was expelled and ended well"
-        self.revive(victim)
+        self._replace(victim)
 
     def _tear(self, victim, fault):
         for link in self._links(victim, fault):
@@ -437,7 +468,8 @@ class Rig:
     def verdict(self):
         """What became of the pushes."""
         raw = RawConfig.from_mapping({k: str(v) for k, v in self.job.items()}, "the rig")
-        return judge(self.notes, self.folder / "out.npz", Plan.of(raw.build(CountedSettings)))
+        return judge(self.notes, self.folder / "out.npz", Plan.of(raw.build(CountedSettings)),
+                     self.given_up)  # fmt: skip
 
     def assert_exact(self):
         """The verdict is good; the report where it is not."""
@@ -465,10 +497,12 @@ class Rig:
 
 
 def _program(place):
-    """What to start in a place: snailps, or once snailps with something wrong."""
+    """What to start in a place: snailps, or snailps with something wrong."""
     if not place.hurt:
         return {}
-    wish, place.hurt = json.dumps(place.hurt), {}
+    wish = json.dumps(place.hurt)
+    if not place.keep_hurt:
+        place.hurt = {}
     return {"program": [sys.executable, "-m", "faults.hurt"], "env": environment(HURT=wish)}
 
 

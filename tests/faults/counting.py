@@ -15,6 +15,7 @@ from collections import Counter as Multiset
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -56,7 +57,8 @@ class Notes:
     def __init__(self, folder):
         while True:  # a name that nobody had: 24 bits
             self.process = int.from_bytes(os.urandom(3), "little")
-            path = Path(folder) / f"{self.process}.{os.getpid()}"
+            self.pid = os.getpid()
+            path = Path(folder) / f"{self.process}.{self.pid}"
             if not list(Path(folder).glob(f"{self.process}.*")):
                 break
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
@@ -256,7 +258,7 @@ class Verdict:
     acknowledged, in_flight, applied : int
         Pushes that were acknowledged; that died with their worker, unanswered; how many of those
         were applied.
-    lost, doubled, torn, unanswered, stale, wrong : list of str
+    lost, doubled, torn, unanswered, undead, stale, wrong : list of str
         Acknowledged and not there, or not all of it; applied twice; applied in part though they
         travel whole; not answered to a worker that lived; pulls that lacked what was acknowledged;
         sums of shared keys that do not fit, though own keys do.
@@ -269,10 +271,11 @@ class Verdict:
     doubled: list = field(default_factory=list)
     torn: list = field(default_factory=list)
     unanswered: list = field(default_factory=list)
+    undead: list = field(default_factory=list)
     stale: list = field(default_factory=list)
     wrong: list = field(default_factory=list)
 
-    FAULTS = ("lost", "doubled", "torn", "unanswered", "stale", "wrong")
+    FAULTS = ("lost", "doubled", "torn", "unanswered", "undead", "stale", "wrong")
 
     @property
     def good(self):
@@ -290,8 +293,11 @@ class Verdict:
         return "\n".join(lines)
 
 
-def judge(folder, tables, plan):
-    """Compares what was noted in a folder with the tables of the result, ``OUTPUT.npz``."""
+def judge(folder, tables, plan, given_up=MappingProxyType({})):
+    """Compares what was noted in a folder with the tables of the result, ``OUTPUT.npz``.
+
+    `given_up`: process id -> since when all shards knew that its worker was given up.
+    """
     with np.load(tables) as found:
         keys, rows = found[f"{TABLE}.keys"], found[f"{TABLE}.rows"]
     verdict = Verdict()
@@ -307,6 +313,8 @@ def judge(folder, tables, plan):
             for shard in np.unique(at).tolist():
                 sums[shard] += values[at == shard].max()
             name = f"push {push} of process {process.pid} (block {process.block[push]}, at {when:.3f})"
+            if values.any() and when > given_up.get(process.pid, float("inf")):
+                verdict.undead.append(f"{name} was begun after its worker was given up, and applied")
             _judge_one(verdict, name, values, at, push in process.acknowledged, process.ended)
     shared = np.arange(plan.shared_num, dtype=np.uint64)
     for key, shard in zip(shared.tolist(), plan.shards_of(shared).tolist(), strict=True):

@@ -13,6 +13,7 @@ PROCESSES = ("server", "worker", "master")
 KILLS = tuple(f"kill {role}" for role in PROCESSES)
 PAUSES = tuple(f"pause {role}" for role in PROCESSES)
 FREEZES = ("freeze server", "freeze worker")
+ISOLATIONS = ("isolate server", "isolate worker")
 LINKS = ("cut data", "tear data", "slow data", "delay data", "silence data")
 CONTROL = tuple(f"{what} {role}'s-control" for what in ("cut", "silence") for role in PROCESSES[:2])
 DISK = ("fill disk",)
@@ -29,7 +30,8 @@ class Fault:
     ----------
     kind : str
         What and whom.  ``kill``: SIGKILL; ``pause``: SIGSTOP, and SIGCONT soon enough; ``freeze``:
-        SIGSTOP until it is taken for lost, then SIGCONT; ``cut``: connections are reset; ``tear``:
+        SIGSTOP until it is taken for lost, then SIGCONT; ``isolate``: the master does not hear of it
+        until it is taken for lost, all others do; ``cut``: connections are reset; ``tear``:
         one is closed in the middle of a frame; ``slow``, ``delay``, ``silence``: for a while;
         ``fill``: the disk is full for a while.  ``data``: all connections into a server.
     index : int

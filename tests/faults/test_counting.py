@@ -94,6 +94,13 @@ def test_judge_push_unanswered_to_one_that_ended_well_is_told(tmp_path, plan, ma
     assert faults(verdict_of(tmp_path, plan, rows)) == {"unanswered"}
 
 
+def test_judge_push_begun_after_its_worker_was_given_up_is_undead(tmp_path, plan, made):
+    notes, rows = made
+    tables = verdict_of(tmp_path, plan, rows) and tmp_path / "out.npz"
+    assert judge(tmp_path / "notes", tables, plan, {notes.pid: float("inf")}).good
+    assert faults(judge(tmp_path / "notes", tables, plan, {notes.pid: 0.0})) == {"undead"}
+
+
 def test_judge_pull_that_lacks_what_was_acknowledged_is_stale(tmp_path, plan, made):
     notes, rows = made
     notes.note("v", 3, 2.0, 3)

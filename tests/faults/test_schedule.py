@@ -1,8 +1,8 @@
 """The schedule: the seed says everything."""
 
-from faults.schedule import CONTROL, DISK, FREEZES, KILLS, LINKS, PAUSES, Schedule
+from faults.schedule import CONTROL, DISK, FREEZES, ISOLATIONS, KILLS, LINKS, PAUSES, Schedule
 
-ALL = (*KILLS, *PAUSES, *FREEZES, *LINKS, *CONTROL, *DISK)
+ALL = (*KILLS, *PAUSES, *FREEZES, *ISOLATIONS, *LINKS, *CONTROL, *DISK)
 
 
 def test_schedule_of_the_same_seed_is_the_same():
