@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 
 from faults.counting import COUNTED, CountedSettings, Plan, Tally, judge, read_notes
 from faults.proxy import Proxy, Weather, anyone
+from faults.schedule import PLACES
 from processes import Cluster, environment, free_port
 
 from snailps.cli.status import ask, table_of
@@ -59,8 +61,7 @@ class Place:
     control: object = None  # link to the master
     data: list = field(default_factory=list)  # links to its shards
     sets: tuple = ()
-    hurt: dict = field(default_factory=dict)  # how its next process is hurt
-    keep_hurt: bool = False  # and all that follow
+    hurt: dict = field(default_factory=dict)  # how its processes are hurt from the start
 
     @property
     def name(self):
@@ -181,7 +182,7 @@ class Rig:
         """Has the processes of a role be hurt, these and those that take their places."""
         for place in [self.master, *self.places]:
             if place.role == role:
-                place.hurt, place.keep_hurt = wish, True
+                place.hurt = wish
         return self
 
     def form(self, limit_s=30.0):
@@ -196,7 +197,7 @@ class Rig:
         return self
 
     def _start_master(self):
-        self.master.process = self.cluster.master(port=self.cluster.port, **_program(self.master))
+        self.master.process = self.cluster.master(port=self.cluster.port, **_program(self.master, self.folder))
 
     def _link(self, place):
         place.control = self.proxy.link(("127.0.0.1", self.cluster.port))
@@ -210,7 +211,7 @@ class Rig:
             )  # fmt: skip
 
     def _start(self, place):
-        place.process = self.cluster.start(place.role, *place.sets, told=False, **_program(place))
+        place.process = self.cluster.start(place.role, *place.sets, told=False, **_program(place, self.folder))
 
     def alive(self, role):
         """The places of a role whose process runs."""
@@ -246,7 +247,7 @@ class Rig:
 
     def perform(self, number, fault):
         """One fault, from its blow to redundancy again."""
-        role = {"data": "server"}.get(fault.whom, fault.whom.split("'")[0])
+        role = {"data": "server"}.get(fault.whom, re.split("[':]", fault.whom)[0])
         if fault.whom == "disk":
             victim = self.master
         else:
@@ -298,6 +299,18 @@ class Rig:
             raise Hang(f"{victim.name} was given up and lives on: {error}\n{self.report()}") from None
         assert code != 0, f"{victim.name} was given up and ended well: {victim.process.stderr}"
         self.revive(victim)
+
+    def _aim(self, victim, fault):
+        place = fault.whom.split(":")[1]
+        calls = 1 + fault.bytes % 10 if "yield" not in place else 1
+        wish = {**PLACES[place], "call": calls, "passings": calls}
+        (self.folder / f"aim-{victim.process.pid}").write_text(json.dumps(wish))
+        victim.process.send(signal.SIGUSR1)
+        if "yield" in place:  # a new server gets a shard of the one that has two
+            other = next(one for one in self.alive("server") if one is not victim)
+            self.kill(other)
+            self.revive(other)
+        self.await_death(victim)
 
     def _links(self, victim, fault):
         return victim.data if fault.whom == "data" else [victim.control]
@@ -496,14 +509,12 @@ class Rig:
         return "\n".join(lines)
 
 
-def _program(place):
-    """What to start in a place: snailps, or snailps with something wrong."""
-    if not place.hurt:
+def _program(place, folder):
+    """What to start in a place: snailps, or snailps that can be hurt."""
+    if place.role == "worker":
         return {}
-    wish = json.dumps(place.hurt)
-    if not place.keep_hurt:
-        place.hurt = {}
-    return {"program": [sys.executable, "-m", "faults.hurt"], "env": environment(HURT=wish)}
+    hurt = environment(HURT=json.dumps(place.hurt), HURT_LATER=f"{folder}/aim-")
+    return {"program": [sys.executable, "-m", "faults.hurt"], "env": hurt}
 
 
 def pushes_of(process):

@@ -1,9 +1,11 @@
 """``python -m faults.hurt server ...``: snailps with something left out, or with a place to die at.
 
-    HURT='{"die": "package.module:Class.method", "call": 2, "when": "after"}'  -> kill -9 of itself
-    HURT='{"left_out": ["no-hold"], "point": "applied", "passings": 3}' -> ShardThread.test_faults
+    HURT='{"left_out": ["no-hold"]}'                          -> ShardThread.test_faults, from the start
+    HURT_LATER=PREFIX, SIGUSR1, PREFIX + pid: {"point": "applied", "passings": 3}  -> the same, from then on
+                              {"die": "package.module:Class.method", "call": 2, "when": "after"}
 
-The harness's own way to aim: the program itself knows nothing of it.
+Whoever comes by the place for the n-th time dies as by kill -9.  The program itself knows nothing of
+this but `ShardThread.test_faults`.
 """
 
 import functools
@@ -13,13 +15,16 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 from snailps.cli.entry import main
 from snailps.roles import hosting
 
+_shards = []
+
 
 def die_at(path, call, when):
-    """Has this process die when a function is called for the `call`-th time."""
+    """Has this process die when a function is called for the `call`-th time from now on."""
     module, _, names = path.partition(":")
     *outer, name = names.split(".")
     owner = importlib.import_module(module)
@@ -43,27 +48,32 @@ def die_at(path, call, when):
     setattr(owner, name, counted)
 
 
-def hurt_shards(left_out, point, passings):
-    """Has every shard of this process leave something out, or die at a point of its own."""
+def obey(wish):
+    """Hurts this process as wished: the shards that it has, and those to come."""
+    if "die" in wish:
+        die_at(wish["die"], wish.get("call", 1), wish.get("when", "before"))
+        return
+    faults = wish.get("left_out", ()), wish.get("point", ""), wish.get("passings", 1)
+    for shard in _shards:
+        shard.test_faults(*faults)
 
     class Hurt(hosting.ShardThread):
         def start(self):
             super().start()
-            self.test_faults(left_out, point, passings)
+            self.test_faults(*faults)
+            _shards.append(self)
 
     hosting.ShardThread = Hurt
 
 
-def run():
-    """Hurts what `HURT` says, then is snailps."""
-    wish = json.loads(os.environ.get("HURT", "{}"))
-    if "die" in wish:
-        die_at(wish["die"], wish.get("call", 1), wish.get("when", "before"))
-    if "left_out" in wish or "point" in wish:
-        hurt_shards(wish.get("left_out", ()), wish.get("point", ""), wish.get("passings", 1))
-    sys.argv[0] = "snailps"
-    main()
+def obey_later(number, frame):
+    """A handler: reads the wish in a thread, so that the main one may wait for whatever it likes."""
+    path = Path(os.environ["HURT_LATER"] + str(os.getpid()))
+    threading.Thread(target=lambda: obey(json.loads(path.read_text())), daemon=True).start()
 
 
 if __name__ == "__main__":
-    run()
+    obey(json.loads(os.environ.get("HURT", "{}")))
+    signal.signal(signal.SIGUSR1, obey_later)
+    sys.argv[0] = "snailps"
+    main()

@@ -18,6 +18,27 @@ LINKS = ("cut data", "tear data", "slow data", "delay data", "silence data")
 CONTROL = tuple(f"{what} {role}'s-control" for what in ("cut", "silence") for role in PROCESSES[:2])
 DISK = ("fill disk",)
 
+_HOST = "snailps.roles.hosting:ShardHost"
+PLACES = {
+    "mid-send": {"point": "mid-send"},
+    "applied": {"point": "applied"},
+    "acknowledged": {"point": "acknowledged"},
+    "replayed": {"point": "replayed"},
+    "yielding": {"die": f"{_HOST}.yield_", "when": "before"},
+    "yielded": {"die": f"{_HOST}.yield_", "when": "after"},
+    "noting": {"die": "snailps.roles.journal:Journal.note", "when": "before"},
+    "noted": {"die": "snailps.roles.journal:Journal.note", "when": "after"},
+    "manifest": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "before"},
+    "saved": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "after"},
+}
+"""Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push applied
+and not yet forwarded; replies gone out; applied at the standby and not acknowledged; before and after a
+cut-over was ordered; a fact of the journal, a checkpoint about to be given its name, and after."""
+AIMS = tuple(f"aim server:{place}" for place in list(PLACES)[:4])
+CUT_OVERS = ("aim server:yielding", "aim server:yielded")
+MASTER_AIMS = ("aim master:noting", "aim master:noted")
+MANIFESTS = ("aim master:manifest", "aim master:saved")
+
 BRIEF_S = (0.05, 0.8)
 """How long a fault lasts that nobody need notice; far below heartbeat_timeout."""
 
@@ -33,7 +54,8 @@ class Fault:
         SIGSTOP until it is taken for lost, then SIGCONT; ``isolate``: the master does not hear of it
         until it is taken for lost, all others do; ``cut``: connections are reset; ``tear``:
         one is closed in the middle of a frame; ``slow``, ``delay``, ``silence``: for a while;
-        ``fill``: the disk is full for a while.  ``data``: all connections into a server.
+        ``fill``: the disk is full for a while; ``aim``: dies at one of `PLACES`.  ``data``: all
+        connections into a server.
     index : int
         Which of those that are alive, modulo their number.
     after : int

@@ -1,8 +1,8 @@
 """The schedule: the seed says everything."""
 
-from faults.schedule import CONTROL, DISK, FREEZES, ISOLATIONS, KILLS, LINKS, PAUSES, Schedule
+from faults.schedule import AIMS, CONTROL, DISK, FREEZES, ISOLATIONS, KILLS, LINKS, PAUSES, Schedule
 
-ALL = (*KILLS, *PAUSES, *FREEZES, *ISOLATIONS, *LINKS, *CONTROL, *DISK)
+ALL = (*KILLS, *PAUSES, *FREEZES, *ISOLATIONS, *LINKS, *CONTROL, *DISK, *AIMS)
 
 
 def test_schedule_of_the_same_seed_is_the_same():
