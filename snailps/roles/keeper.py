@@ -151,6 +151,7 @@ class Keeper:
                 share = float(shard["replica"]["seeded"])
                 self.standbys.seeded(member.number, int(shard["shard"]), share, now)
         self.standbys.tick(now)
+        self._followed()
         self._work()
         self.errands.step()
 
@@ -268,15 +269,16 @@ class Keeper:
         if member is None:
             return
         member.leaving, member.state = False, "ready"
-        text = f"{member.name} cannot leave: {effect.why} to take its shards"
-        if self._drains.get(effect.server):
-            log.error("%s", text)
-            self._answer_drains(effect.server, ClusterError(text))
-        else:
+        asked = self._drains.get(effect.server)
+        if not asked and len(self._members.nodes("server")) == 1:
             self._fail(
                 f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
-                f"{effect.why} to take its shards"
+                f"{effect.why}"
             )
+            return
+        text = f"{member.name} cannot leave: {effect.why}"
+        log.error("%s", text)
+        self._answer_drains(effect.server, ClusterError(text))
 
     def _answer_drains(self, number: int, error: SnailError | None) -> None:
         for reply in self._drains.pop(number, []):

@@ -482,7 +482,9 @@ class Standbys:
             shard.goal = 0
         if shard.primary in leaving and not shard.goal:
             if not stay or shard.failures >= FAILURES_MAX:
-                why = "there is no other server" if not stay else "its standbys fail"
+                why = "no other server can take its shards"
+                if stay:
+                    why = f"{FAILURES_MAX} standbys of shard {shard.number} failed, see above"
                 self._places.servers[shard.primary].leaving = False
                 self._effects.append(Stuck(shard.primary, why))
                 return
