@@ -78,7 +78,7 @@ class Keeper:
             settings.request_timeout,
         )
         self._drains: dict[int, list[Reply]] = {}
-        self._formed = False
+        self._formed = self._working = False
         self._kept: dict[str, Any] = {}
 
     # --- who is there ----------------------------------------------------------------------------
@@ -193,16 +193,22 @@ class Keeper:
 
     def _work(self) -> None:
         """Carries out what has been decided, and what comes of that; the journal knows it first."""
-        while True:
-            picture = self.standbys.picture()
-            if picture != self._kept and self._members.journal.kept:
-                self._kept = picture
-                self._members.journal.note("shards", picture)
-            effects = self.standbys.effects()
-            if not effects:
-                return
-            for effect in effects:
-                self._do(effect)
+        if self._working:
+            return  # an order found its server gone: what comes of that has its turn behind it
+        self._working = True
+        try:
+            while True:
+                picture = self.standbys.picture()
+                if picture != self._kept and self._members.journal.kept:
+                    self._kept = picture
+                    self._members.journal.note("shards", picture)
+                effects = self.standbys.effects()
+                if not effects:
+                    return
+                for effect in effects:
+                    self._do(effect)
+        finally:
+            self._working = False
 
     def _do(self, effect: Effect) -> None:
         if isinstance(effect, Order):
