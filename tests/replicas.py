@@ -112,11 +112,15 @@ class Replicas(Shards):
     def promote(self, made, index=0, epoch=2):
         """A standby serves in the place of a shard, which may be dead; clients find it there."""
         thread, port = made
-        if thread is not None:
-            thread.promote(epoch)
+        thread.promote(epoch)
         old = (self.threads[index], self.ports[index])
-        self.threads[index], self.ports[index] = thread, port
+        self.threads[index] = thread
         self.spares = [old if one == made else one for one in self.spares]
+        self.reroute(port, index, epoch)
+
+    def reroute(self, port, index=0, epoch=2):
+        """Clients find a shard at another port from now on."""
+        self.ports[index] = port
         for client in self.clients:
             client.reroute(epoch, client.names)
 
@@ -217,3 +221,51 @@ class Relay:
         self.main.join(LIMIT_S)
         for end in [*self.ends, self.listener]:
             end.close()
+
+
+class Counting:
+    """Workers that each add 1 to keys of a table, and know what was acknowledged."""
+
+    def __init__(self, cluster, workers=3, keys=400):
+        self.cluster, self.keys = cluster, keys
+        self.clients = [cluster.client(incarnation=50 + i) for i in range(workers)]
+        self.acknowledged = np.zeros(keys, np.int64)
+        self.lock, self.over, self.errors = threading.Lock(), threading.Event(), []
+        self.threads = [threading.Thread(target=self._work, args=(c,)) for c in self.clients]
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self, client):
+        rng = np.random.default_rng(id(client) & 0xFFFF)
+        try:
+            while not self.over.is_set():
+                pushes = []
+                for _ in range(8):
+                    keys = np.unique(rng.integers(0, self.keys, 100)).astype(np.uint64)
+                    values = np.ones((len(keys), 4), np.float32)
+                    pushes.append((keys, client.push_async(1, keys, values)))
+                for keys, push in pushes:
+                    push.wait()
+                    with self.lock:
+                        self.acknowledged[keys.astype(np.int64)] += 1
+        except BaseException as error:
+            self.errors.append(error)
+
+    def more(self, pushes=500):
+        """Waits until so many more were acknowledged."""
+        begin, end = self.acknowledged.sum(), time.monotonic() + LIMIT_S
+        while self.acknowledged.sum() < begin + pushes:
+            assert not self.errors, self.errors
+            assert time.monotonic() < end, "nothing is acknowledged any more"
+            time.sleep(0.002)
+
+    def end(self):
+        """All that was acknowledged must be there, once; as the table says it."""
+        self.over.set()
+        for thread in self.threads:
+            thread.join(2 * LIMIT_S)
+            assert not thread.is_alive()
+        assert not self.errors, self.errors
+        keys = np.arange(self.keys, dtype=np.uint64)
+        found = self.clients[0].pull(1, keys, np.zeros((self.keys, 4), np.float32))
+        return found[:, 0].astype(np.int64), self.acknowledged

@@ -6,11 +6,11 @@ import time
 import numpy as np
 import pytest
 from products import batch
-from replicas import Replicas, assert_equal, dump
+from replicas import Counting, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
 
 from snailps import kernels
-from snailps.errors import MisuseError, WaitTimeout
+from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.roles._shard import FragmentCursor
 from snailps.roles.tables import Table
 
@@ -286,7 +286,7 @@ def test_standby_refuses_a_second_stream_and_other_fragments():
     with Replicas(2) as cluster:
         cluster.add_table(1, 4, ADD, ZEROS)
         made = cluster.back_up(0)
-        with pytest.raises(Exception, match="follows a primary already"):
+        with pytest.raises(RemoteError, match="follows a primary already"):
             cluster.stream_to(made[1])
         wrong = cluster.standby(1)
         cluster.back_up(0, standby=wrong, ready=False)
@@ -394,3 +394,117 @@ def test_async_backlog_is_bounded_by_replies_that_wait():
             push.wait()
         cluster.settle()
         assert np.all(client.pull(1, keys, np.zeros_like(values)) == 19)
+
+
+# --- who serves ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_yield_under_load_loses_nothing(sync):
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        counting = Counting(cluster)
+        for epoch in (2, 3, 4):
+            counting.more()
+            made = cluster.back_up(sync=sync)
+            counting.more()
+            old = cluster.threads[0]
+            old.yield_(LIMIT_S)
+            assert old.stats()["replica"]["role"] == "yielded"
+            with pytest.raises(SnailError, match="yielded"):
+                old.set_tick(1)
+            cluster.promote(made, epoch=epoch)
+        counting.more()
+        found, acknowledged = counting.end()
+        assert np.array_equal(found, acknowledged)
+
+
+def test_yield_to_a_standby_that_hears_nothing_goes_on_serving():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        _, go_on = hung(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        cluster.until("pushes", lambda n: n == 1)
+        with pytest.raises(WaitTimeout, match="did not acknowledge"):
+            cluster.threads[0].yield_(0.2)
+        go_on.set()
+        pushed.wait()
+        client.push(1, keys, np.ones((10, 4), np.float32))
+
+
+def test_promoted_standby_refuses_its_old_primary_and_old_epochs():
+    """The old primary was only slow: nothing that it gets is acknowledged any more."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made = cluster.back_up()
+        keys = np.arange(10, dtype=np.uint64)
+        client = cluster.client(1)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        old = cluster.threads[0]
+        made[0].promote(2)
+        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))  # still to the old one
+        with pytest.raises(WaitTimeout):
+            pushed.wait(0.3)
+        assert old.stats()["replica"]["state"] == "lost"
+        with pytest.raises(RemoteError, match="follows a primary already, or did"):
+            cluster.stream_to(made[1])
+        cluster.promote(made)
+        client.cut(0)
+        pushed.wait()
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+        assert old.stats()["replica"]["held"] == 0  # its client has gone
+
+
+def test_primary_takes_no_stream():
+    with Replicas(2) as cluster:
+        cluster.back_up(0, standby=(cluster.threads[1], cluster.ports[1]), ready=False)
+        state, why = cluster.told.get(timeout=LIMIT_S)
+        assert (state, "no standby" in why) == ("lost", True)
+
+
+# --- what keeps it so ----------------------------------------------------------------------------
+
+
+def test_without_holding_acknowledged_pushes_are_lost():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        cluster.threads[0].test_faults(["no-hold"])
+        made, _ = hung(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        client.push(1, keys, np.ones((10, 4), np.float32))  # acknowledged
+        cluster.promote(made)
+        client.cut(0)
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 0)
+
+
+def test_without_marks_pushes_count_twice():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        cluster.threads[0].test_faults(["no-marks"])
+        _, go_on = hung(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        cluster.until("pushes", lambda n: n == 1)
+        client.cut(0)
+        cluster.until("pushes", lambda n: n == 2)
+        go_on.set()
+        pushed.wait()
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+
+
+def test_fence_holds_at_the_promoted_standby_unless_left_out():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        keys, ones = np.arange(10, dtype=np.uint64), np.ones((10, 4), np.float32)
+        cluster.threads[0].fence(6)
+        made = cluster.back_up()
+        cluster.threads[0].fence(7)
+        cluster.settle()
+        cluster.promote(made)
+        for incarnation in (6, 7):
+            with pytest.raises(RemoteError, match="given up"):
+                cluster.client(incarnation, epoch=2).push(1, keys, ones)
+        made[0].test_faults(["no-fence"])
+        cluster.client(7, epoch=2).push(1, keys, ones)

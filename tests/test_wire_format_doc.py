@@ -22,12 +22,15 @@ from snailps.transport.frame import (
     PART_BYTES,
     ROW_BYTES_MAX,
     SLOTS_MAX,
+    STREAM_BODY_MAX,
     VERSION,
     Frame,
     FrameDecoder,
     Kind,
     Option,
     ProductOption,
+    Replica,
+    StreamOption,
     encode_frame,
 )
 from snailps.transport.session import Channel, Hello, Role
@@ -95,7 +98,8 @@ def test_hello_fields_lie_where_the_table_says():
 def test_limits_are_those_of_the_code():
     limits = [int(number.replace(",", "")) for _, number in table(["limit", "bytes"])]
     assert limits == [
-        HANDSHAKE_BODY_MAX, DATA_BODY_MAX, CONTROL_BODY_MAX, messages.JSON_BYTES_MAX,
+        HANDSHAKE_BODY_MAX, DATA_BODY_MAX, STREAM_BODY_MAX, CONTROL_BODY_MAX,
+        messages.JSON_BYTES_MAX,
     ]  # fmt: skip
     assert f"about {PART_BYTES:,} bytes" in DOC
     assert f"at most {ROW_BYTES_MAX // 4:,} floats" in DOC
@@ -110,6 +114,7 @@ def test_limits_are_those_of_the_code():
         "roles/_asked.pxd",
         "roles/_clocked.pxd",
         "roles/_products.pxd",
+        "roles/_standby.pxd",
         "transport/_loop.pyx",
     ],
 )
@@ -121,6 +126,13 @@ def test_codes_of_the_compiled_side_are_listed(place):
     codes |= set(re.findall(r'ProtocolError\([^()]*"([a-z-]+)"\)', source)) - {"handshake"}
     assert codes
     assert not {code for code in codes if f"`{code}`" not in DOC}
+
+
+def test_options_and_parts_of_a_stream_are_those_of_the_code():
+    rows = table(["bit", "option", "meaning"])
+    assert {name: 1 << int(bit) for bit, name, _ in rows} == {o.name: int(o) for o in StreamOption}
+    rows = table(["what", "name", "then"])
+    assert {name: int(number) for number, name, _ in rows} == {r.name: int(r) for r in Replica}
 
 
 def test_worked_hello_is_what_the_code_sends():

@@ -103,7 +103,7 @@ cdef void _drain(Loop *loop, Conn *conn, void *self) noexcept nogil:
 
 cdef void _close(Loop *loop, Conn *conn, void *self) noexcept nogil:
     cdef uint32_t i
-    if conn.stream:
+    if conn.stream and not loop.stop:
         _drain(loop, conn, self)
     if conn.parked:                 # its parked requests have nobody to answer any more
         for i in range(loop.parking.count):
@@ -645,8 +645,8 @@ cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noex
             conn.job = session.peer.job
             if session.peer.role == Role.SERVER:
                 if door.loop.follows:
-                    raise ProtocolError("this shard follows a primary already: a standby has one "
-                                        "stream in its life", "stream")
+                    raise ProtocolError("this shard follows a primary already, or did: a standby "
+                                        "takes one stream in its life", "stream")
                 conn.stream = True
                 door.loop.follows = conn.id
             del door.sessions[conn_id]
