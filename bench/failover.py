@@ -251,11 +251,10 @@ def cost(folder: Path, corpus: str, rounds: int, epochs: int) -> dict[str, Any]:
                 sys.executable, "-m", "snailps", "train", "fasttext", "--input", corpus,
                 "--output", str(folder / f"out-{mode}"), "--servers", "2", "--workers", "1",
                 "--json", "--set", f"replication={mode}", "--set", f"epochs={epochs}",
-                "--set", "formats=none", "--set", "shard_num=1",
+                "--set", "shard_num=1", "--set", "bucket=200000",
             ]  # fmt: skip
             done = subprocess.run(
-                [c for c in command if c != "formats=none"] if False else command,
-                capture_output=True, text=True, check=False, timeout=LIMIT_S,
+                command, capture_output=True, text=True, check=False, timeout=LIMIT_S,
                 env={**os.environ, "PYTHONPATH": str(HERE.parent)},
             )  # fmt: skip
             if done.returncode:

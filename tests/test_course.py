@@ -8,6 +8,7 @@ from snailps.data.blocks import Block
 from snailps.roles import course as module
 from snailps.roles.clocks import Stepped
 from snailps.roles.course import DROP_S, Course
+from snailps.roles.journal import Journal
 from snailps.transport import messages
 
 WORKER = SimpleNamespace(
@@ -30,7 +31,8 @@ def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
     worker = SimpleNamespace(**vars(WORKER))
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
-    nodes.rows = SimpleNamespace(clocks_set=True, expiring=False)
+    nodes.journal = Journal(None)
+    nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
     course = Course(nodes, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None)
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = Stepped(blocks, micro_batches=MICRO_BATCHES, nodes=[1])

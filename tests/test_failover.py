@@ -172,7 +172,10 @@ def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job
         (server,), _ = cluster.nodes()
         gate.meet()
         number = cluster.name_of(server).split()[1]
-        for wanted, part in [(number, "no other server"), ("99", "there is no server 99")]:
+        for wanted, part in [
+            (number, "no other server can take its shards"),
+            ("99", "there is no server 99"),
+        ]:
             done = subprocess.run(
                 [*SNAILPS, "cluster", "drain", wanted, "--set", f"master_addr={cluster.address}"],
                 capture_output=True, text=True, check=False, timeout=WAIT_S, env=environment(),

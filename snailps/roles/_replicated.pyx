@@ -243,6 +243,8 @@ cdef class ReplicatedShard:
     def promote(self, uint32_t epoch):
         """Makes this standby the primary, from a route epoch on; older ones are refused.
 
+        One that has yielded is the primary again: its successor is gone before anybody asked that.
+
         Its former primary's connection is closed, so that nothing can be acknowledged there that is
         not here.  Without effect on a primary but for the epoch.
 
@@ -253,7 +255,8 @@ cdef class ReplicatedShard:
         """
         def serve():
             if self.context.role == ROLE_YIELDED:
-                raise MisuseError("this shard has yielded: it cannot be promoted")
+                self.loop.end_stream()
+                self.context.role = ROLE_PRIMARY
             if self.context.role == ROLE_STANDBY:
                 self.loop.end_following()
                 if not self.context.standby.seeded:

@@ -289,7 +289,7 @@ class Course:
             looking |= self.round is not None and self.round.closing
             if late or looking or self.checkpoints.running or self._members.rows.expiring:
                 return
-            if not self._members.rows.clocks_set:
+            if not self._members.rows.clocks_set or self._members.rows.moving:
                 return
             if self.interrupted and self.checkpoints.writes and not self._saved_last:
                 self._saved_last = True  # the same command will go on from here
@@ -703,6 +703,7 @@ class Course:
         if self.phase == "training" and self.job is not None:
             ledger = self.job.ledger
             closing = self.round is not None and self.round.closing
+            closing |= self._members.rows.moving
             if ledger is not None and not (ledger.over or ledger.closed or closing):
                 self.checkpoints.ticks = tuple(self._ticks)
                 self.checkpoints.check(self.job)

@@ -93,6 +93,11 @@ class Errands:
         )
 
     @property
+    def moving(self) -> bool:
+        """Whether a shard changes over: it is in no server's hands just now."""
+        return not all(self._server_of(shard) for shard in range(self._count()))
+
+    @property
     def clocks_set(self) -> bool:
         """Whether every shard has done what it was last told of its clock."""
         return not self.open("clock")

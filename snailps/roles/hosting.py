@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +31,6 @@ log = logging.getLogger(__name__)
 
 DIAL_S = 10.0
 """How long a primary tries to reach its standby."""
-SETTLE_S = 30.0
-LOOK_S = 0.002
 
 
 class ShardHost:
@@ -153,15 +150,8 @@ class ShardHost:
             self.drop(number)
 
     def each(self, numbers: list[Any], work: Callable[[ShardThread], Any]) -> dict[int, Any]:
-        """What `work` returns for those of the shards that are served here, each with its standby.
-
-        Whoever is told that it is done may rely on it: the standby has it, too.
-        """
-        found = {n: self.primaries[n] for n in numbers if n in self.primaries}
-        results = {number: work(shard) for number, shard in found.items()}
-        for number, shard in found.items():
-            self._settle(number, shard)
-        return results
+        """What `work` returns for those of the shards that are served here; standbys follow."""
+        return {n: work(self.primaries[n]) for n in numbers if n in self.primaries}
 
     def stats(self) -> dict[str, Any]:
         """Counters of the shards."""
@@ -244,18 +234,6 @@ class ShardHost:
         """Shards, the numbers of their standbys, and what is wrong with each; empty: nothing."""
         with self._lock:
             return [item for shard, item in self._told.items() if shard in self._copies]
-
-    def _settle(self, number: int, shard: ShardThread) -> None:
-        """Waits until a shard's standby has what was done so far."""
-        replica = shard.stats()["replica"]
-        sent, until = replica["sent"], time.monotonic() + SETTLE_S
-        while replica["state"] == "ready" and replica["acknowledged"] < sent:
-            if time.monotonic() > until:
-                raise ClusterError(
-                    f"the standby of shard {number} has not followed for {SETTLE_S:.0f} s"
-                )
-            threading.Event().wait(LOOK_S)
-            replica = shard.stats()["replica"]
 
     def _beside(self, work: Callable[[], object]) -> None:
         threading.Thread(target=work, name="snailps-hosting", daemon=True).start()

@@ -78,7 +78,7 @@ class Keeper:
             settings.request_timeout,
         )
         self._drains: dict[int, list[Reply]] = {}
-        self._formed = False
+        self._formed = self._working = False
         self._kept: dict[str, Any] = {}
 
     # --- who is there ----------------------------------------------------------------------------
@@ -151,6 +151,7 @@ class Keeper:
                 share = float(shard["replica"]["seeded"])
                 self.standbys.seeded(member.number, int(shard["shard"]), share, now)
         self.standbys.tick(now)
+        self._followed()
         self._work()
         self.errands.step()
 
@@ -192,16 +193,22 @@ class Keeper:
 
     def _work(self) -> None:
         """Carries out what has been decided, and what comes of that; the journal knows it first."""
-        while True:
-            picture = self.standbys.picture()
-            if picture != self._kept and self._members.journal.kept:
-                self._kept = picture
-                self._members.journal.note("shards", picture)
-            effects = self.standbys.effects()
-            if not effects:
-                return
-            for effect in effects:
-                self._do(effect)
+        if self._working:
+            return  # an order found its server gone: what comes of that has its turn behind it
+        self._working = True
+        try:
+            while True:
+                picture = self.standbys.picture()
+                if picture != self._kept and self._members.journal.kept:
+                    self._kept = picture
+                    self._members.journal.note("shards", picture)
+                effects = self.standbys.effects()
+                if not effects:
+                    return
+                for effect in effects:
+                    self._do(effect)
+        finally:
+            self._working = False
 
     def _do(self, effect: Effect) -> None:
         if isinstance(effect, Order):
@@ -268,15 +275,16 @@ class Keeper:
         if member is None:
             return
         member.leaving, member.state = False, "ready"
-        text = f"{member.name} cannot leave: {effect.why} to take its shards"
-        if self._drains.get(effect.server):
-            log.error("%s", text)
-            self._answer_drains(effect.server, ClusterError(text))
-        else:
+        asked = self._drains.get(effect.server)
+        if not asked and len(self._members.nodes("server")) == 1:
             self._fail(
                 f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
-                f"{effect.why} to take its shards"
+                f"{effect.why}"
             )
+            return
+        text = f"{member.name} cannot leave: {effect.why}"
+        log.error("%s", text)
+        self._answer_drains(effect.server, ClusterError(text))
 
     def _answer_drains(self, number: int, error: SnailError | None) -> None:
         for reply in self._drains.pop(number, []):

@@ -7,15 +7,16 @@ Used by workers, drivers and the master's export; knows no model and no message 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
 from snailps import kernels
-from snailps.errors import SnailError
-from snailps.store.route import Route, ShardAddress
+from snailps.store.route import Route
 from snailps.transport._client import Client
 from snailps.transport.control import dial, show
 from snailps.transport.session import Channel, Role
+
+TRY_S = 1.0
+"""How long one try to reach a shard again may take; then its address may be another one."""
 
 
 class Links:
@@ -24,7 +25,7 @@ class Links:
     Parameters
     ----------
     timeout_s : float
-        Limit of one request and of one (re)connection, seconds.
+        Limit of one request, and of the time that a shard may be out of reach, seconds.
     give_up : callable
         Asked while a shard cannot be reached.
 
@@ -52,41 +53,34 @@ class Links:
         give_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self.route = route
+        self._started = False
 
-        def reach(index: int, shard: ShardAddress) -> socket.socket:
-            return dial(
+        def connect(index: int) -> int:
+            shard = self.route.shards[index]
+            sock = dial(
                 (shard.host, shard.port),
                 Channel.DATA,
                 role,
                 whom=_name(self.route, index),
-                limit_s=timeout_s,
+                limit_s=min(timeout_s, TRY_S) if self._started else timeout_s,
                 node=node,
                 incarnation=incarnation,
                 job=job,
                 give_up=lambda: give_up() or self.route.shards[index] != shard,
             )
-
-        def connect(index: int) -> int:
-            while True:
-                shard = self.route.shards[index]
-                try:
-                    sock = reach(index, shard)
-                except SnailError:
-                    if self.route.shards[index] != shard and not give_up():
-                        continue  # it has moved meanwhile
-                    raise
-                sock.setblocking(False)
-                return sock.detach()
+            sock.setblocking(False)
+            return sock.detach()
 
         self.client = Client(
             connect, _names(route), route.owner, route.epoch, job, incarnation, timeout_s,
-            kernels.wire_ops(),
+            kernels.wire_ops(), failover_s=timeout_s,
         )  # fmt: skip
         try:
             self.client.start()
         except BaseException:
             self.client.close()
             raise
+        self._started = True
 
     def follow(self, route: Route) -> None:
         """Takes a newer route: shards that have moved are reached at their new address."""

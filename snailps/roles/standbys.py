@@ -87,6 +87,7 @@ class Standbys:
     _thin_since: float | None = None
     _alone_told: bool = False
     _was_ready: bool = False
+    _over: bool = False  # rows are lost: there is nothing left to plan
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class Standbys:
             elif shard.standby is not None and shard.standby.server == number:
                 self._without_standby(shard, now)
         if gone:
-            self.route = None  # there is nothing left to plan
+            self._over = True
             self._effects.append(RowsLost(number, tuple(gone), why))
             return
         if served:
@@ -458,7 +459,7 @@ class Standbys:
 
     def _plan(self, now: float) -> None:
         """Begins what can be begun, one step at a time; every event ends here."""
-        if not self._places.shards or self.route is None:
+        if not self._places.shards or self._over:
             return
         if not self.held:
             for shard in self._places.shards:
@@ -482,7 +483,9 @@ class Standbys:
             shard.goal = 0
         if shard.primary in leaving and not shard.goal:
             if not stay or shard.failures >= FAILURES_MAX:
-                why = "there is no other server" if not stay else "its standbys fail"
+                why = "no other server can take its shards"
+                if stay:
+                    why = f"{FAILURES_MAX} standbys of shard {shard.number} failed, see above"
                 self._places.servers[shard.primary].leaving = False
                 self._effects.append(Stuck(shard.primary, why))
                 return
