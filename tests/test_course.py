@@ -8,11 +8,12 @@ from snailps.data.blocks import Block
 from snailps.roles import course as module
 from snailps.roles.clocks import Stepped
 from snailps.roles.course import DROP_S, Course
+from snailps.roles.journal import Journal
 from snailps.transport import messages
 
 WORKER = SimpleNamespace(
     number=1, name="worker 1", dropped=False, finished=False, leaving=False,
-    wait_for=lambda text: None, log_wait=lambda: None,
+    wait_for=lambda text: None, log_wait=lambda: None, waits="", standing={},
 )  # fmt: skip
 MICRO_BATCHES = 4
 
@@ -29,7 +30,9 @@ def now(monkeypatch):
 def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
     worker = SimpleNamespace(**vars(WORKER))
-    nodes = SimpleNamespace(all={1: worker}, clocks_set=True, expiring=False, nodes=lambda _: [])
+    nodes = SimpleNamespace(
+        all={1: worker}, clocks_set=True, expiring=False, nodes=lambda _: [], journal=Journal(None)
+    )
     course = Course(nodes, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None)
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = Stepped(blocks, micro_batches=MICRO_BATCHES, nodes=[1])

@@ -1,15 +1,17 @@
 """kill -9 of the master: the same command takes over, and nothing is lost or done twice."""
 
+import json
 import os
 import random
 import signal
 import socket
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import Cluster, Gate
+from processes import SNAILPS, Cluster, Gate, Process
 from test_bsp import files_of, prepare, run
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
@@ -388,5 +390,48 @@ def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
         master.send(signal.SIGCONT)
         cluster.ends_well()
         assert "lost" not in master.stderr
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+# --- under a launcher -------------------------------------------------------------------------
+
+
+def children_of(pid, role):
+    """Ids of the processes of a role that a process has started."""
+    found = []
+    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+        for number in child.read_text().split():
+            words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
+            if role in words:
+                found.append(int(number))
+    return found
+
+
+@pytest.mark.parametrize("policy", ["recover", "stop"])
+def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, policy):
+    gate = Gate(tmp_path / "gates", 3)
+    lines = [f"{key}: {value}" for key, value in (job | {"on_node_loss": policy}).items()]
+    (tmp_path / "job.conf").write_text("\n".join(lines) + "\n")
+    local = Process(
+        "local",
+        [*SNAILPS, "local", "-c", "job.conf", "--servers", "1", "--workers", "2", "--json"],
+        cwd=tmp_path,
+    )
+    try:
+        gate.meet()
+        (pid,) = children_of(local.pid, "master")
+        os.kill(pid, signal.SIGKILL)
+        if policy == "recover":
+            local.wait_line("master: was ended by SIGKILL: it is started again")
+            local.wait_line("took over from the master before")
+        gate.open()
+        assert local.wait(LIMIT_S) == (0 if policy == "recover" else 1)
+    finally:
+        assert not local.close()
+    if policy == "stop":
+        assert "is gone" in local.stderr
+        return
+    assert json.loads(local.stdout)["examples"] == LINES
     assert_counted_once(tmp_path)
     assert trained(tmp_path) == [*range(10)]

@@ -129,6 +129,7 @@ class Job:
         self.units = 0
         self.files: list[str] = []
         self.total_bytes = 0
+        self._start: messages.Start | None = None
         self._scratch = Scratch(self.settings.scratch_dir, self.settings.scratch_bytes)
         self._sources: list[Source] = []
         self._blocks: list[Block] = []
@@ -206,14 +207,12 @@ class Job:
         return self.settings.micro_batches if self.clocked and not self.rounds else workers
 
     def start_message(self, workers: int) -> messages.Start:
-        """What workers are told."""
-        return messages.Start(
-            1,
-            self.worker_class,
-            dict(to_mapping(self.settings)),
-            self.workers_told(workers),
-            self.has_survey,
-        )
+        """What workers are told; one message for as many workers, made once."""
+        told = self.workers_told(workers)
+        if self._start is None or self._start.workers != told:
+            settings = dict(to_mapping(self.settings))
+            self._start = messages.Start(1, self.worker_class, settings, told, self.has_survey)
+        return self._start
 
     # --- passes ----------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import time
@@ -27,7 +29,7 @@ from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from snailps.roles.past import journal_path, life_of, unended
+from snailps.roles.past import compact, journal_path, life_of, unended
 from snailps.roles.status import BlockCounts, Phase, Status
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
@@ -114,6 +116,7 @@ class Master:
         if not self._session:
             job = Job(self._raw, self._also_known)
         address = self._settings.listen_addr or self._settings.master_addr
+        _raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
         if port == 0 and not self._any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
@@ -203,7 +206,7 @@ class Master:
         over = any(fact.kind == "exported" for fact in past)
         self._back_s = BACK_S if over else self._settings.heartbeat_timeout
         if job is not None and self._journal.path is not None:
-            first = past or [life_of(life, job, self._settings.frag_num)]
+            first = compact(past) or [life_of(life, job, self._settings.frag_num)]
             self._journal.begin([*first, Fact(*self._members.keep_numbers())])
         self._course = Course(
             self._members,
@@ -577,6 +580,13 @@ class Master:
         except OSError as error:
             log.error("json_log: cannot write: %s; no more records", error.strerror)
             self._log_file = None
+
+
+def _raise_descriptors() -> None:
+    """As many open sockets as this process is allowed: a node needs two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _finite(value: Any) -> Any:

@@ -187,6 +187,7 @@ class Members:
         self._settings = settings
         self._server, self._fail = server, fail
         self._on_ready, self._on_trouble = on_ready, on_trouble
+        self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._next_number = 1
         self._numbers_kept = 0
         self._next_table = 1
@@ -471,7 +472,9 @@ class Members:
                 self._note_member(member)
             self._on_ready(member)
 
-        self._server.call(member.peer, messages.TakeRoute(self.route.to_dict()), acknowledged)
+        if self._told_route is None or self._told_route[0] is not self.route:
+            self._told_route = (self.route, messages.TakeRoute(self.route.to_dict()))
+        self._server.call(member.peer, self._told_route[1], acknowledged)
 
     # --- tables and statistics ---------------------------------------------------------------
 
