@@ -409,6 +409,13 @@ class Course:
         if job is None or job.ledger is None or self.phase != "training":
             return
         self._looks = int(job.progress * LOOKS)
+        workers = self._members.nodes("worker")
+        if all(member.finished for member in workers) and not job.ledger.over:
+            lacking = job.ledger.size - job.ledger.finished
+            self._fail(
+                f"the journal lacks {lacking} blocks, which the workers have trained and do not "
+                "know any more: it was damaged, or its machine died. Start again with --fresh"
+            )
         self.answer()
         if job.clocked:
             self.tell_workers(messages.CameBack())

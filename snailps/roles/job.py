@@ -161,7 +161,7 @@ class Job:
         ConfigError
             No input is named, or nothing can be written where the output is to go.
         """
-        self._check_output()
+        self.check_output()
         if self.rounds:  # each worker finds its own data
             return
         if not self.settings.input:
@@ -183,7 +183,7 @@ class Job:
         self._block_bytes = block_bytes
         self._blocks = cut(self._sources, block_bytes)
 
-    def _check_output(self) -> None:
+    def check_output(self) -> None:
         """Makes the folder of the result, now: hours later would be too late to find it missing."""
         if not self.settings.output:
             return

@@ -96,7 +96,7 @@ class Master:
         self._status_at = self._stats_at = self._log_at = 0.0
         self._log_file: TextIO | None = None
         # While members of another master's come back: what they say waits until the job goes on.
-        self._returning = False
+        self._returning = self._took_over = False
         self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
         self._stepped_at = 0.0
         self._deaf_until = self._looked_at = 0.0
@@ -144,6 +144,10 @@ class Master:
                 self._tick(time.monotonic())
             self._on_status(self.status())
             self._journal.end()
+        except SnailError:
+            if not self._took_over:  # it could not begin, and says why
+                self._journal.end()
+            raise
         finally:
             self._journal.close()
             self._course.close()
@@ -177,6 +181,7 @@ class Master:
         self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)
         past: list[Fact] = []
         if job is not None and self._journal.path is not None:
+            job.check_output()
             past = unended(self._journal, job, self._settings.frag_num)
             if past:
                 life = past[0].data["life"]
@@ -202,6 +207,7 @@ class Master:
         )
         for fact in past:
             self._members.replay(fact)
+        self._took_over = bool(past)
         self._returning = self._members.route is not None
         over = any(fact.kind == "exported" for fact in past)
         self._back_s = BACK_S if over else self._settings.heartbeat_timeout
@@ -481,11 +487,9 @@ class Master:
     def _rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> None:
         if self._stop_at is not None:
             raise ClusterError("this cluster is about to end: " + (self.verdict or "it is done"))
-        member = self._members.rejoin(peer, message, reply)
+        self._members.rejoin(peer, message, reply)
         if message.leaving:
-            self._parked.append((peer, messages.Leaving(message.leaving), None))
-        if not self._returning:
-            log.info("%s waits for the start", member.name)
+            self._on_message(peer, messages.Leaving(message.leaving), None)
 
     def _on_note(self, peer: Peer, message: messages.Message) -> None:
         member = _member_of(peer, message)

@@ -80,6 +80,8 @@ def unended(journal: Journal, job: Job, frag_num: int) -> list[Fact]:
         for name in sorted({*ours, *theirs})
         if theirs.get(name) != ours.get(name)
     ]
+    if differ and not routes:
+        return []  # it had not even formed its cluster
     if differ:
         raise ConfigError(
             f"{journal.path} is the journal of another job, which has not ended: "
