@@ -110,10 +110,14 @@ def test_compact_facts_say_what_is_settled_once():
         *(Fact("done", {"node": 1 + at % 2, "number": at}) for at in range(6)),
         Fact("settled", {"node": 1, "numbers": [0, 1, 2]}),  # 1 is the other one's
         Fact("settled_all", {"node": 2, "but": [5]}),
+        Fact("route", {"route": {"epoch": 1}}),
         Fact("tick", {"tick": 3}),
+        Fact("route", {"route": {"epoch": 2}}),
     ]
     found = compact(facts)
-    assert [fact.kind for fact in found] == ["life", *["done"] * 6, "tick", "settled", "settled"]
+    kinds = ["life", *["done"] * 6, "tick", "route", "settled", "settled"]
+    assert [fact.kind for fact in found] == kinds
+    assert found[8].data == {"route": {"epoch": 2}}
     assert [fact.data for fact in found[-2:]] == [
         {"node": 1, "numbers": [0, 2]},
         {"node": 2, "numbers": [1, 3]},

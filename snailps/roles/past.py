@@ -94,6 +94,7 @@ def unended(journal: Journal, job: Job, frag_num: int) -> list[Fact]:
 def compact(facts: Sequence[Fact]) -> list[Fact]:
     """The facts that still say something: what was settled is one fact a worker."""
     kept: list[Fact] = []
+    last = {fact.kind: fact for fact in facts if fact.kind in ("route", "shards")}
     open_: dict[int, set[int]] = {}
     settled: dict[int, list[int]] = {}
     for fact in facts:
@@ -103,7 +104,7 @@ def compact(facts: Sequence[Fact]) -> list[Fact]:
             known = set(data["numbers"]) if fact.kind == "settled" else mine - set(data["but"])
             settled.setdefault(node, []).extend(sorted(mine & known))
             open_[node] = mine - known
-        elif fact.kind != "numbers":
+        elif fact.kind != "numbers" and last.get(fact.kind, fact) is fact:
             kept.append(fact)
             if fact.kind == "done":
                 open_.setdefault(node, set()).add(data["number"])
