@@ -50,6 +50,7 @@ class Shards:
         self.count, self.frag_num, self.secret = count, frag_num, secret
         self.threads, self.ports, self.clients = [], [], []
         self.refuse = None  # what a shard's handshake raises
+        self.failover_s = 0.0  # how long clients look for a shard that is gone
         self.over = False  # nobody need connect any more
         for index in range(count):
             listener = socket.create_server(("127.0.0.1", 0))
@@ -143,6 +144,7 @@ class Shards:
             incarnation,
             timeout_s,
             kernels.wire_ops(),
+            self.failover_s,
         )
         self.clients.append(made)
         if start:

@@ -30,9 +30,9 @@ def now(monkeypatch):
 def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
     worker = SimpleNamespace(**vars(WORKER))
-    nodes = SimpleNamespace(
-        all={1: worker}, clocks_set=True, expiring=False, nodes=lambda _: [], journal=Journal(None)
-    )
+    nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
+    nodes.journal = Journal(None)
+    nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
     course = Course(nodes, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None)
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = Stepped(blocks, micro_batches=MICRO_BATCHES, nodes=[1])

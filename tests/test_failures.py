@@ -45,7 +45,8 @@ def assert_one_sentence(process, *parts, code=FAILED):
 
 
 @pytest.mark.parametrize("role", ["server", "worker"])
-def test_cluster_with_killed_node_ends_and_names_it(tmp_path, job, gated, role):
+def test_cluster_that_stops_with_killed_node_ends_and_names_it(tmp_path, job, gated, role):
+    job["on_node_loss"] = "stop"
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
         master = cluster.master()
         cluster.nodes()
@@ -272,18 +273,6 @@ def test_master_with_only_servers_says_that_a_job_needs_a_worker(tmp_path, job):
         cluster.start("server")
         cluster.codes(SOON_S)
         assert_one_sentence(master, "needs a worker")
-
-
-def test_master_with_server_too_late_refuses_it(tmp_path, job, gated):
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
-        late = cluster.start("server")
-        assert_one_sentence(late, "a server that joins a running job")
-        gated.open()
-        assert cluster.codes() == [0, 0, 0, FAILED]
-        assert not master.errors
 
 
 @pytest.mark.parametrize("role", ["server", "worker"])

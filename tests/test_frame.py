@@ -26,6 +26,7 @@ from snailps.transport.frame import (
     PART_BYTES,
     ROW_BYTES_MAX,
     SLOTS_MAX,
+    STREAM_BODY_MAX,
     VERSION,
     Flag,
     Frame,
@@ -33,6 +34,8 @@ from snailps.transport.frame import (
     Kind,
     Option,
     ProductOption,
+    Replica,
+    StreamOption,
     body_limit,
     check_control_kind,
     encode_frame,
@@ -50,6 +53,7 @@ NUMBERS = {
     "PULL": 16, "PULLED": 17, "PUSH": 18, "PUSHED": 19, "SCAN": 20, "SCANNED": 21,
     "FORWARD": 22, "PRODUCT": 23, "BACKWARD": 24, "STEPPED": 25,
     "SEAL": 26, "SEALED": 27, "REACH": 28, "REACHED": 29,
+    "REPLICATE": 30, "REPLICATED": 31,
     "CALL": 32, "ANSWER": 33, "NOTE": 34,
 }  # fmt: skip
 
@@ -334,7 +338,13 @@ def test_compiled_constants_equal_those_of_python():
     for name in ("LISTS", "LISTS_BYTES"):
         del numbers[name]
     assert numbers.pop("SLOTS_MAX") == SLOTS_MAX
-    assert len(numbers) == 16
+    assert numbers.pop("STREAM_BODY_MAX") == STREAM_BODY_MAX
+    for stream_option in StreamOption:
+        assert numbers.pop(f"STREAM_{stream_option.name}") == stream_option
+    for replica in Replica:
+        assert numbers.pop(f"REPLICA_{replica.name}") == replica
+    del numbers["NO_SLOT"]
+    assert len(numbers) == 18
     for name, value in numbers.items():
         assert Kind[name.removeprefix("KIND_")] == value
 

@@ -27,7 +27,7 @@ KNOWN = [
     ),
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
     (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
-    (m.Expire(9, 1), b'{"is":"Expire","tick":9,"before":1}'),
+    (m.Expire(9, 1, [0, 2]), b'{"is":"Expire","tick":9,"before":1,"shards":[0,2]}'),
     (m.Freeze(3), b'{"is":"Freeze","clock":3}'),
     (m.Save(3, "/c/3.part"), b'{"is":"Save","number":3,"folder":"/c/3.part","clock":-1}'),
     (m.StopSaving(), b'{"is":"StopSaving"}'),
@@ -38,9 +38,15 @@ KNOWN = [
     (m.Load(3, "/c/3", [[1, 2]]), b'{"is":"Load","number":3,"folder":"/c/3","tables":[[1,2]]}'),
     (m.Loaded(3, 9, "no"), b'{"is":"Loaded","number":3,"rows":9,"text":"no"}'),
     (m.Settled([1, 4]), b'{"is":"Settled","numbers":[1,4]}'),
-    (m.SetClock(3, True), b'{"is":"SetClock","clock":3,"early":true}'),
-    (m.CloseClock(3, [0, 2]), b'{"is":"CloseClock","clock":3,"slots":[0,2]}'),
-    (m.Fence(7, 3, 1, 4), b'{"is":"Fence","incarnation":7,"clock":3,"slot":1,"slots":4}'),
+    (m.SetClock(3, True), b'{"is":"SetClock","clock":3,"early":true,"shards":[]}'),
+    (
+        m.CloseClock(3, [0, 2], [1]),
+        b'{"is":"CloseClock","clock":3,"slots":[0,2],"shards":[1]}',
+    ),
+    (
+        m.Fence(7, 3, 1, 4, [5]),
+        b'{"is":"Fence","incarnation":7,"clock":3,"slot":1,"slots":4,"shards":[5]}',
+    ),
     (m.Declare([{"name": "in"}]), b'{"is":"Declare","tables":[{"name":"in"}]}'),
     (m.Declared([1, 2]), b'{"is":"Declared","numbers":[1,2]}'),
     (
@@ -81,6 +87,20 @@ KNOWN = [
     (m.Submit({"model": "x"}), b'{"is":"Submit","settings":{"model":"x"}}'),
     (m.Shutdown(), b'{"is":"Shutdown"}'),
     (m.Ok(), b'{"is":"Ok"}'),
+    (m.HostStandby(2, [[1, {}]]), b'{"is":"HostStandby","shard":2,"tables":[[1,{}]]}'),
+    (
+        m.BackUp(2, 9, "h", 7, True),
+        b'{"is":"BackUp","shard":2,"copy":9,"host":"h","port":7,"sync":true}',
+    ),
+    (m.Backed(2, 9), b'{"is":"Backed","shard":2,"copy":9}'),
+    (m.Unbacked(2, 9, "why"), b'{"is":"Unbacked","shard":2,"copy":9,"text":"why"}'),
+    (m.Alone(2), b'{"is":"Alone","shard":2}'),
+    (m.Promote(2, 3), b'{"is":"Promote","shard":2,"epoch":3}'),
+    (m.Yield(2, 5.0), b'{"is":"Yield","shard":2,"limit_s":5.0}'),
+    (m.Yielded(2, ""), b'{"is":"Yielded","shard":2,"text":""}'),
+    (m.DropShard(2), b'{"is":"DropShard","shard":2}'),
+    (m.KeepShards([1, 3]), b'{"is":"KeepShards","shards":[1,3]}'),
+    (m.Drain(4), b'{"is":"Drain","server":4}'),
 ]
 
 

@@ -16,6 +16,7 @@ from snailps._version import __version__
 from snailps.cli import (
     analogy,
     checkpoint,
+    cluster,
     demo,
     eval,
     fedavg,
@@ -48,6 +49,7 @@ app.command("master", rich_help_panel="Processes of a cluster")(master.command)
 app.command("server", rich_help_panel="Processes of a cluster")(server.command)
 app.command("worker", rich_help_panel="Processes of a cluster")(worker.command)
 app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel="Processes of a cluster")
+app.add_typer(cluster.app, name="cluster", rich_help_panel="Processes of a cluster")
 app.command("status", rich_help_panel="Processes of a cluster")(status.command)
 app.command("nn", rich_help_panel="Ask a model")(nn.command)
 app.command("similarity", rich_help_panel="Ask a model")(similarity.command)

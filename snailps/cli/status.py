@@ -30,7 +30,7 @@ def command(
         bool, typer.Option("--json", help="As JSON, with all that is known.", metavar="")
     ] = False,
 ) -> None:
-    """Shows what a running cluster does: progress, processes, and who waits for whom.
+    """Shows what a running cluster does: progress, processes, shards, and who waits for whom.
 
     Asks the master at master_addr. With clocks (consistency ssp, bsp) a worker that waits says
     for which worker, and how long by now.
@@ -44,7 +44,7 @@ def command(
         print_json(dict(status))
         return
     typer.echo(line_of(status, status["eta_s"]))
-    for line in table_of(status):
+    for line in [*table_of(status), *shards_of(status)]:
         typer.echo(line)
 
 
@@ -78,6 +78,26 @@ def table_of(status: Status) -> list[str]:
         ("process", "host:pid", "state", "clock", f"{status['unit']}/s", "waits for")
     ]
     rows += [_row(node) for node in status["nodes"]]
+    return _columns(rows)
+
+
+def shards_of(status: Status) -> list[str]:
+    """The shards, a line each, in columns: who serves them, who stands by; none while forming."""
+    if not status["shards"]:
+        return []
+    rows: list[tuple[str, ...]] = [("shard", "primary", "standby", "state", "behind")]
+    for shard in status["shards"]:
+        state = shard["state"]
+        if state == "seeding":
+            state = f"copying, {shard['seeded']:.0%}"
+        standby = f"server {shard['standby']}" if shard["standby"] else "none"
+        lag = shard["lag_bytes"]
+        behind = f"{lag / 1e6:.1f} MB, {shard['lag_s']:.1f} s" if lag else ""
+        rows.append((str(shard["shard"]), f"server {shard['primary']}", standby, state, behind))
+    return ["", *_columns(rows)]
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
     return [
         "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])

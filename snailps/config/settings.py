@@ -98,13 +98,13 @@ class ClusterSettings(Settings):
         high=_DAY_S,
     )
     on_node_loss: Literal["stop", "recover"] = setting(
-        "stop",
+        "recover",
         help=(
-            "What a lost process means. `stop`: the job ends at once, with the reason. `recover`: "
-            "a lost worker's blocks go to the others; the others wait for a lost master to be "
-            "started again; a lost server still ends the job."
+            "What a lost process means. `recover`: a lost worker's blocks go to the others, "
+            "standbys take the place of a lost server's shards (`replication`), and all wait for a "
+            "lost master to be started again. `stop`: the job ends at once, with the reason."
         ),
-        when="Long jobs of several workers. Said at the master.",
+        when="`stop` where a run that lost a process is worth nothing. Said at the master.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
@@ -153,6 +153,16 @@ class MasterSettings(ClusterSettings):
         unit="s",
         low=0.1,
         high=_DAY_S,
+    )
+    replication: Literal["sync", "async", "none"] = setting(
+        "sync",
+        help=(
+            "Whether each shard has a standby in another server, which takes over if its own is "
+            "lost. `sync`: a push is acknowledged once both have it. `async`: at once; what the "
+            "standby lacks is lost with the server. `none`, and always with one server: a lost "
+            "server ends the job. Takes the memory twice (docs/operations.md)."
+        ),
+        when="`none` where memory is short and checkpoints are enough.",
     )
     frag_num: int = setting(
         1024,

@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from snailps._wire cimport WIRE_FLOAT32
-from snailps.roles._asked cimport Asked, Context, padded, refuse
+from snailps.roles._asked cimport Asked, Context, is_repeated, padded, refuse
 from snailps.store._changed cimport store_pull_changed, store_version
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
@@ -105,7 +105,7 @@ cdef inline bint push_rows(Context *me, Table *table, const Asked *asked, uint64
             store_fetch(me.shard, table, keys + fetched,
                         min(<uint32_t>FETCH_KEYS, asked.key_num - fetched))
             fetched += min(<uint32_t>FETCH_KEYS, asked.key_num - fetched)
-        if store_mark(me.shard, fragment, incarnation) >= asked.seq:
+        if is_repeated(me, fragment, incarnation, asked.seq):
             me.repeated += 1
         else:
             # The mark first: a push that ran out of memory half-way must not be applied again.

@@ -14,16 +14,24 @@ from snailps._wire cimport WireOps, wire_row_bytes
 from snailps.roles._kept cimport Columns
 from snailps.roles._lists cimport KeyList, KeyLists, recall, remember
 from snailps.store._slots cimport Slots
-from snailps.store._tables cimport Shard, store_owns
+from snailps.roles._replica cimport Primary, Standby
+from snailps.store._tables cimport Shard, store_mark, store_owns
+from snailps.transport._faults cimport FAULT_NO_HOLD, Faults
 from snailps.transport._frame cimport *
 from snailps.transport._keys cimport keys_digest, narrow_keys_bytes, read_narrow_keys
 from snailps.transport._loop cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport._packing cimport Sampler
+from snailps.transport._stream cimport Stream, hold_until
 
 cdef enum:
     ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32
     FENCED_MAX = 4096               # incarnations that are shut out; the oldest are forgotten
     WAITS_BYTES = 256
+
+cdef enum:                          # what a shard is to those that ask it
+    ROLE_PRIMARY = 0                # it serves
+    ROLE_STANDBY = 1                # it follows a primary; who asks it waits for its promotion
+    ROLE_YIELDED = 2                # it was a primary, and another shard is in its place
 
 
 cdef struct Context:
@@ -45,6 +53,13 @@ cdef struct Context:
     Sampler sampler             # whether packing pays
     uint32_t frag_num
     uint32_t epoch
+    uint32_t epoch_min          # of the route that made it a primary: older ones name another shard
+    int role                    # ROLE_...
+    bint all_new                # no push is taken for a repetition: at a standby, whose primary looked
+    Stream *stream              # to the standby
+    Primary primary
+    Standby standby
+    Faults *faults
     uint64_t pulls
     uint64_t pushes
     uint64_t repeated           # groups of pushes skipped because their mark is not lower
@@ -91,6 +106,24 @@ cdef inline Outcome refuse(char *out, Reply *reply, const char *code, const char
     return OUTCOME_REPLY
 
 
+cdef inline bint is_repeated(const Context *me, uint32_t fragment, uint64_t incarnation,
+                             uint64_t seq) noexcept nogil:
+    """Whether the fragment has had this push."""
+    return not me.all_new and store_mark(me.shard, fragment, incarnation) >= seq
+
+
+cdef inline void hold(const Context *me, Reply *reply) noexcept nogil:
+    """Lets a reply wait until the standby has what it acknowledges."""
+    if not me.faults.left_out & FAULT_NO_HOLD:
+        reply.hold = hold_until(me.stream)
+
+
+cdef inline bint is_served(const Context *me, uint32_t fragment, bint clocked) noexcept nogil:
+    """Whether the fragment is here; at a standby contributions to clocks come before it does."""
+    return fragment < me.frag_num and (store_owns(me.shard, fragment) or (
+        clocked and me.standby.expects != NULL and me.standby.expects[fragment]))
+
+
 cdef inline bint groups_are_good(Context *me, const Asked *asked, bint new_list, char *out,
                                  Reply *reply) noexcept nogil:
     """Checks order, ownership and counts of groups; of a list not seen before, the keys too."""
@@ -103,7 +136,7 @@ cdef inline bint groups_are_good(Context *me, const Asked *asked, bint new_list,
             refuse(out, reply, b"order", b"fragment %llu stands behind fragment %llu",
                    fragment, groups[g - 1].fragment)
             return False
-        if fragment >= me.frag_num or not store_owns(me.shard, fragment):
+        if not is_served(me, fragment, asked.options & OPTION_CLOCK):
             refuse(out, reply, b"stale-route",
                    b"fragment %llu is not here (route epoch %llu): fetch the new route",
                    fragment, me.epoch)

@@ -11,9 +11,9 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from snailps._wire cimport WIRE_FLOAT32
-from snailps.roles._asked cimport FENCED_MAX, WAITS_BYTES, Asked, Context, refuse
+from snailps.roles._asked cimport FENCED_MAX, WAITS_BYTES, Asked, Context, is_repeated, refuse
 from snailps.store._slots cimport *
-from snailps.store._tables cimport Table, store_mark, store_set_mark
+from snailps.store._tables cimport Table, store_set_mark
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 
@@ -114,7 +114,7 @@ cdef inline bint is_new(Context *me, const Asked *asked, uint64_t incarnation,
     cdef uint32_t g
     keys[0] = groups[0] = 0
     for g in range(asked.group_num):
-        if store_mark(me.shard, asked.groups[g].fragment, incarnation) < asked.seq:
+        if not is_repeated(me, asked.groups[g].fragment, incarnation, asked.seq):
             keys[0] += asked.groups[g].keys
             groups[0] += 1
     return groups[0] > 0
@@ -153,7 +153,7 @@ cdef inline void fill_part(Context *me, const Asked *asked, uint64_t incarnation
     cdef uint32_t g, n, i
     for g in range(asked.group_num):
         n = asked.groups[g].keys
-        if store_mark(me.shard, asked.groups[g].fragment, incarnation) < asked.seq:
+        if not is_repeated(me, asked.groups[g].fragment, incarnation, asked.seq):
             part.runs[run].fragment = asked.groups[g].fragment
             part.runs[run].keys = n
             run += 1

@@ -16,13 +16,15 @@ from libc.string cimport memcpy, memset
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps._wire cimport WIRE_FLOAT32, wire_row_bytes
-from snailps.roles._asked cimport ROOM_BYTES, Context, padded, refuse
+from snailps.roles._asked cimport ROOM_BYTES, Context, hold, is_repeated, padded, refuse
 from snailps.roles._kept cimport *
+from snailps.roles._primary cimport PIECE_BYTES, tell_step
 from snailps.store._products cimport store_sum
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._keys cimport narrow_keys_bytes, read_narrow_keys
 from snailps.transport._loop cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._stream cimport stream_break
 
 cdef enum:
     STEP_KEYS = 32                  # rows whose gradients are summed, then applied, at a time,
@@ -222,6 +224,7 @@ cdef inline Outcome backward(Context *me, Memory *mine, Table *table, const Fram
         if not step_batch(me, table, batch, head.incarnation, top.seq, top.scale, out, reply):
             return OUTCOME_REPLY
         batch_drop(mine, batch)
+        hold(me, reply)
     reply.kind = KIND_STEPPED
     reply.body_bytes = 0
     return OUTCOME_REPLY
@@ -251,12 +254,12 @@ cdef inline bint step_batch(Context *me, Table *table, const KeptBatch *batch,
     for g in range(c.groups):
         n = c.group_keys[g]
         fragment = c.group_fragment[g]
-        if store_mark(me.shard, fragment, incarnation) >= seq:
+        if is_repeated(me, fragment, incarnation, seq):
             me.repeated += 1
         else:
             # The mark first: as a push that ran out of memory half-way, not applied again.
             if store_set_mark(me.shard, fragment, incarnation, seq) < 0 \
-                    or step_group(me, table, batch, fragment, at, n) < 0:
+                    or step_group(me, table, batch, incarnation, seq, fragment, at, n) < 0:
                 refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
                        fragment, 0)
                 return False
@@ -266,16 +269,34 @@ cdef inline bint step_batch(Context *me, Table *table, const KeptBatch *batch,
     return True
 
 
-cdef inline int step_group(Context *me, Table *table, const KeptBatch *batch, uint32_t fragment,
-                           uint32_t at, uint32_t n) noexcept nogil:
+cdef inline uint32_t step_rows(uint32_t floats) noexcept nogil:
+    """How many rows are stepped at a time."""
+    return max(min(<uint32_t>STEP_FLOATS // floats, <uint32_t>STEP_KEYS), <uint32_t>1)
+
+
+cdef inline uint32_t piece_rows(uint32_t floats) noexcept nogil:
+    """... and forwarded in one frame."""
+    return step_rows(floats) * max(<uint32_t>1, <uint32_t>(
+        PIECE_BYTES // (step_rows(floats) * (8 + 4 * <uint64_t>floats))))
+
+
+cdef inline int step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t incarnation,
+                           uint64_t seq, uint32_t fragment, uint32_t at, uint32_t n) noexcept nogil:
     """Gradients of the rows of n columns from number `at` on, of one fragment, applied; -1 = no
     memory."""
     cdef Columns *c = &me.columns
-    cdef uint32_t at_once = max(min(<uint32_t>STEP_FLOATS // batch.floats, <uint32_t>STEP_KEYS),
-                                <uint32_t>1)
+    cdef uint32_t at_once = step_rows(batch.floats)
+    cdef uint32_t piece = piece_rows(batch.floats)
     cdef uint32_t stop = at + n
+    cdef uint32_t told = at
     cdef uint32_t m, i
+    cdef float *copy = NULL             # for the standby
     while at < stop:
+        if at == told:
+            m = min(stop - at, piece)
+            told += m
+            copy = tell_step(me, table.table_id, incarnation, seq, fragment, c.key + at, m,
+                             batch.floats, told < stop)
         m = min(stop - at, at_once)
         # While these are summed, the rows of the next ones come into the cache: of the next
         # fragment, too.
@@ -283,7 +304,11 @@ cdef inline int step_group(Context *me, Table *table, const KeptBatch *batch, ui
             store_fetch(me.shard, table, c.key + at + m, min(at_once, c.keys - at - m))
         for i in range(m):
             sum_column(table, batch, c, at + i, me.rows + i * <uint64_t>batch.floats)
+        if copy != NULL:
+            memcpy(copy, me.rows, m * <uint64_t>batch.floats * sizeof(float))
+            copy += m * <uint64_t>batch.floats
         if store_push(me.shard, table, fragment, c.key + at, m, me.rows, False) < 0:
+            stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
             return -1
         at += m
     return 0

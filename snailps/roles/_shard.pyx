@@ -6,14 +6,14 @@
 It owns the meaning of data bodies (laid out in transport/_frame.pxd) and the counters per shard:
 what was asked is `_asked.pxd`, with the lists of keys that it remembers in `_lists.pxd`; answers
 of the store are `_answers.pxd`; FORWARD and BACKWARD are `_products.pxd`, with the batches that it
-keeps in `_kept.pxd`; what belongs to a clock is `_clocked.pxd`; here are the requests as a whole and the
-doors to Python.  It knows no socket: the loop calls it through `Handler`, in the shard's own thread,
-without the GIL, which is taken only for tables whose access method is written in Python, and for
-lz4.
+keeps in `_kept.pxd`; what belongs to a clock is `_clocked.pxd`; what a primary tells its standby is
+`_primary.pxd`, what that makes of it `_standby.pxd`, with the doors to both in `_replicated`; here are
+the requests as a whole and the other doors to Python.  It knows no socket: the loop calls it through
+`Handler`, in the shard's own thread, without the GIL, which is taken only for access methods in Python,
+for orders (both `_in_python`) and for lz4.
 """
 
 import threading
-import traceback
 
 import numpy as np
 
@@ -27,27 +27,33 @@ from snailps._wire cimport WIRE_FLOAT32, WireOps
 from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.roles._asked cimport *
 from snailps.roles._clocked cimport comes_early, is_fenced, is_late, reach, seal, stage
+from snailps.roles._in_python cimport (
+    python_pull, python_push, python_scan, python_sums, why_broken,
+)
 from snailps.roles._kept cimport Memory, columns_free, memory_free, memory_of
 from snailps.roles._lists cimport KeyLists
+from snailps.roles._primary cimport Told, must_wait, seed, tell_push, tell_seal, told_push
 from snailps.roles._products cimport backward, forward
+from snailps.roles._replicated cimport ReplicatedShard
+from snailps.roles._standby cimport replay
 from snailps.store._clocked cimport ClockedStore
-from snailps.store._slots cimport SEAL_BROKEN, Sums
+from snailps.store._slots cimport SEAL_AGAIN, SEAL_BROKEN
 from snailps.store._tables cimport *
+from snailps.transport._faults cimport FAULT_NO_FENCE, POINT_APPLIED, passes
 from snailps.transport._frame cimport *
 from snailps.transport._loop cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply, ShardLoop
 from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
+from snailps.transport._stream cimport STREAM_NONE
 
-from snailps.errors import MisuseError, RemoteError, SnailError
+from snailps.errors import MisuseError
+from snailps.roles._in_python import Methods as PyMethods
 from snailps.store._clocked import ClockedStore as PyClockedStore
-from snailps.store._owned import checked
 from snailps.store._sections import copy_fragments, put_section
-from snailps.transport.session import error_frame
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 CLOCK_LIMIT_S = 3600.0      # a clock lasts as long as its slowest slot
 STAGED_BYTES_MAX = 2 << 30
 STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body
-TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
 
 cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, const char *body,
@@ -58,8 +64,12 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     cdef Table *table
     if mine == NULL:
         return refuse(out, reply, b"memory", b"the server has no memory left for a connection", 0, 0)
+    if me.role or head.epoch < me.epoch_min:
+        return _not_served(me, head, out, reply)
     if head.epoch > me.epoch:
         reply.reason = b"the route that the asker knows already: the master has yet to send it"
+        return OUTCOME_PARK
+    if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK
     if head.flags:
         plain = head[0]
@@ -70,7 +80,8 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
                           head.body_bytes, 0)
         head = &plain
         body = me.packing
-    if me.fenced_num and is_fenced(me, head.incarnation):
+    if me.fenced_num and is_fenced(me, head.incarnation) \
+            and not me.faults.left_out & FAULT_NO_FENCE:
         reply.last = True
         return refuse(out, reply, b"fenced", b"incarnation %llu was given up by the master: its work "
                       b"is done by others", head.incarnation, 0)
@@ -90,6 +101,20 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     if head.kind == KIND_BACKWARD:
         return backward(me, mine, table, head, body, out, reply)
     return _scan(me, table, head, body, out, reply)
+
+
+cdef Outcome _not_served(Context *me, const FrameHeader *head, char *out,
+                         Reply *reply) noexcept nogil:
+    """A request for a shard that is not the primary, or was not when the asker's route was made."""
+    if me.role == ROLE_STANDBY:
+        reply.reason = b"this shard, which stands by for another: the master has yet to promote it"
+        return OUTCOME_PARK
+    reply.last = True
+    if me.role == ROLE_YIELDED:
+        return refuse(out, reply, b"stale-route", b"this shard has yielded to another (its route epoch "
+                      b"was %llu, the request's %llu): fetch the new route", me.epoch, head.epoch)
+    return refuse(out, reply, b"stale-route", b"route epoch %llu is over, this shard serves since epoch "
+                  b"%llu: fetch the new route", head.epoch, me.epoch_min)
 
 
 cdef void _forget(void *memory) noexcept nogil:
@@ -131,7 +156,7 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     for g in range(asked.group_num):
         marks[g] = store_mark(me.shard, asked.groups[g].fragment, head.incarnation)
     if store_access(table) == ACCESS_PYTHON:
-        if not _python_pull(me.door, table, head.table, &asked, state,
+        if not python_pull(me.door, table, head.table, &asked, state,
                             me.rows if asked.wire else <float *>rows, out, reply):
             return OUTCOME_REPLY
         end = narrow_rows(me, &asked, me.rows, asked.key_num, rows) if asked.wire \
@@ -161,7 +186,9 @@ cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeade
                    const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _wants_state(head, body)
     cdef bint done
+    cdef Told told
     cdef Asked asked
+    told.groups = 0
     if not read_asked(me, lists, head, body,
                       store_floats(table) if state else store_value_floats(table),
                       &asked, out, reply):
@@ -173,23 +200,33 @@ cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeade
                       head.table, 0)
     if asked.seq == 0 or head.incarnation == 0:
         return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
+    if me.stream.begun:
+        tell_push(me, head, &asked, &told)
     if asked.options & OPTION_CLOCK:
         done = stage(me, table, head, &asked, state, out, reply)
     elif store_access(table) == ACCESS_PYTHON:
-        done = _python_push(me.door, table, head, &asked, out, reply)
+        done = python_push(me.door, table, head, &asked, out, reply)
     else:
         done = push_rows(me, table, &asked, head.incarnation, state, out, reply)
+    told_push(me, head, &asked, &told, done)
     if done:
+        passes(me.faults, POINT_APPLIED)
         me.pushes += 1
         reply.kind = KIND_PUSHED
         reply.body_bytes = 0
+        hold(me, reply)
     return OUTCOME_REPLY
 
 
 cdef Outcome _seal(Context *me, const FrameHeader *head, const char *body, char *out,
                    Reply *reply) noexcept nogil:
-    if seal(me, head, body, out, reply) == SEAL_BROKEN:
-        _why_broken(me.door, out, reply)
+    cdef int said = seal(me, head, body, out, reply)
+    if said == SEAL_BROKEN:
+        why_broken(me.door, out, reply)
+    elif reply.kind == KIND_SEALED:
+        if said != SEAL_AGAIN:
+            tell_seal(me, head, body)
+        hold(me, reply)
     return OUTCOME_REPLY
 
 
@@ -218,7 +255,7 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     cursor = ask.cursor
     rows = <float *>(keys + room)
     if store_access(table) == ACCESS_PYTHON:
-        if not _python_scan(me.door, table, head.table, ask.fragment, &cursor, keys, rows, &n, room,
+        if not python_scan(me.door, table, head.table, ask.fragment, &cursor, keys, rows, &n, room,
                             out, reply):
             return OUTCOME_REPLY
     else:
@@ -237,231 +274,6 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     return OUTCOME_REPLY
 
 
-# --- tables whose access method is written in Python ---------------------------------------------
-
-cdef bint _python_pull(void *door, Table *table, uint32_t number, const Asked *asked, bint state,
-                       float *rows, char *out, Reply *reply) noexcept with gil:
-    """Rows of a PULL, through the table's `init` and `pull`; False = `reply` is an ERROR."""
-    cdef ShardThread me = <ShardThread>door
-    cdef const float[:, ::1] view
-    if asked.key_num == 0:
-        return True
-    try:
-        whole = _whole_rows(me, table, number, asked)
-        if not state:
-            whole = _block(me.methods[number].pull(whole), asked.key_num, store_dim(table), "pull")
-        view = whole
-        memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
-        return True
-    except BaseException as error:
-        _python_error(error, me.methods[number], out, reply)
-        return False
-
-
-cdef bint _python_push(void *door, Table *table, const FrameHeader *head, const Asked *asked,
-                       char *out, Reply *reply) noexcept with gil:
-    """Applies a PUSH through the table's `push`: all of it or, on an exception, nothing."""
-    cdef ShardThread me = <ShardThread>door
-    cdef Shard *shard = me.store.shard
-    cdef uint32_t g, at, fragment
-    cdef uint32_t dim = store_dim(table)
-    cdef uint64_t seq = asked.seq
-    cdef const Group *groups = asked.groups
-    cdef const float[:, ::1] changed
-    cdef const uint64_t[::1] unique
-    try:
-        at = 0
-        work = []               # per fragment that has not had it: (fragment, keys, start in rows)
-        blocks, gradients, total = [], [], 0
-        for g in range(asked.group_num):
-            fragment = groups[g].fragment
-            if store_mark(shard, fragment, head.incarnation) >= seq:
-                me.context.repeated += 1
-            elif groups[g].keys:
-                some = _copied(asked.keys + at, groups[g].keys)
-                pushed = np.empty((groups[g].keys, dim), np.float32)
-                _fill(pushed, me.context.wire, asked, at)
-                some, pushed = _merged(some, pushed)
-                work.append((fragment, some, total))
-                blocks.append(_rows_of(me, table, head.table, fragment, some))
-                gradients.append(pushed)
-                total += len(some)
-            else:
-                work.append((fragment, np.empty(0, np.uint64), total))
-            at += groups[g].keys
-        if total:
-            rows = me.methods[head.table].push(np.concatenate(blocks), np.concatenate(gradients))
-            changed = _block(rows, total, store_floats(table), "push")
-        for fragment, some, start in work:
-            if store_set_mark(shard, fragment, head.incarnation, seq) < 0:
-                raise MemoryError(f"no memory for a mark of fragment {fragment}")
-            unique = some
-            if len(some) and store_put(shard, table, fragment, &unique[0], <uint32_t>len(some),
-                                       &changed[<uint32_t>start, 0]) < 0:
-                raise MemoryError(f"no memory for rows of fragment {fragment}")
-            me.context.rows_pushed += len(some)
-        return True
-    except BaseException as error:
-        _python_error(error, me.methods[head.table], out, reply)
-        return False
-
-
-cdef bint _python_sums(void *door, Table *table, const Sums *sums) noexcept with gil:
-    """Applies the sums of a clock through the table's `push`: all of them or, on an exception,
-    nothing."""
-    cdef ShardThread me = <ShardThread>door
-    cdef Shard *shard = me.store.shard
-    cdef uint32_t i, stop, width = sums.floats
-    cdef uint64_t[::1] key_view
-    cdef uint32_t[::1] owner_view
-    cdef float[:, ::1] value_view
-    cdef const uint64_t[::1] some
-    cdef const float[:, ::1] changed
-    try:
-        keys = np.empty(sums.count, np.uint64)
-        owners = np.empty(sums.count, np.uint32)
-        values = np.empty((sums.count, width), np.float32)
-        key_view, owner_view, value_view = keys, owners, values
-        for i in range(sums.count):
-            key_view[i] = sums.keys[i]
-            owner_view[i] = sums.fragments[i]
-            memcpy(&value_view[i, 0], sums.rows[i], width * sizeof(float))
-        order = np.argsort(owners, kind="stable")
-        keys, owners, values = keys[order], owners[order], values[order]
-        starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
-        ends = [*starts[1:], len(keys)]
-        rows = np.concatenate([
-            _rows_of(me, table, table.table_id, owners[a], keys[a:b])
-            for a, b in zip(starts, ends, strict=True)])
-        rows = me.methods[table.table_id].push(rows, values)
-        changed = _block(rows, len(keys), store_floats(table), "push")
-        some = keys
-        for i, stop in zip(starts, ends, strict=True):
-            if store_put(shard, table, owners[i], &some[i], stop - i, &changed[i, 0]) < 0:
-                raise MemoryError(f"no memory for rows of fragment {owners[i]}")
-        return True
-    except BaseException as error:
-        me.clock_error = _told(error, me.methods[table.table_id])
-        return False
-
-
-cdef void _why_broken(void *door, char *out, Reply *reply) noexcept with gil:
-    """Puts the words of the access method that failed into a refusal, if one did."""
-    cdef bytes body
-    error = (<ShardThread>door).clock_error
-    if error is not None:
-        body = error_frame(error).body
-        memcpy(out, <const char *>body, len(body))
-        reply.body_bytes = len(body)
-
-
-cdef bint _python_scan(void *door, Table *table, uint32_t number, uint32_t fragment,
-                       uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
-                       char *out, Reply *reply) noexcept with gil:
-    """Rows of a SCAN as a pull would give them; False = `reply` is an ERROR."""
-    cdef ShardThread me = <ShardThread>door
-    cdef uint32_t floats = store_floats(table)
-    cdef float[:, ::1] whole
-    cdef const float[:, ::1] view
-    try:
-        room = min(room, max(<uint32_t>1, <uint32_t>(PART_BYTES // (4 * floats))))
-        stored = np.empty((room, floats), np.float32)
-        whole = stored
-        n[0] = store_scan(me.store.shard, table, fragment, cursor, keys, &whole[0, 0], floats, room)
-        if n[0]:
-            view = _block(me.methods[number].pull(stored[:n[0]]), n[0], store_dim(table), "pull")
-            memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
-        return True
-    except BaseException as error:
-        _python_error(error, me.methods[number], out, reply)
-        return False
-
-
-cdef _copied(const uint64_t *keys, uint32_t n):
-    """The keys as an array of their own."""
-    cdef uint64_t[::1] view
-    found = np.empty(n, np.uint64)
-    view = found
-    memcpy(&view[0], keys, n * sizeof(uint64_t))
-    return found
-
-
-cdef _fill(rows, const WireOps *wire, const Asked *asked, uint32_t start):
-    """The values from number `start` on, as float32."""
-    cdef float[:, ::1] view = rows
-    cdef const char *values = asked.values + start * <uint64_t>asked.row_bytes
-    cdef Py_ssize_t i
-    for i in range(view.shape[0]):
-        wire.widen[asked.wire](values, &view[i, 0], asked.floats)
-        values += asked.row_bytes
-
-
-cdef _whole_rows(ShardThread me, Table *table, uint32_t number, const Asked *asked):
-    """Weights and state of all keys of a request, in their order."""
-    cdef uint32_t g, at = 0
-    blocks = []
-    for g in range(asked.group_num):
-        if asked.groups[g].keys:
-            blocks.append(_rows_of(me, table, number, asked.groups[g].fragment,
-                                   _copied(asked.keys + at, asked.groups[g].keys)))
-        at += asked.groups[g].keys
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-
-
-cdef _rows_of(ShardThread me, Table *table, uint32_t number, uint32_t fragment, keys):
-    """Weights and state of a fragment's keys; those without a row from the table's `init`."""
-    cdef const uint64_t[::1] wanted = keys
-    cdef uint32_t n = <uint32_t>wanted.shape[0]
-    cdef uint32_t floats = store_floats(table)
-    cdef uint8_t[::1] found
-    cdef float[:, ::1] view
-    rows = np.empty((n, floats), np.float32)
-    has = np.empty(n, np.uint8)
-    view, found = rows, has
-    store_has(me.store.shard, table, fragment, &wanted[0], n, &found[0])
-    store_pull(me.store.shard, table, fragment, &wanted[0], n, &view[0, 0], floats)
-    fresh = has == 0
-    if fresh.any():
-        rows[fresh] = _block(me.methods[number].init(keys[fresh]), int(fresh.sum()), floats, "init")
-    return rows
-
-
-def _merged(keys, values):
-    """Each key once, with the sum of its values."""
-    unique, first, place = np.unique(keys, return_index=True, return_inverse=True)
-    if len(unique) == len(keys):
-        return keys, values
-    sums = np.zeros((len(unique), values.shape[1]), np.float32)
-    np.add.at(sums, place, values)
-    return unique, sums
-
-
-def _block(rows, n, floats, name):
-    """What a method returned, as float32 (n, floats); says so if it is anything else."""
-    block = np.ascontiguousarray(rows, np.float32)
-    if block.shape != (n, floats):
-        raise ValueError(f"{name}() must return rows of shape ({n}, {floats}), it returned "
-                         f"{block.shape}")
-    return block
-
-
-cdef void _python_error(error, method, char *out, Reply *reply) noexcept:
-    """An ERROR body with the traceback, for whoever sent the request."""
-    cdef bytes body = error_frame(_told(error, method)).body
-    memcpy(out, <const char *>body, len(body))
-    reply.kind = KIND_ERROR
-    reply.body_bytes = len(body)
-
-
-def _told(error, method):
-    """What a method in Python raised, with its traceback, for whoever asked."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
-    if len(text) > TRACEBACK_HEAD + TRACEBACK_TAIL:
-        text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[-TRACEBACK_TAIL:]}"
-    name = f"{type(method).__module__}:{type(method).__qualname__}"
-    return RemoteError(f"access method {name} failed at the server:\n{text}", "access")
-
-
 class FragmentCursor:
     """How far fragments (uint32 array) have been copied; the shard's thread moves it."""
 
@@ -470,7 +282,7 @@ class FragmentCursor:
         self.at = 0
 
 
-cdef class ShardThread:
+cdef class ShardThread(ReplicatedShard):
     """One shard: its store, its loop, and the thread that owns both.
 
     Parameters
@@ -487,36 +299,38 @@ cdef class ShardThread:
         How long a request may wait here, seconds.
     name : str
         Name of the thread.
+    standby : bool
+        Follows a primary until it is promoted; requests of clients wait meanwhile.
     clock_limit_s : float
         How long a request may wait here for a clock, seconds: others have to train first.
     staged_bytes_max : int
         How much may be staged here for a clock, bytes.
     """
 
-    cdef ClockedStore store
-    cdef ShardLoop loop
     cdef Handler handler
-    cdef Context context
-    cdef dict methods           # table number -> instance of AccessMethod
-    cdef object thread
     cdef object wire_ops        # keeps what context.wire points into
-    cdef object clock_error     # RemoteError: a method in Python failed when a clock was closed
 
     def __init__(self, listener, make_session, row_ops, wire_ops, int frag_num,
                  double park_limit_s, name, double clock_limit_s=CLOCK_LIMIT_S,
-                 staged_bytes_max=STAGED_BYTES_MAX):
+                 staged_bytes_max=STAGED_BYTES_MAX, bint standby=False):
         self.store = PyClockedStore(frag_num, row_ops)
         self.store.limit_staged(staged_bytes_max)
-        self.store.slots.apply_elsewhere = _python_sums
-        self.store.slots.door = <void *>self
+        self.methods = PyMethods()
+        self.methods.store = self.store
+        self.methods.context = &self.context
+        self.store.slots.apply_elsewhere = python_sums
+        self.store.slots.door = <void *>self.methods
         self.loop = ShardLoop(listener, make_session, park_limit_s)
         memset(&self.context, 0, sizeof(Context))
-        self.methods = {}
-        self.context.door = <void *>self
+        self.context.door = <void *>self.methods
+        self.context.stream = self.loop.stream()
+        self.context.faults = self.loop.faults()
         self.context.shard = self.store.shard
         self.context.slots = &self.store.slots
         self.context.clock_limit_s = clock_limit_s
         self.context.frag_num = frag_num
+        self.context.role = ROLE_STANDBY if standby else ROLE_PRIMARY
+        self.context.all_new = standby
         self.wire_ops = wire_ops
         self.context.wire = <const WireOps *>PyCapsule_GetPointer(wire_ops, "snailps.wire_ops")
         self.context.keys = <uint64_t *>malloc(ROOM_BYTES)
@@ -529,6 +343,8 @@ cdef class ShardThread:
         self.handler.context = &self.context
         self.handler.handle = _handle
         self.handler.forget = _forget
+        self.handler.replay = replay
+        self.handler.seed = seed
         self.loop.set_handler(&self.handler, self)     # both must outlive the loop
         self.thread = threading.Thread(target=self.loop.run, name=name, daemon=True)
 
@@ -554,9 +370,15 @@ cdef class ShardThread:
         return not self.thread.is_alive()
 
     def take_route(self, uint32_t epoch, fragments):
-        """Owns these fragments (uint32 array) from this epoch on.  Waits for the shard's thread."""
+        """Owns these fragments (uint32 array) from this epoch on.  Waits for the shard's thread.
+
+        A standby owns a fragment once its primary has copied it there.
+        """
         def take():
-            self.store.own(fragments)
+            if self.context.role == ROLE_STANDBY:
+                self._expect(fragments)
+            else:
+                self.store.own(fragments)
             self.context.epoch = epoch
             self.loop.wake()
         self.loop.submit(take)
@@ -590,7 +412,7 @@ cdef class ShardThread:
         def add():
             self.store.add_table(number, dim, access, init, scale, seed, hyper, track, state_floats)
             if method is not None:
-                self.methods.setdefault(number, method)
+                self.methods.add(number, method)
         self.loop.submit(add)
 
     def close_round(self, number):
@@ -599,15 +421,15 @@ cdef class ShardThread:
         Each row that was pushed becomes the weighted mean of what was pushed.  Waits for the
         shard's thread, which serves nothing else meanwhile: a walk at the speed of memory.
         """
-        return self.loop.submit(lambda: self.store.close_round(number))
+        return self._order({"do": "close_round", "table": number})
 
     def set_tick(self, tick):
         """Sets the clock (uint32) that pushes leave in rows of tables that track touches."""
-        self.loop.submit(lambda: self.store.set_tick(tick))
+        self._order({"do": "set_tick", "tick": int(tick)})
 
     def delete(self, number, keys):
         """Deletes the rows of `keys` (uint64 (n,), all of this shard's fragments); their number."""
-        return self.loop.submit(lambda: self.store.delete(number, keys))
+        return self._order({"do": "delete", "table": number, "keys": np.asarray(keys, np.uint64)})
 
     def expire(self, number, before_tick):
         """Deletes rows that no push has touched since `before_tick`; their number.
@@ -616,8 +438,8 @@ cdef class ShardThread:
         """
         fragments = self.loop.submit(self.store.fragments)
         return sum([
-            self.loop.submit(lambda f=f: self.store.expire(number, before_tick, [f]))
-            for f in fragments])
+            self._order({"do": "expire", "table": number, "before": before_tick, "fragments": [f]})
+            for f in fragments.tolist()])
 
     def touched(self, number, keys):
         """Ticks of the last pushes to `keys`: uint32 (n,)."""
@@ -661,16 +483,17 @@ cdef class ShardThread:
 
     def put_section(self, section, tables, marks):
         """Gives a fragment the rows of a section, as `put_section` of `store._sections` does."""
-        return self.loop.submit(lambda: put_section(self.store, section, tables, marks))
+        def put():
+            rows = put_section(self.store, section, tables, marks)
+            self._put_again(int(section[4:8].view("<u4")[0]))
+            return rows
+        rows = self.loop.submit(put)
+        self._wait_for_room()
+        return rows
 
     def set_clock(self, clock, early=False):
         """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ClockedStore`."""
-        def begin():
-            self.store.set_clock(clock, early)
-            self.clock_error = None
-            self.context.waits_sealed = 0       # its words are of what was
-            self.loop.wake()
-        self.loop.submit(begin)
+        self._order({"do": "set_clock", "clock": clock, "early": bool(early)})
 
     def freeze(self, clock=-1):
         """Keeps the rows as they are when a clock begins; the present clock.  See `ClockedStore`."""
@@ -685,7 +508,8 @@ cdef class ShardThread:
         def let_go():
             self.store.thaw()
             self.loop.wake()
-        self.loop.submit(let_go)
+            return self._forward({"do": "settle"})
+        self._wait_for(self.loop.submit(let_go))
 
     def clock(self):
         """The present clock: all below are applied."""
@@ -697,16 +521,8 @@ cdef class ShardThread:
         Returns and raises what `ClockedStore.close_clock` does, or raises what an access method in
         Python did.
         """
-        def close():
-            try:
-                return self.store.close_clock(clock, slots)
-            except SnailError:
-                if self.clock_error is None:
-                    raise
-                raise self.clock_error from None
-            finally:
-                self.loop.wake()
-        return self.loop.submit(close)
+        return self._order({"do": "close_clock", "clock": clock,
+                            "slots": [int(slot) for slot in slots]})
 
     def limit_staged(self, bytes_max):
         """Sets how many bytes may be staged here for a clock."""
@@ -718,32 +534,12 @@ cdef class ShardThread:
         Returns and raises what `ClockedStore.seal` does, or raises what an access method in Python
         did.
         """
-        def close():
-            try:
-                return self.store.seal(clock, slot, slots, incarnation)
-            except SnailError:
-                if self.clock_error is None:
-                    raise
-                raise self.clock_error from None
-            finally:
-                self.loop.wake()
-        return self.loop.submit(close)
+        return self._order({"do": "seal", "clock": clock, "slot": slot, "slots": slots,
+                            "incarnation": incarnation})
 
     def fence(self, incarnation):
         """Refuses whatever comes from this incarnation from now on, and ends its connections."""
-        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
-
-        def shut_out():
-            cdef uint64_t *fenced = self.context.fenced
-            if fenced == NULL:
-                fenced = <uint64_t *>malloc(FENCED_MAX * sizeof(uint64_t))
-                if fenced == NULL:
-                    raise MemoryError
-                self.context.fenced = fenced
-            fenced[self.context.fenced_num % FENCED_MAX] = who
-            self.context.fenced_num += 1
-            self.loop.wake()
-        self.loop.submit(shut_out)
+        self._order({"do": "fence", "incarnation": incarnation})
 
     def forget_batches(self):
         """Forgets what every connection's batches went forward with.  For tests of recovery."""
@@ -773,4 +569,5 @@ cdef class ShardThread:
             "entries_summed": self.context.entries_summed,
             "rows_stepped": self.context.rows_stepped,
             "batches_unknown": self.context.batches_unknown,
+            "replica": self._replica(),
         }

@@ -208,6 +208,7 @@ class Checkpointing:
             return
         now = time.monotonic()
         pushes = self._members.shard_sum("pushes")
+        self._pushes_saved = min(self._pushes_saved, pushes)  # a lost server's do not count
         in_time = self._interval_s and now - self._begun_at >= self._interval_s
         in_work = self._period and pushes - self._pushes_saved >= self._period
         if in_time or (in_work and now >= self._begun_at):
@@ -257,6 +258,10 @@ class Checkpointing:
     def heard(self, member: Member, message: messages.Saved | messages.Loaded) -> None:
         """A server tells how its part went."""
         self._talk.heard(member, message)
+
+    def lost(self, member: Member, why: str) -> None:
+        """A server is gone: what is being saved cannot become whole."""
+        self._talk.lost(member, why)
 
     def ended(self, why: str) -> None:
         """The job is over: nothing goes on from its checkpoints; empty `why`: something may."""

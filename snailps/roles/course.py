@@ -23,7 +23,7 @@ from snailps.roles.clocks import Dealt, Rounds, Stepped
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact
 from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
-from snailps.roles.links import connect_shards
+from snailps.roles.links import Links
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import explain, peak_rss_mb
 from snailps.roles.past import Past
@@ -32,8 +32,8 @@ from snailps.roles.rounds import RoundCourse
 from snailps.roles.side import in_thread
 from snailps.roles.status import Phase
 from snailps.roles.worker import Results, Worker
+from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport._client import Client
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Course:
         self._looks = 0
         self._ticks = [0]
         self._drop_at = self._name_at = 0.0
-        self._clients: set[Client] = set()
+        self._links: set[Links] = set()
         self._closed = threading.Event()
 
     # --- beginning and going on --------------------------------------------------------------
@@ -235,7 +235,7 @@ class Course:
 
     def set_clock(self, job: Job, clock: int) -> None:
         """Has all shards begin at a clock; before they do, nothing is leased."""
-        self._members.set_clock(clock, early=job.rounds > 0)
+        self._members.rows.set_clock(clock, early=job.rounds > 0)
 
     def start(self, member: Member) -> None:
         """Gives a worker the job, at its beginning or in the middle."""
@@ -289,9 +289,9 @@ class Course:
             self.answer()
             looking = self._look is not None and not self._look.done()
             looking |= self.round is not None and self.round.closing
-            if late or looking or self.checkpoints.running or self._members.expiring:
+            if late or looking or self.checkpoints.running or self._members.rows.expiring:
                 return
-            if not self._members.clocks_set:
+            if not self._members.rows.clocks_set or self._members.rows.moving:
                 return
             if self.interrupted and self.checkpoints.writes and not self._saved_last:
                 self._saved_last = True  # the same command will go on from here
@@ -304,6 +304,16 @@ class Course:
     def in_haste(self) -> bool:
         """Whether work beside the loop is about to end that all workers wait for."""
         return self.round is not None and self.round.looks
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are read from files or saved: no shard is to move then."""
+        return self.checkpoints.running or self.checkpoints.resumes or self.phase == "restoring"
+
+    def reroute(self, route: Route) -> None:
+        """Shards are elsewhere: the master's own clients follow."""
+        for links in list(self._links):
+            links.follow(route)
 
     def interrupt(self) -> None:
         """Ends the training early: blocks at work are finished, what was learnt is saved."""
@@ -331,8 +341,8 @@ class Course:
         for _, _, reply in self._leases:
             reply(ClusterError("the job is over"))
         self._leases.clear()
-        for client in list(self._clients):
-            client.fail("the cluster has ended")
+        for links in list(self._links):
+            links.client.fail("the cluster has ended")
         if self.job is not None:
             self.job.close()
 
@@ -425,7 +435,7 @@ class Course:
         """The clock of the tables that forget rows stands here."""
         self._ticks = ticks
         if ticks[-1]:
-            self._members.expire(ticks[-1], oldest_kept(ticks))
+            self._members.rows.expire(ticks[-1], oldest_kept(ticks))
 
     def _slowest(self, job: Job) -> tuple[int, int]:
         return job.ledger.slowest() if isinstance(job.ledger, Dealt) else (0, 0)
@@ -530,7 +540,7 @@ class Course:
             if member.number not in self._members.all:
                 continue
             current = pass_ == job.pass_
-            ready = not (job.clocked and pass_ == "train") or self._members.clocks_set
+            ready = not (job.clocked and pass_ == "train") or self._members.rows.clocks_set
             wanted = current and ready and not member.leaving
             lease = job.lease(member.number) if wanted else None
             if lease is not None:
@@ -677,7 +687,7 @@ class Course:
             for member in everyone
             if "peak_rss_mb" not in member.figures
         )
-        expired = sum(member.expired for member in self._members.nodes("server"))
+        expired = self._members.rows.expired
         self.figures = {
             **job.figures(sums),
             **self.figures,
@@ -717,6 +727,7 @@ class Course:
         if self.phase == "training" and self.job is not None:
             ledger = self.job.ledger
             closing = self.round is not None and self.round.closing
+            closing |= self._members.rows.moving
             if ledger is not None and not (ledger.over or ledger.closed or closing):
                 self.checkpoints.ticks = tuple(self._ticks)
                 self.checkpoints.check(self.job)
@@ -732,10 +743,10 @@ class Course:
         """Moves the servers' clock on, and has them delete what no push touched for so long."""
         period = job.cls.expires(job.settings)
         tick = job.units * TICKS // period if period else 0
-        if tick > self._ticks[-1] and not self._members.expiring:
+        if tick > self._ticks[-1] and not self._members.rows.expiring:
             self._journal.note("tick", {"tick": tick})
             self._ticks.append(tick)
-            self._members.expire(tick, oldest_kept(self._ticks))
+            self._members.rows.expire(tick, oldest_kept(self._ticks))
 
     def _look_after_round(self, job: Job, round_: int) -> Future[Mapping[str, Any]]:
         """Has the model look at itself after a round, beside the loop."""
@@ -777,7 +788,7 @@ class Course:
         """The tables through a client of the master's own, and how to close it."""
         route = self._members.route
         assert route is not None
-        client = connect_shards(
+        links = Links(
             route,
             Role.MASTER,
             node=0,
@@ -786,20 +797,22 @@ class Course:
             timeout_s=self._timeout_s,
             give_up=self._closed.is_set,
         )
-        self._clients.add(client)
+        self._links.add(links)
+        if self._members.route is not None:  # it may have changed while we connected
+            links.follow(self._members.route)
         if self._closed.is_set():
-            client.fail("the cluster has ended")
+            links.client.fail("the cluster has ended")
 
         def close() -> None:
-            self._clients.discard(client)
-            client.close()
+            self._links.discard(links)
+            links.close()
 
         tables = dict(self._members.tables)
         results = Results(
             job.settings,
             job.summary or b"",
             dict(self.figures),
-            client,
+            links.client,
             {name: number for name, (number, _) in tables.items()},
             {name: table for name, (_, table) in tables.items()},
             [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],

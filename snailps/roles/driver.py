@@ -14,7 +14,7 @@ import numpy as np
 
 from snailps.config import ClusterSettings
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, RemoteError
-from snailps.roles.links import connect_shards
+from snailps.roles.links import Links
 from snailps.roles.node import EXIT_OK, End, Node
 from snailps.roles.status import Status
 from snailps.roles.tables import Table
@@ -41,6 +41,7 @@ class Driver(Node):
     def __init__(self, settings: ClusterSettings) -> None:
         super().__init__(Role.DRIVER, settings)
         self._client: Client | None = None
+        self._links: Links | None = None
         self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self.routed = threading.Event()
@@ -50,7 +51,10 @@ class Driver(Node):
         if isinstance(message, messages.TakeRoute):
             assert self.welcome is not None
             route = Route.from_dict(message.route)
-            self._client = connect_shards(
+            if self._links is not None:
+                self._links.follow(route)
+                return messages.Ok()
+            self._links = Links(
                 route,
                 Role.DRIVER,
                 node=self.welcome.node,
@@ -59,6 +63,7 @@ class Driver(Node):
                 timeout_s=self.settings.request_timeout,
                 give_up=self.ended.is_set,
             )
+            self._client = self._links.client
             self._wires = Wires(self._client, route)
             self.routed.set()
             return messages.Ok()

@@ -27,6 +27,7 @@ from snailps.errors import ClusterError, ConfigError, ProtocolError, SnailError
 from snailps.roles.course import Course
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Journal
+from snailps.roles.keeper import Keeper
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from snailps.roles.past import compact, journal_path, life_of, unended
@@ -222,6 +223,16 @@ class Master:
             on_end=self._job_ended,
             past=past,
         )
+        self._keeper = Keeper(
+            self._settings,
+            self._members,
+            tell=lambda member, message: self._server.note(member.peer, message),
+            expel=self._expel,
+            fail=self._fail,
+            on_route=self._course.reroute,
+            on_rows_lost=self._rows_lost,
+        )
+        self._members.rows = self._keeper.errands
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -233,11 +244,14 @@ class Master:
             self._check_stopped(now)
         elif self._phase == "forming" and self._members.check_formed(now):
             self._phase = "idle"
+            self._keeper.formed()
             self._course.formed()
         if self._stop_at is None:
             self._course.step()
         if self._returning and self._course.job is not None and self._course.phase not in _BEFORE:
             self._go_on()
+        if self._stop_at is None and not self._returning:
+            self._keeper.step(held=self._course.holds_rows)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             if self._stop_at is None and self._members.route is not None:
@@ -255,8 +269,12 @@ class Master:
             self._write_log()
 
     def _ready(self, member: Member) -> None:
-        if member.role == "worker" and self._phase != "forming":
+        if self._phase == "forming":
+            return
+        if member.role == "worker":
             self._course.start(member)
+        elif member.role == "server":
+            self._keeper.joined(member)
 
     def _trouble(self, member: Member, text: str) -> None:
         """A member cannot go on: the end of the job, unless it just came or is past its part."""
@@ -291,7 +309,7 @@ class Master:
 
     def _job_ended(self) -> None:
         if self._session:
-            self._course.collect_figures()
+            self._collect_figures()
             self._course.end()
             self._signals = 0
         elif self._course.interrupted:
@@ -303,6 +321,10 @@ class Master:
             )
         else:
             self._stop(EXIT_OK, "")
+
+    def _collect_figures(self) -> None:
+        self._course.collect_figures()
+        self._course.figures |= self._keeper.figures()
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -340,7 +362,7 @@ class Master:
         for member in here:
             log.warning("%s did not say goodbye within %.0f s", member.name, GOODBYE_S)
         if self._course.job is not None and self._course.job.pass_ == "train" and not self._failed:
-            self._course.collect_figures()
+            self._collect_figures()
             self._write_log()
         self._phase = "failed" if self._failed else "done"
 
@@ -359,16 +381,21 @@ class Master:
             if member is None:
                 self._pulse.remove(number)
             elif limit_s < silence_s < float("inf"):
-                self._server.close_peer(member.peer)
-                self._lose(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)")
+                self._expel(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)")
         for member in list(self._members.all.values()):
             allowed_s = self._back_s if member.away else limit_s
             silent = member.number not in silences and now - member.since > allowed_s
             if silent and member.state != "gone" and not member.missed:
-                self._server.close_peer(member.peer)
                 since = "this master took over" if member.away else "it registered"
                 what = "it did not come back" if member.away else "no heartbeat"
-                self._lose(member, f"{what} within {allowed_s:.0f} s after {since}")
+                self._expel(member, f"{what} within {allowed_s:.0f} s after {since}")
+
+    def _expel(self, member: Member, why: str) -> None:
+        """Takes a member for lost that may still live: it is told so, should it ever hear that."""
+        text = f"the master took it for lost, {why}; others do its work"
+        self._server.note(member.peer, messages.Stop(True, text))
+        self._server.close_peer(member.peer)
+        self._lose(member, why)
 
     def _on_pulse(self, hello: Hello, sock: socket.socket) -> None:
         member = self._members.all.get(hello.node)
@@ -402,37 +429,51 @@ class Master:
             self._members.remove(member)
             returned = self._course.released(member)
             log.info("%s left, %d blocks returned", member.name, returned)
+        elif member.role == "server" and member.leaving and said_bye:
+            log.info("%s left", member.name)
+            self._keeper.lost(member, "left")
         elif self._goes_on_without(member):
-            self._lose_worker(member, why)
+            if member.role == "worker":
+                self._lose_worker(member, why)
+            else:
+                self._lose_server(member, why)
         else:
             what = "was told to leave and left" if member.leaving else f"is lost: {why}"
-            advice = self._course.checkpoints.advice()
-            self._fail(
-                f"{member.name} {what}. Its own log may say more; on_node_loss is 'stop'"
-                + (f". {advice}" if advice else "")
+            self._rows_lost(
+                f"{member.name} {what}. Its own log may say more; "
+                f"on_node_loss is '{self._settings.on_node_loss}'"
             )
+
+    def _rows_lost(self, text: str) -> None:
+        """Something is gone that the job cannot do without."""
+        advice = self._course.checkpoints.advice()
+        self._fail(f"{text}. {advice}" if advice else text)
 
     def _goes_on_without(self, member: Member) -> bool:
         """Whether the job can go on when this member is lost."""
-        others = [other for other in self._members.nodes("worker") if other is not member]
-        return (
-            self._settings.on_node_loss == "recover"
-            and member.role == "worker"
-            and self._phase != "forming"
-            and bool(others)
-        )
+        if self._settings.on_node_loss != "recover" or self._phase == "forming":
+            return False
+        if member.role == "server":
+            return self._course.phase != "restoring"
+        return any(other is not member for other in self._members.nodes("worker"))
 
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""
         culprit = self._course.blame(member)
         self._members.remove(member, lost=True)
-        self._members.fence(member.number, self._course.last_of(member))
+        self._members.rows.fence(member.number, self._course.last_of(member))
         returned = self._course.released(member)
         log.warning(
             "%s is lost: %s. The others go on, %d blocks go back", member.name, why, returned
         )
         if culprit:
             self._fail(culprit)
+
+    def _lose_server(self, member: Member, why: str) -> None:
+        """Goes on without a server: standbys take its place, if there are any."""
+        log.warning("%s is lost: %s", member.name, why)
+        self._course.checkpoints.lost(member, why)
+        self._keeper.lost(member, why)
 
     # --- messages ----------------------------------------------------------------------------
 
@@ -461,6 +502,9 @@ class Master:
             return
         if isinstance(message, messages.Ask):
             reply(messages.Report(dict(self.status())))
+            return
+        if isinstance(message, messages.Drain):
+            self._keeper.drain(message.server, reply)
             return
         if isinstance(message, messages.Rejoin):
             self._rejoin(peer, message, reply)
@@ -499,6 +543,8 @@ class Master:
             self._course.settled(member, message.numbers)
         elif isinstance(message, messages.Saved | messages.Loaded):
             self._course.checkpoints.heard(member, message)
+        elif isinstance(message, messages.Backed | messages.Unbacked | messages.Yielded):
+            self._keeper.note(member, message)
         elif isinstance(message, messages.Failed):
             self._trouble(member, f"failed: {message.text}")
         elif isinstance(message, messages.Leaving):
@@ -514,13 +560,14 @@ class Master:
             raise ProtocolError(f"a master does not take {type(message).__name__} as a note")
 
     def _leave(self, member: Member) -> None:
-        member.leaving = True
         if member.role == "server":
-            self._fail(
-                f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
-                "on_node_loss is 'stop'"
-            )
-        elif self._course.phase not in ("survey", "loading", "training"):
+            if self._phase == "forming":
+                self._fail(f"{member.name} was told to leave (SIGTERM) before the cluster formed")
+            else:
+                self._keeper.drain(member.number)
+            return
+        member.leaving = True
+        if self._course.phase not in ("survey", "loading", "training"):
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
         self._course.leaving(member)
 
@@ -563,6 +610,7 @@ class Master:
                 member.status(ledger.clock_of(member.number) if ledger is not None else None)
                 for member in self._members.all.values()
             ],
+            "shards": self._keeper.status(),
             "message": self.verdict,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._course.figures),

@@ -18,8 +18,8 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.roles.errands import Errands
 from snailps.roles.journal import Fact, Journal
-from snailps.roles.ledger import Entry
 from snailps.roles.status import NodeStatus
 from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
@@ -65,10 +65,8 @@ class Member:
         When it registered, monotonic seconds.
     rate : float or None
         Units per second on its last block.
-    expiring, expired : bool, int
-        A server: it is told to delete rows untouched for too long; how many it has deleted.
-    setting_clock : bool
-        A server: it has not answered yet what it was told of its clock.
+    epoch : int
+        Of the route that it has last taken.
     away : bool
         Known from the journal of an earlier master, and not back yet.
     missed : str
@@ -95,9 +93,7 @@ class Member:
     dropped: bool = False
     since: float = field(default_factory=time.monotonic)
     rate: float | None = None
-    expiring: bool = False
-    expired: int = 0
-    setting_clock: bool = False
+    epoch: int = 0
     waited_s: float = 0.0
     away: bool = False
     missed: str = ""
@@ -179,8 +175,10 @@ class Members:
         journal: Journal | None = None,
     ) -> None:
         self.life = life
+        self.rows: Errands  # orders that change rows; whoever keeps the shards sets it
         self.journal = journal or Journal(None)
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
+        self.shards: dict[str, Any] = {}  # where an earlier master had its shards
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
         self.tables: dict[str, tuple[int, Table]] = {}
@@ -191,6 +189,7 @@ class Members:
         self._next_number = 1
         self._numbers_kept = 0
         self._next_table = 1
+        self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
         self.left: list[Member] = []
         self._since = time.monotonic()
@@ -249,9 +248,12 @@ class Members:
                 member = self.all.pop(data["number"])
                 member.figures = data["figures"]
                 self.left.append(member)
+        elif fact.kind == "shards":
+            self.shards = data
         elif fact.kind == "table":
             table = Table.from_dict(data["table"])
             self.tables[table.name] = (data["number"], table)
+            self._made[data["number"]] = table
             self._next_table = max(self._next_table, data["number"] + 1)
             if data["of_job"]:
                 self._of_job.add(table.name)
@@ -334,7 +336,7 @@ class Members:
     # --- joining ---------------------------------------------------------------------------
 
     def register(self, peer: Peer, message: messages.Register, reply: Reply) -> None:
-        """Takes a new member in, before the start or, except for servers, after it.
+        """Takes a new member in, before the start or after it.
 
         Raises
         ------
@@ -350,11 +352,6 @@ class Members:
             raise ProtocolError(f"Register: role {role!r} with {len(endpoints)} endpoints")
         if peer.tag is not None:
             raise ProtocolError("Register: this connection is registered already")
-        if role == "server" and self.route is not None:
-            raise ClusterError(
-                "the cluster is complete and running: a server that joins a running job is not "
-                "supported yet. Raise expected_node_num and start again"
-            )
         number = self.new_number()
         member = Member(number, role, message.host, message.pid, peer, endpoints)
         member.late = self._formed
@@ -451,13 +448,28 @@ class Members:
         log.info("route epoch 1: %d shards, %d fragments", len(shards), self.route.frag_num)
         for member in self.nodes():
             self._note_member(member)
-        self.journal.note("route", {"route": self.route.to_dict()})
-        for member in list(self.all.values()):
-            self._send_route(member)
+        self._note_route()
+        self.send_route()
 
-    def _send_route(self, member: Member) -> None:
+    def take(self, route: Route) -> None:
+        """There is a new route; `send_route` tells it."""
+        self.route = route
+        self._note_route()
+
+    def _note_route(self) -> None:
         assert self.route is not None
-        member.state = "connecting"
+        self.journal.note("route", {"route": self.route.to_dict()})
+
+    def send_route(self, on_taken: Callable[[], None] = lambda: None) -> None:
+        """Sends everybody the route, servers first; `on_taken` is told of each that has it."""
+        for member in sorted(self.all.values(), key=lambda m: m.role != "server"):
+            self._send_route(member, on_taken)
+
+    def _send_route(self, member: Member, on_taken: Callable[[], None] = lambda: None) -> None:
+        route = self.route
+        assert route is not None
+        if not member.acknowledged:
+            member.state = "connecting"
 
         def acknowledged(answer: Answer) -> None:
             if isinstance(answer, ConnectionLost):
@@ -466,14 +478,17 @@ class Members:
                 if member.number in self.all and member.role != "driver":
                     self._on_trouble(member, f"cannot use the route: {answer}")
                 return
-            member.acknowledged = True
-            member.state = "ready"
-            if member.late:
-                self._note_member(member)
-            self._on_ready(member)
+            member.epoch = max(member.epoch, route.epoch)
+            if not member.acknowledged:
+                member.acknowledged = True
+                member.state = "ready"
+                if member.late:
+                    self._note_member(member)
+                self._on_ready(member)
+            on_taken()
 
-        if self._told_route is None or self._told_route[0] is not self.route:
-            self._told_route = (self.route, messages.TakeRoute(self.route.to_dict()))
+        if self._told_route is None or self._told_route[0] is not route:
+            self._told_route = (route, messages.TakeRoute(route.to_dict()))
         self._server.call(member.peer, self._told_route[1], acknowledged)
 
     # --- tables and statistics ---------------------------------------------------------------
@@ -486,8 +501,7 @@ class Members:
         """
         for name in self._of_job:
             self.tables.pop(name, None)
-        for member in self.nodes("server"):
-            member.expired, member.expiring = 0, False
+        self.rows.expired = 0
         self._of_job.clear()
 
     def declare(self, member: Member, message: messages.Declare, reply: Reply) -> None:
@@ -527,6 +541,7 @@ class Members:
                 fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
                 self.journal.note("table", fact)
             self.tables[table.name] = (number, table)
+            self._made[number] = table
             numbered.append((number, table))
         order = messages.MakeTables([[number, table.to_dict()] for number, table in numbered])
         left = {member.number for member in self.nodes("server")}
@@ -536,10 +551,11 @@ class Members:
                 nonlocal told
                 if told:
                     return
-                if isinstance(answer, SnailError):
+                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
                     told = True
-                    for _, table in numbered:
+                    for number, table in numbered:
                         self.tables.pop(table.name, None)
+                        self._made.pop(number, None)
                     reply(ClusterError(f"{member.name} cannot make the tables: {answer}"))
                     return
                 left.discard(member.number)
@@ -552,9 +568,13 @@ class Members:
         for member in self.nodes("server"):
             self._server.call(member.peer, order, made(member))
 
+    def made_tables(self) -> list[Any]:
+        """All tables with their numbers, those of earlier jobs too: their rows are still there."""
+        return [[number, table.to_dict()] for number, table in self._made.items()]
+
     def remake_tables(self) -> None:
         """Has every server make all tables: a lost master may not have told all of them."""
-        order = messages.MakeTables([[n, table.to_dict()] for n, table in self.tables.values()])
+        order = messages.MakeTables(self.made_tables())
 
         def note(member: Member) -> Callable[[Answer], None]:
             def answered(answer: Answer) -> None:
@@ -571,76 +591,10 @@ class Members:
         for member in self.nodes("server"):
             self._server.call(member.peer, messages.Ask("stats"), self._note_stats(member))
 
-    def expire(self, tick: int, before: int) -> None:
-        """Tells every server that it is `tick`, and to delete rows untouched since `before`."""
-        for member in self.nodes("server"):
-            member.expiring = True
-            self._server.call(
-                member.peer, messages.Expire(tick, before), self._note_expired(member)
-            )
-
-    def set_clock(self, clock: int, early: bool) -> None:
-        """Has every shard begin at a clock, with nothing staged; see `clocks_set`.
-
-        `early`: clocks may be closed without some of their slots.
-        """
-        self._set_clocks(messages.SetClock(clock, early), "set its clock")
-
-    def close_clock(self, clock: int, slots: list[int]) -> None:
-        """Has every shard apply exactly these slots of a clock; see `clocks_set`."""
-        self._set_clocks(messages.CloseClock(clock, slots), f"close clock {clock}")
-
-    @property
-    def clocks_set(self) -> bool:
-        """Whether every server has done what it was last told of its clock."""
-        return not any(member.setting_clock for member in self.nodes("server"))
-
-    def fence(self, incarnation: int, last: Entry | None = None) -> None:
-        """Has every shard refuse what may still come from a lost worker: others do its work.
-
-        `last` is an entry that it has pushed whole, but sealed at some shards only, perhaps: those
-        may have applied its clock, so that nobody could train it again from the same rows.  The
-        others seal it in its place; see `clocks_set`.
-        """
-        if last is None:
-            for member in self.nodes("server"):
-                self._server.call(member.peer, messages.Fence(incarnation), lambda answer: None)
-        else:
-            fence = messages.Fence(incarnation, last.clock, last.slot, last.slots)
-            self._set_clocks(fence, f"seal slot {last.slot} of clock {last.clock}")
-
-    def _set_clocks(self, message: messages.Message, what: str) -> None:
-        def note(member: Member) -> Callable[[Answer], None]:
-            def answered(answer: Answer) -> None:
-                member.setting_clock = False
-                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
-                    self._fail(f"{member.name} cannot {what}: {answer}")
-
-            return answered
-
-        for member in self.nodes("server"):
-            member.setting_clock = True
-            self._server.call(member.peer, message, note(member))
-
-    @property
-    def expiring(self) -> bool:
-        """Whether a server has not answered that yet."""
-        return any(member.expiring for member in self.nodes("server"))
-
     def shard_sum(self, counter: str) -> int:
         """Sum of a counter over all shards, as last told."""
         shards = [s for m in self.nodes("server") for s in m.stats.get("shards", [])]
         return int(sum(shard.get(counter, 0) for shard in shards))
-
-    def _note_expired(self, member: Member) -> Callable[[Answer], None]:
-        def note(answer: Answer) -> None:
-            member.expiring = False
-            if isinstance(answer, messages.Report):
-                member.expired += int(answer.data.get("expired", 0))
-            else:
-                log.error("%s cannot expire rows: %s", member.name, answer)
-
-        return note
 
     def _note_stats(self, member: Member) -> Callable[[Answer], None]:
         def note(answer: Answer) -> None:

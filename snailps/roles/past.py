@@ -230,7 +230,7 @@ class Past:
             if lost:
                 ledger = job.ledger
                 last = ledger.last_of(number) if isinstance(ledger, Stepped) else None
-                self._members.fence(number, last)
+                self._members.rows.fence(number, last)
 
 
 def _replay(job: Job, fact: Fact) -> None:

@@ -74,7 +74,7 @@ class RoundCourse:
 
     def step(self) -> None:
         """Goes on where something has come to its end."""
-        if self._closing and self._look is None and self._members.clocks_set:
+        if self._closing and self._look is None and self._members.rows.clocks_set:
             self._look = self._begin_look(self._job, self._ledger.round)
         if self._look is not None:
             self._looked()
@@ -98,7 +98,7 @@ class RoundCourse:
         """Has the shards apply the round with these slots; again it is harmless."""
         self._note("close", {"parts": parts})
         self._closing = True
-        self._members.close_clock(self._ledger.round, parts)
+        self._members.rows.close_clock(self._ledger.round, parts)
 
     def _looked(self) -> None:
         assert self._look is not None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from snailps.errors import CheckpointError, SnailError
+from snailps.errors import CheckpointError, ConnectionLost, SnailError
 from snailps.roles.members import Answer, Member, Members
 from snailps.transport import messages
 
@@ -58,6 +58,10 @@ class ServerTalk:
     def heard(self, member: Member, message: messages.Saved | messages.Loaded) -> None:
         """A server tells how its part went."""
         self._heard.put(_Heard(member, message))
+
+    def lost(self, member: Member, why: str) -> None:
+        """A server is gone, whatever it had still to tell."""
+        self._heard.put(_Heard(member, ConnectionLost(f"it is lost: {why}")))
 
     def close(self) -> None:
         """Ends what the thread waits for."""

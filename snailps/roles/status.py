@@ -48,6 +48,23 @@ class NodeStatus(TypedDict):
     rate: float | None
 
 
+class ShardStatus(TypedDict):
+    """One shard: the servers that have it.
+
+    `standby` is 0 where there is none; `state` that of the standby (none, asked, seeding, ready) or
+    of a change (yielding, promoting); `seeded` the share of the rows that it has; the lag is what
+    it does not have yet.
+    """
+
+    shard: int
+    primary: int
+    standby: int
+    state: str
+    seeded: float
+    lag_bytes: int
+    lag_s: float
+
+
 class Status(TypedDict):
     """A picture of the run.
 
@@ -70,6 +87,7 @@ class Status(TypedDict):
     elapsed_s: float
     blocks: BlockCounts
     nodes: list[NodeStatus]
+    shards: list[ShardStatus]
     message: str
     validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]

@@ -35,7 +35,7 @@ from snailps.errors import (
 )
 from snailps.roles import blas
 from snailps.roles.coming import Coming
-from snailps.roles.links import connect_shards
+from snailps.roles.links import Links
 from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain, peak_rss_mb
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.wires import Wires
@@ -74,6 +74,7 @@ class WorkerProcess(Node):
         self._threads = settings.threads or cores()
         self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()
         self._client: Client | None = None
+        self._links: Links | None = None
         self._route: Route | None = None
         self._wires: Wires | None = None
         self._leaving = False
@@ -158,9 +159,11 @@ class WorkerProcess(Node):
 
     def _take_route(self, route: Route) -> None:
         assert self.welcome is not None
-        if self._route is not None and route.epoch == self._route.epoch:
-            return  # the order of a master that died meanwhile
-        self._client = connect_shards(
+        if self._links is not None:
+            self._links.follow(route)
+            self._route, self.route_epoch = self._links.route, self._links.route.epoch
+            return
+        self._links = Links(
             route,
             Role.WORKER,
             node=self.welcome.node,
@@ -169,6 +172,7 @@ class WorkerProcess(Node):
             timeout_s=self.settings.request_timeout,
             give_up=self.ended.is_set,
         )
+        self._client = self._links.client
         self._wires = Wires(self._client, route)
         self._route, self.route_epoch = route, route.epoch
 

@@ -12,12 +12,10 @@ no file, no checksum and no checkpoint.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps._hash cimport fragment_of_hash, hash_key
 from snailps.store._marks cimport Mark, Marks
 from snailps.store._owned cimport OwnedShard
-from snailps.store._slab cimport (
-    KEY_BYTES, Part, Slab, holds_row, part_find, part_insert, row_at, slot_of,
-)
+from snailps.store._pieces cimport part_is_kept, put_rows, put_version
+from snailps.store._slab cimport KEY_BYTES, Part, Slab, holds_row, row_at, slot_of
 from snailps.store._tables cimport (
     Shard, Table, store_owns, store_set_mark, store_table,
 )
@@ -58,11 +56,6 @@ cdef inline uint64_t _padded(uint64_t length, uint64_t to) noexcept nogil:
     return (length + to - 1) // to * to
 
 
-cdef inline bint _is_kept(const Table *table, const Part *part) noexcept nogil:
-    """Whether a section says anything of the table's part: it has rows, or had some."""
-    return table != NULL and (part.rows or part.version)
-
-
 cdef uint64_t _section_bytes(const Shard *shard, uint32_t fragment) noexcept nogil:
     cdef uint64_t total = sizeof(SectionHead) \
         + shard.fragments[fragment].marks.num * <uint64_t>sizeof(Mark)
@@ -73,7 +66,7 @@ cdef uint64_t _section_bytes(const Shard *shard, uint32_t fragment) noexcept nog
         table = shard.tables[t]
         if table != NULL:
             part = &table.slab.parts[fragment]
-            if _is_kept(table, part):
+            if part_is_kept(table, part):
                 total += sizeof(TableHead) + _padded(part.rows * <uint64_t>table.slab.stride, 8)
     return _padded(total, ALIGN)
 
@@ -132,7 +125,7 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
         if table == NULL:
             continue
         part = &table.slab.parts[fragment]
-        if not _is_kept(table, part):
+        if not part_is_kept(table, part):
             continue
         memset(&top, 0, sizeof(top))
         top.table = t
@@ -213,31 +206,6 @@ def copy_fragments(OwnedShard store not None, fragments, Py_ssize_t start, buffe
 
 # --- the way back --------------------------------------------------------------------------------
 
-cdef int _put_rows(Shard *shard, Table *table, uint32_t fragment, const TableHead *top,
-                   const char *rows) noexcept nogil:
-    """Puts a part's rows; 0, -1 = no memory, -2 = a key of another fragment."""
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint64_t i, key, hashed
-    cdef char *row
-    for i in range(top.rows):
-        memcpy(&key, rows, KEY_BYTES)
-        hashed = hash_key(key)
-        if fragment_of_hash(hashed, shard.frag_num) != fragment:
-            return -2
-        row = part_find(slab, part, key, <uint32_t>hashed)
-        if row == NULL:
-            row = part_insert(slab, part, key, <uint32_t>hashed)
-            if row == NULL:
-                return -1
-        memcpy(row, rows, slab.stride)
-        rows += slab.stride
-    part.version = max(part.version, top.version)
-    if slab.deleted != NULL:
-        slab.deleted[fragment] = max(slab.deleted[fragment], top.deleted)
-    return 0
-
-
 def put_section(OwnedShard store not None, section, tables, bint marks):
     """Gives a fragment, in a shard that owns it and has its tables, the rows of a section.
 
@@ -314,13 +282,14 @@ def put_section(OwnedShard store not None, section, tables, bint marks):
                     f"table {top.table} of the checkpoint has rows of {top.floats} floats (track "
                     f"{top.track}), the table here {table.slab.floats} (track {table.track})")
             with nogil:
-                failed = _put_rows(store.shard, table, head.fragment, &top,
-                                   <const char *>&view[0] + at)
+                failed = put_rows(store.shard, table, head.fragment, <const char *>&view[0] + at,
+                                  top.rows)
             if failed == -2:
                 raise CheckpointError(f"section of fragment {head.fragment}: a key of another one "
                                       "(frag_num is not the checkpoint's)")
             if failed:
                 raise MemoryError(f"no memory for rows of fragment {head.fragment}")
+            put_version(table, head.fragment, top.version, top.deleted)
             rows += top.rows
         at += _padded(top.rows * top.row_bytes, 8)
     return rows

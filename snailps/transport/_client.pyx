@@ -8,7 +8,7 @@
 It owns the connections to the shards, the numbers of pushes, and every request until it is
 answered.  It knows no models and no cluster: how to (re)connect is a function it is given, the
 route an array.  A thread of its own, or a caller while it waits, sends and receives without the GIL;
-a second thread reconnects.  Here are the doors to Python; a request and the sorting of
+others reconnect.  Here are the doors to Python; a request and the sorting of
 its keys are in `_request.pxd`, a connection's parts in `_link.pxd`, their bodies in `_body.pxd`,
 those of products in `_product.pxd`, sending and receiving in `_traffic.pxd`, the thread in
 `_exchange.pxd`.
@@ -64,6 +64,7 @@ from snailps.transport._request cimport (
     request_free, request_new, sort_keys, waits_for_clock,
 )
 
+cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new route ends it
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
@@ -220,8 +221,9 @@ cdef class Client:
     ----------
     connect : callable
         ``connect(shard: int) -> int``: a connected, authenticated socket's descriptor, which the
-        client owns from then on.  Called in the client's own helper thread; an exception raised
-        there ends the client.
+        client owns from then on.  Called in helper threads of the client, for several shards at a
+        time; an exception raised there ends the client, once `failover_s` is over.  Should give up
+        soon: it is called again, and may then know another address.
     names : list of str
         What to call each shard in messages.
     owner : numpy.ndarray
@@ -233,6 +235,10 @@ cdef class Client:
         Default limit of a wait, seconds.
     wire_ops : PyCapsule, optional
         What `snailps.kernels.wire_ops()` returns; without it rows travel as float32 only.
+    failover_s : float
+        How long a shard may be out of reach, seconds, until the client ends.  Until then `connect` is
+        called again and again, and a shard that says that another has its place is left.  0: the
+        first connection that cannot be made again is the end.
 
     Notes
     -----
@@ -251,7 +257,7 @@ cdef class Client:
     cdef readonly double timeout_s
 
     def __cinit__(self, connect, names, owner, uint32_t epoch, uint64_t job, uint64_t incarnation,
-                  double timeout_s=60.0, wire_ops=None):
+                  double timeout_s=60.0, wire_ops=None, double failover_s=0.0):
         cdef epoll_event event
         owners = np.ascontiguousarray(owner, np.uint32)
         if owners.ndim != 1 or owners.shape[0] == 0 or np.max(owners) >= len(names):
@@ -267,6 +273,7 @@ cdef class Client:
             raise MemoryError
         _take_memory(self.core, owners)
         self.core.epoch = epoch
+        self.core.patience_s = failover_s
         self.core.job = job
         self.core.incarnation = incarnation
         self.wire_ops = wire_ops
@@ -745,6 +752,19 @@ cdef class Client:
         break_core(self.core, words, len(words), False)
         self._wake()
 
+    def reroute(self, uint32_t epoch, names):
+        """The route is another from now on: its epoch, and what to call its shards.
+
+        `connect` must know the new addresses when this is called.  Connections that hold stay as they
+        are; those that are lost are made again at once.
+        """
+        if len(names) != len(self.names):
+            raise MisuseError(f"a route of {len(names)} shards, this client has {len(self.names)}: "
+                              "their number does not change")
+        self.names = list(names)
+        with nogil:
+            mend_now(self.core, epoch)
+
     def pack(self, bint on):
         """Tries lz4 on pushes and pulls from now on: worth it where the network is slow."""
         self.core.pack = on
@@ -919,27 +939,42 @@ cdef class Client:
             exchange(self.core)
 
     def _mend(self):
+        """Has lost connections made again, each in a thread of its own: none waits for another."""
         cdef int64_t shard
-        cdef int fd
         while True:
             with nogil:
                 shard = next_to_mend(self.core)
             if shard < 0:
                 return
-            try:
-                fd = self.connect(shard)
-            except Exception as error:
-                self.fail(str(error) if isinstance(error, SnailError) else
-                          f"cannot reconnect to {self.names[shard]}: {error!r}")
-                return
+            threading.Thread(target=self._mend_one, args=(shard,), name=f"snailps-mender-{shard}",
+                             daemon=True).start()
+
+    def _mend_one(self, uint32_t shard):
+        cdef int fd
+        cdef bint patient
+        try:
+            fd = self.connect(shard)
+        except Exception as error:
             with nogil:
-                pthread_mutex_lock(&self.core.lock)
-                if self.core.stop or self.core.ended:
-                    c_close(fd)
-                else:
-                    self.core.links[shard].new_fd = fd
-                pthread_mutex_unlock(&self.core.lock)
-            self._wake()
+                patient = mend_again(self.core, shard, MEND_PAUSE_S)
+            if patient:
+                return
+            words = str(error) if isinstance(error, SnailError) \
+                else f"cannot reconnect to {self.names[shard]}: {error!r}"
+            if self.core.patience_s > 0:
+                words = (f"shard {shard}, {self.names[shard]}, was out of reach for "
+                         f"{self.core.patience_s:g} s, and the master named no other server for it: "
+                         f"{words}")
+            self.fail(words)
+            return
+        with nogil:
+            pthread_mutex_lock(&self.core.lock)
+            if self.core.stop or self.core.ended:
+                c_close(fd)
+            else:
+                self.core.links[shard].new_fd = fd
+            pthread_mutex_unlock(&self.core.lock)
+        self._wake()
 
     def _whom(self, Pending pending):
         """Names the shards that a request still waits for.  Looks without a lock: for messages."""

@@ -41,11 +41,19 @@ cdef struct Conn:
     bint held                       # frames may wait in the input although no event will come
     bint waits                      # answers to pushes wait for the one whose first bytes are here
     bint urgent                     # the output holds other answers, too
+    bint stream                     # what comes is a primary's stream
+    bint stuck                      # ... whose next frame cannot be taken yet: `stuck_why`
+    bint released                   # in the list of those that held replies were written to
     bint in_ready                   # already in the list of those with work left
     uint32_t events                 # what epoll watches now
     uint32_t parked
     uint32_t parked_pushes          # ... and batches: what keeps its order
     uint64_t parked_bytes
+    uint32_t owed                   # replies to it that wait for the standby
+    const char *stuck_why
+    uint64_t replayed               # frames of the stream that are done,
+    uint64_t replayed_bytes
+    uint64_t acknowledged           # ... and of which that was said
     uint64_t job
     void *memory                    # the handler's, of this connection
     double since                    # accepted; later: when it began to close
@@ -170,7 +178,7 @@ cdef inline void set_options(int fd) noexcept nogil:
 cdef inline bint conn_is_full(Conn *conn) noexcept nogil:
     """Whether no further request may be served: much waits to be read, or is parked."""
     return conn.out_end - conn.out_start > DATA_BODY_MAX or conn.parked_bytes > PARKED_BYTES_MAX \
-        or conn.parked >= PARKED_PER_CONN_MAX
+        or conn.parked >= PARKED_PER_CONN_MAX or conn.owed >= PARKED_PER_CONN_MAX
 
 
 cdef inline bint out_reserve(Conn *conn, size_t need) noexcept nogil:
@@ -288,7 +296,7 @@ cdef inline bint conn_watch(Conns *conns, Conn *conn) noexcept nogil:
     cdef bint full = conn_is_full(conn)
     if conn.out_end > conn.out_start and not conn.waits:
         wanted |= EPOLLOUT
-    if conn.closing or not full:
+    if conn.closing or not (full or conn.stuck):
         wanted |= EPOLLIN
     if wanted != conn.events:
         conn.events = wanted

@@ -109,6 +109,7 @@ cdef inline void link_down(Core *core, Link *link) noexcept nogil:
         b"see its log"
     cdef uint32_t pause_ms = 0
     cdef uint32_t i, slot
+    cdef double now = now_s()
     c_close(link.fd)
     link.in_start = link.in_end = 0
     link.out_start = link.out_end = 0
@@ -118,17 +119,21 @@ cdef inline void link_down(Core *core, Link *link) noexcept nogil:
     while slot != NO_PART:
         link.parts[slot].place = NO_PLACE
         slot = link.parts[slot].after
-    core.busy_since = now_s()       # the time until the next connection says nothing of speed
+    core.busy_since = now           # the time until the next connection says nothing of speed
     core.busy_bytes = core.bytes_in + core.bytes_out
+    if link.fruitless == 0:
+        link.lost_at = now
     link.fruitless += 1
-    for i in range(1, link.fruitless):
+    for i in range(1, min(link.fruitless, <uint32_t>FRUITLESS_MAX)):
         pause_ms = min(max(pause_ms * 2, <uint32_t>PAUSE_MS), <uint32_t>PAUSE_MAX_MS)
-    if link.fruitless > FRUITLESS_MAX:
+    if link.fruitless > FRUITLESS_MAX and now - link.lost_at > core.patience_s:
+        if link.words[0]:
+            break_core(core, link.words, strlen(link.words), True)
         break_core(core, why, strlen(why), False)
     pthread_mutex_lock(&core.lock)
     link.fd = -1
     link.reconnects += 1
-    link.mend_at = now_s() + pause_ms * 1e-3
+    link.mend_at = now + pause_ms * 1e-3
     link.wants_mending = True
     pthread_cond_broadcast(&core.mend)
     pthread_mutex_unlock(&core.lock)
@@ -156,6 +161,32 @@ cdef inline int64_t next_to_mend(Core *core) noexcept nogil:
             pthread_cond_timedwait(&core.mend, &core.lock, &until)
     pthread_mutex_unlock(&core.lock)
     return found
+
+
+cdef inline bint mend_again(Core *core, uint32_t shard, double pause_s) noexcept nogil:
+    """A link could not be mended: once more after a pause; False = it was out of reach for too long.
+    """
+    cdef Link *link = &core.links[shard]
+    cdef bint patient
+    pthread_mutex_lock(&core.lock)
+    patient = now_s() - link.lost_at < core.patience_s
+    if patient:
+        link.mend_at = now_s() + pause_s
+        link.wants_mending = True
+        pthread_cond_broadcast(&core.mend)
+    pthread_mutex_unlock(&core.lock)
+    return patient
+
+
+cdef inline void mend_now(Core *core, uint32_t epoch) noexcept nogil:
+    """The route is another: links are mended at once, whatever the pause."""
+    cdef uint32_t s
+    pthread_mutex_lock(&core.lock)
+    core.epoch = epoch
+    for s in range(core.order.shards):
+        core.links[s].mend_at = 0
+    pthread_cond_broadcast(&core.mend)
+    pthread_mutex_unlock(&core.lock)
 
 
 # --- requests ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ cdef enum:
     DATA_BODY_MAX = 1 << 20
     HANDSHAKE_BODY_MAX = 4096
     ROW_BYTES_MAX = 256 << 10       # of weights
+    STREAM_BODY_MAX = 8 << 20       # of a frame to a standby: a push with its keys written out
     PART_BYTES = 64 << 10           # what pulls and pushes are cut into
 
 cdef enum:
@@ -28,6 +29,8 @@ cdef enum:
     KIND_SEALED = 27
     KIND_REACH = 28
     KIND_REACHED = 29
+    KIND_REPLICATE = 30
+    KIND_REPLICATED = 31
 
 cdef enum:
     FLAG_PACKED = 1                 # a data body that travels as PackedHead and an lz4 block
@@ -42,6 +45,20 @@ cdef enum:                          # options of a PULL or PUSH: frame.Option ex
     OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire.pxd
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
     OPTIONS_KNOWN = 0x3F | 3 << 8 | 7 << 12
+
+cdef enum:                          # ... and of one in a stream to a standby: frame.StreamOption
+    STREAM_STEP = 1 << 6
+    STREAM_MORE = 1 << 7
+
+cdef enum:                          # what a REPLICATE carries: frame.Replica explains them
+    REPLICA_BEGIN = 1
+    REPLICA_STAGED = 2
+    REPLICA_SLOTS = 3
+    REPLICA_FRAGMENT = 4
+    REPLICA_ROWS = 5
+    REPLICA_WHOLE = 6
+    REPLICA_SEEDED = 7
+    REPLICA_ORDER = 8
 
 cdef enum:                          # options of a FORWARD or BACKWARD: frame.ProductOption
     PRODUCT_KEEP = 1 << 0
@@ -100,6 +117,16 @@ cdef packed struct FrameHeader:
 # SEALED   empty
 # REACH    ClockHead, slot and slots 0
 # REACHED  empty
+# REPLICATE   ReplicaHead, then as `what` says; in a stream, where `request` counts frames from 1:
+#   BEGIN     BeginHead, count x uint32 (fragments), padded, fenced x uint64 (incarnations)
+#   STAGED    StagedHead, count x uint64 (keys), runs x Group, count x floats x float32, padded
+#   SLOTS     SlotsHead, count x (uint64 sealed by, uint64 refused to)
+#   FRAGMENT  count x (uint64 incarnation, uint64 seq)
+#   ROWS      RowsHead, count x row (key, floats, tick, version: as they lie in memory), padded
+#   WHOLE     nothing
+#   SEEDED    nothing
+#   ORDER     count bytes of JSON, padded
+# REPLICATED  uint64 (bytes of the stream that are done); `request`: the last frame of them
 # ERROR    JSON {"code": ..., "text": ...}; `request` names what it answers, 0 = the connection
 #
 # keys     groups x Group, keys x uint64
@@ -148,6 +175,39 @@ cdef packed struct ProductHead:     # of a part: examples first..first + count -
     uint32_t options
     float scale                     # BACKWARD: dL/dZ is this times what travels; FORWARD: 0
     uint32_t unused                 # 0
+
+cdef packed struct ReplicaHead:
+    uint32_t what                   # REPLICA_...
+    uint32_t fragment               # FRAGMENT, ROWS, WHOLE; STAGED: the slot, NO_SLOT = summed already
+    uint32_t table                  # STAGED, ROWS
+    uint32_t floats                 # STAGED: a value; ROWS: weights and state
+    uint64_t count
+
+cdef enum:
+    NO_SLOT = 0xFFFFFFFF
+
+cdef packed struct BeginHead:
+    uint64_t clock
+    uint32_t tick
+    uint32_t early                  # clocks are closed by a command
+    uint32_t frag_num
+    uint32_t fenced
+
+cdef packed struct StagedHead:
+    uint32_t runs
+    uint32_t state                  # values are differences of weights and state
+
+cdef packed struct SlotsHead:
+    uint32_t slots                  # of the clock, as its seals say; 0 = none did
+    uint32_t summed
+    uint32_t broken
+    uint32_t unused                 # 0
+
+cdef packed struct RowsHead:
+    uint64_t version                # of the table's newest change in the fragment
+    uint64_t deleted                # ... that deleted a row
+    uint32_t track
+    uint32_t row_bytes
 
 cdef packed struct PackedHead:
     uint32_t body_bytes             # unpacked

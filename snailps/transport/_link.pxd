@@ -34,6 +34,7 @@ cdef enum:
     RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)
     TEXT_MAX = 4096
+    WORDS_MAX = 512
 
 
 cdef struct Turn:                   # a request whose parts are still to be built
@@ -55,7 +56,9 @@ cdef struct Link:                   # the connection to one shard
     bint wants_mending              # for the mender to see, with `mend_at`
     bint cut                        # break the connection: a test asks for it
     double mend_at
+    double lost_at                  # the first connection was lost since a part was answered
     uint32_t fruitless              # connections lost since a part was answered
+    char words[WORDS_MAX]           # with which the shard sent us elsewhere since then
     uint32_t events
     Queue queue
     Queue ahead                     # pulls that may overtake what is in the queue
@@ -108,6 +111,7 @@ cdef struct Core:
     Link *links
     Order order
     uint32_t epoch
+    double patience_s               # how long a shard may be out of reach
     uint64_t job
     uint64_t incarnation
     uint64_t seq                    # last number given to a part of a push

@@ -2,7 +2,9 @@
 # The loop hands complete data frames in and sends what comes back; it does not know what they mean.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from snailps.transport._faults cimport Faults
 from snailps.transport._frame cimport FrameHeader
+from snailps.transport._stream cimport Stream
 
 cdef enum Outcome:
     OUTCOME_REPLY = 0           # `out` holds reply.body_bytes of a body, to be sent as reply.kind
@@ -15,6 +17,7 @@ ctypedef struct Reply:
     bint last                   # the connection ends behind it
     bint wake                   # others that wait may be answered now
     const char *reason          # OUTCOME_PARK: for whom or what it waits; lives as long as the handler
+    uint64_t hold               # the reply waits for this frame of the stream; 0 = for none
     double limit_s              # OUTCOME_PARK: how long it may wait; 0 = as long as any other
 
 ctypedef struct Handler:
@@ -26,6 +29,12 @@ ctypedef struct Handler:
     Outcome (*handle)(void *context, void **memory, const FrameHeader *head, const char *body,
                       char *out, Reply *reply) noexcept nogil
     void (*forget)(void *memory) noexcept nogil
+    # A frame of a primary's stream, to be done as there.  OUTCOME_PARK: it cannot be done yet, and is
+    # tried again; an ERROR in `reply` ends the stream.
+    Outcome (*replay)(void *context, const FrameHeader *head, const char *body, char *out,
+                      Reply *reply) noexcept nogil
+    # Appends some of what the standby lacks to the stream; False = nothing can be said now.
+    bint (*seed)(void *context) noexcept nogil
 
 
 cdef struct Loop
@@ -40,4 +49,8 @@ cdef class ShardLoop:
     cdef object commands_lock
     cdef bint ended
     cdef object owner
+    cdef object tell
+    cdef object thread_id
+    cdef Stream *stream(self)
+    cdef Faults *faults(self)
     cdef void set_handler(self, Handler *handler, object owner)

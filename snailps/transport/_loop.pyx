@@ -5,7 +5,7 @@
 
 It owns connections (`_conn.pxd`), parked requests (`_parked.pxd`) and their turns.  It knows the
 frame header and nothing of tables, keys or rows: data frames go to a C function (`_loop.pxd`),
-handshake frames to a `ServerSession` with the GIL held.  Everything else runs without the GIL and,
+handshake frames to a `ServerSession` with the GIL held; a stream to a standby is `_stream.pxd`.  Everything else runs without the GIL and,
 once buffers have grown to the size of the traffic, without allocating.
 
 Rules that keep it fair and bounded
@@ -17,8 +17,11 @@ Rules that keep it fair and bounded
   tried again after `wake()`, or when a handler's reply says so; the connection goes on, up to
   `PARKED_BYTES_MAX`.
 * Nothing of a connection overtakes a parked push of the same connection.
+* A reply that waits for the standby is a record of some bytes; nothing else of its connection waits.
 """
 
+import logging
+import os
 import threading
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -29,12 +32,18 @@ from libc.string cimport memcpy, memmove, memset
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError, WaitTimeout
 from snailps.transport.frame import Frame, Kind, check_header, encode_frame
-from snailps.transport.session import error_frame
+from snailps.transport.session import Role, error_frame, remote_error
 
 from snailps.transport._conn cimport *
+from snailps.transport._faults cimport (
+    POINT_ACKNOWLEDGED, POINT_REPLAYED, Faults, passes,
+)
 from snailps.transport._frame cimport *
 from snailps.transport._parked cimport Parked, Parking, close_gaps, park, parking_free, unpark
 from snailps.transport._posix cimport *
+from snailps.transport._stream cimport *
+
+log = logging.getLogger(__name__)
 
 cdef enum:
     WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next one
@@ -43,6 +52,7 @@ cdef enum:
     TIMER_MS = 100                  # how often deadlines are looked at
     ID_LISTENER = 1
     ID_WAKE = 2
+    ID_STREAM = 3
 
 cdef double HANDSHAKE_LIMIT_S = 10.0
 cdef double LINGER_S = 2.0          # how long a refused peer may take to read why
@@ -60,6 +70,13 @@ cdef struct Loop:
     bint listening                  # off while there is no descriptor left for a new connection
     bint stop
     bint retry_parked
+    Stream stream                   # to the standby of this shard
+    bint seeding                    # more of what it lacks can be sent at once
+    uint64_t follows                # connection of the primary whose standby this is; 0 = none so far
+    uint64_t *released              # connections that held replies were written to
+    uint32_t released_num
+    uint32_t released_cap
+    Faults faults
     # counters, written by the loop's thread alone
     uint64_t frames_in
     uint64_t refused
@@ -68,8 +85,26 @@ cdef struct Loop:
 
 # --- connections -----------------------------------------------------------------------------
 
+cdef void _drain(Loop *loop, Conn *conn, void *self) noexcept nogil:
+    """Takes all that has come of a primary's stream: nobody will send it again."""
+    cdef uint64_t read = 0
+    cdef size_t left = 0
+    cdef bint more = conn.opened
+    conn.out_start = conn.out_end = 0
+    conn.acknowledged = <uint64_t>-1            # it may be gone: nothing more is said to it
+    while more and not conn.closing and not conn.stuck:
+        read = loop.conns.bytes_in
+        left = conn.in_end - conn.in_start
+        conn_read(&loop.conns, conn)
+        if _serve(loop, conn, self, now_s()) < 0:
+            return
+        more = loop.conns.bytes_in != read or conn.in_end - conn.in_start != left
+
+
 cdef void _close(Loop *loop, Conn *conn, void *self) noexcept nogil:
     cdef uint32_t i
+    if conn.stream:
+        _drain(loop, conn, self)
     if conn.parked:                 # its parked requests have nobody to answer any more
         for i in range(loop.parking.count):
             if loop.parking.items[i].conn_id == conn.id:
@@ -77,6 +112,10 @@ cdef void _close(Loop *loop, Conn *conn, void *self) noexcept nogil:
         close_gaps(&loop.parking)
     if not conn.opened:
         _forget_session(self, conn.id)
+    if conn.owed:
+        held_forget(&loop.stream, conn.id)
+    if conn.id == loop.follows and conn.replayed == 0:
+        loop.follows = 0            # it said nothing: another may come
     loop.handler.forget(conn.memory)
     conn_free(&loop.conns, conn)
 
@@ -133,10 +172,18 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
     reply.wake = False
     reply.reason = b""
     reply.limit_s = 0
+    reply.hold = 0
     if loop.handler.handle(loop.handler.context, &conn.memory, asked, body,
                            out + FRAME_HEADER_BYTES, reply) == OUTCOME_PARK:
         return False
     loop.retry_parked |= reply.wake
+    if reply.hold:
+        if held_put(&loop.stream, conn.id, asked.request, reply.kind, reply.hold):
+            conn.owed += 1
+        else:
+            conn.closing = True         # no memory: the client asks again on another connection
+            conn.since = now_s()
+        return True
     fill_head(<FrameHeader *>out, reply.kind, asked.request, reply.body_bytes)
     if reply.packed:
         (<FrameHeader *>out).flags = FLAG_PACKED
@@ -225,8 +272,13 @@ cdef void _retry_parked(Loop *loop, void *self, double now) noexcept nogil:
 
 # --- input -----------------------------------------------------------------------------------
 
-cdef bint _header_is_good(const FrameHeader *head, bint opened) noexcept nogil:
+cdef bint _header_is_good(const FrameHeader *head, bint opened, bint stream) noexcept nogil:
     cdef uint64_t limit = DATA_BODY_MAX if opened else HANDSHAKE_BODY_MAX
+    if stream:
+        return head.magic == FRAME_MAGIC and head.version == FRAME_VERSION and head.flags == 0 \
+            and head.body_bytes <= STREAM_BODY_MAX and head.body_bytes & 7 == 0 \
+            and (head.kind == KIND_PUSH or head.kind == KIND_SEAL or head.kind == KIND_REPLICATE
+                 or head.kind == KIND_HEARTBEAT)
     if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION:
         return False
     if head.flags and (head.flags != FLAG_PACKED or not opened or head.kind != KIND_PUSH):
@@ -240,6 +292,156 @@ cdef bint _header_is_good(const FrameHeader *head, bint opened) noexcept nogil:
             or head.kind == KIND_REACH or kind_keeps_order(head.kind)
     return head.kind < 16
 
+
+# --- a primary's stream, at its standby ----------------------------------------------------------
+
+cdef bint _replay(Loop *loop, Conn *conn, const FrameHeader *head, void *self,
+                  double now) noexcept nogil:
+    """Does what a frame of the stream says; False = not now, or never: the connection ends then."""
+    cdef Reply reply
+    reply.kind = KIND_REPLICATED
+    reply.reason = b""
+    reply.wake = False
+    if head.request != conn.replayed + 1:
+        _reply_error(loop, conn, 0, b"stream", b"frames of the stream are missing")
+        conn.closing = True
+        conn.since = now
+        return False
+    if not out_reserve(conn, 2 * FRAME_HEADER_BYTES + HANDSHAKE_BODY_MAX):
+        conn.closing = True
+        conn.since = now
+        return False
+    if loop.handler.replay(loop.handler.context, head, <const char *>head + FRAME_HEADER_BYTES,
+                           conn.out + conn.out_end + FRAME_HEADER_BYTES, &reply) == OUTCOME_PARK:
+        if not conn.stuck:
+            conn.since = now
+        conn.stuck = True
+        conn.stuck_why = reply.reason
+        if now - conn.since <= loop.park_limit_s:
+            return False
+        _reply_error(loop, conn, 0, b"timeout", reply.reason)
+        conn.closing = True
+        conn.since = now
+        return False
+    conn.stuck = False
+    loop.retry_parked |= reply.wake
+    if reply.kind == KIND_ERROR:
+        loop.refused += 1
+        fill_head(<FrameHeader *>(conn.out + conn.out_end), KIND_ERROR, 0, reply.body_bytes)
+        conn.out_end += FRAME_HEADER_BYTES + reply.body_bytes
+        conn.closing = True
+        conn.since = now
+        return False
+    conn.replayed += 1
+    conn.replayed_bytes += FRAME_HEADER_BYTES + head.body_bytes
+    return True
+
+
+cdef void _acknowledge(Loop *loop, Conn *conn) noexcept nogil:
+    """Says how far the stream is done: once for all that came in one turn."""
+    passes(&loop.faults, POINT_REPLAYED)
+    if not out_reserve(conn, FRAME_HEADER_BYTES + 8):
+        conn.closing = True
+        return
+    fill_head(<FrameHeader *>(conn.out + conn.out_end), KIND_REPLICATED, conn.replayed, 8)
+    memcpy(conn.out + conn.out_end + FRAME_HEADER_BYTES, &conn.replayed_bytes, 8)
+    conn.out_end += FRAME_HEADER_BYTES + 8
+    conn.acknowledged = conn.replayed
+    conn.urgent = True
+
+
+# --- the stream of this shard --------------------------------------------------------------------
+
+cdef void _release(Loop *loop, void *self) noexcept nogil:
+    """Sends the replies that waited for what the standby has by now."""
+    cdef Stream *s = &loop.stream
+    cdef Held *first
+    cdef Conn *conn
+    cdef uint32_t i
+    loop.released_num = 0
+    while held_is_due(s):
+        first = &s.held[s.held_head]
+        s.held_head = (s.held_head + 1) & (s.held_cap - 1)
+        s.held_num -= 1
+        conn = conn_of(&loop.conns, first.conn_id)
+        if conn == NULL or conn.shut:
+            continue
+        conn.owed -= 1
+        if not out_reserve(conn, FRAME_HEADER_BYTES) \
+                or not grow(<void **>&loop.released, &loop.released_cap, loop.released_num + 1, 8):
+            conn.lost = True
+            continue
+        fill_head(<FrameHeader *>(conn.out + conn.out_end), first.kind, first.request, 0)
+        conn.out_end += FRAME_HEADER_BYTES
+        if not conn.released:
+            conn.released = True
+            loop.released[loop.released_num] = conn.id
+            loop.released_num += 1
+    for i in range(loop.released_num):
+        conn = conn_of(&loop.conns, loop.released[i])
+        if conn == NULL:
+            continue
+        conn.released = conn.waits = False
+        if conn.lost or conn_flush(&loop.conns, conn) < 0 or not conn_watch(&loop.conns, conn):
+            _close(loop, conn, self)
+    if loop.released_num:
+        passes(&loop.faults, POINT_ACKNOWLEDGED)
+
+
+cdef void _lost(Loop *loop, void *self) noexcept nogil:
+    """Ends a stream that broke.  What the standby may be promoted without stays held."""
+    cdef Stream *s = &loop.stream
+    s.told_lost = True
+    stream_close(s)
+    if not (s.sync and s.seeded_at and s.acked >= s.seeded_at):
+        s.holding = False
+        _release(loop, self)
+    loop.retry_parked = True
+    _tell(self, b"lost", s.why)
+
+
+cdef void _stream_turn(Loop *loop, void *self, double now) noexcept nogil:
+    """Sends what came together in this round, and more of what a new standby lacks."""
+    cdef Stream *s = &loop.stream
+    cdef epoll_event event
+    cdef bint blocked
+    loop.seeding = False
+    if s.state == STREAM_SEEDING and s.seeded_at == 0 and stream_waiting(s) < SEED_BYTES // 4:
+        loop.seeding = loop.handler.seed(loop.handler.context)
+    if s.state != STREAM_LOST:
+        if s.probe == 0 and s.sent > s.acked:
+            s.probe = s.sent
+            s.probe_at = now
+            s.moved_at = now
+        blocked = stream_flush(s)
+        if stream_waiting(s) and not blocked:
+            loop.seeding = True             # its turn is over, and there is more
+        if blocked != s.blocked:
+            s.blocked = blocked
+            event.events = EPOLLIN | (EPOLLOUT if blocked else 0)
+            event.data.u64 = ID_STREAM
+            epoll_ctl(loop.conns.epoll_fd, EPOLL_CTL_MOD, s.fd, &event)
+        if s.parks and stream_waiting(s) < STREAM_BYTES_MAX // 2:
+            s.parks = False
+            loop.retry_parked = True
+        if s.state == STREAM_SEEDING and s.seeded_at and s.acked >= s.seeded_at:
+            s.state = STREAM_READY
+            _tell(self, b"ready", b"")
+    if s.state == STREAM_LOST and not s.told_lost:
+        _lost(loop, self)
+
+
+cdef void _stream_limit(Loop *loop, double now) noexcept nogil:
+    """A standby that acknowledges nothing for long is given up."""
+    cdef Stream *s = &loop.stream
+    cdef char text[128]
+    if s.fd >= 0 and s.sent > s.acked and now - s.moved_at > loop.park_limit_s:
+        snprintf(text, sizeof(text), b"the standby acknowledged nothing for %.0f s",
+                 now - s.moved_at)
+        stream_break(s, text)
+
+
+# --- turns ---------------------------------------------------------------------------------------
 
 cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
     """Handles complete frames in the input buffer, for one turn; -1 = connection to be closed."""
@@ -256,7 +458,7 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
             elif not in_reserve(conn, FRAME_HEADER_BYTES):
                 return -1
             break
-        if not _header_is_good(head, conn.opened):
+        if not _header_is_good(head, conn.opened, conn.stream):
             _refuse(self, conn.id, <const char *>head, FRAME_HEADER_BYTES)
             break
         frame_bytes = FRAME_HEADER_BYTES + head.body_bytes
@@ -275,6 +477,13 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
             if not conn_put_ready(&loop.conns, conn):
                 return -1
             break
+        if conn.stream and head.kind != KIND_HEARTBEAT:
+            if not _replay(loop, conn, head, self, now):
+                break
+            loop.frames_in += 1
+            conn.in_start += frame_bytes
+            worked += frame_bytes
+            continue
         loop.frames_in += 1
         conn.in_start += frame_bytes
         if not conn.opened:
@@ -290,6 +499,8 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
             if conn.out_end - conn.out_start >= PART_BYTES \
                     and conn_flush(&loop.conns, conn) < 0:
                 return -1
+    if conn.replayed > conn.acknowledged and not conn.closing:
+        _acknowledge(loop, conn)
     # The rest of that push comes whatever we say, so its sender is woken once for both replies.
     conn.waits &= conn.opened and not conn.urgent \
         and conn.out_end - conn.out_start <= WAIT_BYTES
@@ -315,6 +526,9 @@ cdef void _timers(Loop *loop, void *self, double now) noexcept nogil:
         if conn != NULL and ((conn.closing and now - conn.since > LINGER_S)
                              or (not conn.opened and now - conn.since > HANDSHAKE_LIMIT_S)):
             _close(loop, conn, self)
+        elif conn != NULL and conn.stuck and not conn_put_ready(&loop.conns, conn):
+            _close(loop, conn, self)
+    _stream_limit(loop, now)
     if loop.parking.count:
         _retry_parked(loop, self, now)
     if not loop.listening:
@@ -332,6 +546,10 @@ cdef void _event(Loop *loop, uint64_t token, uint32_t events, void *self,
         if loop.retry_parked:       # at once: what came later must not be served before them
             loop.retry_parked = False
             _retry_parked(loop, self, now)
+    elif token == ID_STREAM:
+        if loop.stream.fd >= 0:
+            stream_read(&loop.stream, now)
+            _release(loop, self)
     else:
         conn = conn_of(&loop.conns, token)
         if conn == NULL:            # closed earlier in this round
@@ -370,7 +588,8 @@ cdef void _run(Loop *loop, void *self) noexcept nogil:
     cdef uint32_t blind = 0
     while not loop.stop:
         n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX,
-                        0 if loop.conns.ready_count or loop.retry_parked else TIMER_MS, &blind)
+                        0 if loop.conns.ready_count or loop.retry_parked or loop.seeding
+                        else TIMER_MS, &blind)
         now = now_s()
         for i in range(n):
             _event(loop, events[i].data.u64, events[i].events, self, now)
@@ -378,6 +597,8 @@ cdef void _run(Loop *loop, void *self) noexcept nogil:
         if loop.retry_parked:
             loop.retry_parked = False
             _retry_parked(loop, self, now)
+        if loop.stream.fd >= 0:
+            _stream_turn(loop, self, now)
         if now - timers_at > TIMER_MS * 1e-3:
             timers_at = now
             _timers(loop, self, now)
@@ -387,6 +608,18 @@ cdef void _run(Loop *loop, void *self) noexcept nogil:
 
 cdef void _commands(void *self) noexcept with gil:
     (<ShardLoop>self)._run_commands()
+
+
+cdef void _tell(void *self, const char *state, const char *why) noexcept with gil:
+    """Tells whoever gave the stream's socket what became of it."""
+    cdef ShardLoop door = <ShardLoop>self
+    text = why.decode("utf-8", "replace")
+    if text.startswith("{"):                # the body of the standby's ERROR
+        text = f"the standby says: {remote_error(Frame(Kind.ERROR, text.encode()))}"
+    try:
+        door.tell(state.decode(), text)
+    except Exception:
+        log.exception("nobody was told that the standby is %s", state.decode())
 
 
 cdef void _forget_session(void *self, uint64_t conn_id) noexcept with gil:
@@ -410,6 +643,12 @@ cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noex
         if session.ready:
             conn.opened = True
             conn.job = session.peer.job
+            if session.peer.role == Role.SERVER:
+                if door.loop.follows:
+                    raise ProtocolError("this shard follows a primary already: a standby has one "
+                                        "stream in its life", "stream")
+                conn.stream = True
+                door.loop.follows = conn.id
             del door.sessions[conn_id]
         _send_bytes(conn, answer)
     except SnailError as error:
@@ -508,6 +747,8 @@ cdef class ShardLoop:
         self.commands_lock = threading.Lock()
         listener.setblocking(False)
         self.loop.park_limit_s = park_limit_s
+        self.loop.stream.fd = -1
+        self.loop.stream.faults = &self.loop.faults
         self.loop.listen_fd = listener.fileno()
         self.loop.conns.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         self.loop.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -520,6 +761,12 @@ cdef class ShardLoop:
         event.data.u64 = ID_WAKE
         epoll_ctl(self.loop.conns.epoll_fd, EPOLL_CTL_ADD, self.loop.wake_fd, &event)
 
+    cdef Stream *stream(self):
+        return &self.loop.stream
+
+    cdef Faults *faults(self):
+        return &self.loop.faults
+
     cdef void set_handler(self, Handler *handler, object owner):
         """Connects the loop to its tables; `owner` is kept alive as long as the loop."""
         self.loop.handler = handler
@@ -529,6 +776,7 @@ cdef class ShardLoop:
         """Serves until `stop`, once.  Releases the GIL."""
         if self.loop.handler == NULL or self.ended:
             raise RuntimeError("the loop has no handler, or has ended")
+        self.thread_id = threading.get_ident()
         try:
             with nogil:
                 _run(self.loop, <void *>self)
@@ -545,6 +793,8 @@ cdef class ShardLoop:
         ConnectionLost
             The loop has ended.
         """
+        if threading.get_ident() == self.thread_id:     # it cannot wait for itself
+            return function()
         command = Command(function)
         self._enqueue(command)
         if not command.done.wait(timeout_s):
@@ -562,6 +812,46 @@ cdef class ShardLoop:
     def wake(self):
         """Has parked requests tried again soon.  To be called in a submitted function."""
         self.loop.retry_parked = True
+
+    # What follows is to be called in a submitted function.
+
+    def open_stream(self, int fd, bint sync, tell):
+        """Begins a stream over a connected socket, which the loop owns from now on."""
+        cdef epoll_event event
+        os.set_blocking(fd, False)
+        event.events = EPOLLIN
+        event.data.u64 = ID_STREAM
+        if epoll_ctl(self.loop.conns.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise OSError(errno, "cannot watch the connection to the standby")
+        self.tell = tell
+        stream_open(&self.loop.stream, fd, sync, now_s())
+        self.loop.seeding = True
+
+    def end_stream(self):
+        """Forgets the stream: what waits for it is answered."""
+        stream_close(&self.loop.stream)
+        self.loop.stream.state = STREAM_NONE
+        self.loop.stream.holding = False
+        _release(self.loop, <void *>self)
+        self.loop.retry_parked = True
+
+    def end_following(self):
+        """Takes what has come of a primary's stream, and closes its connection."""
+        cdef Conn *conn = conn_of(&self.loop.conns, self.loop.follows)
+        if conn != NULL:
+            _close(self.loop, conn, <void *>self)
+
+    def following(self):
+        """Whether the primary whose standby this is can be heard."""
+        return conn_of(&self.loop.conns, self.loop.follows) != NULL
+
+    def close_connections(self):
+        """Closes all connections, once what fits of their answers is sent."""
+        cdef uint32_t i
+        for i in range(self.loop.conns.count):
+            if self.loop.conns.slots[i] != NULL:
+                conn_flush(&self.loop.conns, self.loop.conns.slots[i])
+                _close(self.loop, self.loop.conns.slots[i], <void *>self)
 
     def counters(self):
         """Counts since the start: frames, bytes, refusals, connections, parked requests."""
@@ -603,6 +893,7 @@ cdef class ShardLoop:
             if self.loop.conns.slots[i] != NULL:
                 conn_flush(&self.loop.conns, self.loop.conns.slots[i])
                 _close(self.loop, self.loop.conns.slots[i], <void *>self)
+        stream_close(&self.loop.stream)
         self.listener.close()
         with self.commands_lock:
             self.ended = True
@@ -622,6 +913,8 @@ cdef class ShardLoop:
             if self.loop.conns.slots[i] != NULL:
                 conn_free(&self.loop.conns, self.loop.conns.slots[i])
         parking_free(&self.loop.parking)
+        stream_free(&self.loop.stream)
+        free(self.loop.released)
         free(self.loop.conns.slots)
         free(self.loop.conns.free_slots)
         free(self.loop.conns.ready)

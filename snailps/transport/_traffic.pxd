@@ -269,6 +269,19 @@ cdef inline bint says_unknown_batch(const FrameHeader *head, const char *body) n
     return head.kind == KIND_ERROR and head.body_bytes > 15 and memcmp(body, words, 15) == 0
 
 
+cdef inline bint sends_elsewhere(Core *core, Link *link, const FrameHeader *head,
+                                 const char *body) noexcept nogil:
+    """Whether the shard says that another has its place: a new connection finds that one."""
+    cdef const char *code = b'{"code":"stale-route"'
+    cdef size_t n = <size_t>min(head.body_bytes, <uint64_t>(WORDS_MAX - 1))
+    if core.patience_s <= 0 or head.kind != KIND_ERROR or n < strlen(code) \
+            or memcmp(body, code, strlen(code)) != 0:
+        return False
+    memcpy(link.words, body, n)
+    link.words[n] = 0
+    return True
+
+
 cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
                            const char *body) noexcept nogil:
     """Takes one reply; -1 = the shard broke the protocol."""
@@ -287,6 +300,8 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
     if says_unknown_batch(head, body):
         core.batches_forgotten += 1
         return -1                                   # the next connection begins with the batch
+    if sends_elsewhere(core, link, head, body):
+        return -1
     if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
         break_core(core, body, head.body_bytes, True)
         return 0
@@ -321,6 +336,7 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
     if waits_for_clock(r) and head.kind != KIND_ERROR:
         link.reached = max(link.reached, r.clock)
     link.fruitless = 0
+    link.words[0] = 0
     close_part(core, link, head.request & (WINDOW - 1), head.kind == KIND_ERROR)
     finish_if_done(core, r)
     return 0

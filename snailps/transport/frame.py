@@ -34,6 +34,9 @@ DATA_BODY_MAX = 1 << 20
 HANDSHAKE_BODY_MAX = 4096
 """Largest body before a peer has proved who it is, bytes."""
 
+STREAM_BODY_MAX = 8 << 20
+"""Largest body of a frame to a standby, bytes: a push of `DATA_BODY_MAX` with its keys written out."""
+
 PART_BYTES = 64 << 10
 """What a pull or a push is cut into, bytes of values, or one row: so small that what is gathered is
 sent, and what came is scattered, while it is in cache, and requests of others slip in between."""
@@ -77,6 +80,8 @@ class Kind(enum.IntEnum):
     SEALED = 27
     REACH = 28
     REACHED = 29
+    REPLICATE = 30
+    REPLICATED = 31
 
     CALL = 32
     ANSWER = 33
@@ -110,6 +115,36 @@ class Option(enum.IntFlag):
     """PULL: the reply may be packed."""
     CLOCK = 32
     """PULL: rows as of a clock.  PUSH: a contribution to a slot of a clock."""
+
+
+class StreamOption(enum.IntFlag):
+    """What a PUSH in a stream to a standby is besides; with the bits of `Option`."""
+
+    STEP = 64
+    """Gradients of a BACKWARD, of one fragment."""
+    MORE = 128
+    """The next frame goes on with that fragment; all of it is applied with the last."""
+
+
+class Replica(enum.IntEnum):
+    """What a REPLICATE carries, as its first word says."""
+
+    BEGIN = 1
+    """Of which fragments the stream is, clock and tick of the primary, whom it fenced."""
+    STAGED = 2
+    """Contributions to a slot of the clock, or what is summed of them already."""
+    SLOTS = 3
+    """Which slots are sealed."""
+    FRAGMENT = 4
+    """A fragment begins anew: its push marks."""
+    ROWS = 5
+    """Rows of a table in it."""
+    WHOLE = 6
+    """... and that was all of it."""
+    SEEDED = 7
+    """The standby has all: from here on pushes are acknowledged when it has them."""
+    ORDER = 8
+    """What the master had the primary do."""
 
 
 class ProductOption(enum.IntFlag):

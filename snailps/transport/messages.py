@@ -12,11 +12,14 @@ Who says what (a *call* is answered, a *note* is not):
     node   -> master   Register>Welcome  Rejoin>Welcome  Declare>Declared  Lease>Leased
                        Fetch>Content  Summarise>Summary|Again  Done>Ok|Enough  Settled  Finished
                        Failed  Leaving  Bye  Ask>Report  Saved  Loaded
-    driver -> master   Submit>Ok  Shutdown>Ok
+    driver -> master   Submit>Ok  Shutdown>Ok  Drain>Ok
     master -> node     TakeRoute>Ok  MakeTables>Ok  Expire>Report  Ask>Report  Start  Stop
                        Freeze>Report  Save>Ok  StopSaving>Ok  Load>Ok
     master -> worker   CameBack  Slowest
-    master -> server   SetClock>Ok  CloseClock>Report  Fence>Ok
+    master -> server   SetClock>Report  CloseClock>Report  Fence>Report
+                       HostStandby>Report  BackUp>Ok  Alone>Ok  Promote>Ok  Yield>Ok  DropShard>Ok
+                       KeepShards>Ok
+    server -> master   Backed  Unbacked  Yielded
 """
 
 from __future__ import annotations
@@ -120,13 +123,15 @@ class MakeTables(Message):
 @_message
 @dataclass(frozen=True, slots=True)
 class Expire(Message):
-    """Servers note that it is `tick` now, and delete rows that no push touched since `before`.
+    """Shards note that it is `tick` now, and delete rows that no push touched since `before`.
 
-    Of tables that track touches; the Report has their number as ``expired``.
+    Of tables that track touches; the Report has their number as ``expired``.  Like all orders that
+    change rows it names `shards`, which the server must serve; the Report has those under ``done``.
     """
 
     tick: int
     before: int
+    shards: list[Any] = field(default_factory=list)
 
 
 @_message
@@ -204,6 +209,7 @@ class SetClock(Message):
 
     clock: int
     early: bool = False
+    shards: list[Any] = field(default_factory=list)
 
 
 @_message
@@ -218,6 +224,7 @@ class CloseClock(Message):
 
     clock: int
     slots: list[Any]
+    shards: list[Any] = field(default_factory=list)
 
 
 @_message
@@ -233,6 +240,7 @@ class Fence(Message):
     clock: int = -1
     slot: int = 0
     slots: int = 1
+    shards: list[Any] = field(default_factory=list)
 
 
 @_message
@@ -453,6 +461,109 @@ class Shutdown(Message):
 @dataclass(frozen=True, slots=True)
 class Ok(Message):
     """Done as asked."""
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class HostStandby(Message):
+    """A server makes a standby of a shard, with these tables; the Report has its ``endpoint``."""
+
+    shard: int
+    tables: list[Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class BackUp(Message):
+    """A primary copies itself to the standby at this address, and lets it follow from then on.
+
+    `copy` numbers the standby; `Backed` says that it has all, `Unbacked` that it is out of reach.
+    With `sync` pushes are acknowledged once it has them.
+    """
+
+    shard: int
+    copy: int
+    host: str
+    port: int
+    sync: bool
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Backed(Message):
+    """A primary's standby has all of it."""
+
+    shard: int
+    copy: int
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Unbacked(Message):
+    """A primary cannot reach its standby; what this one lacks is not acknowledged until `Alone`."""
+
+    shard: int
+    copy: int
+    text: str
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Alone(Message):
+    """A primary has no standby: the one it had will never be promoted."""
+
+    shard: int
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Promote(Message):
+    """A standby is the primary from now on; or one that has yielded is again."""
+
+    shard: int
+    epoch: int
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Yield(Message):
+    """A primary hands over to its standby and serves no more; `Yielded` says how it went."""
+
+    shard: int
+    limit_s: float
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Yielded(Message):
+    """A primary has yielded, or serves on, for the reason in `text`."""
+
+    shard: int
+    text: str = ""
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class DropShard(Message):
+    """A server forgets a shard that it has, if it has it."""
+
+    shard: int
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class KeepShards(Message):
+    """A server forgets all shards that it has but these: what an earlier master wanted is over."""
+
+    shards: list[Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Drain(Message):
+    """A server is to leave, and its shards to move; answered when it has, or with the reason."""
+
+    server: int
 
 
 def encode(message: Message) -> bytes:

@@ -1,0 +1,101 @@
+"""``snailps cluster``: changes a running cluster.
+
+drain: master_addr, a server's number -> Drain -> Ok once the server has left
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
+from snailps.cli.status import DIAL_S, ask
+from snailps.config import ClusterSettings, parse_addr
+from snailps.errors import SnailError, WaitTimeout
+from snailps.transport import messages
+from snailps.transport.control import ControlClient, dial
+from snailps.transport.session import Channel, Role
+
+app = typer.Typer(no_args_is_help=True, help="Change a running cluster.")
+
+LOOK_S = 1.0
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("drain")
+def drain_command(
+    server: Annotated[
+        int, typer.Argument(help="Number of the server, as snailps status shows it.")
+    ],
+    config: ConfigOption = None,
+    sets: SetOption = None,
+    limit_s: Annotated[
+        float, typer.Option("--timeout", help="How long to wait for its end, in s.", min=1.0)
+    ] = 3600.0,
+) -> None:
+    """Has a server leave a running cluster; its shards move to others while the training goes on.
+
+    Returns once the server has ended. Asks the master at master_addr. SIGTERM to the server's
+    process does the same.
+
+    For example: snailps cluster drain 2 --set master_addr=node1:16831
+    """
+    raw = read_config(config, sets)
+    settings = raw.build(ClusterSettings, also_known=known_classes(raw))
+    drain(settings.master_addr, server, limit_s, on_wait=lambda text: typer.echo(text, err=True))
+    typer.echo(f"server {server} has left")
+
+
+def drain(
+    address: str, server: int, limit_s: float, on_wait: Callable[[str], None] = lambda text: None
+) -> None:
+    """Has a server of the master at `address` leave, and waits for that.
+
+    Raises
+    ------
+    SnailError
+        There is no such master or server, nobody can take its shards, or it takes too long.
+    """
+    sock = dial(
+        parse_addr(address, "master_addr"),
+        Channel.CONTROL,
+        Role.DRIVER,
+        whom="the master",
+        limit_s=DIAL_S,
+    )
+    control = ControlClient(sock, lambda message: None, lambda why: None)
+    control.start()
+    with contextlib.closing(control):
+        answer = control.call_async(messages.Drain(server))
+        until, told = time.monotonic() + limit_s, ""
+        while not answer.done():
+            if time.monotonic() > until:
+                raise WaitTimeout(
+                    f"server {server} has not left within {limit_s:.0f} s: it goes on moving its "
+                    "shards; snailps status shows how far it is"
+                )
+            text = _left(address, server)
+            if text and text != told:
+                on_wait(text)
+                told = text
+            threading.Event().wait(LOOK_S)
+        answer.result()
+
+
+def _left(address: str, server: int) -> str:
+    """What a server still has, in words; empty where nobody says."""
+    with contextlib.suppress(SnailError):
+        shards = ask(address)["shards"]
+        served = sum(shard["primary"] == server for shard in shards)
+        kept = sum(shard["standby"] == server for shard in shards)
+        return f"server {server} has {served} shards and {kept} standbys left"
+    return ""

@@ -1,0 +1,29 @@
+# Tables whose access method is written in Python: what the shard's handler calls.  `door` is a Methods.
+from libc.stdint cimport uint32_t, uint64_t
+
+from snailps.roles._asked cimport Asked, Context
+from snailps.store._clocked cimport ClockedStore
+from snailps.store._slots cimport Sums
+from snailps.store._tables cimport Table
+from snailps.transport._frame cimport FrameHeader
+from snailps.transport._loop cimport Reply
+
+
+cdef class Methods:
+    cdef ClockedStore store
+    cdef Context *context
+    cdef dict methods           # table number -> instance of AccessMethod
+    cdef public object clock_error     # RemoteError: a method failed when a clock was closed
+
+
+cdef bint python_pull(void *door, Table *table, uint32_t number, const Asked *asked, bint state,
+                      float *rows, char *out, Reply *reply) noexcept with gil
+cdef bint python_push(void *door, Table *table, const FrameHeader *head, const Asked *asked,
+                      char *out, Reply *reply) noexcept with gil
+cdef bint python_sums(void *door, Table *table, const Sums *sums) noexcept with gil
+cdef void python_order(void *door, const char *text, uint64_t n, char *out,
+                       Reply *reply) noexcept with gil
+cdef void why_broken(void *door, char *out, Reply *reply) noexcept with gil
+cdef bint python_scan(void *door, Table *table, uint32_t number, uint32_t fragment,
+                      uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
+                      char *out, Reply *reply) noexcept with gil

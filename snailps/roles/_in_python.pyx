@@ -1,0 +1,336 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What a shard does in Python: access methods that are written in it, and orders of the master.
+
+    what was asked, checked -> arrays -> AccessMethod.init, pull, push -> rows of the store
+    order, at a primary or from its stream -> store -> what it returned
+
+Runs in the shard's own thread, with the GIL.  Knows no frames and no connections: what goes wrong in
+a method becomes the body of a refusal.
+"""
+
+import json
+import traceback
+
+import numpy as np
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport malloc
+from libc.string cimport memcpy
+
+from snailps._wire cimport WireOps
+from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated
+from snailps.store._slots cimport Sums
+from snailps.store._tables cimport *
+from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, FrameHeader, Group
+from snailps.transport._loop cimport Reply
+
+from snailps.errors import ProtocolError, RemoteError, SnailError
+from snailps.store._owned import checked
+from snailps.transport.session import error_frame
+
+TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
+
+
+cdef class Methods:
+    """Access methods of one shard, by number of the table."""
+
+    def __init__(self):
+        self.methods = {}
+        self.clock_error = None
+
+    def add(self, number, method):
+        """Takes a table's method, unless it has one."""
+        self.methods.setdefault(number, method)
+
+    def execute(self, order):
+        """Does an order that changes rows or clocks; the same at a primary and at its standby.
+
+        Parameters
+        ----------
+        order : dict
+            What to ``do``, and its arguments; can be written as JSON.
+
+        Returns
+        -------
+        What the store's method of that name returns.
+        """
+        do, store = order["do"], self.store
+        if do == "delete":
+            return store.delete(order["table"], np.asarray(order["keys"], np.uint64))
+        if do == "expire":
+            return store.expire(order["table"], order["before"], order["fragments"])
+        if do == "close_round":
+            return store.close_round(order["table"])
+        if do == "set_tick":
+            return store.set_tick(order["tick"])
+        if do == "fence":
+            return self._fence(order["incarnation"])
+        if do == "set_clock":
+            self.clock_error = None
+            self.context.waits_sealed = 0       # its words are of what was
+            return store.set_clock(order["clock"], order["early"])
+        if do == "settle":              # the primary was thawed, and may have applied its clock
+            store.freeze()
+            return store.thaw()
+        try:
+            if do == "close_clock":
+                return store.close_clock(order["clock"], order["slots"])
+            if do == "seal":
+                return store.seal(order["clock"], order["slot"], order["slots"],
+                                  order["incarnation"])
+        except SnailError:
+            if self.clock_error is None:
+                raise
+            raise self.clock_error from None
+        raise ProtocolError(f"{do!r} is no order that this version knows", "stream")
+
+    def _fence(self, incarnation):
+        """Refuses whatever comes from this incarnation from now on."""
+        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
+        cdef uint64_t *fenced = self.context.fenced
+        if fenced == NULL:
+            fenced = <uint64_t *>malloc(FENCED_MAX * sizeof(uint64_t))
+            if fenced == NULL:
+                raise MemoryError
+            self.context.fenced = fenced
+        fenced[self.context.fenced_num % FENCED_MAX] = who
+        self.context.fenced_num += 1
+
+
+cdef void python_order(void *door, const char *text, uint64_t n, char *out,
+                       Reply *reply) noexcept with gil:
+    """An order that came in a stream; `reply` is an ERROR where it cannot be done."""
+    cdef Methods me = <Methods>door
+    cdef bytes body
+    try:
+        me.execute(json.loads(text[:n]))
+    except BaseException as error:
+        if not isinstance(error, SnailError):
+            error = ProtocolError(f"an order in the stream: {error!r}", "stream")
+        body = error_frame(error).body
+        memcpy(out, <const char *>body, len(body))
+        reply.kind = KIND_ERROR
+        reply.body_bytes = len(body)
+
+
+cdef bint python_pull(void *door, Table *table, uint32_t number, const Asked *asked, bint state,
+                       float *rows, char *out, Reply *reply) noexcept with gil:
+    """Rows of a PULL, through the table's `init` and `pull`; False = `reply` is an ERROR."""
+    cdef Methods me = <Methods>door
+    cdef const float[:, ::1] view
+    if asked.key_num == 0:
+        return True
+    try:
+        whole = _whole_rows(me, table, number, asked)
+        if not state:
+            whole = _block(me.methods[number].pull(whole), asked.key_num, store_dim(table), "pull")
+        view = whole
+        memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
+        return True
+    except BaseException as error:
+        _python_error(error, me.methods[number], out, reply)
+        return False
+
+
+cdef bint python_push(void *door, Table *table, const FrameHeader *head, const Asked *asked,
+                       char *out, Reply *reply) noexcept with gil:
+    """Applies a PUSH through the table's `push`: all of it or, on an exception, nothing."""
+    cdef Methods me = <Methods>door
+    cdef Shard *shard = me.store.shard
+    cdef uint32_t g, at, fragment
+    cdef uint32_t dim = store_dim(table)
+    cdef uint64_t seq = asked.seq
+    cdef const Group *groups = asked.groups
+    cdef const float[:, ::1] changed
+    cdef const uint64_t[::1] unique
+    try:
+        at = 0
+        work = []               # per fragment that has not had it: (fragment, keys, start in rows)
+        blocks, gradients, total = [], [], 0
+        for g in range(asked.group_num):
+            fragment = groups[g].fragment
+            if is_repeated(me.context, fragment, head.incarnation, seq):
+                me.context.repeated += 1
+            elif groups[g].keys:
+                some = _copied(asked.keys + at, groups[g].keys)
+                pushed = np.empty((groups[g].keys, dim), np.float32)
+                _fill(pushed, me.context.wire, asked, at)
+                some, pushed = _merged(some, pushed)
+                work.append((fragment, some, total))
+                blocks.append(_rows_of(me, table, head.table, fragment, some))
+                gradients.append(pushed)
+                total += len(some)
+            else:
+                work.append((fragment, np.empty(0, np.uint64), total))
+            at += groups[g].keys
+        if total:
+            rows = me.methods[head.table].push(np.concatenate(blocks), np.concatenate(gradients))
+            changed = _block(rows, total, store_floats(table), "push")
+        for fragment, some, start in work:
+            if store_set_mark(shard, fragment, head.incarnation, seq) < 0:
+                raise MemoryError(f"no memory for a mark of fragment {fragment}")
+            unique = some
+            if len(some) and store_put(shard, table, fragment, &unique[0], <uint32_t>len(some),
+                                       &changed[<uint32_t>start, 0]) < 0:
+                raise MemoryError(f"no memory for rows of fragment {fragment}")
+            me.context.rows_pushed += len(some)
+        return True
+    except BaseException as error:
+        _python_error(error, me.methods[head.table], out, reply)
+        return False
+
+
+cdef bint python_sums(void *door, Table *table, const Sums *sums) noexcept with gil:
+    """Applies the sums of a clock through the table's `push`: all of them or, on an exception,
+    nothing."""
+    cdef Methods me = <Methods>door
+    cdef Shard *shard = me.store.shard
+    cdef uint32_t i, stop, width = sums.floats
+    cdef uint64_t[::1] key_view
+    cdef uint32_t[::1] owner_view
+    cdef float[:, ::1] value_view
+    cdef const uint64_t[::1] some
+    cdef const float[:, ::1] changed
+    try:
+        keys = np.empty(sums.count, np.uint64)
+        owners = np.empty(sums.count, np.uint32)
+        values = np.empty((sums.count, width), np.float32)
+        key_view, owner_view, value_view = keys, owners, values
+        for i in range(sums.count):
+            key_view[i] = sums.keys[i]
+            owner_view[i] = sums.fragments[i]
+            memcpy(&value_view[i, 0], sums.rows[i], width * sizeof(float))
+        order = np.argsort(owners, kind="stable")
+        keys, owners, values = keys[order], owners[order], values[order]
+        starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+        ends = [*starts[1:], len(keys)]
+        rows = np.concatenate([
+            _rows_of(me, table, table.table_id, owners[a], keys[a:b])
+            for a, b in zip(starts, ends, strict=True)])
+        rows = me.methods[table.table_id].push(rows, values)
+        changed = _block(rows, len(keys), store_floats(table), "push")
+        some = keys
+        for i, stop in zip(starts, ends, strict=True):
+            if store_put(shard, table, owners[i], &some[i], stop - i, &changed[i, 0]) < 0:
+                raise MemoryError(f"no memory for rows of fragment {owners[i]}")
+        return True
+    except BaseException as error:
+        me.clock_error = _told(error, me.methods[table.table_id])
+        return False
+
+
+cdef void why_broken(void *door, char *out, Reply *reply) noexcept with gil:
+    """Puts the words of the access method that failed into a refusal, if one did."""
+    cdef bytes body
+    error = (<Methods>door).clock_error
+    if error is not None:
+        body = error_frame(error).body
+        memcpy(out, <const char *>body, len(body))
+        reply.body_bytes = len(body)
+
+
+cdef bint python_scan(void *door, Table *table, uint32_t number, uint32_t fragment,
+                       uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
+                       char *out, Reply *reply) noexcept with gil:
+    """Rows of a SCAN as a pull would give them; False = `reply` is an ERROR."""
+    cdef Methods me = <Methods>door
+    cdef uint32_t floats = store_floats(table)
+    cdef float[:, ::1] whole
+    cdef const float[:, ::1] view
+    try:
+        room = min(room, max(<uint32_t>1, <uint32_t>(PART_BYTES // (4 * floats))))
+        stored = np.empty((room, floats), np.float32)
+        whole = stored
+        n[0] = store_scan(me.store.shard, table, fragment, cursor, keys, &whole[0, 0], floats, room)
+        if n[0]:
+            view = _block(me.methods[number].pull(stored[:n[0]]), n[0], store_dim(table), "pull")
+            memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
+        return True
+    except BaseException as error:
+        _python_error(error, me.methods[number], out, reply)
+        return False
+
+
+cdef _copied(const uint64_t *keys, uint32_t n):
+    """The keys as an array of their own."""
+    cdef uint64_t[::1] view
+    found = np.empty(n, np.uint64)
+    view = found
+    memcpy(&view[0], keys, n * sizeof(uint64_t))
+    return found
+
+
+cdef _fill(rows, const WireOps *wire, const Asked *asked, uint32_t start):
+    """The values from number `start` on, as float32."""
+    cdef float[:, ::1] view = rows
+    cdef const char *values = asked.values + start * <uint64_t>asked.row_bytes
+    cdef Py_ssize_t i
+    for i in range(view.shape[0]):
+        wire.widen[asked.wire](values, &view[i, 0], asked.floats)
+        values += asked.row_bytes
+
+
+cdef _whole_rows(Methods me, Table *table, uint32_t number, const Asked *asked):
+    """Weights and state of all keys of a request, in their order."""
+    cdef uint32_t g, at = 0
+    blocks = []
+    for g in range(asked.group_num):
+        if asked.groups[g].keys:
+            blocks.append(_rows_of(me, table, number, asked.groups[g].fragment,
+                                   _copied(asked.keys + at, asked.groups[g].keys)))
+        at += asked.groups[g].keys
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+cdef _rows_of(Methods me, Table *table, uint32_t number, uint32_t fragment, keys):
+    """Weights and state of a fragment's keys; those without a row from the table's `init`."""
+    cdef const uint64_t[::1] wanted = keys
+    cdef uint32_t n = <uint32_t>wanted.shape[0]
+    cdef uint32_t floats = store_floats(table)
+    cdef uint8_t[::1] found
+    cdef float[:, ::1] view
+    rows = np.empty((n, floats), np.float32)
+    has = np.empty(n, np.uint8)
+    view, found = rows, has
+    store_has(me.store.shard, table, fragment, &wanted[0], n, &found[0])
+    store_pull(me.store.shard, table, fragment, &wanted[0], n, &view[0, 0], floats)
+    fresh = has == 0
+    if fresh.any():
+        rows[fresh] = _block(me.methods[number].init(keys[fresh]), int(fresh.sum()), floats, "init")
+    return rows
+
+
+def _merged(keys, values):
+    """Each key once, with the sum of its values."""
+    unique, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    if len(unique) == len(keys):
+        return keys, values
+    sums = np.zeros((len(unique), values.shape[1]), np.float32)
+    np.add.at(sums, place, values)
+    return unique, sums
+
+
+def _block(rows, n, floats, name):
+    """What a method returned, as float32 (n, floats); says so if it is anything else."""
+    block = np.ascontiguousarray(rows, np.float32)
+    if block.shape != (n, floats):
+        raise ValueError(f"{name}() must return rows of shape ({n}, {floats}), it returned "
+                         f"{block.shape}")
+    return block
+
+
+cdef void _python_error(error, method, char *out, Reply *reply) noexcept:
+    """An ERROR body with the traceback, for whoever sent the request."""
+    cdef bytes body = error_frame(_told(error, method)).body
+    memcpy(out, <const char *>body, len(body))
+    reply.kind = KIND_ERROR
+    reply.body_bytes = len(body)
+
+
+def _told(error, method):
+    """What a method in Python raised, with its traceback, for whoever asked."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    if len(text) > TRACEBACK_HEAD + TRACEBACK_TAIL:
+        text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[-TRACEBACK_TAIL:]}"
+    name = f"{type(method).__module__}:{type(method).__qualname__}"
+    return RemoteError(f"access method {name} failed at the server:\n{text}", "access")

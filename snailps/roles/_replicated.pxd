@@ -1,0 +1,13 @@
+# What a shard has besides its requests: store, loop, context, methods; and its side of replication.
+from snailps.roles._asked cimport Context
+from snailps.roles._in_python cimport Methods
+from snailps.store._clocked cimport ClockedStore
+from snailps.transport._loop cimport ShardLoop
+
+
+cdef class ReplicatedShard:
+    cdef ClockedStore store
+    cdef ShardLoop loop
+    cdef Context context
+    cdef Methods methods
+    cdef object thread

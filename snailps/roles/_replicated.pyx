@@ -1,0 +1,317 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""A shard as primary or standby: the doors of replication, and orders, which are done at both.
+
+    back_up(socket) -> all fragments, then all that changes -> standby -> "ready"
+    order -> done here -> forwarded -> done there          promote, yield_ -> who serves
+
+It owns the order of these things; what the stream carries is `_primary.pxd` and `_standby.pxd`, how it
+is sent transport/_stream.pxd.  It knows no master and no cluster: who stands by for whom, it is told.
+"""
+
+import json
+import os
+import threading
+import time
+
+import numpy as np
+
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from snailps.roles._asked cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED
+from snailps.roles._primary cimport tell_fragment, tell_replica
+from snailps.roles._replica cimport Primary, Standby
+from snailps.roles._standby cimport standby_free
+from snailps.transport._faults cimport *
+from snailps.transport._frame cimport REPLICA_ORDER
+from snailps.transport._stream cimport (
+    STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, STREAM_READY, STREAM_SEEDING, Stream, stream_waiting,
+)
+
+from snailps.errors import ConnectionLost, MisuseError, SnailError, WaitTimeout
+from snailps.store.route import fragment_of
+
+ORDER_LIMIT_S = 5.0         # how long an order waits for the standby
+ORDER_KEYS = 10_000         # of a deletion, forwarded in one frame
+RESTORE_LIMIT_S = 60.0      # how long one section waits for the standby to take those before
+LOOK_S = 0.001
+ROLES = {ROLE_PRIMARY: "primary", ROLE_STANDBY: "standby", ROLE_YIELDED: "yielded"}
+STATES = {STREAM_NONE: "none", STREAM_SEEDING: "seeding", STREAM_READY: "ready",
+          STREAM_LOST: "lost"}
+FAULTS = {"no-hold": FAULT_NO_HOLD, "no-marks": FAULT_NO_MARKS, "no-fence": FAULT_NO_FENCE}
+POINTS = {"": POINT_NONE, "mid-send": POINT_MID_SEND, "applied": POINT_APPLIED,
+          "acknowledged": POINT_ACKNOWLEDGED, "replayed": POINT_REPLAYED, "promoted": POINT_PROMOTED}
+
+
+cdef class ReplicatedShard:
+    """A shard's part in replication; `ShardThread` is what is used."""
+
+    def __dealloc__(self):
+        free(self.context.primary.fragments)
+        free(self.context.primary.copied)
+        standby_free(&self.context.standby)
+
+    # --- orders, done here and at the standby
+
+    def _order(self, order):
+        """Does an order; returns once the standby has it, or will not get it, or ORDER_LIMIT_S is
+        over."""
+        def do():
+            if self.context.role == ROLE_YIELDED or self.context.primary.yielding:
+                raise SnailError(f"this shard has yielded to another: {order['do']} is for that one")
+            try:
+                result = self.methods.execute(order)
+            finally:
+                self.loop.wake()
+            return result, self._forward(order)
+        result, number = self.loop.submit(do)
+        self._wait_for(number)
+        return result
+
+    def _forward(self, order):
+        """Appends an order to the stream, as far as it concerns what is copied; its last frame."""
+        cdef bytes text
+        cdef char *to
+        if not self.context.stream.begun:
+            return 0
+        if order["do"] == "expire":
+            order = {**order, "fragments": self._copied(order["fragments"])}
+        parts = [order]
+        if order["do"] == "delete":
+            keys = order["keys"]
+            fragments = fragment_of(keys, self.context.frag_num)
+            keys = keys[np.isin(fragments, self._copied(np.unique(fragments).tolist()))].tolist()
+            parts = [{**order, "keys": keys[i:i + ORDER_KEYS]}
+                     for i in range(0, len(keys), ORDER_KEYS)]
+        for part in parts:
+            text = json.dumps(part).encode()
+            to = tell_replica(&self.context, REPLICA_ORDER, 0, 0, 0, len(text), 0, len(text))
+            if to != NULL:
+                memcpy(to, <const char *>text, len(text))
+        return self.context.stream.sent
+
+    def _copied(self, fragments):
+        return [f for f in fragments if self.context.primary.copied[<uint32_t>f]]
+
+    def _put_again(self, uint32_t fragment):
+        """A fragment's rows were replaced: copies it again, if it was copied."""
+        if self.context.stream.begun and self.context.primary.copied[fragment]:
+            with nogil:
+                tell_fragment(&self.context, fragment)
+
+    def _wait_for_room(self):
+        """Waits until the standby has taken some of what was put."""
+        self._until(lambda: stream_waiting(self.context.stream) < STREAM_BYTES_MAX // 2,
+                    RESTORE_LIMIT_S)
+
+    def _wait_for(self, number):
+        """Waits until the standby has acknowledged a frame that counts."""
+        if number:
+            self._until(lambda: not self.context.stream.begun or not self.context.stream.holding
+                        or not self.context.stream.sync or self.context.stream.acked >= number,
+                        ORDER_LIMIT_S)
+
+    def _until(self, condition, double limit_s):
+        """Waits until a condition, looked at in the shard's thread, holds; whether it does."""
+        until = time.monotonic() + limit_s
+        while not self.loop.submit(condition):
+            if time.monotonic() > until or threading.get_ident() == self.thread.ident:
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    # --- the primary's side
+
+    def back_up(self, int fd, *, bint sync, tell):
+        """Streams everything to a standby, over a socket that is connected to it and has shaken hands
+        as `Role.SERVER`.
+
+        Forgets the standby that there was, as `alone` does.
+
+        Parameters
+        ----------
+        fd : int
+            Descriptor of the socket; the loop owns it from now on.
+        sync : bool
+            Once the standby has all, a push, a seal or a batch is acknowledged when it has them, too.
+            Otherwise at once, unless 64 MiB are on the way.
+        tell : callable
+            ``tell(state, why)``: "ready" once, when the standby has everything; "lost" once, when it
+            cannot be reached (any more).  Called in the shard's thread: must not wait.
+
+        Notes
+        -----
+        A standby that was lost after "ready" may be promoted at any time: until `alone` says that it
+        will not, nothing is acknowledged, while pulls and pushes go on.
+        """
+        cdef Primary *mine = &self.context.primary
+
+        def told(state, why):
+            if self.context.role == ROLE_PRIMARY:
+                tell(state, why)
+
+        def begin():
+            cdef uint32_t i
+            if self.context.role != ROLE_PRIMARY:
+                raise MisuseError("only a primary has a standby")
+            self.loop.end_stream()
+            owned = self.store.fragments().tolist()
+            free(mine.fragments)
+            free(mine.copied)
+            mine.fragments = <uint32_t *>malloc(4 * (<size_t>len(owned) + 1))
+            mine.copied = <uint8_t *>calloc(self.context.frag_num, 1)
+            if mine.fragments == NULL or mine.copied == NULL:
+                raise MemoryError
+            for i, fragment in enumerate(owned):
+                mine.fragments[i] = fragment
+            mine.fragment_num = <uint32_t>len(owned)
+            mine.at = 0
+            self.loop.open_stream(fd, sync, told)
+
+        try:
+            self.loop.submit(begin)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def alone(self):
+        """Has no standby (any more): what waited for it is acknowledged."""
+        self.loop.submit(self.loop.end_stream)
+
+    def yield_(self, double timeout_s):
+        """Hands everything over to the standby and serves no more.
+
+        What changes rows waits meanwhile, and is done at the standby: connections are closed, clients
+        send again what was not acknowledged.
+
+        Raises
+        ------
+        MisuseError
+            There is no ready standby.
+        WaitTimeout
+            It did not acknowledge everything in time; this shard goes on serving.
+        ConnectionLost
+            It was lost meanwhile; this shard goes on serving.
+        """
+        def begin():
+            if self.context.role != ROLE_PRIMARY or self.context.stream.state != STREAM_READY:
+                raise MisuseError("only a primary with a ready standby can yield")
+            self.context.primary.yielding = True
+
+        def end():
+            if self.context.stream.state != STREAM_READY:
+                raise ConnectionLost("the standby to yield to was lost")
+            if self.context.stream.sent != self.context.stream.acked:
+                return False
+            self.context.role = ROLE_YIELDED
+            self.loop.close_connections()
+            return True
+
+        def go_on():
+            self.context.primary.yielding = False
+            self.loop.wake()
+
+        self.loop.submit(begin)
+        try:
+            if not self._until(end, timeout_s):
+                raise WaitTimeout(f"the standby did not acknowledge all pushes in {timeout_s:g} s: "
+                                  "this shard goes on serving")
+        finally:
+            self.loop.submit(go_on)
+
+    # --- the standby's side
+
+    def _expect(self, fragments):
+        """A standby's fragments; they are owned when they have come."""
+        cdef Standby *mine = &self.context.standby
+        cdef uint32_t fragment
+        numbers = np.asarray(fragments, np.int64).ravel().tolist()
+        if not all(0 <= f < self.context.frag_num for f in numbers):
+            raise SnailError(f"a cluster with frag_num {self.context.frag_num} has no fragment "
+                             f"{max(numbers)}")
+        if mine.expects == NULL:
+            mine.expects = <uint8_t *>calloc(self.context.frag_num, 1)
+            if mine.expects == NULL:
+                raise MemoryError
+            for fragment in numbers:
+                mine.expects[fragment] = 1
+            mine.expected = <uint32_t>len(numbers)
+        elif len(numbers) != mine.expected or not all([mine.expects[<uint32_t>f] for f in numbers]):
+            raise MisuseError("a standby's fragments do not change: make another one")
+
+    def promote(self, uint32_t epoch):
+        """Makes this standby the primary, from a route epoch on; older ones are refused.
+
+        One that has yielded is the primary again: its successor is gone before anybody asked that.
+
+        Its former primary's connection is closed, so that nothing can be acknowledged there that is
+        not here.  Without effect on a primary but for the epoch.
+
+        Raises
+        ------
+        MisuseError
+            The former primary had not told everything.
+        """
+        def serve():
+            if self.context.role == ROLE_YIELDED:
+                self.loop.end_stream()
+                self.context.role = ROLE_PRIMARY
+            if self.context.role == ROLE_STANDBY:
+                self.loop.end_following()
+                if not self.context.standby.seeded:
+                    raise MisuseError(
+                        f"only {self.context.standby.whole} of {self.context.standby.expected} "
+                        "fragments have come from the primary: it cannot be replaced by this standby")
+                passes(self.context.faults, POINT_PROMOTED)
+                self.context.role = ROLE_PRIMARY
+                self.context.all_new = bool(self.context.faults.left_out & FAULT_NO_MARKS)
+                standby_free(&self.context.standby)
+            self.context.epoch = self.context.epoch_min = epoch
+            self.loop.wake()
+        self.loop.submit(serve)
+
+    # --- for people and tests
+
+    def _replica(self):
+        cdef Stream *s = self.context.stream
+        cdef Primary *mine = &self.context.primary
+        cdef Standby *theirs = &self.context.standby
+        state, seeded = STATES[s.state], mine.at / max(1, mine.fragment_num)
+        if self.context.role == ROLE_STANDBY:
+            seeded = theirs.whole / max(1, theirs.expected)
+            state = "none" if not theirs.begun else "lost" if not self.loop.following() \
+                else "ready" if theirs.seeded else "seeding"
+        return {
+            "role": ROLES[self.context.role],
+            "state": state,
+            "sync": bool(s.sync),
+            "sent": s.sent,
+            "acknowledged": s.acked,
+            "lag_bytes": s.sent_bytes - s.acked_bytes,
+            "lag_s": max(s.lag_s, time.monotonic() - s.probe_at if s.probe else 0.0),
+            "held": s.held_num,
+            "seeded": seeded if state != "none" else 0.0,
+        }
+
+    def test_faults(self, left_out=(), point="", int passings=1):
+        """Leaves out what keeps acknowledged pushes safe, or dies at a point.  For tests of recovery.
+
+        Parameters
+        ----------
+        left_out : sequence of str
+            "no-hold": replies do not wait for the standby; "no-marks": pushes are applied as often as
+            they come; "no-fence": who was given up is served.
+        point : str
+            Where the process dies as by kill -9: "mid-send", "applied", "acknowledged" (primary),
+            "replayed", "promoted" (standby).
+        passings : int
+            At which passing of that point.
+        """
+        def set_up():
+            self.context.faults.left_out = sum([FAULTS[name] for name in left_out])
+            self.context.faults.point = POINTS[point]
+            self.context.faults.passings = passings
+            if self.context.role != ROLE_STANDBY:
+                self.context.all_new = "no-marks" in left_out
+        self.loop.submit(set_up)

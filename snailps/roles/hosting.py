@@ -1,0 +1,258 @@
+"""The shards of a server process: those it serves, those that stand by, and how they change.
+
+    TakeRoute, HostStandby, BackUp, Promote, Yield, DropShard -> ShardHost -> ShardThread
+    what takes time (dialling, copying, yielding) -> Backed, Unbacked, Yielded, from other threads
+
+It owns the threads and their sockets by shard number.  Why a shard moves says the master.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from snailps import kernels
+from snailps.config import ServerSettings
+from snailps.errors import ClusterError, ProtocolError, SnailError
+from snailps.roles._shard import ShardThread
+from snailps.roles.access import load_method
+from snailps.roles.node import advertised, explain, open_listener
+from snailps.roles.tables import Table
+from snailps.store.route import Route
+from snailps.transport import messages
+from snailps.transport.control import Address, dial, show
+from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerSession
+
+log = logging.getLogger(__name__)
+
+DIAL_S = 10.0
+"""How long a primary tries to reach its standby."""
+
+
+class ShardHost:
+    """The shards of one server.
+
+    Parameters
+    ----------
+    settings : ServerSettings
+    welcome : messages.Welcome
+    tell : callable
+        Sends the master a note, from any thread.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        welcome: messages.Welcome,
+        tell: Callable[[messages.Message], None],
+    ) -> None:
+        self._settings, self._welcome, self._tell = settings, welcome, tell
+        self.primaries: dict[int, ShardThread] = {}
+        self.standbys: dict[int, ShardThread] = {}
+        self._yielding: dict[int, ShardThread] = {}
+        self._route: Route | None = None
+        self._copies: dict[int, int] = {}  # shard -> number of the standby that it streams to
+        self._told: dict[int, list[Any]] = {}  # shard -> copy and what was last told of it
+        self._lock = threading.Lock()  # of both, which other threads look at
+
+    # --- orders of the master, in its order -----------------------------------------------------
+
+    def take_route(self, route: Route, listeners: list[socket.socket]) -> None:
+        """Starts shards on `listeners` where the route names them; later, takes the new epoch."""
+        for number, address in enumerate(route.shards):
+            if self._route is None and address.server == self._welcome.node:
+                if not listeners:
+                    raise ProtocolError("the route has more shards for this server than it runs")
+                self.primaries[number] = self._start(number, listeners.pop(0))
+            if (shard := self.primaries.get(number)) is not None:
+                shard.take_route(route.epoch, route.fragments_of(number))
+        self._route = route
+
+    def host_standby(self, number: int, tables: list[tuple[int, Table]]) -> Address:
+        """Makes a standby of a shard; where it listens."""
+        if self._route is None or number in self.primaries or number in self.standbys:
+            raise ClusterError(f"shard {number} is here already, or there is no route yet")
+        listener = open_listener(self._settings)
+        endpoint = advertised(self._settings, listener)
+        if self._settings.advertise_addr and endpoint in [
+            (address.host, address.port) for address in self._route.shards
+        ]:
+            listener.close()
+            raise ClusterError(
+                "advertise_addr gives all shards one port: leave its port out, or use port_range"
+            )
+        shard = self._start(number, listener, standby=True)
+        shard.take_route(self._route.epoch, self._route.fragments_of(number))
+        self.standbys[number] = shard
+        self._make_tables(shard, tables)
+        return endpoint
+
+    def make_tables(self, tables: list[tuple[int, Table]]) -> None:
+        """Makes tables known to every shard here."""
+        for shard in [*self.primaries.values(), *self.standbys.values()]:
+            self._make_tables(shard, tables)
+
+    def back_up(self, order: messages.BackUp) -> None:
+        """Begins to copy a shard to its standby; `Backed` or `Unbacked` follows."""
+        shard = self._served(order.shard)
+        with self._lock:
+            self._copies[order.shard] = order.copy
+        self._beside(lambda: self._back_up(shard, order))
+
+    def alone(self, number: int) -> None:
+        """A shard has no standby."""
+        with self._lock:
+            self._copies.pop(number, None)
+            self._told.pop(number, None)
+        shard = self.primaries.get(number) or self._yielding.get(number)
+        if shard is not None:
+            shard.alone()
+
+    def promote(self, number: int, epoch: int) -> None:
+        """A standby serves from now on; one that yielded, or is about to, serves again."""
+        shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
+        if shard is not None:
+            self.primaries[number] = shard
+        self._served(number).promote(epoch)
+
+    def yield_(self, number: int, limit_s: float) -> None:
+        """A shard hands over to its standby; `Yielded` follows."""
+        shard = self._served(number)
+        self._yielding[number] = shard
+
+        def leave() -> None:
+            try:
+                shard.yield_(limit_s)
+            except Exception as error:
+                self._yielding.pop(number, None)
+                self._tell(messages.Yielded(number, explain(error)))
+            else:
+                self._tell(messages.Yielded(number))
+
+        self._beside(leave)
+
+    def drop(self, number: int) -> None:
+        """Forgets a standby, or a shard that has yielded."""
+        shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
+        if shard is None:
+            return
+        if self.primaries.get(number) is shard:
+            del self.primaries[number]
+        self._beside(shard.stop)  # frees its memory, which takes a while
+
+    def keep(self, numbers: list[Any]) -> None:
+        """Forgets all but these shards."""
+        for number in {*self.standbys, *self._yielding} - set(numbers):
+            self.drop(number)
+
+    def each(self, numbers: list[Any], work: Callable[[ShardThread], Any]) -> dict[int, Any]:
+        """What `work` returns for those of the shards that are served here; standbys follow."""
+        return {n: work(self.primaries[n]) for n in numbers if n in self.primaries}
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the shards."""
+        return {
+            "shards": [{**s.stats(), "shard": n} for n, s in sorted(self.primaries.items())],
+            "standbys": [{**s.stats(), "shard": n} for n, s in sorted(self.standbys.items())],
+        }
+
+    def stop(self) -> None:
+        """Ends all of them."""
+        for shard in {*self.primaries.values(), *self.standbys.values(), *self._yielding.values()}:
+            shard.stop()
+
+    # --- how -------------------------------------------------------------------------------------
+
+    def _start(self, number: int, listener: socket.socket, *, standby: bool = False) -> ShardThread:
+        shard = ShardThread(
+            listener,
+            self._make_session,
+            kernels.row_ops(),
+            kernels.wire_ops(),
+            self._welcome.frag_num,
+            self._settings.request_timeout,
+            f"snailps-shard-{number}",
+            standby=standby,
+        )
+        shard.start()
+        return shard
+
+    def _make_tables(self, shard: ShardThread, tables: list[tuple[int, Table]]) -> None:
+        for number, table in tables:
+            method = load_method(table) if table.in_python else None
+            shard.add_table(number, *table.store_arguments(), method=method)
+
+    def _served(self, number: int) -> ShardThread:
+        shard = self.primaries.get(number)
+        if shard is None:
+            raise ClusterError(f"shard {number} is not served by server {self._welcome.node}")
+        return shard
+
+    def _back_up(self, shard: ShardThread, order: messages.BackUp) -> None:
+        """Dials the standby and hands the connection to the shard.  In a thread of its own."""
+        where = show((order.host, order.port))
+        try:
+            sock = dial(
+                (order.host, order.port),
+                Channel.DATA,
+                Role.SERVER,
+                whom=f"the standby of shard {order.shard}",
+                limit_s=DIAL_S,
+                node=self._welcome.node,
+                incarnation=self._welcome.incarnation,
+                job=self._welcome.job,
+                give_up=lambda: self._copies.get(order.shard) != order.copy,
+            )
+        except SnailError as error:
+            self._note(order.shard, order.copy, str(error) or "lost")
+            return
+
+        def tell(state: str, why: str) -> None:
+            self._note(order.shard, order.copy, "" if state == "ready" else why or state)
+
+        with self._lock:
+            if self._copies.get(order.shard) != order.copy:
+                sock.close()  # given up meanwhile
+                return
+            log.debug("shard %d copies itself to %s", order.shard, where)
+            sock.setblocking(False)
+            shard.back_up(sock.detach(), sync=order.sync, tell=tell)
+
+    def _note(self, shard: int, copy: int, trouble: str) -> None:
+        """Tells the master of a standby; and again, should another one take over."""
+        self._told[shard] = [shard, copy, trouble]
+        if trouble:
+            self._tell(messages.Unbacked(shard, copy, trouble))
+        else:
+            self._tell(messages.Backed(shard, copy))
+
+    def standing(self) -> list[list[Any]]:
+        """Shards, the numbers of their standbys, and what is wrong with each; empty: nothing."""
+        with self._lock:
+            return [item for shard, item in self._told.items() if shard in self._copies]
+
+    def _beside(self, work: Callable[[], object]) -> None:
+        threading.Thread(target=work, name="snailps-hosting", daemon=True).start()
+
+    def _make_session(self) -> ServerSession:
+        hello = Hello(
+            Channel.DATA,
+            Role.SERVER,
+            os.urandom(NONCE_BYTES),
+            self._welcome.node,
+            self._welcome.incarnation,
+            self._welcome.job,
+        )
+        return ServerSession(hello, admit=self._admit)
+
+    def _admit(self, peer: Hello) -> None:
+        if peer.channel != Channel.DATA:
+            raise ProtocolError("this is a shard: it has only a data channel", "channel")
+        if peer.job != self._welcome.job:
+            raise ProtocolError(
+                "you belong to another cluster: this port was given to a new one", "job"
+            )

@@ -1,0 +1,295 @@
+"""The master's hand on shards: carries out what `Standbys` decides, and tells everybody the route.
+
+    members, notes of servers, time -> Standbys -> orders to servers, TakeRoute to all, the verdict
+
+It joins `standbys.py`, which knows no connection, with the members, which know no shard.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from snailps.config import MasterSettings
+from snailps.errors import ClusterError, ConnectionLost, SnailError
+from snailps.roles.errands import Errands
+from snailps.roles.members import Answer, Member, Members, Reply
+from snailps.roles.standby_effects import (
+    Effect,
+    Emptied,
+    Expelled,
+    Order,
+    Rerouted,
+    RowsLost,
+    Stuck,
+    Tally,
+)
+from snailps.roles.standbys import Standbys, lacking_text
+from snailps.roles.status import ShardStatus
+from snailps.store.route import Route
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Keeps every shard served.
+
+    Parameters
+    ----------
+    settings : MasterSettings
+    members : Members
+    tell : callable
+        ``tell(member, message)``: sends a note.
+    expel : callable
+        ``expel(member, why)``: closes a member's connection and takes it for lost.
+    fail : callable
+        Ends the cluster, with a sentence.
+    on_route : callable
+        Told of a new route.
+    on_rows_lost : callable
+        Ends the cluster, with a sentence: nobody has the rows of a lost server.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        members: Members,
+        *,
+        tell: Callable[[Member, messages.Message], None],
+        expel: Callable[[Member, str], None],
+        fail: Callable[[str], None],
+        on_route: Callable[[Route], None],
+        on_rows_lost: Callable[[str], None],
+    ) -> None:
+        self._members, self._tell, self._expel, self._fail = members, tell, expel, fail
+        self._on_route, self._on_rows_lost = on_route, on_rows_lost
+        wanted = settings.replication if settings.on_node_loss == "recover" else "none"
+        self.standbys = Standbys(
+            replicated=wanted != "none", sync=wanted == "sync", tables=members.made_tables
+        )
+        self.errands = Errands(
+            lambda: self.standbys.count,
+            self.standbys.primary_of,
+            self._call,
+            fail,
+            settings.request_timeout,
+        )
+        self._drains: dict[int, list[Reply]] = {}
+        self._formed = False
+        self._kept: dict[str, Any] = {}
+
+    # --- who is there ----------------------------------------------------------------------------
+
+    def formed(self) -> None:
+        """Every member has the route."""
+        assert self._members.route is not None
+        self._formed = True
+        hosts = {member.number: member.host for member in self._members.nodes("server")}
+        now = time.monotonic()
+        if not self._members.shards:
+            self.standbys.form(self._members.route, hosts, now)
+            self._work()
+            return
+        self.standbys.restore(self._members.shards, self._members.route, hosts, now)
+        self._work()
+        for member in self._members.nodes("server"):
+            for shard, copy, trouble in member.standing.get("standbys", []):
+                if trouble:
+                    self.note(member, messages.Unbacked(int(shard), int(copy), str(trouble)))
+                else:
+                    self.note(member, messages.Backed(int(shard), int(copy)))
+
+    def joined(self, member: Member) -> None:
+        """A server has come to a running cluster, and has the route."""
+        if self._formed:
+            self.standbys.join(member.number, member.host, time.monotonic())
+            self._work()
+
+    def lost(self, member: Member, why: str) -> None:
+        """A server is gone: its standbys take over, or the job is over."""
+        self._members.remove(member)
+        self.standbys.lost(member.number, time.monotonic(), f"{member.name} is lost: {why}")
+        self._answer_drains(member.number, None)
+        self._work()
+
+    def drain(self, number: int, reply: Reply | None = None) -> None:
+        """A server is to leave: its shards move to others.
+
+        Raises
+        ------
+        ClusterError
+            There is no such server, or the cluster is not complete yet.
+        """
+        member = self._members.all.get(number)
+        if member is None or member.role != "server":
+            have = ", ".join(str(m.number) for m in self._members.nodes("server"))
+            raise ClusterError(f"there is no server {number} in this cluster; servers: {have}")
+        if not self._formed:
+            raise ClusterError("the cluster is not complete yet: there is nothing to move")
+        if reply is not None:
+            self._drains.setdefault(number, []).append(reply)
+        if not member.leaving:
+            member.leaving, member.state = True, "leaving"
+            shards = self.standbys.shards_of(number)
+            log.info("%s is to leave: %d shards move to others", member.name, len(shards))
+            self.standbys.leave(number, time.monotonic())
+            self._work()
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def step(self, held: bool) -> None:
+        """Looks what time has brought; `held`: nothing is to move just now."""
+        if not self._formed:
+            return
+        now = time.monotonic()
+        self.standbys.held = held
+        for member in self._members.nodes("server"):
+            for shard in member.stats.get("shards", []):
+                share = float(shard["replica"]["seeded"])
+                self.standbys.seeded(member.number, int(shard["shard"]), share, now)
+        self.standbys.tick(now)
+        self._followed()
+        self._work()
+        self.errands.step()
+
+    def note(
+        self, member: Member, note: messages.Backed | messages.Unbacked | messages.Yielded
+    ) -> None:
+        """A server tells of a shard's standby."""
+        now = time.monotonic()
+        if isinstance(note, messages.Backed):
+            self.standbys.backed(member.number, note, now)
+        elif isinstance(note, messages.Unbacked):
+            self.standbys.unbacked(member.number, note, now)
+        else:
+            self.standbys.yielded(member.number, note, now)
+        self._work()
+
+    def figures(self) -> dict[str, Any]:
+        """What losses and moves there were since it was last asked."""
+        tally, self.standbys.tally = self.standbys.tally, Tally()
+        return tally.figures()
+
+    def status(self) -> list[ShardStatus]:
+        """Shards as a picture."""
+        if not self._formed:
+            return []
+        replicas = {
+            (member.number, shard["shard"]): shard["replica"]
+            for member in self._members.nodes("server")
+            for shard in member.stats.get("shards", [])
+        }
+        pictures: list[ShardStatus] = []
+        for one in self.standbys.status():
+            replica = replicas.get((one["primary"], one["shard"]), {})
+            lag = {"lag_bytes": replica.get("lag_bytes", 0), "lag_s": replica.get("lag_s", 0.0)}
+            pictures.append({**one, **lag})  # type: ignore[typeddict-item]
+        return pictures
+
+    # --- how -------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Carries out what has been decided, and what comes of that; the journal knows it first."""
+        while True:
+            picture = self.standbys.picture()
+            if picture != self._kept and self._members.journal.kept:
+                self._kept = picture
+                self._members.journal.note("shards", picture)
+            effects = self.standbys.effects()
+            if not effects:
+                return
+            for effect in effects:
+                self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, Order):
+            self._call(effect.server, effect.message, self._answering(effect))
+        elif isinstance(effect, Rerouted):
+            self._broadcast()
+        elif isinstance(effect, Expelled):
+            member = self._members.all.get(effect.server)
+            if member is not None:
+                self._expel(member, effect.why)
+        elif isinstance(effect, Emptied):
+            member = self._members.all.get(effect.server)
+            if member is not None:
+                log.info("%s has no shard left and leaves", member.name)
+                self._tell(member, messages.Stop(False, "left as asked, all shards have moved"))
+        elif isinstance(effect, Stuck):
+            self._stuck(effect)
+        elif isinstance(effect, RowsLost):
+            self._rows_lost(effect)
+
+    def _answering(self, order: Order) -> Callable[[Answer], None]:
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, ConnectionLost):
+                return  # whoever watches over losses tells
+            refused = isinstance(answer, SnailError)
+            self.standbys.answered(
+                order,
+                None if isinstance(answer, SnailError) else answer,
+                str(answer) if refused else "",
+                time.monotonic(),
+            )
+            self._work()
+
+        return answered
+
+    def _call(
+        self, server: int, message: messages.Message, on_answer: Callable[[Answer], None]
+    ) -> None:
+        member = self._members.all.get(server)
+        if member is None:
+            on_answer(ConnectionLost(f"server {server} is gone"))
+        else:
+            self._members.call(member, message, on_answer)
+
+    def _broadcast(self) -> None:
+        """Tells everybody the new route; requests of those who know it first wait at the shards."""
+        route = self.standbys.route
+        assert route is not None
+        self._members.take(route)
+        log.info("route epoch %d", route.epoch)
+        self._on_route(route)
+        self._members.send_route(self._followed)
+        self._followed()
+
+    def _followed(self) -> None:
+        """Counts the route as taken once everybody who pulls has it."""
+        asking = [m for m in self._members.all.values() if m.role == "worker" and m.acknowledged]
+        if self._members.route is not None:
+            epoch = min([m.epoch for m in asking], default=self._members.route.epoch)
+            self.standbys.followed(epoch, time.monotonic())
+
+    def _stuck(self, effect: Stuck) -> None:
+        member = self._members.all.get(effect.server)
+        if member is None:
+            return
+        member.leaving, member.state = False, "ready"
+        asked = self._drains.get(effect.server)
+        if not asked and len(self._members.nodes("server")) == 1:
+            self._fail(
+                f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
+                f"{effect.why}"
+            )
+            return
+        text = f"{member.name} cannot leave: {effect.why}"
+        log.error("%s", text)
+        self._answer_drains(effect.server, ClusterError(text))
+
+    def _answer_drains(self, number: int, error: SnailError | None) -> None:
+        for reply in self._drains.pop(number, []):
+            reply(error or messages.Ok())
+
+    def _rows_lost(self, effect: RowsLost) -> None:
+        self._on_rows_lost(
+            f"{effect.why}. Its own log may say more; "
+            + (
+                f"no other server has all of {lacking_text(effect.shards)}"
+                if self.standbys.replicated
+                else "replication is 'none', so its rows are gone with it"
+            )
+        )

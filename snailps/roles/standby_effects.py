@@ -1,0 +1,77 @@
+"""What `Standbys` says is to be done, and the figures of what it has seen.  Declarations only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from snailps.transport import messages
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a server is to do; its answer goes to `Standbys.answered`, with the order."""
+
+    number: int
+    server: int
+    message: messages.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """Everybody is to take the new route."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A server that was to leave has no shard any more."""
+
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A server that was to leave cannot: nobody can take its shards."""
+
+    server: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expelled:
+    """A server does not do its part: whoever gets this calls `lost` for it."""
+
+    server: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLost:
+    """A lost server was the only one that had these shards."""
+
+    server: int
+    shards: tuple[int, ...]
+    why: str
+
+
+Effect = Order | Rerouted | Emptied | Stuck | Expelled | RowsLost
+
+
+@dataclass(slots=True)
+class Tally:
+    """Figures of the run: servers that standbys stood in for, how long that took at most, s."""
+
+    failovers: int = 0
+    resume_s_max: float = 0.0
+    moves: int = 0
+    unprotected_s: float = 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """What there is to tell; empty for a run in which nothing happened."""
+        found: dict[str, Any] = {}
+        if self.failovers:
+            found |= {"failovers": self.failovers, "resume_s_max": round(self.resume_s_max, 3)}
+            found["unprotected_s"] = round(self.unprotected_s, 3)
+        if self.moves:
+            found["moves"] = self.moves
+        return found

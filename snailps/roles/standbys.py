@@ -1,0 +1,617 @@
+"""Which server has which shard, which has its standby, and what to do when that changes.
+
+    form, join, leave, lost, answered, backed, unbacked, yielded, tick -> Standbys -> effects():
+        Order (to a server), Rerouted, Emptied, Stuck, Expelled, RowsLost
+
+A standby is a shard of its own, in another server, that follows its primary.  A lost server's
+standbys are promoted.  A shard moves by having a standby made where it is wanted and changing over
+to it: so a drained server, one that joins and one that replaces a lost one are all served alike.
+Sans-IO: events come in, what to do comes out, time is an argument.  It knows no connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.roles.places import Copy, Places, Server, Shard
+from snailps.roles.standby_effects import (
+    Effect,
+    Emptied,
+    Expelled,
+    Order,
+    Rerouted,
+    RowsLost,
+    Stuck,
+    Tally,
+)
+from snailps.store.route import Route, ShardAddress
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+ORDER_S = 30.0
+"""A server that has not obeyed for so long is taken for lost: it hangs, though its heart beats."""
+YIELD_S = 5.0
+"""How long a primary may try to hand over; then it goes on, and the move is tried again."""
+STALL_S = 60.0
+"""A standby that gets no further with its copy for so long is given up, and made anew."""
+AGAIN_S = 2.0
+"""How long a server is left alone that could not keep a standby, times its failures so far."""
+FAILURES_MAX = 5
+"""So many standbys of a shard have to fail, one after the other, until a drain is given up."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """An order that is not answered yet."""
+
+    order: Order
+    until: float
+    on_answer: Callable[[messages.Message | None, str, float], None]
+
+
+@dataclass(slots=True)
+class Standbys:
+    """Shards of a formed cluster, their primaries and standbys.
+
+    Attributes
+    ----------
+    replicated, sync : bool
+        Every shard is to have a standby; pushes wait for it.
+    route : Route or None
+        The present one.
+    tables : callable
+        Declarations with numbers, as `HostStandby` takes them.
+    held : bool
+        Nothing is copied nor moved just now: rows are being read from files, or saved.  Lost
+        servers are stood in for all the same.
+    """
+
+    replicated: bool
+    sync: bool
+    tables: Callable[[], list[Any]] = list
+    route: Route | None = None
+    held: bool = False
+    tally: Tally = field(default_factory=Tally)
+    _places: Places = field(default_factory=Places)
+    _open: dict[int, _Open] = field(default_factory=dict)
+    _effects: list[Effect] = field(default_factory=list)
+    _next_order: int = 1
+    _next_copy: int = 1
+    _epoch: int = 0
+    _followed: int = 0
+    _resuming: list[tuple[Shard, int, float]] = field(default_factory=list)
+    _thin_since: float | None = None
+    _alone_told: bool = False
+    _was_ready: bool = False
+
+    # --- what others ask -----------------------------------------------------------------------
+
+    def effects(self) -> list[Effect]:
+        """What is to be done now, in order; each is told once."""
+        found, self._effects = self._effects, []
+        return found
+
+    def primary_of(self, shard: int) -> int:
+        """The server that serves a shard; 0 while it changes over."""
+        one = self._places.shards[shard]
+        return 0 if one.step else one.primary
+
+    def shards_of(self, server: int) -> list[int]:
+        """Shards that a server has as primary or standby, or that are on their way to it."""
+        return self._places.shards_of(server)
+
+    @property
+    def count(self) -> int:
+        """Number of shards."""
+        return len(self._places.shards)
+
+    @property
+    def redundant(self) -> bool:
+        """Whether every shard has a standby that has all of it."""
+        return all(
+            s.standby is not None and s.standby.state == "ready" for s in self._places.shards
+        )
+
+    @property
+    def moving(self) -> bool:
+        """Whether a shard is changing over."""
+        return any(s.step for s in self._places.shards)
+
+    def status(self) -> list[dict[str, Any]]:
+        """The shards as a picture; standby 0: none."""
+        return [
+            {
+                "shard": s.number,
+                "primary": s.primary,
+                "standby": s.standby.server if s.standby else 0,
+                "state": s.step or (s.standby.state if s.standby else "none"),
+                "seeded": s.standby.seeded if s.standby else 0.0,
+            }
+            for s in self._places.shards
+        ]
+
+    def picture(self) -> dict[str, Any]:
+        """All that a master has to know who goes on where this one has come to, for JSON.
+
+        To be kept before the effects are carried out: what was said of a shard is then known to
+        whoever has to say the next thing.
+        """
+        return {
+            "epoch": self._epoch,
+            "copy": self._next_copy,
+            "leaving": [s.number for s in self._places.servers.values() if s.leaving],
+            "shards": [shard.picture() for shard in self._places.shards],
+        }
+
+    # --- events: who is there ------------------------------------------------------------------
+
+    def restore(
+        self, picture: dict[str, Any], route: Route, hosts: dict[int, str], now: float
+    ) -> None:
+        """Goes on where another master had come to; its orders may have been obeyed or not.
+
+        What servers told meanwhile they have to tell again: `backed`, `unbacked`.  Those that do
+        not come back are `lost` afterwards.
+        """
+        self.route, self._epoch = route, int(picture["epoch"])
+        self._next_copy = int(picture["copy"])
+        self._places.servers = {n: Server(n, host) for n, host in hosts.items()}
+        for number in picture["leaving"]:
+            if number in hosts:
+                self._places.servers[number].leaving = True
+        self._places.shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
+        halfway = [
+            shard
+            for shard in self._places.shards
+            if shard.standby is not None and (shard.step or shard.standby.state != "ready")
+        ]
+        dropped = {(shard.standby.server, shard.number) for shard in halfway if shard.standby}
+        for number in hosts:
+            have = [at for at in self.shards_of(number) if (number, at) not in dropped]
+            self._order(number, messages.KeepShards(have), now)
+        for shard in halfway:
+            assert shard.standby is not None
+            shard.standby.state = "seeding"  # its primary may know of it, and is to forget it
+            self._without_standby(shard, now)
+        for shard in self._places.shards:
+            if shard.step == "promoting" and shard not in halfway:
+                self._ask_promote(shard, now)
+        self._publish()
+        self._plan(now)
+
+    def form(self, route: Route, hosts: dict[int, str], now: float) -> None:
+        """The cluster is complete: these servers, these primaries."""
+        self.route, self._epoch = route, route.epoch
+        self._places.servers = {number: Server(number, host) for number, host in hosts.items()}
+        self._places.shards = [Shard(at, address) for at, address in enumerate(route.shards)]
+        self._plan(now)
+
+    def join(self, number: int, host: str, now: float) -> None:
+        """A server has come, with the route and without a shard."""
+        self._places.servers[number] = Server(number, host)
+        self._alone_told = False
+        self._plan(now)
+
+    def leave(self, number: int, now: float) -> None:
+        """A server is to leave: its shards move; `Emptied` or `Stuck` follows."""
+        self._places.servers[number].leaving = True
+        self._plan(now)
+
+    def lost(self, number: int, now: float, why: str = "") -> None:
+        """A server is gone, and will not come back under this number."""
+        if self._places.servers.pop(number, None) is None:
+            return
+        for key, one in list(self._open.items()):
+            if one.order.server == number:
+                del self._open[key]
+        gone: list[int] = []
+        served = 0
+        for shard in self._places.shards:
+            if shard.former is not None and shard.former.server == number:
+                shard.former = None
+            if shard.goal == number:
+                shard.goal = 0
+            if shard.primary == number:
+                served += 1
+                if not self._stand_in(shard, now):
+                    gone.append(shard.number)
+            elif shard.standby is not None and shard.standby.server == number:
+                self._without_standby(shard, now)
+        if gone:
+            self.route = None  # there is nothing left to plan
+            self._effects.append(RowsLost(number, tuple(gone), why))
+            return
+        if served:
+            self.tally.failovers += 1
+            self._publish()  # a standby lets requests wait until it is promoted
+            assert self.route is not None
+            for shard in self._places.shards:
+                if shard.down_at is not None:
+                    self._resuming.append((shard, self.route.epoch, shard.down_at))
+                    shard.down_at = None
+        self._plan(now)
+
+    # --- events: what servers tell --------------------------------------------------------------
+
+    def answered(
+        self, order: Order, answer: messages.Message | None, error: str, now: float
+    ) -> None:
+        """A server has done what it was told, or says why it cannot."""
+        one = self._open.pop(order.number, None)
+        if one is not None:
+            one.on_answer(answer, error, now)
+            self._plan(now)
+
+    def backed(self, server: int, note: messages.Backed, now: float) -> None:
+        """A primary's standby has all of it."""
+        shard = self._of_note(server, note.shard)
+        if shard is None or shard.standby is None or shard.standby.number != note.copy:
+            return
+        shard.standby.state, shard.standby.seeded = "ready", 1.0
+        shard.failures = 0
+        if (there := self._places.servers.get(shard.standby.server)) is not None:
+            there.failures = 0
+        log.debug("shard %d: server %d has all of it", shard.number, shard.standby.server)
+        self._plan(now)
+
+    def unbacked(self, server: int, note: messages.Unbacked, now: float) -> None:
+        """A primary cannot reach its standby any more."""
+        shard = self._of_note(server, note.shard)
+        if shard is None or shard.standby is None or shard.standby.number != note.copy:
+            return
+        self._give_up(shard, f"server {server} cannot reach it: {note.text}", now)
+        self._plan(now)
+
+    def yielded(self, server: int, note: messages.Yielded, now: float) -> None:
+        """A primary has handed over all that it acknowledged, or says why it could not."""
+        shard = self._of_note(server, note.shard)
+        if shard is None or shard.step != "yielding":
+            return
+        self._forget_orders(shard, messages.Yield)
+        if note.text or shard.standby is None:
+            log.warning("shard %d stays at server %d for now: %s", shard.number, server, note.text)
+            shard.step = ""
+            self._put_off(shard.goal, now)
+            shard.goal = 0
+        else:
+            shard.former = shard.address
+            self._promote(shard, now)
+        self._plan(now)
+
+    def seeded(self, server: int, shard: int, share: float, now: float) -> None:
+        """How much of a shard its standby has, as its primary counts."""
+        one = self._of_note(server, shard)
+        copy = one.standby if one is not None else None
+        if copy is not None and copy.state == "seeding" and share > copy.seeded:
+            copy.seeded, copy.moved_at = share, now
+
+    def followed(self, epoch: int, now: float) -> None:
+        """Everybody who pulls has this route and reaches its shards."""
+        self._followed = max(self._followed, epoch)
+        self._note_resumed(now)
+
+    def tick(self, now: float) -> None:
+        """Time passes: who has not obeyed for too long, what can be tried again."""
+        late = {o.order.server: o.order for o in self._open.values() if now >= o.until}
+        for server, order in late.items():
+            why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
+            self._effects.append(Expelled(server, why))
+        for shard in self._places.shards:
+            copy = shard.standby
+            if copy and copy.state == "seeding" and now - copy.moved_at > STALL_S:
+                self._give_up(shard, f"nothing was copied for {STALL_S:.0f} s", now)
+        self._plan(now)
+
+    # --- what is done ---------------------------------------------------------------------------
+
+    def _stand_in(self, shard: Shard, now: float) -> bool:
+        """A shard's primary is lost: its standby serves from now on; False if there is none."""
+        copy = shard.standby
+        shard.down_at = now
+        if shard.step == "promoting" and shard.former is not None:
+            self._take_back(shard, now)
+            return True
+        self._forget_orders(shard)
+        if copy is None or copy.state != "ready" or copy.server not in self._places.servers:
+            return False
+        self._promote(shard, now)
+        return True
+
+    def _promote(self, shard: Shard, now: float) -> None:
+        """The standby becomes the primary."""
+        copy = shard.standby
+        assert copy is not None
+        shard.address = ShardAddress(copy.server, copy.host, copy.port)
+        shard.standby, shard.goal = None, 0
+        self._ask_promote(shard, now)
+
+    def _take_back(self, shard: Shard, now: float) -> None:
+        """The one that has yielded serves on: nobody has been told yet of its successor."""
+        assert shard.former is not None
+        self._forget_orders(shard)
+        shard.address, shard.former, shard.goal = shard.former, None, 0
+        self._order(shard.primary, messages.Alone(shard.number), now)
+        self._ask_promote(shard, now)
+
+    def _ask_promote(self, shard: Shard, now: float) -> None:
+        shard.step = "promoting"
+        self._epoch += 1
+
+        def promoted(answer: messages.Message | None, error: str, now: float) -> None:
+            if error:
+                why = f"it cannot serve shard {shard.number}: {error}"
+                self._effects.append(Expelled(shard.primary, why))
+                return
+            shard.step, former, shard.former = "", shard.former, None
+            if former is None:
+                log.info("shard %d: server %d serves it now", shard.number, shard.primary)
+                self._note_resumed(now)
+            else:
+                self.tally.moves += 1
+                log.info(
+                    "shard %d has moved from server %d to server %d",
+                    shard.number, former.server, shard.primary,
+                )  # fmt: skip
+                self._order(former.server, messages.DropShard(shard.number), now)
+            self._publish()
+
+        self._order(shard.primary, messages.Promote(shard.number, self._epoch), now, promoted)
+
+    def _publish(self) -> None:
+        """Makes the route of what is: a shard that changes over is where it was until it has."""
+        assert self.route is not None
+        shards = tuple(s.former or s.address for s in self._places.shards)
+        if shards != self.route.shards or self._epoch > self.route.epoch:
+            self._epoch = max(self._epoch, self.route.epoch + 1)
+            self.route = Route(self._epoch, shards, self.route.owner)
+            self._effects.append(Rerouted())
+
+    def _note_resumed(self, now: float) -> None:
+        """Counts how long shards of a lost server were out of reach, once they are in reach."""
+        back = [
+            (shard, epoch, since)
+            for shard, epoch, since in self._resuming
+            if epoch <= self._followed and not shard.step
+        ]
+        if back:
+            self._resuming = [item for item in self._resuming if item not in back]
+            took_s = max(now - since for _, _, since in back)
+            self.tally.resume_s_max = max(self.tally.resume_s_max, took_s)
+            names = lacking_text(shard.number for shard, _, _ in back)
+            log.info("%s in reach again, %.2f s after the loss was noticed", names, took_s)
+
+    def _without_standby(self, shard: Shard, now: float) -> None:
+        """A shard's standby is gone, or given up: it is never promoted, its primary is alone."""
+        copy, shard.standby = shard.standby, None
+        if shard.step == "yielding":
+            # It may have yielded by now: it is told to serve again, whatever it had come to.
+            shard.former = shard.address
+            self._take_back(shard, now)
+        elif not shard.step:
+            self._forget_orders(shard)
+            if copy is not None and copy.state != "asked":
+                self._order(shard.primary, messages.Alone(shard.number), now)
+
+    def _give_up(self, shard: Shard, why: str, now: float) -> None:
+        """Makes do without a standby that does not get on; another one is made soon."""
+        copy = shard.standby
+        assert copy is not None
+        log.warning(
+            "shard %d: its standby at server %d is given up: %s", shard.number, copy.server, why
+        )
+        shard.failures += 1
+        shard.goal = 0
+        self._put_off(copy.server, now)
+        if copy.server in self._places.servers:
+            self._order(copy.server, messages.DropShard(shard.number), now)
+        self._without_standby(shard, now)
+
+    def _put_off(self, server: int, now: float) -> None:
+        there = self._places.servers.get(server)
+        if there is not None:
+            there.failures += 1
+            there.again_at = now + AGAIN_S * min(there.failures, 10)
+
+    def _make(self, shard: Shard, server: int, now: float) -> None:
+        """Has a server host a standby, and the primary copy itself there."""
+        copy = shard.standby = Copy(self._next_copy, server, "asked", now)
+        self._next_copy += 1
+
+        def hosted(answer: messages.Message | None, error: str, now: float) -> None:
+            if shard.standby is not copy:
+                return
+            where = _endpoint(answer)
+            if where is None:
+                self._give_up(shard, error or "it told no address", now)
+                return
+            copy.host, copy.port = where
+            copy.state, copy.moved_at = "seeding", now
+            back_up = messages.BackUp(shard.number, copy.number, *where, self.sync)
+            self._order(shard.primary, back_up, now, backing)
+
+        def backing(answer: messages.Message | None, error: str, now: float) -> None:
+            if shard.standby is copy and error:
+                self._give_up(shard, f"server {shard.primary} refuses: {error}", now)
+
+        host = messages.HostStandby(shard.number, self.tables())
+        self._order(server, host, now, hosted)
+
+    def _move_standby(self, shard: Shard, server: int, now: float) -> None:
+        """Gives up a standby in good order, for one at another server; 0: for none."""
+        copy = shard.standby
+        if copy is not None:
+            if copy.server in self._places.servers:
+                self._order(copy.server, messages.DropShard(shard.number), now)
+            self._without_standby(shard, now)
+        if server:
+            self._make(shard, server, now)
+
+    def _change_over(self, shard: Shard, now: float) -> None:
+        shard.step = "yielding"
+        self._order(shard.primary, messages.Yield(shard.number, YIELD_S), now)
+
+    # --- the plan --------------------------------------------------------------------------------
+
+    def _plan(self, now: float) -> None:
+        """Begins what can be begun, one step at a time; every event ends here."""
+        if not self._places.shards or self.route is None:
+            return
+        if not self.held:
+            for shard in self._places.shards:
+                if not shard.step:
+                    self._plan_shard(shard, now)
+            if all(s.standby is None or s.standby.state == "ready" for s in self._places.shards):
+                self._spread(now)
+            self._begin_change(now)
+        for server in self._places.servers.values():
+            if server.leaving and not server.emptied and not self._places.shards_of(server.number):
+                server.emptied = True
+                self._effects.append(Emptied(server.number))
+        self._note_redundancy(now)
+
+    def _plan_shard(self, shard: Shard, now: float) -> None:
+        """What one shard lacks: a way out of a server that leaves, a standby."""
+        leaving = {s.number for s in self._places.servers.values() if s.leaving}
+        stay = [n for n in self._places.servers if n not in leaving]
+        copy = shard.standby
+        if shard.goal in leaving:
+            shard.goal = 0
+        if shard.primary in leaving and not shard.goal:
+            if not stay or shard.failures >= FAILURES_MAX:
+                why = "no other server can take its shards"
+                if stay:
+                    why = f"{FAILURES_MAX} standbys of shard {shard.number} failed, see above"
+                self._places.servers[shard.primary].leaving = False
+                self._effects.append(Stuck(shard.primary, why))
+                return
+            if copy is None or copy.server in leaving:
+                shard.goal = self._places.best_for(shard, now)
+            elif self._places.servers[copy.server].again_at <= now:
+                shard.goal = copy.server
+        if copy is None:
+            target = shard.goal or (self._places.best_for(shard, now) if self.replicated else 0)
+            if target and self._places.has_room(shard.primary, target):
+                self._make(shard, target, now)
+        elif shard.goal:
+            if copy.server != shard.goal and self._places.has_room(shard.primary, shard.goal):
+                self._move_standby(shard, shard.goal, now)
+        elif copy.server in leaving:
+            target = self._places.best_for(shard, now)
+            if target and self._places.has_room(shard.primary, target):
+                self._move_standby(shard, target, now)
+            elif stay == [shard.primary] and not self._places.serves(copy.server):
+                self._move_standby(shard, 0, now)  # nobody else can have it
+        elif not self.replicated:
+            self._move_standby(shard, 0, now)
+
+    def _begin_change(self, now: float) -> None:
+        """Changes one shard over at a time: the pause of each is its own."""
+        if self.moving:
+            return
+        for shard in self._places.shards:
+            copy = shard.standby
+            if shard.goal and copy and copy.server == shard.goal and copy.state == "ready":
+                self._change_over(shard, now)
+                return
+
+    def _spread(self, now: float) -> None:
+        """Gives a server that has less a shard of one that has more, one at a time."""
+        if any(s.goal or s.step for s in self._places.shards):
+            return
+        if self.replicated and len(self._places.servers) > 1 and not self.redundant:
+            return
+        found = self._places.uneven(now)
+        if found is None:
+            return
+        shard, server, as_primary = found
+        if as_primary:
+            log.info("shard %d is to move from server %d to server %d, which has fewer",
+                     shard.number, shard.primary, server)  # fmt: skip
+            shard.goal = server
+            self._plan_shard(shard, now)
+        else:
+            log.info("the standby of shard %d is to move to server %d, which has fewer",
+                     shard.number, server)  # fmt: skip
+            self._move_standby(shard, server, now)
+
+    def _note_redundancy(self, now: float) -> None:
+        """Says when shards have lost their standbys, and when all have one again."""
+        if not self.replicated:
+            return
+        if self.redundant:
+            if self._thin_since is not None and self._was_ready:
+                took_s = now - self._thin_since
+                self.tally.unprotected_s += took_s
+                log.info("every shard has its standby again, after %.1f s", took_s)
+            elif not self._was_ready:
+                log.info("every shard has its standby")
+            self._was_ready, self._thin_since = True, None
+            return
+        if self._thin_since is None:
+            self._thin_since = now
+            if self._was_ready:
+                lacking = [s.number for s in self._places.shards if s.standby is None]
+                log.warning(
+                    "%d of %d shards have no standby just now: another loss would end the job",
+                    len(lacking), len(self._places.shards),
+                )  # fmt: skip
+        if len(self._places.servers) < 2 and not self._alone_told:
+            self._alone_told = True
+            log.warning(
+                "there is one server only: no shard can have a standby, and a lost server ends the "
+                "job. Start another one: snailps server"
+            )
+
+    # --- orders ----------------------------------------------------------------------------------
+
+    def _order(
+        self,
+        server: int,
+        message: messages.Message,
+        now: float,
+        on_answer: Callable[[messages.Message | None, str, float], None] | None = None,
+    ) -> None:
+        def noted(answer: messages.Message | None, error: str, now: float) -> None:
+            if error:
+                log.warning("server %d: %s: %s", server, type(message).__name__, error)
+
+        order = Order(self._next_order, server, message)
+        self._next_order += 1
+        self._open[order.number] = _Open(order, now + ORDER_S, on_answer or noted)
+        self._effects.append(order)
+
+    def _forget_orders(self, shard: Shard, *kinds: type[messages.Message]) -> None:
+        """What is still to be answered of a shard's making and moving does not matter any more."""
+        kinds = kinds or (messages.HostStandby, messages.BackUp, messages.Yield, messages.Promote)
+        for key, one in list(self._open.items()):
+            message = one.order.message
+            if isinstance(message, kinds) and getattr(message, "shard", -1) == shard.number:
+                del self._open[key]
+
+    def _of_note(self, server: int, shard: int) -> Shard | None:
+        """The shard that a note is about, if it comes from its primary."""
+        if (
+            not 0 <= shard < len(self._places.shards)
+            or self._places.shards[shard].primary != server
+        ):
+            return None
+        return self._places.shards[shard]
+
+
+def _endpoint(answer: messages.Message | None) -> tuple[str, int] | None:
+    """Where a standby listens, as its server says."""
+    where = answer.data.get("endpoint") if isinstance(answer, messages.Report) else None
+    if not isinstance(where, list) or len(where) != 2 or type(where[1]) is not int:
+        return None
+    return str(where[0]), where[1]
+
+
+def lacking_text(shards: Iterable[int]) -> str:
+    """Shards in words."""
+    numbers = list(shards)
+    listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"shard{'s' if len(numbers) > 1 else ''} {listed}"

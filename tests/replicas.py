@@ -1,0 +1,219 @@
+"""Shards with standbys over loopback, for tests: real sockets, real threads, no other process."""
+
+import contextlib
+import queue
+import socket
+import struct
+import threading
+import time
+
+import numpy as np
+from shards import JOB, LIMIT_S, Shards
+
+from snailps import kernels
+from snailps.roles._shard import FragmentCursor, ShardThread
+from snailps.roles.access import load_method
+from snailps.transport.control import dial
+from snailps.transport.session import Channel, Role
+
+_SECTION = struct.Struct("<IIIIQQ")
+_TABLE = struct.Struct("<IIIIQQQQ")
+
+
+class Replicas(Shards):
+    """Shards that can have standbys; what is declared here is declared there, too."""
+
+    def __init__(self, count=1, **options):
+        self.declared, self.spares, self.relays = [], [], []
+        self.told = queue.SimpleQueue()
+        super().__init__(count, **options)
+        self.failover_s = LIMIT_S
+
+    def connect(self, index, incarnation=1):
+        sock = dial(
+            ("127.0.0.1", self.ports[index]),
+            Channel.DATA,
+            Role.WORKER,
+            whom=f"shard {index}",
+            limit_s=0.5,  # then the shard may be elsewhere
+            incarnation=incarnation,
+            job=JOB,
+            give_up=lambda: self.over,
+        )
+        sock.setblocking(False)
+        return sock.detach()
+
+    def __exit__(self, *failure):
+        super().__exit__(*failure)
+        assert all(thread.stop() for thread, _ in self.spares)
+        for relay in self.relays:
+            relay.close()
+
+    def add_table(self, *args, **options):
+        super().add_table(*args, **options)
+        self.declared.append(lambda threads: _on(self, threads, super(Replicas, self).add_table,
+                                                 *args, **options))  # fmt: skip
+
+    def declare(self, table, number=1):
+        super().declare(table, number)
+
+        def again(threads):
+            for thread in threads:
+                method = load_method(table) if table.in_python else None
+                thread.add_table(number, *table.store_arguments(), method=method)
+
+        self.declared.append(again)
+
+    def standby(self, index=0, tables=True, route=True):
+        """A new standby of a shard: its thread and port."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        thread = ShardThread(
+            listener,
+            self._session,
+            kernels.row_ops(),
+            kernels.wire_ops(),
+            self.frag_num,
+            30.0,
+            f"standby-{index}",
+            60.0,
+            standby=True,
+        )
+        thread.start()
+        self.spares.append((thread, port))
+        if route:
+            thread.take_route(1, self.route.fragments_of(index))
+        if tables:
+            self.declare_at(thread)
+        return thread, port
+
+    def declare_at(self, thread):
+        for again in self.declared:
+            again([thread])
+
+    def stream_to(self, port):
+        """Descriptor of a connection such as a primary has to its standby."""
+        sock = dial(
+            ("127.0.0.1", port), Channel.DATA, Role.SERVER, whom="standby", limit_s=LIMIT_S, job=JOB
+        )
+        return sock.detach()
+
+    def back_up(self, index=0, sync=True, ready=True, standby=None, relay=False):
+        """Gives a shard a standby: its thread and port."""
+        made = standby or self.standby(index)
+        if relay:
+            self.relays.append(Relay(made[1]))
+        fd = self.stream_to(self.relays[-1].port if relay else made[1])
+        self.threads[index].back_up(fd, sync=sync, tell=lambda *words: self.told.put(words))
+        if ready:
+            assert self.told.get(timeout=LIMIT_S) == ("ready", "")
+        return made
+
+    def promote(self, made, index=0, epoch=2):
+        """A standby serves in the place of a shard, which may be dead; clients find it there."""
+        thread, port = made
+        if thread is not None:
+            thread.promote(epoch)
+        old = (self.threads[index], self.ports[index])
+        self.threads[index], self.ports[index] = thread, port
+        self.spares = [old if one == made else one for one in self.spares]
+        for client in self.clients:
+            client.reroute(epoch, client.names)
+
+    def settle(self, index=0):
+        """Waits until the standby has all."""
+        end = time.monotonic() + LIMIT_S
+        while True:
+            replica = self.threads[index].stats()["replica"]
+            if replica["sent"] == replica["acknowledged"]:
+                return replica
+            assert time.monotonic() < end, replica
+
+
+def _on(shards, threads, call, *args, **options):
+    mine, shards.threads = shards.threads, threads
+    try:
+        call(*args, **options)
+    finally:
+        shards.threads = mine
+
+
+def dump(thread):
+    """All that a shard has, in an order that does not depend on where rows lie."""
+    cursor, buffer, found = FragmentCursor(thread.fragments()), np.empty(64 << 20, np.uint8), {}
+    while True:
+        used, sections = thread.copy_next(cursor, buffer)
+        if not sections:
+            assert used == 0
+            break
+        for fragment, start, length, _ in sections:
+            found[fragment] = _section(bytes(buffer[start : start + length]))
+    stats = thread.stats()
+    names = ("clock", "slots", "slots_sealed", "waits_for")
+    return found, {name: stats[name] for name in names}
+
+
+def _section(data):
+    _, _, tables, marks, _, _ = _SECTION.unpack_from(data)
+    at = _SECTION.size + 16 * marks
+    seen = dict(struct.iter_unpack("<QQ", data[_SECTION.size : at]))
+    rows = {}
+    for _ in range(tables):
+        table, floats, track, row_bytes, count, version, deleted, _ = _TABLE.unpack_from(data, at)
+        at += _TABLE.size
+        body = data[at : at + count * row_bytes]
+        each = {
+            int.from_bytes(body[i : i + 8], "little"): body[i + 8 : i + row_bytes]
+            for i in range(0, len(body), row_bytes)
+        }
+        rows[table] = (floats, track, version, deleted, each)
+        at += (count * row_bytes + 7) // 8 * 8
+    return seen, rows
+
+
+def assert_equal(a, b):
+    """Two dumps are the same; names the first difference."""
+    assert a[0].keys() == b[0].keys()
+    for fragment, (marks, tables) in a[0].items():
+        other_marks, other_tables = b[0][fragment]
+        assert marks == other_marks, f"marks of fragment {fragment}"
+        assert tables.keys() == other_tables.keys(), f"tables of fragment {fragment}"
+        for table, one in tables.items():
+            two = other_tables[table]
+            assert one[:4] == two[:4], f"table {table} of fragment {fragment}"
+            assert one[4].keys() == two[4].keys(), f"keys of table {table}, fragment {fragment}"
+            for key, row in one[4].items():
+                assert row == two[4][key], f"row {key} of table {table}"
+    assert a[1] == b[1]
+
+
+class Relay:
+    """A way to a port that can be closed for a while: what is sent waits."""
+
+    def __init__(self, port):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port, self.target = self.listener.getsockname()[1], port
+        self.open, self.ends = threading.Event(), []
+        self.open.set()
+        self.main = threading.Thread(target=self._accept, daemon=True)
+        self.main.start()
+
+    def _accept(self):
+        near, _ = self.listener.accept()
+        far = socket.create_connection(("127.0.0.1", self.target), LIMIT_S)
+        self.ends = [near, far]
+        for a, b in ((near, far), (far, near)):
+            threading.Thread(target=self._pump, args=(a, b), daemon=True).start()
+
+    def _pump(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.open.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.open.set()
+        self.main.join(LIMIT_S)
+        for end in [*self.ends, self.listener]:
+            end.close()

@@ -1,0 +1,115 @@
+"""`Errands`: each shard does what changes rows, in order, whoever serves it by then."""
+
+import pytest
+
+from snailps.errors import ConnectionLost, RemoteError
+from snailps.roles.errands import Errands
+from snailps.roles.ledger import Entry
+from snailps.transport import messages as m
+
+LIMIT_S = 10.0
+
+
+class World:
+    """Four shards, two a server, and calls that the test answers."""
+
+    def __init__(self):
+        self.serves = {0: 1, 1: 1, 2: 2, 3: 2}
+        self.calls, self.failed, self.now = [], [], 0.0
+        self.errands = Errands(
+            lambda: 4, self.serves.__getitem__, self._call, self.failed.append, LIMIT_S,
+            lambda: self.now,
+        )  # fmt: skip
+
+    def _call(self, server, message, on_answer):
+        self.calls.append((server, message, on_answer))
+
+    def answer(self, at=0, done=None, error=None, **data):
+        """Answers an open call; by default all that was asked is done."""
+        _, message, on_answer = self.calls.pop(at)
+        shards = message.shards if done is None else done
+        on_answer(error or m.Report({"done": shards, **data}))
+
+    @property
+    def asked(self):
+        return [(server, type(message), message.shards) for server, message, _ in self.calls]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_each_server_is_asked_once_for_all_its_shards(world):
+    world.errands.set_clock(3, early=True)
+    assert world.asked == [(1, m.SetClock, [0, 1]), (2, m.SetClock, [2, 3])]
+    assert not world.errands.clocks_set
+    world.answer()
+    world.answer()
+    assert world.errands.clocks_set
+    world.errands.step()
+    assert not world.calls
+
+
+def test_shards_of_a_lost_server_are_asked_where_they_are_then(world):
+    world.errands.close_clock(3, [0, 1])
+    world.answer(error=ConnectionLost("closed"))
+    world.answer()
+    world.serves.update({0: 2, 1: 2})
+    world.errands.step()
+    assert world.asked == [(2, m.CloseClock, [0, 1])]
+    world.answer()
+    assert world.errands.clocks_set
+
+
+def test_a_shard_that_changes_over_is_asked_afterwards(world):
+    world.serves[2] = 0
+    world.errands.fence(7)
+    assert world.asked == [(1, m.Fence, [0, 1]), (2, m.Fence, [3])]
+    world.serves[2] = 1
+    world.errands.step()
+    assert world.asked[2:] == [(1, m.Fence, [2])]
+
+
+def test_a_server_that_has_just_handed_a_shard_over_leaves_it_undone(world):
+    world.errands.set_clock(0, early=False)
+    world.answer(1, done=[2])
+    world.serves[3] = 1
+    world.errands.step()
+    assert world.asked == [(1, m.SetClock, [0, 1]), (1, m.SetClock, [3])]
+
+
+def test_a_shard_does_one_after_the_other(world):
+    world.errands.set_clock(0, early=False)
+    world.errands.fence(7, Entry(1, None, 0, 0.0, 0.0, 4, 1, 2, -1))
+    assert len(world.calls) == 2
+    world.answer()
+    world.errands.step()
+    assert world.asked == [(2, m.SetClock, [2, 3]), (1, m.Fence, [0, 1])]
+    assert world.calls[1][1] == m.Fence(7, 4, 1, 2, [0, 1])
+
+
+def test_a_refusal_of_what_must_be_done_ends_the_job(world):
+    world.errands.set_clock(0, early=False)
+    world.answer(error=RemoteError("no memory"))
+    assert world.failed == ["server 1 cannot set its clock: no memory"]
+
+
+def test_a_refusal_of_what_may_fail_is_logged(world, caplog):
+    world.errands.expire(8, 2)
+    world.answer(error=RemoteError("no memory"))
+    world.answer(expired=5)
+    assert not world.failed
+    assert not world.errands.expiring
+    assert world.errands.expired == 5
+    assert "server 1 cannot expire rows: no memory" in caplog.text
+
+
+def test_a_shard_that_nobody_serves_for_too_long_is_named(world):
+    world.serves[2] = 0
+    world.errands.close_clock(3, [0])
+    world.answer()
+    world.answer()
+    world.now = LIMIT_S + 1
+    world.errands.step()
+    assert "close clock 3 for shard 2" in world.failed[0]

@@ -1,0 +1,229 @@
+"""Servers die, hang, come and leave while a job runs: it ends with 0 and nothing is lost.
+
+Each line of the input adds 1 to one row, so that the rows say how often each push was applied.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import SNAILPS, Cluster, Gate, environment
+from test_cluster import figures_of
+
+pytestmark = pytest.mark.limit(240)
+
+FAILED, STOPPED = 1, 3
+WAIT_S = 60.0
+REDUNDANT = "every shard has its standby"
+AGAIN = "every shard has its standby again"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Ten blocks that count 1,000 lines, with a gate before the third."""
+    write_numbers(tmp_path / "in.txt", 1000)
+    return {
+        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
+        "gates": str(tmp_path / "gates"), "frag_num": 64,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def gate(tmp_path, job):
+    """A worker stands there while something happens."""
+    return Gate(tmp_path / "gates", 2)
+
+
+def begin(cluster, gate):
+    """Starts all, waits until every shard has a standby and a worker stands at the gate."""
+    master = cluster.master()
+    servers, workers = cluster.nodes()
+    gate.meet()
+    master.wait_line(REDUNDANT, WAIT_S)
+    return master, servers, workers
+
+
+def assert_counted_once(folder, times=1):
+    with np.load(folder / "out.npz") as saved:
+        assert saved["counts.keys"].tolist() == list(range(50))
+        assert (saved["counts.rows"] == 20 * times).all(), saved["counts.rows"].ravel().tolist()
+
+
+def wait_lines(process, pattern, count):
+    """Waits until a process has written as many lines in which the pattern is found."""
+    until = time.monotonic() + WAIT_S
+    while sum(bool(re.search(pattern, line)) for line in list(process.lines)) < count:
+        assert time.monotonic() < until, f"{process.name}: {count} lines with {pattern!r} lack"
+        assert process.popen.poll() is None, process.stderr
+        signal.sigtimedwait([], 0.02)
+
+
+@pytest.mark.parametrize(("servers", "shards"), [(2, 1), (3, 2)])
+def test_job_goes_on_when_a_server_is_killed(tmp_path, job, gate, servers, shards):
+    settings = {"shard_num": shards}
+    with Cluster(tmp_path, settings, job, servers=servers, workers=2) as cluster:
+        master, (victim, *_), _ = begin(cluster, gate)
+        name = cluster.name_of(victim)
+        victim.send(signal.SIGKILL)
+        master.wait_line(rf"{name} .* is lost", WAIT_S)
+        master.wait_line("in reach again", WAIT_S)
+        gate.open()
+        codes = cluster.codes(WAIT_S)
+        assert codes == [0, -signal.SIGKILL, *[0] * (servers + 1)], master.stderr
+        figures = figures_of(master)
+    assert figures["failovers"] == 1
+    assert 0 < figures["resume_s_max"] < WAIT_S
+    assert_counted_once(tmp_path)
+
+
+def test_job_survives_two_losses_one_after_the_other(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job, servers=3, workers=2) as cluster:
+        master, (first, second, _), _ = begin(cluster, gate)
+        first.send(signal.SIGKILL)
+        wait_lines(master, AGAIN, 1)
+        second.send(signal.SIGKILL)
+        master.wait_line("there is one server only", WAIT_S)
+        wait_lines(master, "in reach again", 2)
+        gate.open()
+        assert cluster.codes(WAIT_S) == [0, -9, -9, 0, 0, 0], master.stderr
+        assert figures_of(master)["failovers"] == 2
+    assert_counted_once(tmp_path)
+
+
+def test_job_with_both_servers_killed_at_once_says_what_is_gone(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job, servers=3, workers=1) as cluster:
+        master, servers, _ = begin(cluster, gate)
+        for server in servers[:2]:
+            server.send(signal.SIGKILL)
+        gate.open()
+        codes = cluster.codes(WAIT_S)
+        assert codes[0] == FAILED
+        assert "no other server has all of shard" in master.errors[0]
+
+
+def test_server_that_hangs_is_replaced_and_ends_when_it_wakes(tmp_path, job, gate):
+    beat = {"heartbeat_interval": 0.2, "heartbeat_timeout": 2}
+    with Cluster(tmp_path, beat, job, servers=2, workers=2) as cluster:
+        master, (victim, _), _ = begin(cluster, gate)
+        victim.send(signal.SIGSTOP)
+        gate.open()
+        master.wait_line("is lost: silent for", WAIT_S)
+        master.wait_line("in reach again", WAIT_S)
+        victim.send(signal.SIGCONT)
+        victim.wait_line("the master took it for lost|silent", WAIT_S)
+        codes = cluster.codes(WAIT_S)
+        assert codes[1] in (FAILED, STOPPED)
+        assert [codes[0], *codes[2:]] == [0, 0, 0, 0], master.stderr
+    assert_counted_once(tmp_path)
+
+
+def test_server_that_joins_makes_up_for_a_lost_one(tmp_path, job, gate):
+    with Cluster(tmp_path, {"shard_num": 2}, job, servers=2, workers=1) as cluster:
+        master, (victim, _), _ = begin(cluster, gate)
+        victim.send(signal.SIGKILL)
+        master.wait_line("there is one server only", WAIT_S)
+        late = cluster.start("server")
+        wait_lines(master, AGAIN, 1)
+        number = cluster.name_of(late).split()[1]
+        wait_lines(master, f"has moved from server . to server {number}", 2)
+        gate.open()
+        assert cluster.codes(WAIT_S) == [0, -9, 0, 0, 0], master.stderr
+        assert figures_of(master)["servers"] == 2
+    assert_counted_once(tmp_path)
+
+
+@pytest.mark.parametrize("replication", ["sync", "none"])
+@pytest.mark.parametrize("how", ["drain", "SIGTERM"])
+def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
+    settings = {"shard_num": 2, "replication": replication}
+    with Cluster(tmp_path, job={**job, **settings}, servers=2, workers=1) as cluster:
+        master = cluster.master()
+        (leaving, _), _ = cluster.nodes()
+        gate.meet()
+        if replication != "none":
+            master.wait_line(REDUNDANT, WAIT_S)
+        number = cluster.name_of(leaving).split()[1]
+        if how == "drain":
+            done = subprocess.run(
+                [*SNAILPS, "cluster", "drain", number, "--set", f"master_addr={cluster.address}"],
+                capture_output=True, text=True, check=False, timeout=WAIT_S, env=environment(),
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert done.stdout == f"server {number} has left\n"
+        else:
+            leaving.send(signal.SIGTERM)
+        assert leaving.wait(WAIT_S) == 0, leaving.stderr
+        gate.open()
+        assert cluster.codes(WAIT_S) == [0] * 4, master.stderr
+        figures = figures_of(master)
+    assert figures["moves"] >= 1
+    assert "failovers" not in figures
+    assert_counted_once(tmp_path)
+
+
+def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        gate.meet()
+        number = cluster.name_of(server).split()[1]
+        for wanted, part in [
+            (number, "no other server can take its shards"),
+            ("99", "there is no server 99"),
+        ]:
+            done = subprocess.run(
+                [*SNAILPS, "cluster", "drain", wanted, "--set", f"master_addr={cluster.address}"],
+                capture_output=True, text=True, check=False, timeout=WAIT_S, env=environment(),
+            )  # fmt: skip
+            assert done.returncode == FAILED
+            assert part in done.stderr
+        gate.open()
+        assert cluster.codes(WAIT_S) == [0, 0, 0], master.stderr
+    assert_counted_once(tmp_path)
+
+
+def test_status_shows_shards_and_their_standbys(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
+        begin(cluster, gate)
+        command = [*SNAILPS, "status", "--set", f"master_addr={cluster.address}"]
+        told = [
+            subprocess.run(
+                [*command, *options], capture_output=True, text=True, check=True, timeout=WAIT_S,
+                env=environment(),
+            ).stdout
+            for options in ([], ["--json"])
+        ]  # fmt: skip
+        gate.open()
+        assert cluster.codes(WAIT_S) == [0] * 4
+    assert "primary" in told[0]
+    assert "ready" in told[0]
+    shards = json.loads(told[1])["shards"]
+    assert [shard["state"] for shard in shards] == ["ready", "ready"]
+    assert all({shard["primary"], shard["standby"]} == {1, 2} for shard in shards) or all(
+        shard["primary"] != shard["standby"] for shard in shards
+    )
+
+
+def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, job, gate):
+    settings = {**job, "replication": "none", "checkpoint_interval": 0.2}
+    with Cluster(tmp_path, job=settings, servers=2, workers=1) as cluster:
+        master = cluster.master()
+        (victim, _), _ = cluster.nodes()
+        gate.meet()
+        master.wait_line("checkpoint 1:", WAIT_S)
+        victim.send(signal.SIGKILL)
+        gate.open()
+        assert cluster.codes(WAIT_S)[0] == FAILED
+        assert len(master.errors) == 1
+        for part in ("is lost", "replication is 'none'", "goes on from checkpoint"):
+            assert part in master.errors[0]
+    gate.path.unlink(missing_ok=True)
+    with Cluster(tmp_path, job=settings, servers=1, workers=1) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0], master.stderr
+        assert "continuing from checkpoint" in master.stderr

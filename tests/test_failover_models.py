@@ -1,0 +1,65 @@
+"""A server dies in the middle of real trainings: in bsp the same bits, else the same quality."""
+
+import signal
+
+import pytest
+from processes import Cluster, Gate
+from test_bsp import files_of, prepare, run
+from test_cluster import figures_of
+
+pytestmark = pytest.mark.limit(600)
+
+WAIT_S = 120.0
+
+
+def train_and_kill(tmp_path, job, gates, blocks, when="before", servers=3):
+    """Kills a server at each of these blocks; the result's hashes and figures."""
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    stages = [Gate(gates, number, when) for number in blocks]
+    with Cluster(folder, job=job, workers=2, servers=servers) as cluster:
+        master = cluster.master()
+        nodes, _ = cluster.nodes()
+        for at, gate in enumerate(stages):
+            gate.meet()
+            again = "every shard has its standby" + (" again" if at else "")
+            master.wait_line(again, WAIT_S)
+            nodes[at].send(signal.SIGKILL)
+            master.wait_line(rf"process {nodes[at].pid}\) is lost", WAIT_S)
+            gate.open()
+        codes = {process.pid: process.wait(WAIT_S) for process in cluster.processes}
+        lost = {node.pid: -signal.SIGKILL for node in nodes[: len(blocks)]}
+        assert {pid: code for pid, code in codes.items() if code} == lost, master.stderr
+        figures = figures_of(master)
+    assert figures["failovers"] == len(blocks)
+    return files_of(folder), figures
+
+
+@pytest.mark.parametrize("when", ["before", "after", "seal"])
+@pytest.mark.parametrize("model", ["logistic", "words", "mlp"])
+def test_bsp_with_a_server_killed_gives_the_same_bits(tmp_path, model, when):
+    plain, _ = run(tmp_path, prepare(tmp_path, model), 1, 1)
+    gates = tmp_path / "gates"
+    job = prepare(tmp_path, model, gates=str(gates))
+    found, _ = train_and_kill(tmp_path, job, gates, [4], when, servers=2)
+    assert found["out.tables.npz"] == plain["out.tables.npz"]
+
+
+def test_bsp_with_two_servers_killed_gives_the_same_bits(tmp_path):
+    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
+    gates = tmp_path / "gates"
+    job = prepare(tmp_path, "logistic", gates=str(gates))
+    found, _ = train_and_kill(tmp_path, job, gates, [4, 8])
+    assert found["out.tables.npz"] == plain["out.tables.npz"]
+
+
+@pytest.mark.parametrize("model", ["logistic", "words", "classifier"])
+def test_training_with_a_server_killed_ends_with_its_normal_quality(tmp_path, model):
+    settings = {"consistency": "async"}
+    _, plain = run(tmp_path, prepare(tmp_path, model, **settings), 2, 2)
+    gates = tmp_path / "gates"
+    job = prepare(tmp_path, model, gates=str(gates), **settings)
+    _, figures = train_and_kill(tmp_path, job, gates, [4])
+    assert figures["rows"] == plain["rows"]
+    assert figures["blocks"] == plain["blocks"]
+    assert figures["loss_by_epoch"][-1] == pytest.approx(plain["loss_by_epoch"][-1], rel=0.25)

@@ -1,0 +1,396 @@
+"""A standby is what its primary is, whatever comes and whenever it is made."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from products import batch
+from replicas import Replicas, assert_equal, dump
+from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
+
+from snailps import kernels
+from snailps.errors import MisuseError, WaitTimeout
+from snailps.roles._shard import FragmentCursor
+from snailps.roles.tables import Table
+
+BOTH = 3  # touch and version
+WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "bfloat16", "int8")]
+MOMENTUM = Table("p", 6, access="python_methods:Momentum", lr=0.5)
+
+
+def tables(cluster):
+    cluster.add_table(1, 8, ADD, track=BOTH)
+    cluster.add_table(2, 20, ADAM, hyper=(0.01, 1e-8, 0.9, 0.999), track=2)
+    cluster.add_table(3, 4, FTRL, hyper=(0.1, 1.0, 0.1, 0.1))
+    cluster.add_table(4, 5, AVERAGE)
+    cluster.declare(MOMENTUM, 5)
+    cluster.add_table(6, 300, 2, hyper=(0.05, 1e-8))  # adagrad, wide
+
+
+DIMS = {1: 8, 2: 20, 3: 4, 4: 6, 5: 6, 6: 300}
+
+
+def traffic(cluster, seed, until, clocks=False):
+    """Pushes at random, through everything that changes how they travel."""
+    rng = np.random.default_rng(seed)
+    client = cluster.client(incarnation=seed)
+    client.pack(bool(seed & 1))
+    lists = [rng.choice(5000, 300, replace=False).astype(np.uint64) for _ in range(4)]
+    steps = 0
+    while not until(steps):
+        steps += 1
+        table = int(rng.integers(1, 7))
+        keys = lists[rng.integers(4)] if rng.random() < 0.4 else np.unique(
+            rng.integers(0, 20_000, rng.integers(1, 2000))).astype(np.uint64)  # fmt: skip
+        values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
+        if table == 4:
+            values[:, -1] = rng.random(len(keys))
+        what = rng.random()
+        if table == 6 and what < 0.4:
+            some = batch(rng, 40, 3000, 20)
+            forward = client.forward_async(6, *some, 300)
+            forward.wait()
+            client.backward_async(forward, rng.normal(size=(40, 300)).astype(np.float32)).wait()
+        elif table == 1 and what < 0.2:
+            pull = np.zeros((len(keys), 8), np.float32)
+            client.pull(1, keys, pull)
+        else:
+            client.push_async(table, keys, values, wire=WIRES[rng.integers(4)])
+        if rng.random() < 0.05:
+            client.cut(0)
+    client.flush()
+    return steps
+
+
+def orders(cluster, seed, until):
+    """What a master has primaries do."""
+    rng = np.random.default_rng(seed)
+    steps = 0
+    while not until(steps):
+        steps += 1
+        shard = cluster.threads[0]
+        what = rng.integers(5)
+        if what == 0:
+            shard.delete(1, rng.integers(0, 20_000, 200).astype(np.uint64))
+        elif what == 1:
+            shard.set_tick(steps)
+        elif what == 2:
+            shard.expire(1, max(0, steps - 2))
+        elif what == 3:
+            shard.close_round(4)
+        else:
+            shard.fence(10_000 + steps)
+        time.sleep(0.005)
+
+
+def run_all(*work):
+    """Runs functions beside each other; raises what one of them raised."""
+    errors = []
+
+    def guarded(one):
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_standby_equals_its_primary_after_mixed_traffic(sync, when):
+    with Replicas() as cluster:
+        tables(cluster)
+        if when == "before":
+            made = cluster.back_up(sync=sync)
+        else:
+            run_all(lambda: traffic(cluster, 9, lambda n: n == 60))
+            made = cluster.standby()
+
+        def late():
+            if when == "amid":
+                cluster.back_up(sync=sync, standby=made)
+
+        run_all(
+            lambda: traffic(cluster, 1, lambda n: n == 120),
+            lambda: traffic(cluster, 2, lambda n: n == 120),
+            lambda: orders(cluster, 3, lambda n: n == 40),
+            late,
+        )
+        replica = cluster.settle()
+        assert (replica["state"], replica["seeded"], replica["held"]) == ("ready", 1.0, 0)
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+        followed = made[0].stats()["replica"]
+        assert (followed["role"], followed["state"]) == ("standby", "ready")
+
+
+def test_standby_of_a_batch_wider_than_a_frame_is_equal():
+    """Gradients of one fragment that take several frames are applied together."""
+    with Replicas(frag_num=1) as cluster:
+        cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=2)
+        made = cluster.back_up()
+        client, rng = cluster.client(), np.random.default_rng(5)
+        some = batch(rng, 200, 100_000, 20)
+        forward = client.forward_async(6, *some, 400)
+        forward.wait()
+        client.backward_async(forward, rng.normal(size=(200, 400)).astype(np.float32)).wait()
+        cluster.settle()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+
+def clocked(cluster, slot, slots, clocks, seed):
+    """One of `slots` workers that each fill a slot a clock."""
+    rng = np.random.default_rng(seed)
+    client = cluster.client(incarnation=seed)
+    for clock in range(*clocks):
+        client.reach_async(clock).wait()
+        for table in (1, 2, 5):
+            keys = np.unique(rng.integers(0, 3000, 400)).astype(np.uint64)
+            values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
+            client.push(table, keys, values, clock=clock, slot=slot)
+        client.seal_async(clock, slot, slots).wait()
+
+
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_standby_equals_its_primary_in_clocks(when):
+    with Replicas() as cluster:
+        tables(cluster)
+        made = cluster.back_up() if when == "before" else cluster.standby()
+
+        def late():
+            if when == "amid":
+                cluster.back_up(standby=made)
+
+        run_all(*[lambda i=i: clocked(cluster, i, 3, (0, 12), 20 + i) for i in range(3)], late)
+        cluster.settle()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+        assert made[0].clock() == 12
+
+
+def test_standby_made_in_the_middle_of_a_clock_closes_it_as_its_primary():
+    """Slots 0 and 2 of 4 are sealed, 1 has some, 3 nothing when the standby is made."""
+    with Replicas() as cluster:
+        tables(cluster)
+        clients = [cluster.client(incarnation=30 + i) for i in range(4)]
+        rng = np.random.default_rng(4)
+
+        def push(i):
+            keys = np.unique(rng.integers(0, 3000, 700)).astype(np.uint64)
+            for table in (1, 5):
+                values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
+                clients[i].push(table, keys, values, clock=0, slot=i)
+
+        for i in (0, 1, 2):
+            push(i)
+        for i in (0, 2):
+            clients[i].seal_async(0, i, 4).wait()
+        made = cluster.back_up()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+        push(1)
+        push(3)
+        for i in (1, 3):
+            clients[i].seal_async(0, i, 4).wait()
+        cluster.settle()
+        assert made[0].clock() == 1
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
+def test_orders_of_clocks_are_done_at_the_standby():
+    with Replicas() as cluster:
+        tables(cluster)
+        made = cluster.back_up()
+        shard, client = cluster.threads[0], cluster.client(incarnation=8)
+        shard.set_clock(5, True)
+        keys = np.arange(100, dtype=np.uint64)
+        for slot in (0, 1):
+            client.push(1, keys, np.ones((100, 8), np.float32), clock=5, slot=slot)
+        client.seal_async(5, 0, 2).wait()
+        shard.close_clock(5, [0])
+        shard.set_clock(9)
+        client.push(1, keys, np.ones((100, 8), np.float32), clock=9, slot=0)
+        shard.freeze()
+        shard.seal(9, 0, 1, 8)
+        assert shard.clock() == 9
+        shard.thaw()
+        cluster.settle()
+        assert made[0].clock() == shard.clock() == 10
+        assert_equal(dump(shard), dump(made[0]))
+
+
+def test_restored_fragment_is_copied_again():
+    with Replicas() as cluster, Replicas() as other:
+        for one in (cluster, other):
+            one.add_table(1, 8, ADD, ZEROS, track=BOTH)
+        keys = np.arange(4000, dtype=np.uint64)
+        other.client().push(1, keys, np.full((4000, 8), 3, np.float32))
+        made = cluster.back_up()
+        cluster.client().push(1, keys[:100], np.ones((100, 8), np.float32))
+        source = other.threads[0]
+        cursor, buffer = FragmentCursor(source.fragments()), np.empty(1 << 24, np.uint8)
+        _, sections = source.copy_next(cursor, buffer)
+        for _, start, length, _ in sections:
+            cluster.threads[0].put_section(buffer[start : start + length].copy(), {1: 1}, False)
+        cluster.client(3).push(1, keys[:100], np.ones((100, 8), np.float32))
+        cluster.settle()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
+# --- who may do what -----------------------------------------------------------------------------
+
+
+def test_standby_waits_for_tables_and_route_that_the_master_sends_later():
+    with Replicas() as cluster:
+        tables(cluster)
+        keys = np.arange(100, dtype=np.uint64)
+        cluster.client(5).push(1, keys, np.ones((100, 8), np.float32))
+        made = cluster.standby(tables=False, route=False)
+        cluster.back_up(standby=made, ready=False)
+        cluster.until("frames_in", lambda n: n > 0)
+        made[0].take_route(1, cluster.route.fragments_of(0))
+        cluster.declare_at(made[0])
+        assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
+        cluster.settle()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
+def test_standby_lets_clients_wait_until_it_is_promoted():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made = cluster.back_up()
+        keys = np.arange(10, dtype=np.uint64)
+        cluster.client(1).push(1, keys, np.ones((10, 4), np.float32))
+        cluster.ports[0], old = made[1], cluster.ports[0]
+        early = cluster.client(2)
+        pending = early.pull_async(1, keys, np.zeros((10, 4), np.float32))
+        end = time.monotonic() + LIMIT_S
+        while made[0].stats()["parked"] == 0:
+            assert time.monotonic() < end
+        assert not pending.done
+        cluster.ports[0] = old
+        cluster.promote(made)
+        assert np.all(pending.wait() == 1)
+
+
+def test_standby_refuses_a_second_stream_and_other_fragments():
+    with Replicas(2) as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made = cluster.back_up(0)
+        with pytest.raises(Exception, match="follows a primary already"):
+            cluster.stream_to(made[1])
+        wrong = cluster.standby(1)
+        cluster.back_up(0, standby=wrong, ready=False)
+        state, why = cluster.told.get(timeout=LIMIT_S)
+        assert state == "lost"
+        assert "fragment" in why
+
+
+def test_promotion_of_what_is_not_whole_is_refused():
+    with Replicas() as cluster:
+        made = cluster.standby()
+        with pytest.raises(MisuseError, match="0 of 64"):
+            made[0].promote(2)
+        with pytest.raises(MisuseError, match="ready standby"):
+            cluster.threads[0].yield_(1.0)
+
+
+# --- replies that wait ---------------------------------------------------------------------------
+
+
+def hung(cluster, sync=True):
+    """A standby that is ready and then hears nothing; and what lets it hear again."""
+    made = cluster.back_up(sync=sync, relay=True)
+    cluster.relays[-1].open.clear()
+    return made, cluster.relays[-1].open
+
+
+def test_replies_wait_for_the_standby_and_pulls_do_not():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made, go_on = hung(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        with pytest.raises(WaitTimeout):
+            pushed.wait(0.3)
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 1)
+        assert cluster.threads[0].stats()["replica"]["held"] == 1
+        go_on.set()
+        pushed.wait()
+        cluster.settle()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
+def test_repetition_of_a_push_that_waits_waits_too():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        _, go_on = hung(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        with pytest.raises(WaitTimeout):
+            pushed.wait(0.2)
+        client.cut(0)
+        cluster.until("repeated", lambda n: n > 0)
+        with pytest.raises(WaitTimeout):
+            pushed.wait(0.2)
+        go_on.set()
+        pushed.wait()
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 1)
+
+
+def test_lost_standby_lets_replies_wait_until_the_shard_is_alone():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made = cluster.back_up()
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        assert made[0].stop()
+        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        with pytest.raises(WaitTimeout):
+            pushed.wait(0.3)
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+        cluster.threads[0].alone()
+        pushed.wait()
+        cluster.back_up()
+        client.push(1, keys, np.ones((10, 4), np.float32))
+
+
+def test_async_answers_at_once():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        _, go_on = hung(cluster, sync=False)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        replica = cluster.threads[0].stats()["replica"]
+        assert replica["lag_bytes"] > 0
+        go_on.set()
+        assert cluster.settle()["lag_bytes"] == 0
+
+
+def test_async_backlog_is_bounded_by_replies_that_wait():
+    with Replicas() as cluster:
+        cluster.add_table(1, 16_000, ADD, ZEROS)
+        _, go_on = hung(cluster, sync=False)
+        client, keys = cluster.client(), np.arange(64, dtype=np.uint64)
+        values = np.ones((64, 16_000), np.float32)
+        pushes = [client.push_async(1, keys, values) for _ in range(15)]  # 4 MiB each
+        for push in pushes:
+            push.wait()
+        pushes = [client.push_async(1, keys, values) for _ in range(4)]
+        with pytest.raises(WaitTimeout):
+            pushes[-1].wait(1.0)
+        go_on.set()
+        for push in pushes:
+            push.wait()
+        cluster.settle()
+        assert np.all(client.pull(1, keys, np.zeros_like(values)) == 19)
