@@ -85,7 +85,11 @@ class Toll:
         spent_s = time.monotonic() - self.begin
         left_s = spent_s / max(1, done) * (self.goal - done)
         event = rig.events[-1]
-        took = "not repaired" if event.repaired_s is None else f"repaired after {event.repaired_s:.1f} s"
+        took = (
+            "not repaired"
+            if event.repaired_s is None
+            else f"repaired after {event.repaired_s:.1f} s"
+        )
         say(f"{self.name}: {done}/{self.goal} {event.fault.kind}, {took}; {left_s:.0f} s left")
 
     def failed(self, error, rig):
@@ -115,7 +119,10 @@ def spread(name, events, attribute=None):
     found = [value for value in found if value is not None]
     if not found:
         return {}
-    return {f"{name}_median": round(statistics.median(found), 3), f"{name}_max": round(max(found), 3)}
+    return {
+        f"{name}_median": round(statistics.median(found), 3),
+        f"{name}_max": round(max(found), 3),
+    }
 
 
 def hurt(rig, schedule, toll):
@@ -183,7 +190,9 @@ def count(args):
         toll.in_flight += verdict.in_flight
         toll.applied += verdict.applied
         toll.lost += len(verdict.lost)
-        toll.wrong += sum(len(getattr(verdict, name)) for name in verdict.FAULTS) - len(verdict.lost)
+        toll.wrong += sum(len(getattr(verdict, name)) for name in verdict.FAULTS) - len(
+            verdict.lost
+        )
         if not verdict.good:
             toll.reports.append(f"{verdict}\n{schedule}")
             say(f"count: {verdict}\n{schedule}")
@@ -211,7 +220,9 @@ def train(args):
         fair = trained(args, scratch / "fair", corpus, Schedule(0, 0, KILLS), None, quality)
         found = []
         while len(toll.events) < goal and toll.hangs < 5:
-            schedule = Schedule(args.seed + 1000 + run, goal - len(toll.events), KILLS, every=args.blocks)
+            schedule = Schedule(
+                args.seed + 1000 + run, goal - len(toll.events), KILLS, every=args.blocks
+            )
             run += 1
             foul = trained(args, scratch / f"foul-{run}", corpus, schedule, toll, quality)
             found += [foul] if foul else []
@@ -271,7 +282,9 @@ def targets(row):
         "count": [("lost_pushes", 0), ("other_faults", 0), ("hangs", 0)],
         "train": [("hangs", 0)],
     }.get(row["part"], [])
-    judged = [(f"{row['part']}: {name} = {goal}", row[name], row[name] == goal) for name, goal in asked]
+    judged = [
+        (f"{row['part']}: {name} = {goal}", row[name], row[name] == goal) for name, goal in asked
+    ]
     if "server_noticed_s_max" in row and "server_pulled_s_max" in row:
         late = row["server_noticed_s_max"]
         judged.append((f"{row['part']}: server's death noticed <= 1 s", late, late <= 1))
@@ -308,7 +321,10 @@ def main() -> None:
             print(json.dumps(row), flush=True)
         if args.table:
             print("| target | value | met |", "|---|---|---|", sep="\n")
-            print("\n".join(f"| {text} | {value} | {met} |" for text, value, met in targets(row)), flush=True)
+            print(
+                "\n".join(f"| {text} | {value} | {met} |" for text, value, met in targets(row)),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

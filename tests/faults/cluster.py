@@ -197,7 +197,9 @@ class Rig:
         return self
 
     def _start_master(self):
-        self.master.process = self.cluster.master(port=self.cluster.port, **_program(self.master, self.folder))
+        self.master.process = self.cluster.master(
+            port=self.cluster.port, **_program(self.master, self.folder)
+        )
 
     def _link(self, place):
         place.control = self.proxy.link(("127.0.0.1", self.cluster.port))
@@ -211,7 +213,9 @@ class Rig:
             )  # fmt: skip
 
     def _start(self, place):
-        place.process = self.cluster.start(place.role, *place.sets, told=False, **_program(place, self.folder))
+        place.process = self.cluster.start(
+            place.role, *place.sets, told=False, **_program(place, self.folder)
+        )
 
     def alive(self, role):
         """The places of a role whose process runs."""
@@ -284,7 +288,9 @@ class Rig:
         self._doomed.add(victim.process)
         self.proxy.partition([victim.control])
         limit_s = self.heartbeat_timeout + self.stall_s
-        self.until(lambda: pid not in self.members(), f"process {pid}, isolated, to be lost", limit_s)
+        self.until(
+            lambda: pid not in self.members(), f"process {pid}, isolated, to be lost", limit_s
+        )
         self.rest(GRACE_S)
         self.given_up[pid] = time.monotonic()
         self.rest(fault.lasts_s)
@@ -296,7 +302,9 @@ class Rig:
         try:
             code = victim.process.wait(self.stall_s)
         except AssertionError as error:
-            raise Hang(f"{victim.name} was given up and lives on: {error}\n{self.report()}") from None
+            raise Hang(
+                f"{victim.name} was given up and lives on: {error}\n{self.report()}"
+            ) from None
         assert code != 0, f"{victim.name} was given up and ended well: {victim.process.stderr}"
         self.revive(victim)
 

@@ -36,7 +36,9 @@ class CountedSettings(JobSettings):
 
     notes: str = setting("", help="Folder of the notes.", when="Always.")
     shared: int = setting(32, help="Keys that all pushes have.", when="Pressure.", low=0)
-    own: int = setting(8, help="Keys of each push alone, a shard.", when="Pressure.", low=1, high=64)
+    own: int = setting(
+        8, help="Keys of each push alone, a shard.", when="Pressure.", low=1, high=64
+    )
     shards: int = setting(2, help="Shards of the cluster.", when="Always.", low=1, high=16)
     frags: int = setting(1024, help="The cluster's frag_num.", when="Another one.", low=1)
     dim: int = setting(4, help="Width of a row.", when="Pressure.", low=1)
@@ -158,7 +160,9 @@ class Plan:
         """Keys that only this push of this process has, and their shards."""
         keys = np.uint64(OWN | process << 36 | push << 12) + np.arange(4096, dtype=np.uint64)
         at = self.shards_of(keys)
-        chosen = [np.flatnonzero(at == shard)[: self.own_num] for shard in range(self.owner.max() + 1)]
+        chosen = [
+            np.flatnonzero(at == shard)[: self.own_num] for shard in range(self.owner.max() + 1)
+        ]
         chosen = np.concatenate(chosen)
         return keys[chosen], at[chosen]
 
@@ -312,15 +316,21 @@ def judge(folder, tables, plan, given_up=MappingProxyType({})):
             values = np.array([there.pop(key, 0.0) for key in own.tolist()])
             for shard in np.unique(at).tolist():
                 sums[shard] += values[at == shard].max()
-            name = f"push {push} of process {process.pid} (block {process.block[push]}, at {when:.3f})"
+            name = (
+                f"push {push} of process {process.pid} (block {process.block[push]}, at {when:.3f})"
+            )
             if values.any() and when > given_up.get(process.pid, float("inf")):
-                verdict.undead.append(f"{name} was begun after its worker was given up, and applied")
+                verdict.undead.append(
+                    f"{name} was begun after its worker was given up, and applied"
+                )
             _judge_one(verdict, name, values, at, push in process.acknowledged, process.ended)
     shared = np.arange(plan.shared_num, dtype=np.uint64)
     for key, shard in zip(shared.tolist(), plan.shards_of(shared).tolist(), strict=True):
         value = there.pop(key, 0.0)
         if value != sums[shard]:
-            verdict.wrong.append(f"shared key {key} of shard {shard}: {value:g}, own keys {sums[shard]:g}")
+            verdict.wrong.append(
+                f"shared key {key} of shard {shard}: {value:g}, own keys {sums[shard]:g}"
+            )
     if there:
         verdict.wrong.append(f"{len(there)} keys that nobody pushed, such as {next(iter(there))}")
     return verdict

@@ -68,7 +68,9 @@ def test_rig_notices_a_run_that_hangs_and_says_where(tmp_path):
         rig.form(30)
         for place in rig.alive("server"):
             rig.proxy.partition(place.data)
-        text = r"more acknowledged pushes before fault 0\nSchedule\(1, 1(.|\n)*server 2(.|\n)*worker 2"
+        text = (
+            r"more acknowledged pushes before fault 0\nSchedule\(1, 1(.|\n)*server 2(.|\n)*worker 2"
+        )
         with pytest.raises(Hang, match=text):
             rig.run(Schedule(1, 1, ["pause worker"], every=100_000))
         rig.proxy.heal()

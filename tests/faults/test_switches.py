@@ -1,0 +1,101 @@
+"""The harness fails where it must: with de-duplication, fencing or replication switched off.
+
+Each trouble is first survived by a whole cluster, then by none that lacks what it is against.
+"""
+
+import pytest
+from faults.cluster import Rig
+from faults.proxy import Weather
+from faults.schedule import Fault, Schedule
+
+from snailps.transport.session import Role
+
+pytestmark = pytest.mark.limit(180)
+SYNC = {"replication": "sync", "heartbeat_timeout": 2}
+
+
+def is_server(hello):
+    return hello.role == Role.SERVER
+
+
+def is_worker(hello):
+    return hello.role == Role.WORKER
+
+
+def lose_a_server_whose_standby_lags(rig):
+    """Its stream stands still for a while, then it is killed: what it had not sent is gone."""
+    links = [link for place in rig.places for link in place.data]
+    rig.proxy.partition(links, is_server)
+    rig.rest(0.5)
+    victim = rig.alive("server")[0]
+    rig.kill(victim)
+    for link in links:
+        link.cut(is_server)
+    rig.proxy.heal(links)
+    rig.revive(victim)
+    rig.until(rig.is_redundant, "redundancy after a server was killed")
+
+
+def lose_connections_with_replies_on_their_way(rig):
+    """Pushes are applied, their acknowledgements do not arrive, and they are sent again."""
+    for place in rig.alive("server"):
+        for link in place.data:
+            link.set(Weather(delay_s=0.1, whom=is_worker))
+    rig.rest(0.5)
+    for place in rig.alive("server"):
+        for link in place.data:
+            link.cut(is_worker)
+    rig.proxy.heal()
+
+
+def isolate_a_worker(rig):
+    """The master gives it up, its connections to the servers stay."""
+    rig.perform(0, Fault("isolate worker", lasts_s=1.0))
+
+
+TROUBLES = {
+    "replication": (lose_a_server_whose_standby_lags, {"left_out": ["no-hold"]}, "lost"),
+    "de-duplication": (
+        lose_connections_with_replies_on_their_way, {"left_out": ["no-marks"]}, "doubled"),
+    "fencing": (isolate_a_worker, {"left_out": ["no-fence"]}, "undead"),
+}  # fmt: skip
+
+
+def verdict_after(tmp_path, trouble, hurt, settings):
+    job = {"window": 8, "pause": 0.005, "pushes": 600, "carry": True}
+    with Rig(tmp_path, settings, job) as rig:
+        if hurt:
+            rig.hurt("server", **hurt)
+        rig.form(60)
+        trouble(rig)
+        begin = rig.progress()
+        rig.until(lambda: rig.progress() > begin + 50, "50 more acknowledged pushes")
+        rig.finish()
+        return rig.verdict(), rig.report()
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+def test_cluster_survives_and_without_it_the_harness_says_what_is_wrong(tmp_path, what):
+    trouble, hurt, fault = TROUBLES[what]
+    for name, wish in (("whole", None), ("hurt", hurt)):
+        folder = tmp_path / name
+        folder.mkdir()
+        verdict, report = verdict_after(folder, trouble, wish, SYNC)
+        if wish is None:
+            assert verdict.good, f"{verdict}\n{report}"
+        else:
+            assert getattr(verdict, fault), f"nothing {fault} without {what}:\n{verdict}\n{report}"
+
+
+def test_asynchronous_replication_loses_what_the_standby_lacks(tmp_path):
+    settings = SYNC | {"replication": "async"}
+    verdict, report = verdict_after(tmp_path, lose_a_server_whose_standby_lags, None, settings)
+    assert verdict.lost, f"{verdict}\n{report}"
+
+
+def test_without_replication_a_killed_server_ends_the_job_and_the_harness_says_so(tmp_path):
+    with Rig(tmp_path, SYNC | {"replication": "none"}) as rig:
+        rig.form(60)
+        with pytest.raises(AssertionError, match="ended by itself"):
+            rig.run(Schedule(1, 1, ["kill server"]))
+        rig.master.process.wait()
