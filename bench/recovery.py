@@ -6,8 +6,8 @@
              -> one JSON object a part (--json), targets (--table)
 
 One kill at a time, the next when everybody is there and every shard has its standby again.
-What replication costs and what moves do to the speed is measured by failover.py, what a thousand nodes
-are to a master by nodes.py.  README.md here says what the figures mean.
+What replication costs, and what moves do to the speed, is measured by failover.py, a thousand nodes
+at one master by nodes.py.  README.md here says what the figures mean.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 from words import HERE, ROOT, fail, machine, say
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-from faults.cluster import JobOver, Rig
-from faults.schedule import KILLS, Schedule
+from faults.cluster import JobOver, Rig  # noqa: E402
+from faults.schedule import KILLS, Schedule  # noqa: E402
 
 DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 STALL_S = 90.0

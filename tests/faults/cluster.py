@@ -2,10 +2,10 @@
 
     Rig(folder) -> form -> run(schedule): fault, repair, redundancy again, next -> finish -> Verdict
 
-It starts again what it killed, as an operator's supervisor would, and watches: a process that ends by
-itself, a run that gets no further for `stall_s`, and a process left behind are failures.  The report of
-one holds the schedule, so that it can be repeated, what happened when, the cluster's own status and
-the last lines of every process.
+It starts again what it killed, as an operator's supervisor would, and watches: a process that ends
+by itself, a run that gets no further for `stall_s`, and a process left behind are failures.  The
+report of one holds the schedule, so that it can be repeated, what happened when, the cluster's own
+status and the last lines of every process.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from processes import Cluster, environment, free_port
+
 from faults.counting import COUNTED, CountedSettings, Plan, Tally, judge, read_notes
 from faults.proxy import Proxy, Weather, anyone
 from faults.schedule import PLACES
-from processes import Cluster, environment, free_port
-
 from snailps.cli.status import ask, table_of
 from snailps.config import RawConfig
 from snailps.errors import SnailError
@@ -459,7 +459,7 @@ class Rig:
         self._seen[master] = seen
 
     def wait_over(self):
-        """Waits until the job comes to its own end, as long as it gets further; raises `JobOver`."""
+        """Waits until the job ends by itself, as long as it gets further; raises `JobOver`."""
         while True:
             now = self.progress()
             self.until(lambda: self.progress() > now, f"more {self.counted}")  # noqa: B023

@@ -1,12 +1,12 @@
 """A model whose pushes are counted, and the verdict: what was acknowledged against what is there.
 
-    Counted.train: note "s" -> push -> acknowledged -> note "a"        one file a process, append only
+    Counted.train: note "s" -> push -> acknowledged -> note "a"      one file a process, append only
     notes + tables of the result -> judge -> Verdict: lost, doubled, torn, ...
 
-Each push adds 1 to `shared` keys, which all pushes have in common, and to `own` keys, which no other
-push ever uses.  So a wrong sum is no mere number: own keys say which push it was.  A note is one
-write(2): what was noted outlives kill -9 of its process.  The keys of a push that one shard has
-travel in one frame (`check_size`), which is applied wholly or not at all.
+Each push adds 1 to `shared` keys, which all pushes have, and to `own` keys, which no other push ever
+uses, some at each shard.  So a wrong sum is no mere number: own keys say which push it was.
+A note is one write(2): what was noted outlives kill -9 of its process.  What a push has at one shard
+travels in one frame (`Plan.of` sees to it), which is applied wholly or not at all.
 """
 
 import os
@@ -150,9 +150,8 @@ class Plan:
     @classmethod
     def of(cls, settings):
         """The plan of a job."""
-        assert (settings.shared + settings.own * settings.shards) * (4 * settings.dim + 8) < PART_BYTES, (
-            "such a push may travel in several parts"
-        )  # fmt: skip
+        keys = settings.shared + settings.own * settings.shards
+        assert keys * (4 * settings.dim + 8) < PART_BYTES, "such a push may travel in several parts"
         nowhere = [ShardAddress(1, "nowhere", 1)] * settings.shards
         return cls(settings.shared, settings.own, Route.build(1, nowhere, settings.frags).owner)
 
@@ -287,8 +286,8 @@ class Verdict:
 
     def __str__(self):
         lines = [
-            f"{self.acknowledged} pushes acknowledged; {self.in_flight} in flight when their worker "
-            f"died, {self.applied} of them applied"
+            f"{self.acknowledged} pushes acknowledged; {self.in_flight} in flight when their "
+            f"worker died, {self.applied} of them applied"
         ]
         for name in self.FAULTS:
             found = getattr(self, name)
@@ -355,7 +354,7 @@ def _judge_one(verdict, name, values, at, acknowledged, ended):
 
 
 class Walk(Counted):
-    """Steps that depend on the rows before them and on the block: for comparing bits, not counts."""
+    """Steps that depend on the rows before them and on the block: to compare bits, not counts."""
 
     def train(self, block: Block):
         rows = self.pull(TABLE, self._shared)

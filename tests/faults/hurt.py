@@ -1,11 +1,12 @@
-"""``python -m faults.hurt server ...``: snailps with something left out, or with a place to die at.
+"""``python -m faults.hurt server ...``: snailps with something left out, or a place to die at.
 
-    HURT='{"left_out": ["no-hold"]}'                          -> ShardThread.test_faults, from the start
-    HURT_LATER=PREFIX, SIGUSR1, PREFIX + pid: {"point": "applied", "passings": 3}  -> the same, from then on
-                              {"die": "package.module:Class.method", "call": 2, "when": "after"}
+    HURT='{"left_out": ["no-hold"]}'                    -> ShardThread.test_faults, from the start
+    HURT_LATER=PREFIX, SIGUSR1, file PREFIX + pid       -> from then on
+        {"point": "applied", "passings": 3}                as ShardThread.test_faults has it
+        {"die": "package.module:Class.method", "call": 2, "when": "after"}
 
-Whoever comes by the place for the n-th time dies as by kill -9.  The program itself knows nothing of
-this but `ShardThread.test_faults`.
+Whoever comes by the place for the n-th time dies as by kill -9.  The program itself knows nothing
+of this but `ShardThread.test_faults`.
 """
 
 import functools
@@ -67,7 +68,7 @@ def obey(wish):
 
 
 def obey_later(number, frame):
-    """A handler: reads the wish in a thread, so that the main one may wait for whatever it likes."""
+    """A handler: a thread reads the wish and obeys, whatever the main one holds or waits for."""
     path = Path(os.environ["HURT_LATER"] + str(os.getpid()))
     threading.Thread(target=lambda: obey(json.loads(path.read_text())), daemon=True).start()
 

@@ -286,7 +286,7 @@ class Pipe:
         weather = self.link.weather
         if weather is not FAIR and not self.is_of(weather.whom):
             weather = FAIR
-        wanted = {sock: 0 for sock in self._sockets}
+        wanted = dict.fromkeys(self._sockets, 0)
         if weather.silent:
             for sock in self._sockets:
                 self.link.proxy.watch(sock, 0, None)
@@ -348,7 +348,7 @@ class Pipe:
         self.turn()
 
     def _on_connected(self, events):
-        client, server = self._sockets
+        _, server = self._sockets
         if server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.reset()
             return

@@ -32,8 +32,9 @@ PLACES = {
     "saved": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "after"},
 }
 """Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push applied
-and not yet forwarded; replies gone out; applied at the standby and not acknowledged; before and after a
-cut-over was ordered; a fact of the journal, a checkpoint about to be given its name, and after."""
+and not yet forwarded; replies gone out; applied at the standby and not acknowledged; before and
+after a cut-over was ordered; a fact of the journal, a checkpoint about to be given its name, and
+after."""
 AIMS = tuple(f"aim server:{place}" for place in list(PLACES)[:4])
 CUT_OVERS = ("aim server:yielding", "aim server:yielded")
 MASTER_AIMS = ("aim master:noting", "aim master:noted")
@@ -51,8 +52,8 @@ class Fault:
     ----------
     kind : str
         What and whom.  ``kill``: SIGKILL; ``pause``: SIGSTOP, and SIGCONT soon enough; ``freeze``:
-        SIGSTOP until it is taken for lost, then SIGCONT; ``isolate``: the master does not hear of it
-        until it is taken for lost, all others do; ``cut``: connections are reset; ``tear``:
+        SIGSTOP until it is taken for lost, then SIGCONT; ``isolate``: the master does not hear of
+        it until it is taken for lost, all others do; ``cut``: connections are reset; ``tear``:
         one is closed in the middle of a frame; ``slow``, ``delay``, ``silence``: for a while;
         ``fill``: the disk is full for a while; ``aim``: dies at one of `PLACES`.  ``data``: all
         connections into a server.

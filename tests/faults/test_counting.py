@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from faults.counting import TABLE, CountedSettings, Notes, Plan, judge
 
 PUSHES = 20
@@ -17,7 +18,7 @@ def made(tmp_path, plan):
     """Pushes 0 to 18 acknowledged, 19 in flight and applied; rows by key, to be spoilt."""
     (tmp_path / "notes").mkdir()
     notes = Notes(tmp_path / "notes")
-    rows = {key: PUSHES for key in range(5)}
+    rows = dict.fromkeys(range(5), PUSHES)
     for push in range(PUSHES):
         notes.note("s", push, push // 10)
         if push < PUSHES - 1:
@@ -118,7 +119,7 @@ def test_judge_wrong_sum_and_strange_key_are_told(tmp_path, plan, made):
 
 
 def test_judge_half_written_note_does_not_count(tmp_path, plan, made):
-    notes, rows = made
+    _, rows = made
     with open(next((tmp_path / "notes").iterdir()), "a") as file:
         file.write("a 19")
     verdict = verdict_of(tmp_path, plan, rows)

@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from faults.proxy import Proxy, Weather
 
+from faults.proxy import Proxy, Weather
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role
 

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+
 from faults.cluster import Hang, Rig
 from faults.proxy import Weather
 from faults.schedule import DISK, LINKS, Schedule

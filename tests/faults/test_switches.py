@@ -4,10 +4,10 @@ Each trouble is first survived by a whole cluster, then by none that lacks what 
 """
 
 import pytest
+
 from faults.cluster import Rig
 from faults.proxy import Weather
 from faults.schedule import Fault, Schedule
-
 from snailps.transport.session import Role
 
 pytestmark = pytest.mark.limit(180)
