@@ -31,8 +31,8 @@ PLACES = {
     "manifest": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "before"},
     "saved": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "after"},
 }
-"""Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push applied
-and not yet forwarded; replies gone out; applied at the standby and not acknowledged; before and
+"""Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push
+applied and not yet forwarded; replies gone out; applied at the standby and not acknowledged; before and
 after a cut-over was ordered; a fact of the journal, a checkpoint about to be given its name, and
 after."""
 AIMS = tuple(f"aim server:{place}" for place in list(PLACES)[:4])
