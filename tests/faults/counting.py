@@ -3,10 +3,10 @@
     Counted.train: note "s" -> push -> acknowledged -> note "a"      one file a process, append only
     notes + tables of the result -> judge -> Verdict: lost, doubled, torn, ...
 
-Each push adds 1 to `shared` keys, which all pushes have, and to `own` keys, which no other one ever
-has, some at each shard.  So a wrong sum is no mere number: own keys say which push it was.  A note is
-one write(2): what was noted outlives kill -9 of its process.  What a push has at one shard travels in
-one frame (`Plan.of` sees to it), which is applied wholly or not at all.
+Each push adds 1 to `shared` keys, which all pushes have, and to `own` keys, which no other one
+ever has, some at each shard.  So a wrong sum is no mere number: own keys say which push it was.
+A note is one write(2): what was noted outlives kill -9 of its process.  What a push has at one
+shard travels in one frame (`Plan.of` sees to it), which is applied wholly or not at all.
 """
 
 import os

@@ -32,9 +32,9 @@ PLACES = {
     "saved": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "after"},
 }
 """Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push
-applied and not yet forwarded; replies gone out; applied at the standby and not acknowledged; before and
-after a cut-over was ordered; a fact of the journal, a checkpoint about to be given its name, and
-after."""
+applied and not yet forwarded; replies gone out; applied at the standby and not acknowledged;
+before and after a cut-over was ordered; a fact of the journal, a checkpoint about to be given its
+name, and after."""
 AIMS = tuple(f"aim server:{place}" for place in list(PLACES)[:4])
 CUT_OVERS = ("aim server:yielding", "aim server:yielded")
 MASTER_AIMS = ("aim master:noting", "aim master:noted")
