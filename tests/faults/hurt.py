@@ -9,6 +9,7 @@ Whoever comes by the place for the n-th time dies as by kill -9.  The program it
 of this but `ShardThread.test_faults`.
 """
 
+import contextlib
 import functools
 import importlib
 import json
@@ -19,6 +20,7 @@ import threading
 from pathlib import Path
 
 from snailps.cli.entry import main
+from snailps.errors import ConnectionLost
 from snailps.roles import hosting
 
 _shards = []
@@ -56,7 +58,8 @@ def obey(wish):
         return
     faults = wish.get("left_out", ()), wish.get("point", ""), wish.get("passings", 1)
     for shard in _shards:
-        shard.test_faults(*faults)
+        with contextlib.suppress(ConnectionLost):  # it was dropped meanwhile
+            shard.test_faults(*faults)
 
     class Hurt(hosting.ShardThread):
         def start(self):

@@ -62,7 +62,7 @@ TROUBLES = {
 
 
 def verdict_after(tmp_path, trouble, hurt, settings):
-    job = {"window": 8, "pause": 0.005, "pushes": 600, "carry": True}
+    job = {"window": 8, "pause": 0.01, "pushes": 1000, "carry": True}
     with Rig(tmp_path, settings, job) as rig:
         if hurt:
             rig.hurt("server", **hurt)
