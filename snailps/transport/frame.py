@@ -35,7 +35,7 @@ HANDSHAKE_BODY_MAX = 4096
 """Largest body before a peer has proved who it is, bytes."""
 
 STREAM_BODY_MAX = 8 << 20
-"""Largest body of a frame to a standby, bytes: a push of `DATA_BODY_MAX` with its keys written out."""
+"""Largest body of a frame to a standby, bytes: a push of `DATA_BODY_MAX`, its keys written out."""
 
 PART_BYTES = 64 << 10
 """What a pull or a push is cut into, bytes of values, or one row: so small that what is gathered is
