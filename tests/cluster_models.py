@@ -10,6 +10,8 @@ import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.roles import course
+from snailps.store import checkpoints
+from snailps.store.manifest import NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,22 @@ class SlowExport(Counter):
     def export(cls, results):
         wait_at(results.settings, "export-0")
         return {"scanned": sum(len(keys) for keys, _ in results.scan("counts"))}
+
+
+class SlowManifest(Counter):
+    """Its master stops at the gate ``manifest-0`` with half a manifest written."""
+
+    @classmethod
+    def check(cls, settings):
+        write = checkpoints._write
+
+        def stopping(path, data):
+            if path.name == NAME:
+                write(path, data[: len(data) // 2])
+                wait_at(settings, "manifest-0")
+            write(path, data)
+
+        checkpoints._write = stopping  # of the master's process only
 
 
 def wait_at(settings, name):

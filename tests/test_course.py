@@ -13,7 +13,7 @@ from snailps.transport import messages
 
 WORKER = SimpleNamespace(
     number=1, name="worker 1", dropped=False, finished=False, leaving=False,
-    wait_for=lambda text: None, log_wait=lambda: None,
+    wait_for=lambda text: None, log_wait=lambda: None, waits="", standing={},
 )  # fmt: skip
 MICRO_BATCHES = 4
 

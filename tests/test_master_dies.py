@@ -1,16 +1,25 @@
 """kill -9 of the master: the same command takes over, and nothing is lost or done twice."""
 
+import json
+import os
 import random
 import signal
 import socket
+import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import Cluster, Gate
+from processes import SNAILPS, Cluster, Gate, Process
+from test_bsp import files_of, prepare, run
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
+from test_failures import WRONG, assert_one_sentence
 
-pytestmark = pytest.mark.limit(300)
+from snailps.store.checkpoints import CheckpointFolder
+
+pytestmark = pytest.mark.limit(200)
 LINES, ROWS = 1000, 50
 LIMIT_S = 90.0
 
@@ -56,7 +65,8 @@ class Mortal(Cluster):
 
     def kill(self, master):
         """SIGKILL, and the same command again; the new master."""
-        master.send(signal.SIGKILL)
+        if master.popen.poll() is None:
+            master.send(signal.SIGKILL)
         assert master.wait() == -signal.SIGKILL
         self.processes.remove(master)
         again = self.master(*self.sets, port=self.port)
@@ -89,3 +99,339 @@ def test_master_killed_in_the_training_is_taken_over(tmp_path, job, consistency,
     assert (figures["examples"], figures["blocks"], figures["progress"]) == (LINES, 10, 1.0)
     assert figures["loss_by_epoch"] == [1.0]
     assert not (tmp_path / "out.journal").exists()
+
+
+def test_masters_killed_at_random_moments_lose_and_repeat_nothing(tmp_path, job):
+    write_numbers(tmp_path / "in.txt", 40_000, ROWS)
+    job |= {"epochs": 2, "block_bytes": 1500, "param_backup_period": 400}
+    chance = random.Random(7)
+    with Mortal(tmp_path, job=job, workers=2, servers=2) as cluster:
+        master = cluster.begin()
+        for at in sorted(chance.sample(range(5, 90), 4)):
+            until = time.monotonic() + LIMIT_S
+            while len(trained(tmp_path)) < at * 2 * 76 // 100 and time.monotonic() < until:
+                time.sleep(chance.random() / 20)
+            assert time.monotonic() < until, "waited for the workers to get on"
+            if master.popen.poll() is None:
+                master = cluster.kill(master)
+        cluster.ends_well()
+    figures = figures_of(master)
+    assert trained(tmp_path) == sorted([*range(figures["blocks"])])
+    assert figures["examples"] == 80_000
+    with np.load(tmp_path / "out.npz") as tables:
+        assert np.unique(tables["counts.rows"]).tolist() == [80_000 / ROWS]
+
+
+def test_master_killed_while_the_cluster_forms_is_taken_over(tmp_path, job):
+    with Mortal(tmp_path, job=job) as cluster:
+        master = cluster.master(port=steady_port())
+        cluster.sets = ()
+        server = cluster.start("server")
+        cluster.name_of(server)
+        master = cluster.kill(master)
+        master.wait_line("server 1 .* is back")
+        cluster.start("worker")
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+
+
+def test_master_killed_in_the_survey_counts_again(tmp_path, job):
+    job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
+    gate = Gate(tmp_path / "gates", 4, "survey")
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master = cluster.kill(master)
+        master.wait_line("took over .* of the survey done")
+        gate.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+def test_master_killed_between_survey_and_training_puts_the_rows_once(tmp_path, job):
+    job |= {"worker_class": "cluster_models:Loaded", "lines": LINES}
+    gate = Gate(tmp_path / "gates", 0, "load")
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master = cluster.kill(master)
+        gate.open()
+        cluster.ends_well()
+    with np.load(tmp_path / "out.npz") as tables:
+        assert np.unique(tables["counts.rows"]).tolist() == [1020.5]
+
+
+def test_master_killed_in_the_export_exports_again(tmp_path, job):
+    job |= {"worker_class": "cluster_models:SlowExport"}
+    gate = Gate(tmp_path / "gates", 0, "export")
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master = cluster.kill(master)
+        gate.open()
+        cluster.ends_well()
+    assert figures_of(master)["scanned"] == ROWS
+    assert figures_of(master)["examples"] == LINES
+    assert trained(tmp_path) == [*range(10)]
+
+
+def test_master_killed_after_the_export_trains_nothing_again(tmp_path, job):
+    with Mortal(tmp_path, job=job) as cluster:
+        master = cluster.begin()
+        worker = cluster.processes[-1]
+        master.wait_line(r"wrote .*out\.npz|training done")
+        worker.send(signal.SIGSTOP)  # so that the master waits for it to say goodbye
+        master.wait_line(r"wrote .*out\.npz")
+        master.send(signal.SIGKILL)
+        master.wait()
+        worker.send(signal.SIGCONT)
+        cluster.processes.remove(master)
+        again = cluster.master(port=cluster.port)
+        assert again.wait(LIMIT_S) == 0
+        figures = figures_of(again)
+        cluster.codes(LIMIT_S)
+    assert (figures["examples"], figures["blocks"]) == (LINES, 10)
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+def test_master_killed_while_it_writes_a_manifest_leaves_the_checkpoints_good(tmp_path, job):
+    job |= {"worker_class": "cluster_models:SlowManifest", "param_backup_period": 1}
+    block, later = (Gate(tmp_path / "gates", number) for number in (5, 8))
+    manifest = Gate(tmp_path / "gates", 0, "manifest")
+    with Mortal(tmp_path, job=job, servers=2) as cluster:
+        master = cluster.begin()
+        block.meet()
+        manifest.meet()
+        assert list((tmp_path / "out.checkpoints").glob("*.part"))
+        master = cluster.kill(master)
+        master.wait_line("took over")
+        assert not list((tmp_path / "out.checkpoints").glob("*.part"))
+        manifest.open()
+        block.open()
+        later.meet()
+        master.wait_line(r"checkpoint \d+: \d+% of the training")
+        later.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+    found = CheckpointFolder(tmp_path / "out.checkpoints").found()
+    assert {one.state for one in found} == {"good"}
+
+
+@pytest.mark.parametrize("stage", ["before-4", "after-8", "seal-7"])
+def test_master_killed_in_a_clock_changes_no_bit(tmp_path, stage):
+    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
+    folder, gates = tmp_path / "killed", tmp_path / "gates"
+    folder.mkdir()
+    kind, _, number = stage.partition("-")
+    gate = Gate(gates, int(number), kind)
+    job = prepare(tmp_path, "logistic", gates=str(gates))
+    with Mortal(folder, job=job, workers=2, servers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master = cluster.kill(master)
+        master.wait_line("took over")
+        gate.open()
+        cluster.ends_well()
+        assert figures_of(master)["progress"] == 1
+    assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
+
+
+@pytest.mark.parametrize("stage", ["before-4", "seal-7"])
+def test_master_and_worker_killed_together_change_no_bit(tmp_path, stage):
+    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
+    folder, gates = tmp_path / "killed", tmp_path / "gates"
+    folder.mkdir()
+    kind, _, number = stage.partition("-")
+    gate = Gate(gates, int(number), kind)
+    job = prepare(tmp_path, "logistic", gates=str(gates))
+    beat = {"heartbeat_interval": 0.5, "heartbeat_timeout": 5}
+    with Mortal(folder, beat, job, workers=3, servers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master.send(signal.SIGSTOP)  # it must not see its worker die
+        pid = int(gate.path.with_name(f"{gate.path.name}.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+        master = cluster.kill(master)
+        gate.open()
+        master.wait_line(
+            rf"process {pid}\) is missed: it did not come back within 5 s|"
+            rf"process {pid}\) is lost"
+        )
+        codes = {process.pid: process.wait(LIMIT_S) for process in cluster.processes}
+        assert {pid: code for pid, code in codes.items() if code} == {pid: -signal.SIGKILL}
+    assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
+
+
+@pytest.mark.parametrize("stage", ["before-4", "look-2", "after-9"])
+def test_master_killed_in_a_round_applies_it_once(tmp_path, stage):
+    (tmp_path / "gates").mkdir()
+    kind, _, number = stage.partition("-")
+    gate = Gate(tmp_path / "gates", int(number), kind)
+    job = {
+        "worker_class": "clock_models:Mean", "input": "", "output": "out", "rounds": 5,
+        "gates": str(tmp_path / "gates"), "on_node_loss": "recover",
+    }  # fmt: skip
+    with Mortal(tmp_path, job=job, workers=2, servers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master = cluster.kill(master)
+        gate.open()
+        cluster.ends_well()
+        figures = figures_of(master)
+    # Each round adds the weighted mean of 1 and 2: 5 / 3.
+    assert figures["model"] == pytest.approx([25 / 3] * 2, rel=1e-6)
+    assert [one["round"] for one in figures["by_round"]] == [*range(5)]
+
+
+# --- nobody takes over, or somebody else does ---------------------------------------------------
+
+
+def test_nodes_whose_master_is_not_started_again_end_and_name_it(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 3)
+    with Mortal(tmp_path, job=job) as cluster:
+        master = cluster.begin("master_time_out=15")
+        gate.meet()
+        master.send(signal.SIGKILL)
+        gate.open()
+        for process in cluster.processes[1:]:
+            assert_one_sentence(
+                process, f"the master at {cluster.address} is gone", "not started again within 15 s"
+            )
+            process.wait_line("waiting 15 s for it to be started again")
+        assert master.wait() == -signal.SIGKILL
+    assert set(trained(tmp_path)) <= {*range(5)}  # what was leased when it died
+
+
+def test_master_with_a_damaged_journal_goes_on_with_what_the_workers_say(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 6)
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master.send(signal.SIGKILL)
+        master.wait()
+        facts = tmp_path / "out.journal" / "facts"
+        first = facts.read_bytes().index(b'["done"')
+        os.truncate(facts, first + 20)  # not one block is known to be done
+        again = cluster.kill(master)
+        again.wait_line("facts: damaged from byte")
+        again.wait_line(r"took over .* 0% of the training done")
+        gate.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+    assert figures_of(again)["examples"] == LINES
+
+
+def test_journal_of_another_job_is_refused_until_begun_anew(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 3)
+    with Mortal(tmp_path, job=job) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master.send(signal.SIGKILL)
+        master.wait()
+        other = cluster.master("dim=2", port=cluster.port)
+        assert_one_sentence(
+            other, "out.journal is the journal of another job", "dim is 2 here and 1 there",
+            "--fresh", code=WRONG,
+        )  # fmt: skip
+        gate.open()
+        old = cluster.processes[1:3]
+        fresh = cluster.master("dim=2", "fresh=true", port=cluster.port)
+        fresh.wait_line("begun anew with --fresh")
+        for process in old:
+            assert_one_sentence(process, "does not take us back", "another run has begun")
+        nodes = [cluster.start(role) for role in ("server", "worker")]
+        assert [process.wait(LIMIT_S) for process in [fresh, *nodes]] == [0] * 3
+    assert figures_of(fresh)["examples"] == LINES
+
+
+def test_run_of_which_nobody_is_left_is_begun_anew(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 3)
+    with Mortal(tmp_path, job=job) as cluster:
+        cluster.begin()
+        gate.meet()
+        for process in cluster.processes:
+            process.send(signal.SIGKILL)
+            process.wait()
+        gate.open()
+        again = cluster.master(port=cluster.port)
+        again.wait_line("nobody is left")
+        nodes = [cluster.start(role) for role in ("server", "worker")]
+        assert [process.wait(LIMIT_S) for process in [again, *nodes]] == [0] * 3
+    assert_counted_once(tmp_path)
+
+
+def test_second_master_with_the_same_journal_is_refused(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 3)
+    with Mortal(tmp_path, job=job) as cluster:
+        cluster.begin()
+        gate.meet()
+        port = cluster.port
+        other = cluster.master()
+        assert_one_sentence(other, "another master keeps its journal here", "out.journal")
+        cluster.port = port
+        gate.open()
+        cluster.processes.remove(other)
+        cluster.ends_well()
+
+
+def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 3)
+    beat = {"heartbeat_interval": 0.2, "heartbeat_timeout": 2}
+    with Mortal(tmp_path, beat, job, workers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master.send(signal.SIGSTOP)
+        for process in cluster.processes[1:]:
+            process.wait_line("the master at .* has been silent for")
+        gate.open()
+        master.send(signal.SIGCONT)
+        cluster.ends_well()
+        assert "lost" not in master.stderr
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+# --- under a launcher -------------------------------------------------------------------------
+
+
+def children_of(pid, role):
+    """Ids of the processes of a role that a process has started."""
+    found = []
+    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+        for number in child.read_text().split():
+            words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
+            if role in words:
+                found.append(int(number))
+    return found
+
+
+@pytest.mark.parametrize("policy", ["recover", "stop"])
+def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, policy):
+    gate = Gate(tmp_path / "gates", 3)
+    lines = [f"{key}: {value}" for key, value in (job | {"on_node_loss": policy}).items()]
+    (tmp_path / "job.conf").write_text("\n".join(lines) + "\n")
+    local = Process(
+        "local",
+        [*SNAILPS, "local", "-c", "job.conf", "--servers", "1", "--workers", "2", "--json"],
+        cwd=tmp_path,
+    )
+    try:
+        gate.meet()
+        (pid,) = children_of(local.pid, "master")
+        os.kill(pid, signal.SIGKILL)
+        if policy == "recover":
+            local.wait_line("master: was ended by SIGKILL: it is started again")
+            local.wait_line("took over from the master before")
+        gate.open()
+        assert local.wait(LIMIT_S) == (0 if policy == "recover" else 1)
+    finally:
+        assert not local.close()
+    if policy == "stop":
+        assert "is gone" in local.stderr
+        return
+    assert json.loads(local.stdout)["examples"] == LINES
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]

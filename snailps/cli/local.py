@@ -132,8 +132,14 @@ def run_local(
     def relay(name: str, line: str) -> None:
         lines.put(line if line.startswith(OWN_ERROR) else f"{name}: {line}")
 
+    policy = raw.build(MasterSettings, also_known=known_classes(raw)).on_node_loss
     launcher = Launcher(
-        config, [*local, *overrides], servers=servers, workers=workers, on_line=relay
+        config,
+        [*local, *overrides],
+        servers=servers,
+        workers=workers,
+        revives=policy == "recover",
+        on_line=relay,
     )
     progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
     interrupts: list[int] = []
@@ -216,9 +222,10 @@ class _StatusLine:
         return answer.data  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection; a further look makes another one."""
         if self._control is not None:
             self._control.close()
+        self._control = self._asked = None
 
 
 def _watch(
@@ -233,7 +240,12 @@ def _watch(
     heard_at = time.monotonic()
     lost_at: float | None = None
     with contextlib.closing(_StatusLine(launcher.address)) as line:
-        while launcher.poll() is None and len(interrupts) <= PATIENCE:
+        while len(interrupts) <= PATIENCE:
+            if launcher.poll() is not None:
+                if interrupts or not launcher.revive(lambda: bool(interrupts)):
+                    return
+                line.close()
+                lost_at = None
             while asked < len(interrupts):
                 asked += 1
                 launcher.interrupt()

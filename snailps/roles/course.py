@@ -42,6 +42,8 @@ TICKS = 8
 """Steps of the clock in the time after which untouched rows are deleted."""
 DROP_S = 20.0
 """How long a block may take once the training is to end early; after that nobody waits for it."""
+NAMES_S = 0.2
+"""Between two looks at who waits for whom."""
 LOOKS = 10
 """How often the model's inspector looks during the training."""
 Result = TypeVar("Result")
@@ -115,7 +117,7 @@ class Course:
         self._look: Future[None] | None = None
         self._looks = 0
         self._ticks = [0]
-        self._drop_at = 0.0
+        self._drop_at = self._name_at = 0.0
         self._links: set[Links] = set()
         self._closed = threading.Event()
 
@@ -417,6 +419,13 @@ class Course:
         if job is None or job.ledger is None or self.phase != "training":
             return
         self._looks = int(job.progress * LOOKS)
+        workers = self._members.nodes("worker")
+        if all(member.finished for member in workers) and not job.ledger.over:
+            lacking = job.ledger.size - job.ledger.finished
+            self._fail(
+                f"the journal lacks {lacking} blocks, which the workers have trained and do not "
+                "know any more: it was damaged, or its machine died. Start again with --fresh"
+            )
         self.answer()
         if job.clocked:
             self.tell_workers(messages.CameBack())
@@ -546,13 +555,28 @@ class Course:
                 member.wait_for("")
                 reply(messages.Leased(-1))
             else:
-                if member.number not in job.ledger.holders():
-                    member.wait_for(str(job.ledger.wait_of(member.number)))
+                if not member.waits:
+                    self._name_wait(job.ledger, member)
                 self._leases.append((member, pass_, reply))
 
+    def _name_wait(self, ledger: Ledger, member: Member) -> None:
+        """Says for whom a worker waits that gets no block, unless it still has one."""
+        if member.number not in ledger.holders():
+            member.wait_for(str(ledger.wait_of(member.number)))
+
     def _note_waits(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
-        """Says of workers which wait at the shards for a clock whom they wait for, and logs it."""
+        """Says for whom workers wait that get no block, or are held up by a clock, and logs it.
+
+        Costs entries leased x workers, so less often where these are many.
+        """
+        now = time.monotonic()
+        if now < self._name_at:
+            return
+        self._name_at = now + max(NAMES_S, len(workers) / 500)
         asking = {member.number for member, _, _ in self._leases}
+        for member, _, _ in self._leases:
+            if member.waits:
+                self._name_wait(ledger, member)
         for member in workers:
             if job.clocked and not job.rounds:
                 held_up = ledger.held_up(member.number)

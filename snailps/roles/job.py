@@ -129,6 +129,7 @@ class Job:
         self.units = 0
         self.files: list[str] = []
         self.total_bytes = 0
+        self._start: messages.Start | None = None
         self._scratch = Scratch(self.settings.scratch_dir, self.settings.scratch_bytes)
         self._sources: list[Source] = []
         self._blocks: list[Block] = []
@@ -160,7 +161,7 @@ class Job:
         ConfigError
             No input is named, or nothing can be written where the output is to go.
         """
-        self._check_output()
+        self.check_output()
         if self.rounds:  # each worker finds its own data
             return
         if not self.settings.input:
@@ -182,7 +183,7 @@ class Job:
         self._block_bytes = block_bytes
         self._blocks = cut(self._sources, block_bytes)
 
-    def _check_output(self) -> None:
+    def check_output(self) -> None:
         """Makes the folder of the result, now: hours later would be too late to find it missing."""
         if not self.settings.output:
             return
@@ -206,14 +207,12 @@ class Job:
         return self.settings.micro_batches if self.clocked and not self.rounds else workers
 
     def start_message(self, workers: int) -> messages.Start:
-        """What workers are told."""
-        return messages.Start(
-            1,
-            self.worker_class,
-            dict(to_mapping(self.settings)),
-            self.workers_told(workers),
-            self.has_survey,
-        )
+        """What workers are told; one message for as many workers, made once."""
+        told = self.workers_told(workers)
+        if self._start is None or self._start.workers != told:
+            settings = dict(to_mapping(self.settings))
+            self._start = messages.Start(1, self.worker_class, settings, told, self.has_survey)
+        return self._start
 
     # --- passes ----------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.1
 END_LIMIT_S = 15.0
 """How long the master may take to end, seconds; it gives its members 10 of them."""
+REVIVALS_MAX = 3
+"""How often a master that was killed is started again."""
 LEAVE_S = 1.0
 """How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
 
@@ -95,6 +97,9 @@ class Launcher:
         How many.
     session : bool
         The master waits for submitted jobs.
+    revives : bool
+        A master that a signal ends, which is not ours, is started again: it keeps a journal, from
+        which it takes over, and the others wait for it.
     on_line : callable
         Given each line that a child writes to standard error: ``on_line(child name, line)``.
 
@@ -112,8 +117,10 @@ class Launcher:
         servers: int,
         workers: int,
         session: bool = False,
+        revives: bool = False,
         on_line: Callable[[str, str], None] = lambda name, line: None,
     ) -> None:
+        self._revives = self._revivals_max = REVIVALS_MAX if revives and not session else 0
         self._config = config
         self._overrides = list(overrides)
         self._servers, self._workers, self._session = servers, workers, session
@@ -136,23 +143,9 @@ class Launcher:
         MasterEnded
             The master ended before it listened; its own words are already written.
         """
-        ready_read, ready_write = os.pipe()
-        with os.fdopen(ready_read, "rb") as ready:
-            try:
-                size = [
-                    f"expected_node_num={self._servers + self._workers}",
-                    f"expected_servers={self._servers}",
-                ]
-                options = ["--ready-fd", str(ready_write)]
-                options.append("--session" if self._session else "--json")
-                master = self._spawn("master", size, options, pass_fds=(ready_write,))
-            finally:
-                os.close(ready_write)
-            while not select.select([ready], [], [], LOOK_S)[0]:
-                if give_up():
-                    self.interrupt()
-                    return
-            self.address = ready.readline().decode().strip()
+        master = self._start_master([], give_up)
+        if master is None:
+            return
         if not self.address:
             self.wait(END_LIMIT_S)
             raise MasterEnded(master.process.poll() or 1)
@@ -162,6 +155,49 @@ class Launcher:
             if give_up():
                 return
             self._spawn(name, [f"master_addr={self.address}"])
+
+    def _start_master(self, own: Sequence[str], give_up: Callable[[], bool]) -> Child | None:
+        """Starts a master and waits until it listens, or ends: then `address` stays empty."""
+        ready_read, ready_write = os.pipe()
+        with os.fdopen(ready_read, "rb") as ready:
+            try:
+                size = [
+                    f"expected_node_num={self._servers + self._workers}",
+                    f"expected_servers={self._servers}",
+                ]
+                options = ["--ready-fd", str(ready_write)]
+                options.append("--session" if self._session else "--json")
+                master = self._spawn("master", [*size, *own], options, pass_fds=(ready_write,))
+            finally:
+                os.close(ready_write)
+            while not select.select([ready], [], [], LOOK_S)[0]:
+                if give_up():
+                    self.interrupt()
+                    return None
+            self.address = ready.readline().decode().strip()
+        return master
+
+    def revive(self, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Starts the master again if a signal has ended it; whether there is one now."""
+        code = self.poll()
+        if code is None or code >= 0 or self._revives <= 0 or not self.address:
+            return code is None
+        self._revives -= 1
+        dead, address = self.children[0], self.address
+        name = signal.Signals(-code).name
+        self._on_line("master", f"was ended by {name}: it is started again, to take over")
+        for thread in (dead.reader, dead.taker):
+            if thread is not None:
+                thread.join(LEAVE_S)
+        # What `--fresh` means was done when it was started first.
+        master = self._start_master([f"listen_addr={address}", "fresh=false"], give_up)
+        self.children[0] = self.children.pop()
+        if master is None:
+            return False
+        if not self.address:
+            self.address = address
+            return False
+        return True
 
     def poll(self) -> int | None:
         """Exit code of the master, None while it runs."""
@@ -175,6 +211,8 @@ class Launcher:
         NodeEnded
             One has failed, which the master cannot know if it never came to register.
         """
+        if self._revives < self._revivals_max:
+            return  # it had started before
         for child in self.children[1:]:
             code = child.process.poll()
             if not code:

@@ -8,10 +8,12 @@ It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import time
@@ -28,7 +30,7 @@ from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
 from snailps.roles.members import Member, Members, Reply
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from snailps.roles.past import journal_path, life_of, unended
+from snailps.roles.past import compact, journal_path, life_of, unended
 from snailps.roles.status import BlockCounts, Phase, Status
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
@@ -95,7 +97,7 @@ class Master:
         self._status_at = self._stats_at = self._log_at = 0.0
         self._log_file: TextIO | None = None
         # While members of another master's come back: what they say waits until the job goes on.
-        self._returning = False
+        self._returning = self._took_over = False
         self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
         self._stepped_at = 0.0
         self._deaf_until = self._looked_at = 0.0
@@ -115,6 +117,7 @@ class Master:
         if not self._session:
             job = Job(self._raw, self._also_known)
         address = self._settings.listen_addr or self._settings.master_addr
+        _raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
         if port == 0 and not self._any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
@@ -142,6 +145,10 @@ class Master:
                 self._tick(time.monotonic())
             self._on_status(self.status())
             self._journal.end()
+        except SnailError:
+            if not self._took_over:  # it could not begin, and says why
+                self._journal.end()
+            raise
         finally:
             self._journal.close()
             self._course.close()
@@ -175,6 +182,7 @@ class Master:
         self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)
         past: list[Fact] = []
         if job is not None and self._journal.path is not None:
+            job.check_output()
             past = unended(self._journal, job, self._settings.frag_num)
             if past:
                 life = past[0].data["life"]
@@ -200,11 +208,12 @@ class Master:
         )
         for fact in past:
             self._members.replay(fact)
+        self._took_over = bool(past)
         self._returning = self._members.route is not None
         over = any(fact.kind == "exported" for fact in past)
         self._back_s = BACK_S if over else self._settings.heartbeat_timeout
         if job is not None and self._journal.path is not None:
-            first = past or [life_of(life, job, self._settings.frag_num)]
+            first = compact(past) or [life_of(life, job, self._settings.frag_num)]
             self._journal.begin([*first, Fact(*self._members.keep_numbers())])
         self._course = Course(
             self._members,
@@ -522,11 +531,9 @@ class Master:
     def _rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> None:
         if self._stop_at is not None:
             raise ClusterError("this cluster is about to end: " + (self.verdict or "it is done"))
-        member = self._members.rejoin(peer, message, reply)
+        self._members.rejoin(peer, message, reply)
         if message.leaving:
-            self._parked.append((peer, messages.Leaving(message.leaving), None))
-        if not self._returning:
-            log.info("%s waits for the start", member.name)
+            self._on_message(peer, messages.Leaving(message.leaving), None)
 
     def _on_note(self, peer: Peer, message: messages.Message) -> None:
         member = _member_of(peer, message)
@@ -625,6 +632,13 @@ class Master:
         except OSError as error:
             log.error("json_log: cannot write: %s; no more records", error.strerror)
             self._log_file = None
+
+
+def _raise_descriptors() -> None:
+    """As many open sockets as this process is allowed: a node needs two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _finite(value: Any) -> Any:

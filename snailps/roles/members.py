@@ -185,6 +185,7 @@ class Members:
         self._settings = settings
         self._server, self._fail = server, fail
         self._on_ready, self._on_trouble = on_ready, on_trouble
+        self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._next_number = 1
         self._numbers_kept = 0
         self._next_table = 1
@@ -486,7 +487,9 @@ class Members:
                 self._on_ready(member)
             on_taken()
 
-        self._server.call(member.peer, messages.TakeRoute(route.to_dict()), acknowledged)
+        if self._told_route is None or self._told_route[0] is not route:
+            self._told_route = (route, messages.TakeRoute(route.to_dict()))
+        self._server.call(member.peer, self._told_route[1], acknowledged)
 
     # --- tables and statistics ---------------------------------------------------------------
 

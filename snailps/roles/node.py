@@ -265,6 +265,7 @@ class Node:
                 return sock
             if sock is not None:
                 sock.close()
+            self.ended.wait(WATCH_S)
         return None
 
     def _standing(self) -> messages.Rejoin:

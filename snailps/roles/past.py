@@ -80,6 +80,8 @@ def unended(journal: Journal, job: Job, frag_num: int) -> list[Fact]:
         for name in sorted({*ours, *theirs})
         if theirs.get(name) != ours.get(name)
     ]
+    if differ and not routes:
+        return []  # it had not even formed its cluster
     if differ:
         raise ConfigError(
             f"{journal.path} is the journal of another job, which has not ended: "
@@ -87,6 +89,27 @@ def unended(journal: Journal, job: Job, frag_num: int) -> list[Fact]:
         )
     log.warning("%s: a run has not ended: taking it over", journal.path)
     return facts
+
+
+def compact(facts: Sequence[Fact]) -> list[Fact]:
+    """The facts that still say something: what was settled is one fact a worker."""
+    kept: list[Fact] = []
+    last = {fact.kind: fact for fact in facts if fact.kind in ("route", "shards")}
+    open_: dict[int, set[int]] = {}
+    settled: dict[int, list[int]] = {}
+    for fact in facts:
+        node, data = fact.data.get("node", 0), fact.data
+        if fact.kind in ("settled", "settled_all"):
+            mine = open_.get(node, set())
+            known = set(data["numbers"]) if fact.kind == "settled" else mine - set(data["but"])
+            settled.setdefault(node, []).extend(sorted(mine & known))
+            open_[node] = mine - known
+        elif fact.kind != "numbers" and last.get(fact.kind, fact) is fact:
+            kept.append(fact)
+            if fact.kind == "done":
+                open_.setdefault(node, set()).add(data["number"])
+    said = [Fact("settled", {"node": node, "numbers": all_}) for node, all_ in settled.items()]
+    return kept + said
 
 
 def _identity(job: Job, frag_num: int) -> dict[str, str]:

@@ -127,6 +127,7 @@ class ControlServer:
         self._peers: set[Peer] = set()
         self._lingering: dict[Peer, float] = {}
         self._accept_at: float | None = None
+        self._encoded: tuple[messages.Message | None, bytes] = (None, b"")
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, None)
 
@@ -160,7 +161,13 @@ class ControlServer:
 
     def note(self, peer: Peer, message: messages.Message) -> None:
         """Sends a message that needs no answer."""
-        self._send(peer, Frame(Kind.NOTE, messages.encode(message)))
+        self._send(peer, Frame(Kind.NOTE, self._body(message)))
+
+    def _body(self, message: messages.Message) -> bytes:
+        """Body of a message; of one that goes to many, route or start, made once."""
+        if message is not self._encoded[0]:
+            self._encoded = (message, messages.encode(message))
+        return self._encoded[1]
 
     def call(
         self,
@@ -175,7 +182,7 @@ class ControlServer:
         number = peer.next_call
         peer.next_call += 1
         peer.calls[number] = on_answer
-        self._send(peer, Frame(Kind.CALL, messages.encode(message), request=number))
+        self._send(peer, Frame(Kind.CALL, self._body(message), request=number))
 
     def close_peer(self, peer: Peer) -> None:
         """Closes a connection without calling `on_lost`; what waits to be sent is sent first.

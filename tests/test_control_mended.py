@@ -1,0 +1,137 @@
+"""A node's control connection that breaks and is mended: calls made again, notes kept, in order."""
+
+import queue
+import socket
+import threading
+
+import pytest
+
+from snailps.errors import ConnectionLost, RemoteError
+from snailps.transport import messages
+from snailps.transport.control_client import ControlClient, ask
+from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+
+LIMIT_S = 20.0
+
+
+class Far:
+    """The master's end of a connection: reads frames, sends what a test likes."""
+
+    def __init__(self):
+        self.sock, self.near = socket.socketpair()
+        self.sock.settimeout(LIMIT_S)
+        self._decoder, self._frames = FrameDecoder(), []
+
+    def next(self):
+        """The next frame: its kind, its number and its message."""
+        while not self._frames:
+            data = self.sock.recv(1 << 16)
+            assert data, "closed"
+            self._frames += self._decoder.feed(data)
+        frame = self._frames.pop(0)
+        return frame.kind, frame.request, messages.decode(frame.body)
+
+    def send(self, kind, message, request=0):
+        frame = Frame(kind, messages.encode(message), request=request)
+        self.sock.sendall(encode_frame(frame))
+
+
+@pytest.fixture
+def line():
+    """A client, its first connection, and the queue of those it is to find next (None: none)."""
+    first, found = Far(), queue.Queue()
+    told = queue.Queue()
+    asked = threading.Event()
+
+    def mend(why):
+        asked.set()
+        far = found.get(timeout=LIMIT_S)
+        return None if far is None else far.near
+
+    client = ControlClient(first.near, lambda message: None, told.put, mend=mend)
+    client.start()
+    client.told, client.asked = told, asked
+    yield client, first, found
+    found.put(None)
+    client.close()
+
+
+def test_open_calls_are_made_again_in_order_before_anything_new(line):
+    client, first, found = line
+    lease = client.call_async(messages.Lease("train"))
+    done = client.call_async(messages.Done("train", 3, 1, 0.5, {}))
+    answered = client.call_async(messages.Summarise())
+    assert [first.next()[1] for _ in range(3)] == [1, 2, 3]
+    first.send(Kind.ANSWER, messages.Summary(b"s"), 3)
+    assert answered.result(LIMIT_S) == messages.Summary(b"s")
+    first.sock.close()
+    assert client.asked.wait(LIMIT_S)
+    assert client.away
+    client.note(messages.Settled([3]))
+    later = client.call_async(messages.Fetch(4, "train", "lines"))
+    second = Far()
+    found.put(second)
+    heard = [second.next() for _ in range(4)]
+    assert [(kind, number) for kind, number, _ in heard] == [
+        (Kind.CALL, 1), (Kind.CALL, 2), (Kind.CALL, 4), (Kind.NOTE, 0),
+    ]  # fmt: skip
+    assert heard[0][2] == messages.Lease("train")
+    assert heard[3][2] == messages.Settled([3])
+    for number, future in ((2, done), (1, lease), (4, later)):
+        second.send(Kind.ANSWER, messages.Ok(), number)
+        assert future.result(LIMIT_S) == messages.Ok()
+    assert not client.away
+    assert client.told.empty()
+
+
+def test_calls_fail_where_no_other_connection_is_found(line):
+    client, first, found = line
+    call = client.call_async(messages.Summarise())
+    first.next()
+    first.sock.close()
+    found.put(None)
+    with pytest.raises(ConnectionLost):
+        call.result(LIMIT_S)
+    assert client.told.get(timeout=LIMIT_S)
+
+
+def test_answer_to_an_order_of_the_connection_before_is_not_sent():
+    first, second = Far(), Far()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def obey(message):
+        begun.set()
+        assert go_on.wait(LIMIT_S)
+        return messages.Report({"of": message.what})
+
+    client = ControlClient(first.near, obey, lambda why: None, mend=lambda why: second.near)
+    client.start()
+    first.send(Kind.CALL, messages.Ask("old"), 1)
+    assert begun.wait(LIMIT_S)
+    first.sock.close()
+    second.send(Kind.CALL, messages.Ask("new"), 1)
+    call = client.call_async(messages.Summarise())  # it is through: the connection is the new one
+    assert second.next()[2] == messages.Summarise()
+    second.send(Kind.ANSWER, messages.Ok(), 1)
+    call.result(LIMIT_S)
+    go_on.set()
+    assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
+    second.sock.close()
+    client.close()
+
+
+def test_ask_takes_no_byte_behind_its_answer():
+    far = Far()
+    far.send(Kind.ANSWER, messages.Ok(), 1)
+    far.send(Kind.NOTE, messages.CameBack())
+    assert ask(far.near, messages.Summarise(), LIMIT_S) == messages.Ok()
+    frames = FrameDecoder().feed(far.near.recv(1 << 16))
+    assert [messages.decode(frame.body) for frame in frames] == [messages.CameBack()]
+    assert far.next()[2] == messages.Summarise()
+
+
+def test_ask_raises_what_the_peer_refused():
+    far = Far()
+    far.sock.sendall(encode_frame(Frame(Kind.ERROR, b'{"code":"c","text":"no"}', request=1)))
+    with pytest.raises(RemoteError, match="no"):
+        ask(far.near, messages.Summarise(), LIMIT_S)

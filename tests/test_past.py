@@ -1,0 +1,125 @@
+"""roles.past: a book that is replayed stands where the living one did; entries claimed by name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snailps.data.blocks import Block
+from snailps.roles.clocks import Dealt, Rounds, Stepped
+from snailps.roles.journal import Fact
+from snailps.roles.ledger import Ledger
+from snailps.roles.past import compact
+
+BLOCKS = [Block(at, "file", 0, 1) for at in range(7)]
+NODES = [1, 2, 3]
+BOOKS = {
+    "plain": lambda: Ledger(BLOCKS, 2),
+    "dealt": lambda: Dealt(BLOCKS, 2, nodes=NODES, staleness=3),
+    "stepped": lambda: Stepped(BLOCKS, 2, micro_batches=3, nodes=NODES),
+    "rounds": lambda: Rounds(3, NODES),
+}
+
+
+def finish(book, held):
+    """Works through a book from here: every entry that is finished, in the order of that."""
+    order = []
+    for _ in range(200):
+        if isinstance(book, Rounds) and book.ready:
+            book.advance()
+        for node in NODES:
+            if not held[node] and (entry := book.take(node)) is not None:
+                held[node].append(entry.number)
+            if held[node]:
+                number = held[node].pop(0)
+                assert book.done(number, node)
+                order.append(number)
+    assert book.over
+    return order
+
+
+@pytest.mark.parametrize("kind", BOOKS)
+@given(
+    actions=st.lists(
+        st.tuples(st.sampled_from(["take", "done", "retire", "join"]), st.sampled_from(NODES)),
+        max_size=60,
+    )
+)
+def test_book_replayed_has_every_entry_done_once(kind, actions):
+    living, replayed = BOOKS[kind](), BOOKS[kind]()
+    held = {node: [] for node in NODES}
+    done = []
+    for action, node in actions:
+        if action == "take" and (entry := living.take(node)) is not None:
+            held[node].append(entry.number)
+        elif action == "done" and held[node]:
+            number = held[node].pop(0)
+            assert living.done(number, node)
+            assert replayed.claim(number, node)
+            assert replayed.done(number, node)
+            done.append(number)
+        elif action == "retire" and len(held) > 1 and kind != "rounds":
+            living.retire(node), replayed.retire(node)
+            held[node].clear()
+        elif action == "join":
+            living.join(node), replayed.join(node)
+        if isinstance(living, Rounds) and living.ready:
+            living.advance(), replayed.advance()
+    for node, numbers in held.items():
+        for number in numbers:
+            assert replayed.claim(number, node)
+            assert replayed.claim(number, node)  # said twice
+    assert replayed.holders() == living.holders()
+    assert replayed.finished == living.finished
+    if kind == "stepped":
+        assert replayed.open_clock == living.open_clock
+        assert all(replayed.last_of(node) == living.last_of(node) for node in NODES)
+    for node in NODES:
+        replayed.join(node)
+    done += finish(replayed, held)
+    wanted = 9 if kind == "rounds" else 14
+    assert sorted(done) == [*range(wanted)]
+
+
+def test_claim_of_what_is_done_or_held_by_another_is_refused():
+    book = Ledger(BLOCKS)
+    assert book.claim(4, 1)
+    assert not book.claim(4, 2)
+    assert book.done(4, 1)
+    assert not book.claim(4, 1)
+    assert not book.claim(7, 1)
+    assert [book.take(2).number for _ in range(6)] == [0, 1, 2, 3, 5, 6]
+
+
+def test_part_of_a_round_that_is_past_or_closed_is_void():
+    book = Rounds(3, NODES)
+    assert book.claim(0, 1)
+    assert book.done(0, 1)
+    book.only([0])
+    assert not book.claim(1, 2)
+    assert book.is_void(1)
+    book.advance()
+    assert not book.claim(2, 3)
+    assert book.is_void(2)
+    assert book.claim(3, 1)
+
+
+def test_compact_facts_say_what_is_settled_once():
+    facts = [
+        Fact("life", {}),
+        Fact("numbers", {"until": 9}),
+        *(Fact("done", {"node": 1 + at % 2, "number": at}) for at in range(6)),
+        Fact("settled", {"node": 1, "numbers": [0, 1, 2]}),  # 1 is the other one's
+        Fact("settled_all", {"node": 2, "but": [5]}),
+        Fact("route", {"route": {"epoch": 1}}),
+        Fact("tick", {"tick": 3}),
+        Fact("route", {"route": {"epoch": 2}}),
+    ]
+    found = compact(facts)
+    kinds = ["life", *["done"] * 6, "tick", "route", "settled", "settled"]
+    assert [fact.kind for fact in found] == kinds
+    assert found[8].data == {"route": {"epoch": 2}}
+    assert [fact.data for fact in found[-2:]] == [
+        {"node": 1, "numbers": [0, 2]},
+        {"node": 2, "numbers": [1, 3]},
+    ]
+    assert compact(found) == found
