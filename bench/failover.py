@@ -250,12 +250,14 @@ def cost(folder: Path, corpus: str, rounds: int, epochs: int) -> dict[str, Any]:
             command = [
                 sys.executable, "-m", "snailps", "train", "fasttext", "--input", corpus,
                 "--output", str(folder / f"out-{mode}"), "--servers", "2", "--workers", "1",
-                "--json", "--set", f"replication={mode}", "--set", f"epochs={epochs}",
-                "--set", "shard_num=1", "--set", "bucket=200000",
+                "--json", "--epochs", str(epochs), "--bucket", "200000",
             ]  # fmt: skip
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=LIMIT_S,
-                env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+                env={
+                    **os.environ, "PYTHONPATH": str(HERE.parent), "SNAILPS_REPLICATION": mode,
+                    "SNAILPS_SHARD_NUM": "1",
+                },
             )  # fmt: skip
             if done.returncode:
                 raise SystemExit(f"bench: {mode}: {done.stderr}")
@@ -276,7 +278,7 @@ def by_second(journal: Path, begin: float, end: float) -> list[float]:
     for file in journal.iterdir():
         for line in file.read_text().splitlines():
             at, count, filling = line.split()
-            second = int(float(at) - begin)
+            second = int((float(at) - begin) // 1)
             if filling == "0" and 0 <= second < len(counts):
                 counts[second] += int(count)
     return counts

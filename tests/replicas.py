@@ -98,11 +98,11 @@ class Replicas(Shards):
         )
         return sock.detach()
 
-    def back_up(self, index=0, sync=True, ready=True, standby=None, relay=False):
+    def back_up(self, index=0, sync=True, ready=True, standby=None, relay=0):
         """Gives a shard a standby: its thread and port."""
         made = standby or self.standby(index)
         if relay:
-            self.relays.append(Relay(made[1]))
+            self.relays.append(Relay(made[1], relay))
         fd = self.stream_to(self.relays[-1].port if relay else made[1])
         self.threads[index].back_up(fd, sync=sync, tell=lambda *words: self.told.put(words))
         if ready:
@@ -192,10 +192,12 @@ def assert_equal(a, b):
 
 
 class Relay:
-    """A way to a port that can be closed for a while: what is sent waits."""
+    """A way to a port that can be closed for a while, or narrow: what is sent waits."""
 
-    def __init__(self, port):
+    def __init__(self, port, chunk=1 << 16):
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 * chunk)
+        self.chunk = chunk
         self.port, self.target = self.listener.getsockname()[1], port
         self.open, self.ends = threading.Event(), []
         self.open.set()
@@ -211,7 +213,7 @@ class Relay:
 
     def _pump(self, source, sink):
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+            while data := source.recv(self.chunk):
                 self.open.wait()
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)

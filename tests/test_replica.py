@@ -132,6 +132,16 @@ def test_standby_equals_its_primary_after_mixed_traffic(sync, when):
         assert (followed["role"], followed["state"]) == ("standby", "ready")
 
 
+def test_standby_behind_a_narrow_way_is_equal():
+    """The socket takes odd pieces now and then, and much waits for it."""
+    with Replicas() as cluster:
+        tables(cluster)
+        made = cluster.back_up(sync=False, relay=4093)
+        run_all(*[lambda i=i: traffic(cluster, i, lambda n: n == 150) for i in (11, 12)])
+        cluster.settle()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
 def test_standby_of_a_batch_wider_than_a_frame_is_equal():
     """Gradients of one fragment that take several frames are applied together."""
     with Replicas(frag_num=1) as cluster:
@@ -309,7 +319,7 @@ def test_promotion_of_what_is_not_whole_is_refused():
 
 def hung(cluster, sync=True):
     """A standby that is ready and then hears nothing; and what lets it hear again."""
-    made = cluster.back_up(sync=sync, relay=True)
+    made = cluster.back_up(sync=sync, relay=1 << 16)
     cluster.relays[-1].open.clear()
     return made, cluster.relays[-1].open
 

@@ -141,9 +141,7 @@ cdef inline void tell_push(Context *me, const FrameHeader *head, const Asked *as
                        n * <uint64_t>asked.row_bytes)
                 to += n * <uint64_t>asked.row_bytes
             at += n
-    while <uint64_t>to & 7:
-        to[0] = 0
-        to += 1
+    memset(to, 0, <char *>top + body - to)
 
 
 cdef inline void told_push(Context *me, const FrameHeader *head, const Asked *asked,

@@ -21,6 +21,7 @@ from snailps.transport._posix cimport *
 cdef enum:
     IN_BYTES_NEW = 8 << 10          # until a peer has proved who it is: one handshake frame fits
     IN_BYTES_MIN = 64 << 10         # afterwards: most connections stay at this
+    IN_BYTES_STREAM = 256 << 10     # ... but a primary's stream, which is all that a standby reads
     PARKED_BYTES_MAX = 16 << 20     # of one connection: then it is not read until some are done
     PARKED_PER_CONN_MAX = 4096
     KEEPALIVE_IDLE_S = 60           # a peer whose machine is gone is noticed after two minutes
@@ -53,6 +54,7 @@ cdef struct Conn:
     const char *stuck_why
     uint64_t replayed               # frames of the stream that are done,
     uint64_t replayed_bytes
+    uint64_t acknowledged_bytes
     uint64_t acknowledged           # ... and of which that was said
     uint64_t job
     void *memory                    # the handler's, of this connection
@@ -248,7 +250,7 @@ cdef inline bint in_reserve(Conn *conn, size_t frame_bytes) noexcept nogil:
     if frame_bytes > cap:
         cap = frame_bytes + IN_BYTES_MIN
     elif conn.opened and cap < IN_BYTES_MIN:
-        cap = IN_BYTES_MIN
+        cap = IN_BYTES_STREAM if conn.stream else IN_BYTES_MIN
     if cap > conn.in_cap:
         grown = <char *>realloc(conn.inp, cap)
         if grown == NULL:

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 cdef enum:
     WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next one
+    ACKNOWLEDGE_BYTES = 256 << 10   # of a stream: more is never done without saying so
     TURN_BYTES = 128 << 10          # work a connection may do before the next has its turn
     EVENTS_MAX = 64
     TIMER_MS = 100                  # how often deadlines are looked at
@@ -347,6 +348,7 @@ cdef void _acknowledge(Loop *loop, Conn *conn) noexcept nogil:
     memcpy(conn.out + conn.out_end + FRAME_HEADER_BYTES, &conn.replayed_bytes, 8)
     conn.out_end += FRAME_HEADER_BYTES + 8
     conn.acknowledged = conn.replayed
+    conn.acknowledged_bytes = conn.replayed_bytes
     conn.urgent = True
 
 
@@ -499,7 +501,10 @@ cdef int _serve(Loop *loop, Conn *conn, void *self, double now) noexcept nogil:
             if conn.out_end - conn.out_start >= PART_BYTES \
                     and conn_flush(&loop.conns, conn) < 0:
                 return -1
-    if conn.replayed > conn.acknowledged and not conn.closing:
+    # While the rest of a frame is on its way, one acknowledgement can serve for that, too.
+    if conn.replayed > conn.acknowledged and not conn.closing and (
+            conn.in_end == conn.in_start or conn.stuck
+            or conn.replayed_bytes - conn.acknowledged_bytes > ACKNOWLEDGE_BYTES):
         _acknowledge(loop, conn)
     # The rest of that push comes whatever we say, so its sender is woken once for both replies.
     conn.waits &= conn.opened and not conn.urgent \

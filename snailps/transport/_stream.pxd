@@ -101,19 +101,23 @@ cdef inline char *stream_append(Stream *s, uint8_t kind, uint32_t table, uint32_
     cdef size_t waiting = s.out_end - s.out_start
     cdef FrameHeader *head
     cdef char *grown
-    cdef size_t cap
-    if s.out_start > 0 and (waiting == 0 or s.out_cap - s.out_end < need):
-        memmove(s.out, s.out + s.out_start, waiting)
-        s.out_start = 0
-        s.out_end = waiting
+    cdef size_t cap, gap
+    if waiting == 0:
+        s.out_start = s.out_end = 0
     if s.out_cap - s.out_end < need:
-        cap = 2 * waiting + need        # see out_reserve of _conn.pxd
-        grown = <char *>realloc(s.out, cap)
-        if grown == NULL:
-            stream_break(s, b"this server has no memory for what its standby is to be sent")
-            return NULL
-        s.out = grown
-        s.out_cap = cap
+        # The gap is closed when that moves no more than twice what was sent since the last time.
+        if s.out_start < waiting // 2 or s.out_cap - waiting < need + 8:
+            cap = 2 * s.out_end + need + 8
+            grown = <char *>realloc(s.out, cap)
+            if grown == NULL:
+                stream_break(s, b"this server has no memory for what its standby is to be sent")
+                return NULL
+            s.out = grown
+            s.out_cap = cap
+        gap = s.out_start & ~<size_t>7      # frames stay aligned
+        memmove(s.out, s.out + gap, s.out_end - gap)
+        s.out_start -= gap
+        s.out_end -= gap
     s.sent += 1
     s.sent_bytes += need
     head = <FrameHeader *>(s.out + s.out_end)
