@@ -3,6 +3,7 @@
 
     count    random kills of servers, workers and the master while pushes are counted
     train    the same while fastText trains; its end against a run that nobody disturbed
+    every    every other fault of tests/faults while pushes are counted
              -> one JSON object a part (--json), targets (--table)
 
 One kill at a time, the next when everybody is there and every shard has its standby again.
@@ -27,12 +28,24 @@ from words import HERE, ROOT, fail, machine, say
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from faults.cluster import JobOver, Rig  # noqa: E402
-from faults.schedule import KILLS, Schedule  # noqa: E402
+from faults.schedule import (  # noqa: E402
+    AIMS,
+    CONTROL,
+    CUT_OVERS,
+    FREEZES,
+    ISOLATIONS,
+    KILLS,
+    LINKS,
+    MASTER_AIMS,
+    PAUSES,
+    Schedule,
+)
 
 DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 STALL_S = 90.0
 RUN = 25
-"""Kills of one run of the counting job: what is counted then is looked at."""
+"""Faults of one run of the counting job: what is counted then is looked at."""
+OTHERS = (*PAUSES, *FREEZES, *ISOLATIONS, *LINKS, *CONTROL, *AIMS, *CUT_OVERS, *MASTER_AIMS)
 
 
 class Training(Rig):
@@ -100,11 +113,11 @@ class Toll:
 
     def figures(self):
         """All of it."""
-        by = Counter(event.fault.kind.split()[1] for event in self.events)
+        by = Counter(event.fault.kind for event in self.events)
         servers = [event for event in self.events if event.fault.kind == "kill server"]
         return {
-            "kills": len(self.events),
-            **{f"kills_{role}": by[role] for role in ("server", "worker", "master")},
+            "kills": sum(by[kind] for kind in KILLS),
+            "by_kind": dict(by),
             "hangs": self.hangs,
             **spread("repaired_s", self.events),
             **spread("resume_s", self.events, "resumed_s"),
@@ -162,16 +175,26 @@ class Scratch(tempfile.TemporaryDirectory):
 
 
 def count(args):
-    """Counted pushes under kills, in runs of `RUN`, so that each can be repeated by its seed."""
-    goal = args.kills if args.parts == "count" else math.ceil(args.kills / 2)
-    toll = Toll("count", goal, time.monotonic())
+    """Counted pushes under kills."""
+    goal = math.ceil(args.kills / 2) if "train" in args.parts else args.kills
+    return counted(args, "count", goal, KILLS)
+
+
+def every(args):
+    """Counted pushes under all other faults."""
+    return counted(args, "every", args.faults, OTHERS)
+
+
+def counted(args, part, goal, kinds):
+    """Counted pushes under faults, in runs of `RUN`, so that each can be repeated by its seed."""
+    toll = Toll(part, goal, time.monotonic())
     job = {"window": 8, "own": 2, "shared": 64, "dim": 16, "pushes": 4, "pause": 0.01}
     run = 0
     while len(toll.events) < goal and toll.hangs < 5:
         number = min(RUN, goal - len(toll.events))
-        schedule = Schedule(args.seed + run, number, KILLS, every=args.every)
+        schedule = Schedule(args.seed + run, number, kinds, every=args.every)
         run += 1
-        say(f"count: run {run}, {str(schedule).splitlines()[0]}")
+        say(f"{part}: run {run}, {str(schedule).splitlines()[0]}")
         with Scratch(prefix="snailps-bench-") as folder:
             rig = Rig(folder, {"replication": args.replication, "shard_num": args.shards},
                       job, servers=args.servers, workers=args.workers, shard_num=args.shards,
@@ -195,9 +218,9 @@ def count(args):
         )
         if not verdict.good:
             toll.reports.append(f"{verdict}\n{schedule}")
-            say(f"count: {verdict}\n{schedule}")
+            say(f"{part}: {verdict}\n{schedule}")
     return {
-        "part": "count", "servers": args.servers, "shards": args.servers * args.shards,
+        "part": part, "servers": args.servers, "shards": args.servers * args.shards,
         "workers": args.workers, "replication": args.replication, "runs": run, "seed": args.seed,
         **toll.figures(), "lost_pushes": toll.lost, "other_faults": toll.wrong,
         "acknowledged": toll.acknowledged, "in_flight": toll.in_flight,
@@ -210,7 +233,7 @@ def count(args):
 
 def train(args):
     """FastText under kills, and the same undisturbed: loss, similarity, words a second."""
-    goal = args.kills if args.parts == "train" else args.kills // 2
+    goal = args.kills // 2 if "count" in args.parts else args.kills
     toll = Toll("train", goal, time.monotonic())
     quality = [file for file in (DATA / "words" / "EN-WS-353-ALL.txt",) if file.exists()]
     fair = foul = None
@@ -273,15 +296,12 @@ def trained(args, folder, corpus, schedule, toll, quality, **job):
 
 # --- all parts -----------------------------------------------------------------------------------
 
-PARTS = {"count": count, "train": train}
+PARTS = {"count": count, "train": train, "every": every}
 
 
 def targets(row):
     """What is asked of a part, and what came out."""
-    asked = {
-        "count": [("lost_pushes", 0), ("other_faults", 0), ("hangs", 0)],
-        "train": [("hangs", 0)],
-    }.get(row["part"], [])
+    asked = [(name, 0) for name in ("lost_pushes", "other_faults", "hangs") if name in row]
     judged = [
         (f"{row['part']}: {name} = {goal}", row[name], row[name] == goal) for name, goal in asked
     ]
@@ -299,6 +319,7 @@ def main() -> None:
     add = parser.add_argument
     add("--parts", default="count,train", help="with commas")
     add("--kills", type=int, default=200, help="shared by count and train, if both are run")
+    add("--faults", type=int, default=100, help="of every")
     add("--seed", type=int, default=1)
     add("--every", type=int, default=150, help="acknowledged pushes between two kills, mean")
     add("--blocks", type=int, default=8, help="blocks between two kills of train, mean")

@@ -113,13 +113,13 @@ class Rig:
     ends = False  # whether the job may come to its own end
 
     def __init__(self, folder, settings=None, job=None, *, servers=2, workers=2, shard_num=1,
-                 stall_s=25.0, block_num=100_000):  # fmt: skip
+                 stall_s=40.0, block_num=100_000):  # fmt: skip
         self.folder, self.stall_s = folder, stall_s
         self.notes = folder / "notes"
         self.notes.mkdir(exist_ok=True)
         self.job = {**self._job(block_num, servers * shard_num), **(job or {})}
-        common = {"on_node_loss": "recover", "shard_num": shard_num, **BEATS, **(settings or {})}
-        self.replicated = common.get("replication", "none") != "none"
+        common = {"replication": "sync", "shard_num": shard_num, **BEATS, **(settings or {})}
+        self.replicated = common["replication"] != "none" and servers > 1
         self.cluster = Cluster(folder, common, self.job, servers=servers, workers=workers)
         self.heartbeat_timeout = float(common["heartbeat_timeout"])
         self.proxy = Proxy()
@@ -185,7 +185,7 @@ class Rig:
                 place.hurt = wish
         return self
 
-    def form(self, limit_s=30.0):
+    def form(self, limit_s=60.0):
         """Starts everybody and waits until something is acknowledged and every shard is safe."""
         self.cluster.port = free_port()
         self._start_master()
@@ -443,6 +443,7 @@ class Rig:
             if process is None or process in self._doomed or process.popen.poll() is None:
                 continue
             process.wait()
+            self._read_log(master)  # a job that came to its end is no failure
             raise AssertionError(
                 f"{place.name} ended by itself, code {process.popen.returncode}\n{self.report()}"
             )

@@ -1,43 +1,45 @@
 """Faults of workers, of connections and of the disk, and that the harness notices what it must."""
 
+import contextlib
 import signal
-import time
 
 import numpy as np
 import pytest
 
-from faults.cluster import Hang, Rig
-from faults.proxy import Weather
-from faults.schedule import DISK, LINKS, Schedule
+from faults.cluster import Hang, JobOver, Rig
+from faults.schedule import DISK, KILLS, LINKS, Schedule
 
-WALK = {"worker_class": "faults.counting:Walk", "consistency": "bsp", "micro_batches": 4}
+pytestmark = pytest.mark.limit(180)
+WALK = {
+    "worker_class": "faults.counting:Walk", "consistency": "bsp", "micro_batches": 4, "pause": 0.03,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_connections_in_trouble_cost_no_acknowledged_push(tmp_path, seed):
+def test_connections_in_trouble_cost_no_acknowledged_push(tmp_path):
     with Rig(tmp_path, job={"window": 8, "dim": 16, "shared": 64}) as rig:
-        rig.form().run(Schedule(seed, 8, LINKS)).finish()
+        rig.form().run(Schedule(1, 6, LINKS)).finish()
         assert rig.assert_exact().in_flight == 0
         assert sum(link.cuts for place in rig.places for link in place.data) > 0
 
 
-def test_workers_killed_paused_and_frozen_cost_no_acknowledged_push(tmp_path):
-    kinds = ("kill worker", "pause worker", "freeze worker", "pause server", "tear data")
-    with Rig(tmp_path, {"heartbeat_timeout": 2}, {"window": 8, "carry": True}) as rig:
-        rig.form().run(Schedule(5, 5, kinds)).finish()
+def test_servers_workers_and_master_killed_cost_no_acknowledged_push(tmp_path):
+    with Rig(tmp_path, job={"window": 8, "carry": True, "pause": 0.002}) as rig:
+        rig.form().run(Schedule(2, 3, KILLS)).finish()
         rig.assert_exact()
+        assert all(event.resumed_s is not None for event in rig.events)
 
 
 def test_bsp_under_faults_has_the_bits_of_the_undisturbed_run(tmp_path):
     found = []
-    for name, faults in (("fair", 0), ("foul", 5)):
+    for name, faults in (("fair", ()), ("foul", KILLS)):
         folder = tmp_path / name
         folder.mkdir()
-        kinds = ("kill worker", "cut data", "tear data", "delay data", "silence data")
-        job = {**WALK, "pause": 0.02}
-        with Rig(folder, job=job, block_num=400) as rig:
-            rig.form().run(Schedule(3, faults, kinds, every=20))
+        with Rig(folder, job=WALK, block_num=500) as rig:
+            rig.ends = True
+            with contextlib.suppress(JobOver):
+                rig.form().run(Schedule(4, len(faults), faults or KILLS, every=10)).wait_over()
             rig.end()
+            assert bool(rig.events) == bool(faults)
         with np.load(folder / "out.npz") as tables:
             order = np.argsort(tables["counts.keys"])
             found.append(tables["counts.rows"][order].tobytes())
@@ -80,24 +82,10 @@ def test_rig_notices_a_run_that_hangs_and_says_where(tmp_path):
 
 
 def test_rig_notices_a_process_that_ends_by_itself(tmp_path):
-    with Rig(tmp_path) as rig:
+    with Rig(tmp_path, servers=1) as rig:
         rig.form()
         rig.alive("worker")[0].process.send(signal.SIGKILL)
         with pytest.raises(AssertionError, match="worker at place 1 ended by itself"):
             rig.rest(20)
-        rig.places.pop(2)
+        rig.places.pop(1)
         rig.finish()
-
-
-def test_rig_under_a_slow_and_distant_network_goes_on(tmp_path):
-    with Rig(tmp_path, job={"dim": 32}) as rig:
-        rig.form()
-        for place in rig.alive("server"):
-            for link in place.data:
-                link.set(Weather(delay_s=0.01, bytes_per_s=2_000_000))
-        begin = time.monotonic()
-        rig.rest(1)
-        assert time.monotonic() - begin >= 1
-        rig.proxy.heal()
-        rig.finish()
-        rig.assert_exact()

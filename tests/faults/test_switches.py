@@ -11,7 +11,7 @@ from faults.schedule import Fault, Schedule
 from snailps.transport.session import Role
 
 pytestmark = pytest.mark.limit(180)
-SYNC = {"replication": "sync", "heartbeat_timeout": 2}
+BEATS = {"heartbeat_timeout": 2}
 
 
 def is_server(hello):
@@ -62,7 +62,7 @@ TROUBLES = {
 
 
 def verdict_after(tmp_path, trouble, hurt, settings):
-    job = {"window": 8, "pause": 0.01, "pushes": 1000, "carry": True}
+    job = {"window": 8, "pause": 0.01, "pushes": 800, "carry": True}
     with Rig(tmp_path, settings, job) as rig:
         if hurt:
             rig.hurt("server", **hurt)
@@ -80,7 +80,7 @@ def test_cluster_survives_and_without_it_the_harness_says_what_is_wrong(tmp_path
     for name, wish in (("whole", None), ("hurt", hurt)):
         folder = tmp_path / name
         folder.mkdir()
-        verdict, report = verdict_after(folder, trouble, wish, SYNC)
+        verdict, report = verdict_after(folder, trouble, wish, BEATS)
         if wish is None:
             assert verdict.good, f"{verdict}\n{report}"
         else:
@@ -88,13 +88,13 @@ def test_cluster_survives_and_without_it_the_harness_says_what_is_wrong(tmp_path
 
 
 def test_asynchronous_replication_loses_what_the_standby_lacks(tmp_path):
-    settings = SYNC | {"replication": "async"}
+    settings = BEATS | {"replication": "async"}
     verdict, report = verdict_after(tmp_path, lose_a_server_whose_standby_lags, None, settings)
     assert verdict.lost, f"{verdict}\n{report}"
 
 
 def test_without_replication_a_killed_server_ends_the_job_and_the_harness_says_so(tmp_path):
-    with Rig(tmp_path, SYNC | {"replication": "none"}) as rig:
+    with Rig(tmp_path, BEATS | {"replication": "none"}) as rig:
         rig.form(60)
         with pytest.raises(AssertionError, match="ended by itself"):
             rig.run(Schedule(1, 1, ["kill server"]))
