@@ -11,7 +11,6 @@ status and the last lines of every process.
 import contextlib
 import itertools
 import json
-import os
 import re
 import signal
 import socket
@@ -22,29 +21,30 @@ from dataclasses import dataclass, field
 
 from processes import Cluster, environment, free_port
 
-from faults.counting import COUNTED, CountedSettings, Plan, Tally, judge, read_notes
-from faults.proxy import Proxy, Weather, anyone
-from faults.schedule import PLACES
+from faults.counting import (
+    COUNTED,
+    CountedSettings,
+    Plan,
+    Tally,
+    judge,
+    later_s,
+    pulls_of,
+    pushes_of,
+    read_notes,
+)
+from faults.deeds import Deeds, Hang
+from faults.proxy import Proxy
 from snailps.cli.status import ask, table_of
 from snailps.config import RawConfig
 from snailps.errors import SnailError
-from snailps.transport.session import Role
 
 INTERRUPTED = 130
 LOOK_S = 0.02
 ASK_S = 3.0
 PORTS = range(21000, 21012)
 """Of each server, whose address is its own."""
-SLOW_BYTES_S, DELAY_S = 300_000, 0.03
-CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)
-GRACE_S = 1.0
-"""By then the shards have been told who was given up."""
 BEATS = {"heartbeat_interval": 0.2, "heartbeat_timeout": 4}
 _rigs = itertools.count()
-
-
-class Hang(AssertionError):
-    """The cluster gets no further."""
 
 
 class JobOver(Exception):
@@ -94,7 +94,7 @@ class Event:
     pulled_s: float | None = None
 
 
-class Rig:
+class Rig(Deeds):
     """A cluster on this machine that can be hurt.
 
     Parameters
@@ -264,117 +264,6 @@ class Rig:
         self.until(self.is_redundant, f"redundancy after fault {number}, {fault.kind}")
         event.repaired_s = time.monotonic() - event.at
 
-    def _kill(self, victim, fault):
-        self.kill(victim)
-        self.revive(victim)
-
-    def _pause(self, victim, fault):
-        victim.process.send(signal.SIGSTOP)
-        self.rest(fault.lasts_s)
-        victim.process.send(signal.SIGCONT)
-
-    def _freeze(self, victim, fault):
-        pid = victim.process.pid
-        self._doomed.add(victim.process)
-        victim.process.send(signal.SIGSTOP)
-        limit_s = self.heartbeat_timeout + self.stall_s
-        self.until(lambda: pid not in self.members(), f"process {pid}, frozen, to be lost", limit_s)
-        self.given_up[pid] = time.monotonic()
-        victim.process.send(signal.SIGCONT)
-        self._replace(victim)
-
-    def _isolate(self, victim, fault):
-        pid = victim.process.pid
-        self._doomed.add(victim.process)
-        self.proxy.partition([victim.control])
-        limit_s = self.heartbeat_timeout + self.stall_s
-        self.until(
-            lambda: pid not in self.members(), f"process {pid}, isolated, to be lost", limit_s
-        )
-        self.rest(GRACE_S)
-        self.given_up[pid] = time.monotonic()
-        self.rest(fault.lasts_s)
-        self.proxy.heal([victim.control])
-        self._replace(victim)
-
-    def _replace(self, victim):
-        """Waits for the end of a process that was given up; it must not end well."""
-        try:
-            code = victim.process.wait(self.stall_s)
-        except AssertionError as error:
-            raise Hang(
-                f"{victim.name} was given up and lives on: {error}\n{self.report()}"
-            ) from None
-        assert code != 0, f"{victim.name} was given up and ended well: {victim.process.stderr}"
-        self.revive(victim)
-
-    def _aim(self, victim, fault):
-        place = fault.whom.split(":")[1]
-        calls = 1 + fault.bytes % 10 if "yield" not in place else 1
-        wish = {**PLACES[place], "call": calls, "passings": calls}
-        (self.folder / f"aim-{victim.process.pid}").write_text(json.dumps(wish))
-        victim.process.send(signal.SIGUSR1)
-        if "yield" in place:  # a new server gets a shard of the one that has two
-            other = next(one for one in self.alive("server") if one is not victim)
-            self.kill(other)
-            self.revive(other)
-        self.await_death(victim)
-
-    def _links(self, victim, fault):
-        return victim.data if fault.whom == "data" else [victim.control]
-
-    def _cut(self, victim, fault):
-        if fault.whom == "data":
-            for link in victim.data:
-                link.cut(CLIENTS[fault.bytes % 3])
-            return
-        # A node whose connection breaks is taken for lost: it may be taken back, or it is replaced.
-        process = victim.process
-        self._doomed.add(process)
-        victim.control.cut()
-        self.until(lambda: process.pid not in self.members() or process.popen.poll() is not None,
-                   f"{victim.name} to be missed")  # fmt: skip
-        self._replace(victim)
-
-    def _tear(self, victim, fault):
-        for link in self._links(victim, fault):
-            link.cut_after(fault.bytes, CLIENTS[fault.index % 3])
-
-    def _slow(self, victim, fault):
-        self._weather(victim, fault, Weather(bytes_per_s=SLOW_BYTES_S))
-
-    def _delay(self, victim, fault):
-        self._weather(victim, fault, Weather(delay_s=DELAY_S))
-
-    def _silence(self, victim, fault):
-        whom = CLIENTS[fault.bytes % 3] if fault.whom == "data" else anyone
-        self._weather(victim, fault, Weather(silent=True, whom=whom))
-
-    def _weather(self, victim, fault, weather):
-        for link in self._links(victim, fault):
-            link.set(weather)
-        self.rest(fault.lasts_s)
-        self.proxy.heal(self._links(victim, fault))
-
-    def mount(self, size="4m"):
-        """A small disk of its own, `disk`; False where that is not allowed."""
-        folder = self.folder / "disk"
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-            return False
-        self.disk = folder
-        return True
-
-    def _fill(self, victim, fault):
-        assert self.disk is not None, "mount() first"
-        filler = self.disk / "filler"
-        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        self.rest(fault.lasts_s + 1.0)
-        filler.unlink()
-
     # --- watching --------------------------------------------------------------------------------
 
     def progress(self):
@@ -524,24 +413,3 @@ def _program(place, folder):
         return {}
     hurt = environment(HURT=json.dumps(place.hurt), HURT_LATER=f"{folder}/aim-")
     return {"program": [sys.executable, "-m", "faults.hurt"], "env": hurt}
-
-
-def pushes_of(process):
-    """When its pushes began and were acknowledged."""
-    return [(process.started[push], when) for push, when in process.acknowledged.items()]
-
-
-def pulls_of(process):
-    """When its pulls began and ended."""
-    return [pull for pull in process.pulls if pull[1] is not None]
-
-
-def later_s(processes, at, requests_of):
-    """How long after a moment each worker that lived on had a new request answered; the longest."""
-    found = []
-    for process in processes:
-        requests = requests_of(process)
-        after = [end for begin, end in requests if begin >= at]
-        if after and any(end < at for _, end in requests):
-            found.append(min(after) - at)
-    return max(found, default=None)

@@ -249,6 +249,27 @@ class Tally:
         return self._count
 
 
+def pushes_of(process):
+    """When its pushes began and were acknowledged."""
+    return [(process.started[push], when) for push, when in process.acknowledged.items()]
+
+
+def pulls_of(process):
+    """When its pulls began and ended."""
+    return [pull for pull in process.pulls if pull[1] is not None]
+
+
+def later_s(processes, at, requests_of):
+    """How long after a moment each worker that lived on had a new request answered; the longest."""
+    found = []
+    for process in processes:
+        requests = requests_of(process)
+        after = [end for begin, end in requests if begin >= at]
+        if after and any(end < at for _, end in requests):
+            found.append(min(after) - at)
+    return max(found, default=None)
+
+
 # --- the verdict ---------------------------------------------------------------------------------
 
 

@@ -1,0 +1,141 @@
+"""What a rig does for each kind of fault, and how it sees that it is over where nobody else does.
+
+    Fault -> Deeds._kill, _pause, _freeze, ... -> processes, links, the disk
+
+The rest of it is `cluster.Rig`, whose part this is; `schedule.Fault` says what the words mean.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+
+from faults.proxy import Weather, anyone
+from faults.schedule import PLACES
+from snailps.transport.session import Role
+
+SLOW_BYTES_S, DELAY_S = 300_000, 0.03
+CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)
+GRACE_S = 1.0
+"""By then the shards have been told who was given up."""
+
+
+class Hang(AssertionError):
+    """The cluster gets no further."""
+
+
+class Deeds:
+    """The faults of a rig; each returns when what it did is over, redundancy aside."""
+
+    def _kill(self, victim, fault):
+        self.kill(victim)
+        self.revive(victim)
+
+    def _pause(self, victim, fault):
+        victim.process.send(signal.SIGSTOP)
+        self.rest(fault.lasts_s)
+        victim.process.send(signal.SIGCONT)
+
+    def _freeze(self, victim, fault):
+        pid = victim.process.pid
+        self._doomed.add(victim.process)
+        victim.process.send(signal.SIGSTOP)
+        limit_s = self.heartbeat_timeout + self.stall_s
+        self.until(lambda: pid not in self.members(), f"process {pid}, frozen, to be lost", limit_s)
+        self.given_up[pid] = time.monotonic()
+        victim.process.send(signal.SIGCONT)
+        self._replace(victim)
+
+    def _isolate(self, victim, fault):
+        pid = victim.process.pid
+        self._doomed.add(victim.process)
+        self.proxy.partition([victim.control])
+        limit_s = self.heartbeat_timeout + self.stall_s
+        self.until(
+            lambda: pid not in self.members(), f"process {pid}, isolated, to be lost", limit_s
+        )
+        self.rest(GRACE_S)
+        self.given_up[pid] = time.monotonic()
+        self.rest(fault.lasts_s)
+        self.proxy.heal([victim.control])
+        self._replace(victim)
+
+    def _replace(self, victim):
+        """Waits for the end of a process that was given up; it must not end well."""
+        try:
+            code = victim.process.wait(self.stall_s)
+        except AssertionError as error:
+            raise Hang(
+                f"{victim.name} was given up and lives on: {error}\n{self.report()}"
+            ) from None
+        assert code != 0, f"{victim.name} was given up and ended well: {victim.process.stderr}"
+        self.revive(victim)
+
+    def _aim(self, victim, fault):
+        place = fault.whom.split(":")[1]
+        calls = 1 + fault.bytes % 10 if "yield" not in place else 1
+        wish = {**PLACES[place], "call": calls, "passings": calls}
+        (self.folder / f"aim-{victim.process.pid}").write_text(json.dumps(wish))
+        victim.process.send(signal.SIGUSR1)
+        if "yield" in place:  # a new server gets a shard of the one that has two
+            other = next(one for one in self.alive("server") if one is not victim)
+            self.kill(other)
+            self.revive(other)
+        self.await_death(victim)
+
+    def _links(self, victim, fault):
+        return victim.data if fault.whom == "data" else [victim.control]
+
+    def _cut(self, victim, fault):
+        if fault.whom == "data":
+            for link in victim.data:
+                link.cut(CLIENTS[fault.bytes % 3])
+            return
+        # A node whose connection breaks is taken for lost: it may be taken back, or it is replaced.
+        process = victim.process
+        self._doomed.add(process)
+        victim.control.cut()
+        self.until(lambda: process.pid not in self.members() or process.popen.poll() is not None,
+                   f"{victim.name} to be missed")  # fmt: skip
+        self._replace(victim)
+
+    def _tear(self, victim, fault):
+        for link in self._links(victim, fault):
+            link.cut_after(fault.bytes, CLIENTS[fault.index % 3])
+
+    def _slow(self, victim, fault):
+        self._weather(victim, fault, Weather(bytes_per_s=SLOW_BYTES_S))
+
+    def _delay(self, victim, fault):
+        self._weather(victim, fault, Weather(delay_s=DELAY_S))
+
+    def _silence(self, victim, fault):
+        whom = CLIENTS[fault.bytes % 3] if fault.whom == "data" else anyone
+        self._weather(victim, fault, Weather(silent=True, whom=whom))
+
+    def _weather(self, victim, fault, weather):
+        for link in self._links(victim, fault):
+            link.set(weather)
+        self.rest(fault.lasts_s)
+        self.proxy.heal(self._links(victim, fault))
+
+    def mount(self, size="4m"):
+        """A small disk of its own, `disk`; False where that is not allowed."""
+        folder = self.folder / "disk"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+            return False
+        self.disk = folder
+        return True
+
+    def _fill(self, victim, fault):
+        assert self.disk is not None, "mount() first"
+        filler = self.disk / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        self.rest(fault.lasts_s + 1.0)
+        filler.unlink()
