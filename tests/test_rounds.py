@@ -155,4 +155,4 @@ def test_rounds_of_which_there_may_be_very_many_take_no_memory_beforehand(tmp_pa
         assert codes == [0] * 3, master.stderr
         figures = figures_of(master)
     assert len(figures["loss_by_epoch"]) in (figures["rounds"], figures["rounds"] + 1)
-    assert figures["peak_rss_mb"] < 2000
+    assert figures["peak_rss_mb"] < 1000  # 190 with 5 rounds: no byte for each of them
