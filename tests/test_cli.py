@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import SNAILPS, Gate, Process, environment, free_port
+from processes import LIMIT_S, SNAILPS, Gate, Process, environment, free_port
 from texts import write_topics
 from typer.testing import CliRunner
 
@@ -443,7 +443,7 @@ def test_local_interrupted_before_the_master_listens_ends_soon(tmp_path, conf):
         while not children_of(run.pid):
             assert run.popen.poll() is None
         run.send(signal.SIGINT)
-        assert run.wait(10) == 130, run.stderr
+        assert run.wait() == 130, run.stderr
     assert "Traceback" not in run.stderr
     assert "nothing was saved" in run.stderr
     assert not run.errors
@@ -453,7 +453,7 @@ def test_local_interrupted_while_forming_ends_soon(tmp_path, conf):
     with Run(tmp_path, *conf, "--servers", "2") as run:
         run.wait_line("forming")
         run.send(signal.SIGINT)
-        assert run.wait(10) == 130, run.stderr
+        assert run.wait() == 130, run.stderr
     assert "Traceback" not in run.stderr
     assert "interrupted while forming; nothing was saved" in run.stderr
     assert not run.errors
@@ -517,7 +517,7 @@ def test_local_when_killed_leaves_no_process(tmp_path, conf):
         run.send(signal.SIGKILL)
         run.wait()
         for descriptor in watched:  # readable once the process has ended
-            assert select.select([descriptor], [], [], 20)[0]
+            assert select.select([descriptor], [], [], LIMIT_S)[0]
             os.close(descriptor)
         gate.open()
 

@@ -131,7 +131,7 @@ def test_launcher_passes_on_one_error_for_one_cause(make, word, code, told):
     os.mkfifo("pipe")
     cluster.launcher.start()
     for child in cluster.launcher.children[1:]:
-        child.process.wait(20)
+        child.process.wait(90)
     with open("pipe", "w"):
         pass
     cluster.launcher.end()
@@ -147,7 +147,7 @@ def test_launcher_check_with_node_that_could_not_start_tells_its_words_and_code(
         worker="say('snailps: error: threads: expected a number'); sys.exit(2)\n",
     )
     cluster.launcher.start()
-    cluster.launcher.children[2].process.wait(20)
+    cluster.launcher.children[2].process.wait(90)
     with pytest.raises(NodeEnded, match=r"worker 1 .* code 2: threads: expected a num") as caught:
         cluster.launcher.check()
     assert caught.value.exit_code == 2
@@ -160,7 +160,7 @@ def test_launcher_check_with_node_that_could_not_start_tells_its_words_and_code(
 def test_launcher_check_where_the_master_ended_leaves_the_word_to_it(make):
     cluster = make(master="listen()\n", server="", worker="sys.exit(1)\n")
     cluster.launcher.start()
-    cluster.launcher.children[2].process.wait(20)
+    cluster.launcher.children[2].process.wait(90)
     cluster.launcher.check()
 
 

@@ -11,7 +11,7 @@ from snailps.data.pipeline import Pipeline
 from snailps.errors import DataError, MisuseError
 
 kinds = pytest.mark.parametrize("kind", ["threads", "processes"])
-WAIT_S = 20
+WAIT_S = 60
 
 
 def drain(pipeline, taker=0):
