@@ -382,6 +382,8 @@ class Course:
             return 0
         slowest = self._slowest(job)
         numbers = job.ledger.retire(member.number)
+        if self._round is not None and numbers:
+            self._round.lost()
         self.answer()
         self._tell_slowest(job, slowest)
         if numbers and job.clocked:
