@@ -25,7 +25,6 @@ from snailps.roles.backup import write_tables
 from snailps.roles.worker import Worker
 from snailps.roles.worker_process import WorkerProcess
 
-
 MEAN_KEYS = np.arange(64, dtype=np.uint64)
 """Rows of `Mean`, of every shard some: all of them are equal at any time."""
 
