@@ -425,6 +425,18 @@ def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
         assert f"process {pid}) is lost" in error
 
 
+def test_local_with_killed_master_says_so_in_one_line(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf) as run:
+        gate.meet()
+        os.kill(child_of(run.pid, "master"), signal.SIGKILL)
+        gate.open()
+        assert run.wait() == 1, run.stderr
+        (error,) = run.errors
+        assert "the master was killed by SIGKILL" in error
+        assert "Traceback" not in run.stderr
+
+
 def test_local_with_sigint_saves_and_exits_130(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
     with Run(tmp_path, *conf) as run:

@@ -318,7 +318,16 @@ def test_job_with_survey_that_returns_no_bytes_names_class_and_method(tmp_path, 
         assert_one_sentence(master, "worker", "OddSurvey.survey", "bytes", "None")
 
 
-def test_json_log_is_json_in_every_pass_even_with_an_infinite_loss(tmp_path, job, gate):
+def test_job_whose_loss_is_no_number_fails_and_writes_nothing(tmp_path, job):
+    job |= {"worker_class": "cluster_models:Diverges"}
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [1, 3, 3]
+    assert "block 2: the loss is nan: the training has diverged" in master.errors[0]
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job, gate):
     at_survey, at_block = gate(2, "survey"), gate(2)
     log = tmp_path / "log.fifo"  # so that the test can wait for records
     os.mkfifo(log)
@@ -339,16 +348,15 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_loss(tmp_path, job
         training = next(
             record for record in records if record["phase"] == "training" and record["units"] > 0
         )
-        assert training["loss"] is None
+        assert training["lr"] is None
         assert training["pass_"] == "epoch 1 of 1"
         assert training["time"] > survey["time"] > 0
         at_block.open()
         last = list(records)[-1]
         assert last["figures"]["examples"] == 1000
-        assert last["figures"]["train_loss"] is None
         assert cluster.codes() == [0, 0, 0]
         (line,) = master.stdout.splitlines()
-        assert json.loads(line, parse_constant=pytest.fail)["loss_by_epoch"] == [None]
+        assert json.loads(line, parse_constant=pytest.fail)["train_loss"] == 1
 
 
 # --- what strangers say -----------------------------------------------------------------------

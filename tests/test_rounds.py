@@ -1,5 +1,6 @@
 """Jobs in rounds, on clusters of real processes: means, drawn workers, deadlines, losses."""
 
+import itertools
 import json
 import os
 import signal
@@ -9,6 +10,8 @@ import pytest
 from processes import Cluster, Gate
 from test_cluster import figures_of
 from test_ends import Observer, states_of
+
+from snailps.roles.clocks import Rounds
 
 pytestmark = pytest.mark.limit(600)
 
@@ -23,8 +26,9 @@ def job(tmp_path):
 
 
 def after(folder, round_):
-    """The model behind a round, as `after_round` saw it."""
-    return json.loads((folder / f"out.{round_}").read_text())[0]
+    """The model behind a round, as `after_round` saw it: the one value that all its rows have."""
+    (value,) = json.loads((folder / f"out.{round_}").read_text())
+    return value
 
 
 def mean_step(*indices):
@@ -147,6 +151,29 @@ def test_rounds_go_on_without_a_killed_worker(tmp_path, job, kind):
         assert after(tmp_path, round_) - after(tmp_path, round_ - 1) == pytest.approx(
             mean_step(0, 2)
         )
+
+
+def test_rounds_whose_only_drawn_worker_dies_between_two_seals_begin_that_round_again(
+    tmp_path, job
+):
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    book = Rounds(5, [1, 2, 3], 1 / 3, seed=1, first=2)
+    lost = next(entry for node in (1, 2, 3) if (entry := book.take(node)) is not None)
+    torn = gates / f"torn-{lost.number}"
+    torn.touch()
+    with Cluster(tmp_path, job={**job, "fraction": 1 / 3}, workers=3, servers=4) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        master.wait_line("is lost: .* The others go on")
+        codes = {process.pid: process.wait() for process in cluster.processes}
+        killed = int(Path(f"{torn}.pid").read_text())
+        assert {pid: code for pid, code in codes.items() if code} == {killed: -signal.SIGKILL}
+    steps = [after(tmp_path, round_) for round_ in range(5)]
+    for before, behind in itertools.pairwise([0.0, *steps]):
+        assert behind - before == pytest.approx(round(behind - before), abs=1e-4)
+    others = {1, 2, 3} - {lost.index + 1}
+    assert round(steps[2] - steps[1]) in others
 
 
 def test_rounds_of_which_there_may_be_very_many_take_no_memory_beforehand(tmp_path, job):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,12 @@ Result = TypeVar("Result")
 
 def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
     figures = dict(job.cls.judge(results))
+    for name, value in figures.get("test", {}).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ClusterError(
+                f"the finished model's {name} on the test data is {value}: the training has "
+                "diverged, and nothing is written. Lower lr"
+            )
     if job.settings.output:
         figures |= job.cls.export(results)
     return figures
@@ -229,6 +236,9 @@ class Course:
             self._step_training(job, job.ledger, workers)
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
+        if job.diverged:
+            self._fail(job.diverged)
+            return
         if not (ledger.over or ledger.closed) and (limit := job.limit_reached()):
             log.info("%s reached: finishing the blocks at work, then saving", limit)
             self._end_early(job, limit)
@@ -382,6 +392,8 @@ class Course:
             return 0
         slowest = self._slowest(job)
         numbers = job.ledger.retire(member.number)
+        if self._round is not None and numbers:
+            self._round.lost()
         self.answer()
         self._tell_slowest(job, slowest)
         if numbers and job.clocked:

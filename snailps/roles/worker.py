@@ -273,7 +273,8 @@ class Worker:
         mapping
             ``units`` (examples or words in the block) and any of ``examples`` with ``loss`` (sum
             of losses and how many they are), ``lr``, ``bad_lines`` (left out as malformed; of the
-            first epoch); other numbers are not kept.
+            first epoch); other numbers are not kept.  A ``loss`` that is not finite ends the job
+            as failed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
