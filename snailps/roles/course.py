@@ -174,7 +174,7 @@ class Course:
         else:
             self._open_book(job)
         for member in self._members.nodes("worker"):
-            self.start(member)
+            self._start(member)
 
     def _restored(self, position: Position) -> None:
         """The servers have the rows of a checkpoint: the training goes on behind it."""
@@ -185,7 +185,7 @@ class Course:
         if self._ticks[-1]:
             self._members.expire(self._ticks[-1], 0)
         for member in self._members.nodes("worker"):
-            self.start(member)
+            self._start(member)
 
     def _open_book(self, job: Job, position: Position | None = None) -> None:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
@@ -209,7 +209,12 @@ class Course:
             )
 
     def start(self, member: Member) -> None:
-        """Gives a worker the job, at its beginning or in the middle."""
+        """A worker comes in the middle of a job, if there is one: the others are told first."""
+        self._tell_workers(member)
+        self._start(member)
+
+    def _start(self, member: Member) -> None:
+        """Gives a worker the job."""
         if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
@@ -348,6 +353,15 @@ class Course:
                 if not member.finished:
                     self._tell(member, messages.Slowest(*now))
 
+    def _tell_workers(self, changed: Member) -> None:
+        """Tells workers how many they are, now that one has come or gone; not where clocks are."""
+        if self.job is None or self.job.clocked:
+            return
+        workers = self._members.nodes("worker")
+        for member in workers:
+            if member is not changed:
+                self._tell(member, messages.Workers(len(workers)))
+
     def settled(self, member: Member, numbers: list[Any]) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None:
@@ -390,6 +404,7 @@ class Course:
         job = self.job
         if job is None or job.ledger is None:
             return 0
+        self._tell_workers(member)
         slowest = self._slowest(job)
         numbers = job.ledger.retire(member.number)
         if self._round is not None and numbers:

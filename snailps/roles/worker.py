@@ -206,12 +206,15 @@ class Worker:
     Attributes
     ----------
     workers : int
-        Workers of the job when this one started on it, itself included; with ``consistency: bsp``
-        `micro_batches`, because so many blocks are trained from the same rows.
+        Workers of the job, this one included, as told before the block that trains; with
+        ``consistency: bsp`` `micro_batches`, because so many blocks are trained from the same rows.
     prefetch : int
         Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
     slowest : int
         With ``consistency: ssp``: blocks that the slowest worker has finished, as last told.
+    holding : bool
+        Set by a model that has yet to push what finished blocks taught it.  Until it has, no
+        checkpoint counts these as trained.
 
     Notes
     -----
@@ -236,6 +239,7 @@ class Worker:
         self.prefetch = 1
         self.summary = b""
         self.slowest = 0
+        self.holding = False
         self._clocked = False
         self._moment: _Moment | None = None
         self._moments = threading.local()
@@ -277,6 +281,12 @@ class Worker:
             as failed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
+
+    def workers_changed(self) -> None:
+        """Called between two blocks when `workers` is another number than before them.
+
+        `prepare` may be running, and blocks that it made ready before are still to be trained.
+        """
 
     def finish(self) -> None:
         """Called once after the last block; push what is left here."""
@@ -652,7 +662,7 @@ class Worker:
 
     @property
     def alone(self) -> bool:
-        """Nobody else changes the tables during this job: what was pulled stays true."""
+        """Nobody else changes the tables: what was pulled stays true until `workers_changed`."""
         return self.workers == 1 and not self._clocked
 
     @contextlib.contextmanager

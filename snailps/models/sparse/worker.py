@@ -7,7 +7,7 @@
 Rows lie in table `TABLE`, `dim` weights and the state of the optimiser behind them; it runs here,
 and what is pushed adds up (sgd, adagrad, ftrl).  What a row means and what a step is, a subclass
 says: `tables`, `train_part`, `scores`.  Prefetched rows may lack own differences, which are added
-when they arrive.  A job's only worker keeps rows (`kept`) as long as there is room for them.
+when they arrive.  A worker keeps rows (`kept`) while it is the only one and has room for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -243,14 +243,25 @@ class SparseWorker(Worker):
                 take=self._bases.take,
             )
 
+    def workers_changed(self) -> None:
+        """Shares go by it; what is kept is pushed once others change rows, too."""
+        self.shares = replace(self.shares, workers=self.workers)
+        if self.workers > 1:
+            self.prefetch = 1
+            self._push_kept()
+            for push in self._pushes:
+                push.wait()
+            self._keeps, self._kept = False, None
+
     def stride(self) -> int:
         """Floats from each array of a trained row to the next; see `load_rows`."""
         return self._dim
 
     def prepare(self, block: Block) -> Prepared:
         """Parses the block, numbers its features, starts to pull their rows with their state."""
-        if self._keeps and self._kept is not None:
-            return self._prepare_kept(block, self._kept)
+        kept = self._kept
+        if self._keeps and kept is not None:
+            return self._prepare_kept(block, kept)
         batch = self._reader.read(block.data, block.path, block.start)
         block._data = None  # the text has been read, and is the largest thing here
         return self._asked_for(batch)
@@ -286,12 +297,17 @@ class SparseWorker(Worker):
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
         prepared: Prepared = block.prepared
+        if prepared.asked is not None and self._kept is None:  # another worker has come since
+            if prepared.asked.pull is not None:
+                prepared.asked.pull.abandon()
+            prepared = self._asked_for(prepared.asked.apart(prepared.batch))
         batch = prepared.batch
         rates = self.rates(block)
         metrics = {"units": float(len(batch)), "lr": rates[1], "bad_lines": float(batch.bad)}
         if prepared.asked is not None and self._kept is not None:
             rows = self._kept.ready(prepared.asked)
             loss, weight = self._train_batch(batch, rows, rates, block.seed)
+            self.holding = self._kept.holds
             if prepared.asked.closes:
                 self._push_kept()
             return {**metrics, "loss": loss, "examples": weight} if len(batch) else metrics
@@ -323,6 +339,7 @@ class SparseWorker(Worker):
         self._settle(self._behind)
         keys, differences = changes
         self._pushes.append(self.push_async(TABLE, keys, differences, state=True))
+        self.holding = False
 
     def rates(self, block: Block) -> tuple[float, float]:
         """Step size before and behind a block: falling for sgd, else the optimiser's own matter."""
