@@ -27,6 +27,7 @@ from snailps.cli.common import (
     known_classes,
     read_config,
 )
+from snailps.cli.entry import main
 from snailps.cli.printing import print_figures, print_json
 from snailps.cli.progress import Progress
 from snailps.config import (
@@ -133,7 +134,7 @@ def run_local(
         lines.put(line if line.startswith(OWN_ERROR) else f"{name}: {line}")
 
     launcher = Launcher(
-        config, [*local, *overrides], servers=servers, workers=workers, on_line=relay
+        config, [*local, *overrides], servers=servers, workers=workers, main=main, on_line=relay
     )
     progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
     interrupts: list[int] = []
