@@ -42,7 +42,12 @@ def labelled(folder):
 
 def topics(folder):
     write_topics(folder / "input", 1500)
-    return {"worker_class": "joining_models:GatedVectors", "dim": 20, "sample": 0.01, "bucket": 3000}
+    return {
+        "worker_class": "joining_models:GatedVectors",
+        "dim": 20,
+        "sample": 0.01,
+        "bucket": 3000,
+    }
 
 
 def loss_of(folder, figures):
