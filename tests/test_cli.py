@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import snailps
 from snailps import __version__, kernels, models
-from snailps.cli.main import app, main, spread_inputs
+from snailps.cli import main as cli
 from snailps.cli.printing import print_json
 from snailps.config.fields import settings_of
 from snailps.roles.launcher import MasterEnded
@@ -50,7 +50,7 @@ def call(monkeypatch, capsys, *arguments):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(SystemExit) as ended:
-        main()
+        cli.main()
     told = capsys.readouterr()
     return ended.value.code or 0, told.out, told.err
 
@@ -59,7 +59,7 @@ def call(monkeypatch, capsys, *arguments):
 
 
 def test_help_names_every_command():
-    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    told = CliRunner().invoke(cli.make_app(cli.COMMANDS), ["--help"], env={"COLUMNS": "200"}).output
     assert {command for command in COMMANDS if re.search(rf"\b{command}\b", told)} == set(COMMANDS)
 
 
@@ -125,7 +125,7 @@ def test_version_tells_version_and_kernels(monkeypatch, capsys):
     ],
 )
 def test_spread_inputs_repeats_the_option(given, expected):
-    assert spread_inputs(given.split()) == expected.split()
+    assert cli.spread_inputs(given.split()) == expected.split()
 
 
 @pytest.mark.parametrize(

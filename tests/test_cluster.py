@@ -105,8 +105,8 @@ def test_cluster_with_survey_gives_every_worker_the_summary(tmp_path, job):
 
 def test_cluster_with_worker_started_before_the_master_waits_for_it(tmp_path, job):
     with Cluster(tmp_path, job=job) as cluster:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            cluster.port = listener.getsockname()[1]
+        cluster.port = free_port()
+        with socket.create_server(("127.0.0.1", cluster.port)) as listener:
             nodes = [cluster.start("worker"), cluster.start("server")]
             for _ in nodes:  # both have tried, and found no master
                 listener.accept()[0].close()
@@ -208,7 +208,7 @@ def test_server_with_advertise_addr_is_reached_there(tmp_path, job):
         )
         cluster.start("worker")
         assert cluster.codes() == [0, 0, 0], master.stderr
-        assert relay.connections == 2  # the worker's, and the master's for the export
+        assert relay.connections >= 2  # the worker's, and the master's for the export
     assert_counted(tmp_path / "out.npz", times=2)
 
 
