@@ -19,6 +19,7 @@ from snailps.models.mlp import Mlp, MlpSettings
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.net import Net, NetSettings
 from snailps.models.word_vectors.model import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.roles.backup import write_tables
@@ -128,6 +129,19 @@ class GatedClassifier(Gated, Classifier):
     """Classifier of lines with gates."""
 
     Settings = GatedClassifierSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GatedNetSettings(NetSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedNet(Gated, Net):
+    """Networks with a sparse first layer with gates."""
+
+    Settings = GatedNetSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,12 @@ def test_classifier_that_ends_early_leaves_a_whole_model(tmp_path, name, value, 
     assert all(np.isfinite(label.probability) for (label,) in model.predict(b"the cat\n", k=1))
 
 
+def test_classifier_with_synchronous_steps_learns(tmp_path):
+    settings = {"consistency": "bsp", "micro_batches": 3, "block_bytes": 20_000}
+    figures = TestClassifier().run(tmp_path, workers=2, **settings)
+    TestClassifier().check_learnt(tmp_path, figures)
+
+
 class TestClassifierOneVersusRest(TestClassifier):
     """Each label is a question of its own."""
 

@@ -98,6 +98,7 @@ class Course:
     ) -> None:
         self.job: Job | None = None
         self._round: RoundCourse | None = None
+        self._round_tables: tuple[Results, Callable[[], None]] | None = None
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
         self.interrupted = False
@@ -523,11 +524,18 @@ class Course:
 
     def _begin_export(self) -> None:
         self.phase = "exporting"
+        self._leave_rounds()
         for member in self._members.nodes():
             member.state = "waiting for the export"
         self._members.ask_stats()
         log.info("training done, exporting")
         self._beside(self._export, self._exported)
+
+    def _leave_rounds(self) -> None:
+        """No round is looked at any more."""
+        tables, self._round_tables = self._round_tables, None
+        if tables is not None:
+            tables[1]()
 
     def _export(self) -> dict[str, Any]:
         job = self._running()
@@ -628,14 +636,14 @@ class Course:
             return nothing
         told = {"train_s": round(job.elapsed_s, 3), "workers": len(self._members.nodes("worker"))}
 
-        def look(results: Results) -> Mapping[str, Any]:
-            results.figures = {**results.figures, **told}
+        def look() -> Mapping[str, Any]:
+            if self._round_tables is None:  # for all rounds: workers wait while it connects
+                self._round_tables = self._results(job)
+            results, _ = self._round_tables
+            results.figures = {**self.figures, **told}
             return job.cls.after_round(results, round_)
 
-        return in_thread(
-            "snailps-round",
-            lambda: self._with_tables(job, look),
-        )
+        return in_thread("snailps-round", look)
 
     def _inspect(self, job: Job) -> None:
         look = job.cls.inspector(job.settings)
