@@ -11,6 +11,7 @@ from pathlib import Path
 from snailps.models.classifier import Classifier
 from snailps.models.sparse.fm import FactorizationMachine
 from snailps.models.sparse.linear import Linear
+from snailps.models.sparse.net import Net
 from snailps.models.word_vectors.model import WordVectors
 
 
@@ -33,6 +34,10 @@ class GatedLinear(Gated, Linear):
 
 
 class GatedFm(Gated, FactorizationMachine):
+    pass
+
+
+class GatedNet(Gated, Net):
     pass
 
 

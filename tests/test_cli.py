@@ -23,6 +23,7 @@ import snailps
 from snailps import __version__, kernels, models
 from snailps.cli import main as cli
 from snailps.cli.printing import print_json
+from snailps.cli.train import separate
 from snailps.config.fields import settings_of
 from snailps.roles.launcher import MasterEnded
 
@@ -120,12 +121,29 @@ def test_version_tells_version_and_kernels(monkeypatch, capsys):
         ("--dim 3 --input a --input b c", "--dim 3 --input a --input b --input c"),
         ("--input=a b", "--input=a b"),
         ("--train a b --test c d", "--train a --train b --test c --test d"),
+        ("--labels a b --test-labels c", "--labels a --labels b --test-labels c"),
         ("nn model word", "nn model word"),
         ("", ""),
     ],
 )
 def test_spread_inputs_repeats_the_option(given, expected):
     assert cli.spread_inputs(given.split()) == expected.split()
+
+
+def test_train_with_commas_between_paths_separates_them_where_all_are_there(
+    tmp_path, monkeypatch, capsys
+):
+    for name in ("a.svm", "b.svm", "c,d.svm"):
+        (tmp_path / name).write_text("1 1:1\n")
+    monkeypatch.chdir(tmp_path)
+    assert separate("input", ["a.svm,b.svm", "c,d.svm"]) == ["a.svm", "b.svm", "c,d.svm"]
+    given = "train logistic --train a.svm,gone --output o --class-weights 1"
+    code, _, told = call(monkeypatch, capsys, *given.split())
+    assert code == 2
+    assert "--input: not found: a.svm,gone. Several paths are several words" in told
+    given = "train logistic --train a.svm --output o --class-weights 1"
+    _, _, told = call(monkeypatch, capsys, *given.split())
+    assert "--class-weights: class_weights: expected 2 numbers" in told
 
 
 @pytest.mark.parametrize(

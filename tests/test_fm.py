@@ -24,9 +24,10 @@ from snailps.config import (
 from snailps.data.examples import reader_of
 from snailps.errors import ConfigError, DataError
 from snailps.models.sparse.batch import BatchReader
+from snailps.models.sparse.evaluate import texts_of
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings, untrained
-from snailps.models.sparse.predict import Predictor, texts_of
+from snailps.models.sparse.predict import Predictor
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
 
@@ -179,7 +180,28 @@ def test_fm_scores_count_untrained_features_as_nothing():
 
 @pytest.mark.parametrize(
     ("data", "fields", "what"),
-    [(LINES, 2, "expected fields, got none"), (FIELDS, 2, "expected fields 0 to 1, got 0 to 2")],
+    [
+        (LINES, 2, "expected fields 0 to 1, got none. LIBSVM has none.*or set fields: 0"),
+        (FIELDS, 2, "expected fields 0 to 1, got 0 to 2"),
+    ],
+)
+def test_fm_with_fields_that_do_not_fit_refuses_before_the_job(tmp_path, make, data, fields, what):
+    (tmp_path / "in.svm").write_bytes(data)
+    settings = FmSettings(fields=fields, factors=2, input=(str(tmp_path / "in.svm"),))
+    with pytest.raises(DataError, match=rf"input: .*in\.svm: {what}"):
+        FactorizationMachine.check(settings)
+    rows = np.zeros((9, settings.dim), np.float32)
+    with pytest.raises(DataError, match="as the model has, got") as refused:
+        FactorizationMachine.scores(settings, rows, batch_of(data, settings), {})
+    assert "et fields" not in str(refused.value)  # the model is there
+
+
+@pytest.mark.parametrize(
+    ("data", "fields", "what"),
+    [
+        (LINES, 2, "expected fields 0 to 1, got none"),
+        (FIELDS, 2, "expected fields 0 to 1, got 0 to 2"),
+    ],
 )
 def test_fm_with_fields_that_do_not_fit_refuses(make, data, fields, what):
     model = make(FmSettings(fields=fields, factors=2))

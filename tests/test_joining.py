@@ -67,6 +67,7 @@ CASES = [
     pytest.param(partial(sparse, model="GatedLinear", optimizer="ftrl"), loss_of, id="ftrl"),
     pytest.param(partial(sparse, model="GatedLinear", optimizer="sgd"), loss_of, id="sgd"),
     pytest.param(partial(sparse, model="GatedFm", factors=4), loss_of, id="fm"),
+    pytest.param(partial(sparse, model="GatedNet", batch_size=50, lr=0.05), loss_of, id="net"),
     pytest.param(labelled, errors_of, id="classifier"),
     pytest.param(topics, blur_of, id="words"),
 ]
@@ -112,7 +113,7 @@ def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, w
     early, other = (journal(folder)[worker.pid] for worker in workers)
     assert set(early) | set(other) == set(range(80))
     assert not set(early) & set(other)
-    keeps = "GatedVectors" not in job["worker_class"]
+    keeps = not job["worker_class"].endswith(("GatedVectors", "GatedNet"))
     for number, (known, kept) in early.items():
         assert (known, kept) == ((1, keeps) if number <= FIRST else (2, False)), number
     assert set(other.values()) == {(2, False)}
@@ -165,3 +166,31 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
     assert list(trained[first.pid]) == list(range(BLOCKS + 2))
     assert list(trained[second.pid]) == list(range(BLOCKS, 20))
     assert figures_of(master)["examples"] == 4000
+
+
+@pytest.mark.limit(120)
+def test_network_whose_worker_is_killed_and_started_again_has_lost_nothing(tmp_path):
+    (tmp_path / "journal").mkdir()
+    job = sparse(tmp_path, "GatedNet", batch_size=50, lr=0.05, first_layer="servers")
+    job |= {"input": "input", "output": "out", "epochs": 4}
+    job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
+    gates = [Gate(tmp_path / "gates", number) for number in (FIRST, LATER)]
+    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master = cluster.master("on_node_loss=recover")
+        _, workers = cluster.nodes()
+        for gate in gates:
+            gate.meet()
+        lost = next(worker for worker in workers if worker.pid == holder_of(gates[1]))
+        lost.send(signal.SIGKILL)
+        master.wait_line("is lost")
+        gates[1].open()
+        again = cluster.start("worker")
+        cluster.name_of(again)
+        gates[0].open()
+        codes = cluster.codes()
+        assert codes.count(0) == len(codes) - 1, master.stderr
+    figures = figures_of(master)
+    trained = [number for blocks in journal(tmp_path).values() for number in blocks]
+    assert set(trained) == set(range(80))
+    assert figures["examples"] == 4 * 4000
+    assert figures["test"]["log_loss"] < 0.47  # of the planted weights 0.42

@@ -12,7 +12,8 @@ from model_mixin import ModelContract
 from processes import Cluster
 from test_cluster import figures_of
 
-from snailps.models.sparse.predict import Predictor, texts_of
+from snailps.models.sparse.evaluate import texts_of
+from snailps.models.sparse.predict import Predictor
 
 pytestmark = pytest.mark.limit(600)  # a job for each optimizer
 

@@ -68,7 +68,7 @@ def _options(
     pass
 
 
-_SPREAD = ("--input", "--train", "--test")
+_SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in train.PATHS))
 
 
 def spread_inputs(words: list[str]) -> list[str]:
