@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from snailps._version import __version__
+from snailps.cli import PATHS
 from snailps.errors import SnailError
 
 _PANELS = {
@@ -68,7 +69,7 @@ def _options(
     pass
 
 
-_SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in train.PATHS))
+_SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in PATHS))
 
 
 def spread_inputs(words: list[str]) -> list[str]:

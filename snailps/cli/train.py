@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps import models
+from snailps.cli import PATHS
 from snailps.cli.common import FreshOption, JsonLogOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
 from snailps.config import JobSettings, RawConfig, WorkerSettings
@@ -27,8 +28,6 @@ _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 
 _REQUIRED = {"input": "", "output": "Beginning of the paths of the result files."}
 """Settings without which this command does nothing, and what to say of them instead."""
-PATHS = ("input", "test", "labels", "test_labels")
-"""Settings that are paths: their option takes several words."""
 
 app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
 
