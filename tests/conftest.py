@@ -115,6 +115,12 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.line(f"{count} tests were SKIPPED: {DATA_MISSING}")
 
 
+def pytest_generate_tests(metafunc):
+    """`ModelContract` asks for clusters of the shapes that its subclass names."""
+    if {"servers", "workers"} <= set(metafunc.fixturenames) and hasattr(metafunc.cls, "shapes"):
+        metafunc.parametrize(("servers", "workers"), metafunc.cls.shapes)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Folder of the shared data: SNAILPS_DATA, else ../shared/data beside the repository."""

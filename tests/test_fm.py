@@ -268,6 +268,8 @@ class TestFactorizationMachine(ModelContract):
 class TestFieldAware(TestFactorizationMachine):
     """The same with a factor for each field."""
 
+    shapes = ((1, 3), (3, 1))
+
     job: ClassVar = {**TestFactorizationMachine.job, "fields": 3}
     fields = True
 
@@ -302,7 +304,7 @@ def test_fm_on_planted_interactions_is_as_good_as_the_reference(tmp_path, refere
     wanted = reference.log_loss(data.test.labels, machine.scores(data.test))
     assert data.best < wanted < data.best + 0.005
     job = {"worker_class": CLASS, "input": names[0], "test": names[1], "output": "out"}
-    with Cluster(tmp_path, job={**job, "factors": 4}, workers=workers) as cluster:
+    with Cluster(tmp_path, job={**job, "factors": 4, "scale": 0.1}, workers=workers) as cluster:
         codes, master = cluster.run()
         assert codes == [0] * len(codes), master.stderr
     assert figures_of(master)["test"]["log_loss"] < wanted + 0.002

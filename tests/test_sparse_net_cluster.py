@@ -66,6 +66,8 @@ class TestSparseNet(ModelContract):
 class TestSparseNetAtTheWorker(TestSparseNet):
     """Rows pulled, gradients pushed; two hidden layers."""
 
+    shapes = ((1, 3), (3, 1))
+
     job: ClassVar = {
         **TestSparseNet.job, "first_layer": "worker", "hidden": "16, 8", "activation": "sigmoid",
         "optimizer": "adam", "lr": 0.02,
