@@ -32,8 +32,8 @@ help: ## this list
 demo: $(VENV)/.made-run ## train word vectors on a small cluster, about a minute on 2 cores
 	@$(BIN)/snailps demo $(ARGS) </dev/null
 
-test: $(VENV)/.made-test ## all tests
-	@$(BIN)/python -m pytest $(ARGS) </dev/null
+test: $(VENV)/.made-test ## all tests, two at a time
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS) </dev/null
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout) and mypy
 	@$(BIN)/ruff check . </dev/null

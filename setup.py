@@ -69,10 +69,12 @@ def plain_extensions() -> list[Extension]:
 
 
 os.chdir(HERE)
+CORES = os.cpu_count() or 1
 setup(
+    options={"build_ext": {"parallel": CORES}},
     ext_modules=cythonize(
         kernel_extensions() + plain_extensions(),
-        nthreads=os.cpu_count() or 1,
+        nthreads=CORES,
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -81,5 +83,5 @@ setup(
             "initializedcheck": False,
             "embedsignature": True,
         },
-    )
+    ),
 )

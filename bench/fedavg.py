@@ -159,25 +159,33 @@ def reached(rounds: list, target: float) -> tuple[float, float]:
     return float("nan"), float("nan")
 
 
-def measure(name: str, source: Path, seeds: int, only: list[int], low: bool) -> dict:
-    """All shapes of a text, each with several seeds of order, test windows and first values."""
+def measure(name: str, source: Path, seeds: int, only: list[int], low: bool, bpe: int) -> dict:
+    """All shapes of a text, each with several seeds of order, test windows and first values.
+
+    Seed by seed, every other time from the last shape to the first: what slows the machine down for
+    a while slows all of them.
+    """
     data = DATA[name]
     targets = data.targets if low else data.targets[:1]
-    found: dict[str, dict[float, list[tuple[float, float]]]] = {}
+    shapes = [
+        dataclasses.replace(shape, bpe=bpe or shape.bpe)
+        for shape in data.shapes
+        if not only or shape.learners in only
+    ]
+    found: dict[str, dict[float, list[tuple[float, float]]]] = {
+        shape.name: {target: [] for target in targets} for shape in shapes
+    }
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1, seeds + 1):
             figures = prepare(data, source, Path(folder) / str(seed), seed)
             print(f"seed {seed}: {figures}", flush=True)
-        for shape in data.shapes:
-            if only and shape.learners not in only:
-                continue
-            runs: dict[float, list[tuple[float, float]]] = {target: [] for target in targets}
-            for seed in range(1, seeds + 1):
+        for seed in range(1, seeds + 1):
+            for shape in shapes if seed % 2 else shapes[::-1]:
                 rounds = train(data, source, Path(folder) / str(seed), shape, targets[-1], seed)
+                told = {target: reached(rounds, target) for target in targets}
                 for target in targets:
-                    runs[target].append(reached(rounds, target))
-            found[shape.name] = runs
-            print(shape, {target: runs[target] for target in targets}, flush=True)
+                    found[shape.name][target].append(told[target])
+                print(f"seed {seed}: {shape}: {told}", flush=True)
     report(found, targets)
     return {key: {str(t): value for t, value in runs.items()} for key, runs in found.items()}
 
@@ -275,6 +283,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--learners", type=int, nargs="*", default=[], help="only these shapes")
     parser.add_argument("--bs", type=int, nargs="*", default=[], help="batch sizes to tune over")
+    parser.add_argument("--bpe", type=int, default=0, help="batches a round, for all shapes")
     parser.add_argument("--high", action="store_true", help="only the first target")
     parser.add_argument("--torch", default="", help="a Python that has torch")
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -288,7 +297,8 @@ def main() -> None:
         return
     else:
         low = not options.high
-        result = measure(options.part, options.data, options.seeds, options.learners, low)
+        only, bpe = options.learners, options.bpe
+        result = measure(options.part, options.data, options.seeds, only, low, bpe)
     print(json.dumps(result))
 
 

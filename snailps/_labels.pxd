@@ -22,6 +22,11 @@ cdef extern from "_tiles.h" nogil:
     float snail_log(float x)
     float snail_sigmoid(float x)
 
+cdef extern from "_locks.h" nogil:
+    int snail_row_try(const float *row)
+    void snail_row_take(const float *row)
+    void snail_row_give(const float *row)
+
 cdef enum:
     SOFTMAX = 0
     ONE_VS_ALL = 1
@@ -138,15 +143,26 @@ cdef inline float sampling(const LabelJob *job, LabelScratch *s, float *outputs,
     return loss
 
 
-cdef inline void exchange(const LabelJob *job, LabelScratch *s) noexcept nogil:
-    """Adds what this thread changed to the shared output rows, and goes on from these."""
-    cdef int64_t i
+cdef inline void exchange(const LabelJob *job, LabelScratch *s, bint last) noexcept nogil:
+    """Adds what this thread changed to the shared output rows, and goes on from these.
+
+    A row that another thread is at is left for the next exchange, but by the `last`.
+    """
+    cdef int64_t k, i
     cdef float now
-    for i in range(job.label_num * job.stride):
-        now = job.outputs[i] + (s.own[i] - s.base[i])
-        job.outputs[i] = now
-        s.own[i] = now
-        s.base[i] = now
+    cdef float *shared
+    for k in range(job.label_num):
+        shared = job.outputs + k * job.stride
+        if last:
+            snail_row_take(shared)
+        elif not snail_row_try(shared):
+            continue
+        for i in range(k * job.stride, (k + 1) * job.stride):
+            now = job.outputs[i] + (s.own[i] - s.base[i])
+            job.outputs[i] = now
+            s.own[i] = now
+            s.base[i] = now
+        snail_row_give(shared)
 
 
 cdef inline void train_line(const LabelJob *job, LabelScratch *s, Py_ssize_t line, float rate,
@@ -202,7 +218,7 @@ cdef inline void train_lines(const LabelJob *job, LabelScratch *s, double *loss,
         examples[0] += 1
         waiting += 1
         if s.own != NULL and waiting == C_TOGETHER:
-            exchange(job, s)
+            exchange(job, s, False)
             waiting = 0
-    if s.own != NULL and waiting:
-        exchange(job, s)
+    if s.own != NULL:
+        exchange(job, s, True)

@@ -7,9 +7,10 @@
 #
 # A row is as the store keeps it (see _ops.pxd): `outputs` weights, then the state of the method.  A
 # feature that occurs twice in an example takes two steps.  With one output all features of an example
-# are stepped together (_linear.h).  Writers may race (Hogwild), but not on the first `hot` rows: rows are numbered in the order of their first appearance, so the frequent
-# ones are there, and cores would only pass them to and fro.  Each thread trains a copy of its own,
-# and every C_EXCHANGE examples adds its differences to the shared rows and goes on from these.
+# are stepped together (_linear.h).  Writers may race (Hogwild), but not on the first `hot` rows: rows
+# are numbered in the order of their first appearance, so the frequent ones are there, and cores would
+# only pass them to and fro.  Each thread trains a copy of its own, and every C_EXCHANGE examples adds
+# its differences to the shared rows, one thread at a time (_locks.h), and goes on from these.
 #
 # References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  FTRL-proximal: H. B. McMahan
 # et al., "Ad click prediction: a view from the trenches", KDD 2013.

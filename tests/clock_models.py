@@ -19,11 +19,15 @@ from snailps.models.mlp import Mlp, MlpSettings
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.net import Net, NetSettings
 from snailps.models.word_vectors.model import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.roles.backup import write_tables
 from snailps.roles.worker import Worker
 from snailps.roles.worker_process import WorkerProcess
+
+MEAN_KEYS = np.arange(64, dtype=np.uint64)
+"""Rows of `Mean`, of every shard some: all of them are equal at any time."""
 
 
 class Gated(Worker):
@@ -128,6 +132,19 @@ class GatedClassifier(Gated, Classifier):
 
 
 @dataclass(frozen=True, slots=True)
+class GatedNetSettings(NetSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedNet(Gated, Net):
+    """Networks with a sparse first layer with gates."""
+
+    Settings = GatedNetSettings
+
+
+@dataclass(frozen=True, slots=True)
 class GatedMlpSettings(MlpSettings):
     """With gates."""
 
@@ -171,13 +188,13 @@ class Mean(Gated, Counter):
 
     def train(self, block: Block) -> Mapping[str, float]:
         self._stop(f"before-{block.number}")
-        key = np.zeros(1, np.uint64)
-        now = self.pull("model", key)[0]
+        now = self.pull("model", MEAN_KEYS)
         weight = block.index + 1
-        values = np.array([[*((now + weight) * weight), weight]], np.float32)
-        self.push("model", key, values)
+        weights = np.full((len(now), 1), weight)
+        values = np.hstack([(now + weight) * weight, weights]).astype(np.float32)
+        self.push("model", MEAN_KEYS, values)
         self._stop(f"after-{block.number}")
-        return {"units": 1, "examples": 1, "loss": float(now[0])}
+        return {"units": 1, "examples": 1, "loss": float(now[0, 0])}
 
     @classmethod
     def rounds(cls, settings):
@@ -193,17 +210,17 @@ class Mean(Gated, Counter):
 
     @classmethod
     def after_round(cls, results, round_):
-        value = results.pull("model", np.zeros(1, np.uint64))[0]
+        value = results.pull("model", MEAN_KEYS)
         if results.settings.gates:
             wait_at(results.settings, f"look-{round_}")
         path = Path(f"{results.settings.output}.{round_}")
-        path.write_text(json.dumps(value.tolist()))
-        loss = float("nan") if round_ == results.settings.fails_on else 100 - float(value[0])
+        path.write_text(json.dumps(np.unique(value).tolist()))
+        loss = float("nan") if round_ == results.settings.fails_on else 100 - float(value[0, 0])
         return {"loss": loss}
 
     @classmethod
     def export(cls, results):
-        return {"model": results.pull("model", np.zeros(1, np.uint64))[0].tolist()}
+        return {"model": results.pull("model", MEAN_KEYS)[0].tolist()}
 
 
 class GatedCounter(Gated, Counter):

@@ -160,10 +160,18 @@ class OddSurvey(Surveyed):
 
 
 class Infinite(Surveyed):
-    """Its loss is infinite."""
+    """Its learning rate is infinite."""
 
     def train(self, block: Block) -> Mapping[str, float]:
-        return {**super().train(block), "loss": float("inf")}
+        return {**super().train(block), "lr": float("inf")}
+
+
+class Diverges(Counter):
+    """Its loss is no number from block 2 on."""
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        figures = super().train(block)
+        return {**figures, "examples": 1, "loss": float("nan") if block.number >= 2 else 1.0}
 
 
 class Loaded(Surveyed):

@@ -1,6 +1,6 @@
 """What all tests share: where the data is, and a limit on the time that a test may take.
 
-No test may hang: after its limit (60 s, or ``@pytest.mark.limit(seconds)``) a test fails with
+No test may hang: after its limit (600 s, or ``@pytest.mark.limit(seconds)``) a test fails with
 the stacks of all threads; where even that is impossible, because the main thread sits in
 compiled code, the whole run is ended half a minute later.
 """
@@ -13,14 +13,25 @@ import sys
 import threading
 from pathlib import Path
 
+import hypothesis
 import pytest
 
-LIMIT_S = 60.0
+LIMIT_S = 600.0
 GRACE_S = 30.0  # after the limit, until the run is ended the hard way
 ROOT = Path(__file__).resolve().parent.parent
 DATA_MISSING = (
     "no test data: set SNAILPS_DATA to the folder that holds words/, mnist/, a9a/ and moby_dick/"
 )
+
+# Child processes by the hundred: each would compile the whole package anew, half of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# The same examples each time, however slow the machine; --hypothesis-profile=explore for others.
+hypothesis.settings.register_profile(
+    "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile("same")
 
 _stacks_fd = pytest.StashKey[int]()
 
@@ -102,6 +113,12 @@ def pytest_terminal_summary(terminalreporter):
     if count:
         terminalreporter.section("tests without data", yellow=True, bold=True)
         terminalreporter.line(f"{count} tests were SKIPPED: {DATA_MISSING}")
+
+
+def pytest_generate_tests(metafunc):
+    """`ModelContract` asks for clusters of the shapes that its subclass names."""
+    if {"servers", "workers"} <= set(metafunc.fixturenames) and hasattr(metafunc.cls, "shapes"):
+        metafunc.parametrize(("servers", "workers"), metafunc.cls.shapes)
 
 
 @pytest.fixture(scope="session")

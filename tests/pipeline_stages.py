@@ -1,10 +1,12 @@
 """Stages of pipelines for tests: importable by the processes that run them."""
 
+import itertools
 import os
 import signal
 import sys
 
 import snailps
+from snailps.data.pipeline import LAPS, Lap
 
 
 class Numbers(snailps.Stage):
@@ -15,6 +17,37 @@ class Numbers(snailps.Stage):
 
     def __call__(self, items):
         yield from range(self.n)
+
+
+class Again(Numbers):
+    """Source: 0 to n - 1, and all of it again."""
+
+    def __call__(self, items):
+        for lap in itertools.count():
+            yield from range(self.n)
+            if lap < LAPS:
+                yield Lap()
+
+
+class Nothing(snailps.Stage):
+    """Makes nothing of anything."""
+
+    def __call__(self, items):
+        for _ in items:
+            yield from ()
+
+
+class Last(snailps.Stage):
+    """The last of every `n` items, for however many times all of them that is."""
+
+    gathers = True
+
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, items):
+        while True:
+            yield list(itertools.islice(items, self.n))[-1]
 
 
 class Twice(snailps.Stage):

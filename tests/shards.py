@@ -23,7 +23,7 @@ from snailps.transport.session import (
     ServerSession,
 )
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 FRAG_NUM = 64
 JOB = 7
 ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, PYTHON = range(8)

@@ -34,7 +34,7 @@ else:
 def test_set_threads_tells_the_library_that_numpy_uses():
     done = subprocess.run(
         [sys.executable, "-c", ASKED],
-        cwd=PACKAGE, capture_output=True, text=True, timeout=60, check=True,
+        cwd=PACKAGE, capture_output=True, text=True, timeout=150, check=True,
     )  # fmt: skip
     if done.stdout.strip() == "none":
         pytest.skip("NumPy's BLAS is none whose threads we know how to set")

@@ -56,6 +56,10 @@ MODELS = {
             "epochs": 2, "word_ngrams": 2, "bucket": 2000, "min_count": 1,
         },
     ),
+    "sparse_net": (
+        write_field_examples,
+        {"worker_class": "clock_models:GatedNet", "block_bytes": 1500, "epochs": 2, "hidden": 8},
+    ),
     "mlp": (
         lambda path: write_pictures(path.parent, path.name, 430, seed=1),
         {
@@ -102,11 +106,12 @@ def run(tmp_path, job, workers, servers):
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [
-        ("logistic", [(1, 1), (2, 4), (3, 1), (4, 4)]),
-        ("words", [(1, 4), (2, 1), (3, 4), (4, 1)]),
-        ("mlp", [(1, 1), (2, 4), (3, 1), (4, 4)]),
-        ("fm", [(1, 1), (4, 4)]),
-        ("classifier", [(1, 1), (4, 4)]),
+        ("logistic", [(1, 1), (3, 4), (4, 1)]),
+        ("words", [(1, 4), (3, 1), (4, 4)]),
+        ("mlp", [(1, 1), (2, 4), (4, 1)]),
+        ("fm", [(1, 1), (3, 2)]),
+        ("classifier", [(1, 1), (2, 3)]),
+        ("sparse_net", [(1, 1), (3, 4)]),
     ],
 )
 def test_bsp_with_any_number_of_workers_and_shards_gives_the_same_bits(tmp_path, model, sizes):

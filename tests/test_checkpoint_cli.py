@@ -18,7 +18,7 @@ def snailps(*words, cwd):
     """Runs a command to its end: (code, lines of standard output, standard error)."""
     done = subprocess.run(
         [*SNAILPS, *map(str, words)], cwd=cwd, env=environment(), capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=150, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout.splitlines(), done.stderr
 

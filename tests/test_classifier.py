@@ -267,7 +267,7 @@ def accuracy(path, folder):
     return evaluate_labels(LabelModel(path), folder / "test.txt").precision
 
 
-@pytest.mark.limit(180)
+@pytest.mark.limit(600)
 @pytest.mark.parametrize("servers_workers", [(1, 1), (2, 2)])
 def test_classifier_on_prose_is_as_good_as_the_official_package(prose, tmp_path, servers_workers):
     sizes = {"dim": 30, "lr": 0.5}

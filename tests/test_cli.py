@@ -15,14 +15,15 @@ from typing import ClassVar
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import SNAILPS, Gate, Process, environment, free_port
+from processes import LIMIT_S, SNAILPS, Gate, Process, environment, free_port
 from texts import write_topics
 from typer.testing import CliRunner
 
 import snailps
 from snailps import __version__, kernels, models
-from snailps.cli.main import app, main, spread_inputs
+from snailps.cli import main as cli
 from snailps.cli.printing import print_json
+from snailps.cli.train import separate
 from snailps.config.fields import settings_of
 from snailps.roles.launcher import MasterEnded
 
@@ -50,7 +51,7 @@ def call(monkeypatch, capsys, *arguments):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(SystemExit) as ended:
-        main()
+        cli.main()
     told = capsys.readouterr()
     return ended.value.code or 0, told.out, told.err
 
@@ -59,7 +60,7 @@ def call(monkeypatch, capsys, *arguments):
 
 
 def test_help_names_every_command():
-    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    told = CliRunner().invoke(cli.make_app(cli.COMMANDS), ["--help"], env={"COLUMNS": "200"}).output
     assert {command for command in COMMANDS if re.search(rf"\b{command}\b", told)} == set(COMMANDS)
 
 
@@ -120,12 +121,29 @@ def test_version_tells_version_and_kernels(monkeypatch, capsys):
         ("--dim 3 --input a --input b c", "--dim 3 --input a --input b --input c"),
         ("--input=a b", "--input=a b"),
         ("--train a b --test c d", "--train a --train b --test c --test d"),
+        ("--labels a b --test-labels c", "--labels a --labels b --test-labels c"),
         ("nn model word", "nn model word"),
         ("", ""),
     ],
 )
 def test_spread_inputs_repeats_the_option(given, expected):
-    assert spread_inputs(given.split()) == expected.split()
+    assert cli.spread_inputs(given.split()) == expected.split()
+
+
+def test_train_with_commas_between_paths_separates_them_where_all_are_there(
+    tmp_path, monkeypatch, capsys
+):
+    for name in ("a.svm", "b.svm", "c,d.svm"):
+        (tmp_path / name).write_text("1 1:1\n")
+    monkeypatch.chdir(tmp_path)
+    assert separate("input", ["a.svm,b.svm", "c,d.svm"]) == ["a.svm", "b.svm", "c,d.svm"]
+    given = "train logistic --train a.svm,gone --output o --class-weights 1"
+    code, _, told = call(monkeypatch, capsys, *given.split())
+    assert code == 2
+    assert "--input: not found: a.svm,gone. Several paths are several words" in told
+    given = "train logistic --train a.svm --output o --class-weights 1"
+    _, _, told = call(monkeypatch, capsys, *given.split())
+    assert "--class-weights: class_weights: expected 2 numbers" in told
 
 
 @pytest.mark.parametrize(
@@ -425,6 +443,18 @@ def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
         assert f"process {pid}) is lost" in error
 
 
+def test_local_with_killed_master_says_so_in_one_line(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf) as run:
+        gate.meet()
+        os.kill(child_of(run.pid, "master"), signal.SIGKILL)
+        gate.open()
+        assert run.wait() == 1, run.stderr
+        (error,) = run.errors
+        assert "the master was killed by SIGKILL" in error
+        assert "Traceback" not in run.stderr
+
+
 def test_local_with_sigint_saves_and_exits_130(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
     with Run(tmp_path, *conf) as run:
@@ -443,17 +473,19 @@ def test_local_interrupted_before_the_master_listens_ends_soon(tmp_path, conf):
         while not children_of(run.pid):
             assert run.popen.poll() is None
         run.send(signal.SIGINT)
-        assert run.wait(10) == 130, run.stderr
+        assert run.wait() == 130, run.stderr
     assert "Traceback" not in run.stderr
     assert "nothing was saved" in run.stderr
     assert not run.errors
 
 
 def test_local_interrupted_while_forming_ends_soon(tmp_path, conf):
-    with Run(tmp_path, *conf, "--servers", "2") as run:
-        run.wait_line("forming")
-        run.send(signal.SIGINT)
-        assert run.wait(10) == 130, run.stderr
+    with socket.create_server(("127.0.0.1", 0)) as dumb:  # the worker waits for its greeting
+        host, port = dumb.getsockname()
+        with Run(tmp_path, *conf, "--set", f"advertise_addr={host}:{port}") as run:
+            run.wait_line("forming")
+            run.send(signal.SIGINT)
+            assert run.wait() == 130, run.stderr
     assert "Traceback" not in run.stderr
     assert "interrupted while forming; nothing was saved" in run.stderr
     assert not run.errors
@@ -517,7 +549,7 @@ def test_local_when_killed_leaves_no_process(tmp_path, conf):
         run.send(signal.SIGKILL)
         run.wait()
         for descriptor in watched:  # readable once the process has ended
-            assert select.select([descriptor], [], [], 20)[0]
+            assert select.select([descriptor], [], [], LIMIT_S)[0]
             os.close(descriptor)
         gate.open()
 

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 import official_fasttext
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import SNAILPS, Cluster, Gate, Process, free_port, is_listening
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port, is_listening
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
 from snailps.config import RawConfig
@@ -55,6 +57,17 @@ def journal_of(folder):
     }
 
 
+def test_peak_rss_is_of_the_process_and_not_of_the_one_that_started_it():
+    """What `getrusage` says of a program begins with the size of whoever started it."""
+    child = "from snailps.roles.node import peak_rss_mb; print(peak_rss_mb())"
+    parent = (
+        "import subprocess, sys; held = b'1' * 500_000_000;"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    )
+    found = subprocess.check_output([sys.executable, "-c", parent], env=environment())
+    assert 10 < float(found) < 400
+
+
 # --- shapes -----------------------------------------------------------------------------------
 
 
@@ -92,8 +105,8 @@ def test_cluster_with_survey_gives_every_worker_the_summary(tmp_path, job):
 
 def test_cluster_with_worker_started_before_the_master_waits_for_it(tmp_path, job):
     with Cluster(tmp_path, job=job) as cluster:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            cluster.port = listener.getsockname()[1]
+        cluster.port = free_port()
+        with socket.create_server(("127.0.0.1", cluster.port)) as listener:
             nodes = [cluster.start("worker"), cluster.start("server")]
             for _ in nodes:  # both have tried, and found no master
                 listener.accept()[0].close()
@@ -195,7 +208,7 @@ def test_server_with_advertise_addr_is_reached_there(tmp_path, job):
         )
         cluster.start("worker")
         assert cluster.codes() == [0, 0, 0], master.stderr
-        assert relay.connections == 2  # the worker's, and the master's for the export
+        assert relay.connections >= 2  # the worker's, and the master's for the export
     assert_counted(tmp_path / "out.npz", times=2)
 
 
@@ -406,16 +419,16 @@ def test_node_with_heartbeat_interval_is_sent_beats_that_often(tmp_path, job):
             Channel.PULSE,
             Role.DRIVER,
             whom="the master",
-            limit_s=5,
+            limit_s=LIMIT_S,
             node=welcome.node,
             incarnation=welcome.incarnation,
             job=welcome.job,
         ) as pulse:
-            pulse.settimeout(10)
+            pulse.settimeout(LIMIT_S)
             begin = time.monotonic()
-            heard = [pulse.recv(1 << 16) for _ in range(10)]
+            heard = [pulse.recv(1 << 16) for _ in range(30)]
             assert all(heard)
-            assert time.monotonic() - begin < 5  # with the default of 1 s it would be 10
+            assert time.monotonic() - begin < 15  # 1.5; with the default of 1 s it would be 30
         driver.close()
         cluster.nodes()
         assert cluster.codes() == [0, 0, 0], master.stderr

@@ -118,7 +118,7 @@ def test_continue_from_its_own_output_replaces_it(tmp_path, halves, first):
     assert set(read_bin(tmp_path / "out.bin").words) > set(read_bin(first).words)
 
 
-@pytest.mark.limit(150)
+@pytest.mark.limit(600)
 def test_continue_from_half_of_real_text_with_the_other_half_is_better(tmp_path, data_dir):
     with gzip.open(data_dir / "words" / "text8like.txt.gz") as file:
         for name in ("a", "b"):

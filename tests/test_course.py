@@ -37,7 +37,7 @@ def stepped(now):
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = Stepped(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     course.job = SimpleNamespace(
-        ledger=book, pass_="train", clocked=True, rounds=0, progress=0.0, units=0,
+        ledger=book, pass_="train", clocked=True, rounds=0, progress=0.0, units=0, diverged="",
         cls=SimpleNamespace(expires=lambda _: 0), settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node: book.done(message.number, node),
         end_early=lambda why: book.end_after(2),

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import PACKAGE, Cluster, Gate, environment, free_port
+from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
 
@@ -23,8 +23,6 @@ from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.session import Channel, Role
-
-AT_ONCE_S = 4.0  # "at once", and what a busy machine adds to it
 
 
 @pytest.fixture
@@ -50,7 +48,9 @@ class Observer:
     """Looks at a cluster through a control connection of its own, without joining."""
 
     def __init__(self, cluster):
-        sock = dial((cluster.host, cluster.port), Channel.CONTROL, Role.DRIVER, whom="m", limit_s=5)
+        sock = dial(
+            (cluster.host, cluster.port), Channel.CONTROL, Role.DRIVER, whom="m", limit_s=LIMIT_S
+        )
         self._client = ControlClient(sock, lambda message: None, lambda why: None)
         self._client.start()
 
@@ -61,21 +61,21 @@ class Observer:
         self._client.close()
 
     def status(self):
-        return self._client.call(messages.Ask("status"), 10.0).data
+        return self._client.call(messages.Ask("status"), LIMIT_S).data
 
     def until(self, condition):
         """Asks, as fast as the master answers, until the status is as it should be."""
-        end = time.monotonic() + 20.0
+        end = time.monotonic() + LIMIT_S
         while not condition(status := self.status()):
             assert time.monotonic() < end, status
         return status
 
 
-def codes_at_once(cluster, limit_s=AT_ONCE_S):
-    """Exit codes of everyone, who must all end within the limit from now on."""
-    begin = time.monotonic()
-    codes = cluster.codes(20)
-    assert time.monotonic() - begin < limit_s
+def codes_at_once(cluster):
+    """Exit codes of everyone; who had to be ended by force was not at once."""
+    codes = cluster.codes()
+    for process in cluster.processes:
+        assert "still busy" not in process.stderr
     return codes
 
 
@@ -205,7 +205,7 @@ def test_master_with_fewer_fragments_than_shards_says_so(tmp_path, job):
     with Cluster(tmp_path, job=job, servers=3) as cluster:
         master = cluster.master("frag_num=2")
         cluster.nodes()
-        assert codes_at_once(cluster, 8) == [FAILED, STOPPED, STOPPED, STOPPED, STOPPED]
+        assert codes_at_once(cluster) == [FAILED, STOPPED, STOPPED, STOPPED, STOPPED]
         assert_one_sentence(master, "frag_num", "2", "3 shards")
         for node in cluster.processes[1:]:
             told = [line for line in node.lines if "frag_num" in line]
@@ -252,7 +252,7 @@ def test_master_with_sigterm_saves_what_was_learnt(tmp_path, job, gate):
 
 @pytest.fixture
 def long_gz(tmp_path):
-    """A .gz that takes seconds to unpack and little room: mostly empty members."""
+    """A .gz that takes 19 s to unpack and little room: mostly empty members."""
     path = tmp_path / "in.gz"
     step = gzip.compress(b"") * 100_000 + gzip.compress(b"1\n" * (1 << 19))
     path.write_bytes(step * 40)
@@ -269,7 +269,9 @@ def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job, long_gz
         with Observer(cluster) as observer:
             assert observer.status()["phase"] in ("forming", "preparing")
         master.send(signal.SIGINT)
-        assert codes_at_once(cluster, 3) == [INTERRUPTED, STOPPED]
+        begin = time.monotonic()
+        assert codes_at_once(cluster) == [INTERRUPTED, STOPPED]
+        assert time.monotonic() - begin < 12  # unpacking would take 19 s more
         assert "nothing was saved" in master.stderr
         assert "Traceback" not in master.stderr
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["lock"]  # no half a copy
@@ -282,7 +284,7 @@ def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job)
         fcntl.flock(lock, fcntl.LOCK_EX)  # as who unpacks does
         cluster.master(f"scratch_dir={scratch}")
         cluster.nodes()
-        assert codes_at_once(cluster, 8) == [0, 0, 0]
+        assert codes_at_once(cluster) == [0, 0, 0]
 
 
 # --- what models do ---------------------------------------------------------------------------
@@ -316,7 +318,16 @@ def test_job_with_survey_that_returns_no_bytes_names_class_and_method(tmp_path, 
         assert_one_sentence(master, "worker", "OddSurvey.survey", "bytes", "None")
 
 
-def test_json_log_is_json_in_every_pass_even_with_an_infinite_loss(tmp_path, job, gate):
+def test_job_whose_loss_is_no_number_fails_and_writes_nothing(tmp_path, job):
+    job |= {"worker_class": "cluster_models:Diverges"}
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [1, 3, 3]
+    assert "block 2: the loss is nan: the training has diverged" in master.errors[0]
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job, gate):
     at_survey, at_block = gate(2, "survey"), gate(2)
     log = tmp_path / "log.fifo"  # so that the test can wait for records
     os.mkfifo(log)
@@ -337,16 +348,15 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_loss(tmp_path, job
         training = next(
             record for record in records if record["phase"] == "training" and record["units"] > 0
         )
-        assert training["loss"] is None
+        assert training["lr"] is None
         assert training["pass_"] == "epoch 1 of 1"
         assert training["time"] > survey["time"] > 0
         at_block.open()
         last = list(records)[-1]
         assert last["figures"]["examples"] == 1000
-        assert last["figures"]["train_loss"] is None
         assert cluster.codes() == [0, 0, 0]
         (line,) = master.stdout.splitlines()
-        assert json.loads(line, parse_constant=pytest.fail)["loss_by_epoch"] == [None]
+        assert json.loads(line, parse_constant=pytest.fail)["train_loss"] == 1
 
 
 # --- what strangers say -----------------------------------------------------------------------
@@ -370,7 +380,7 @@ def next_frame(sock, decoder, kind):
 def registered(cluster):
     """A control connection that has registered as a driver, and its decoder."""
     address = (cluster.host, cluster.port)
-    sock = dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=5)
+    sock = dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=LIMIT_S)
     sock.settimeout(10.0)
     body = messages.encode(messages.Register("driver", "here", os.getpid(), 1, []))
     sock.sendall(encode_frame(Frame(Kind.CALL, body, request=1)))
@@ -405,7 +415,7 @@ def test_worker_with_text_for_a_number_is_lost_with_one_sentence(tmp_path, job):
         master = cluster.master()
         cluster.name_of(cluster.start("server"))
         address = (cluster.host, cluster.port)
-        with dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=5) as sock:
+        with dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S) as sock:
             register = messages.Register("worker", socket.gethostname(), os.getpid(), 1, [])
             sock.sendall(encode_frame(Frame(Kind.CALL, messages.encode(register), request=1)))
             sock.sendall(bad_note('{"is": "Finished", "figures": {"bytes_in": "many"}}'))

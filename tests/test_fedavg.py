@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from processes import Cluster
 from test_cluster import figures_of
+from test_ends import Observer
 from texts import write_topics
 
 from snailps import kernels
@@ -52,6 +53,12 @@ def run(folder, workers=1, servers=1, code=0, **changed):
         codes, master = cluster.run()
         assert codes[0] == code, master.stderr
     return master, figures_of(master) if code == 0 else None
+
+
+def read_history_of(folder):
+    """Lines of the history so far, a round each."""
+    path = folder / "out.history.jsonl"
+    return read_history(path)[1] if path.exists() else []
 
 
 def weights_of(folder, name="out"):
@@ -155,6 +162,23 @@ def test_cfg_json_fills_in_what_the_user_did_not_say(folder):
     settings = settings_of(folder)
     assert (settings.data_name, settings.bpe, settings.bs) == ("two", 4, 16)
     assert settings.target == settings.target_loss == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"bs": 65537}', "cfg.json: bs: expected a whole number .*from 1 to 65536; got '65537'"),
+        ('{"bpe": 2000000}', "cfg.json: bpe: expected a whole number .* to 1048576"),
+    ],
+)
+def test_cfg_json_out_of_a_settings_range_refuses_unless_the_user_set_it(folder, content, said):
+    (folder / "data" / "cfg.json").write_text(content)
+    job = {key: value for key, value in JOB.items() if key not in ("bs", "bpe")}
+    job |= {"input": str(folder / "input"), "data_dir": str(folder / "data")}
+    raw = RawConfig.from_mapping({key: str(value) for key, value in job.items()}, "test")
+    with pytest.raises(ConfigError, match=said):
+        job_settings(FedAvg, raw)
+    assert settings_of(folder).bs == 16
 
 
 @pytest.mark.parametrize(
@@ -300,6 +324,26 @@ def test_feeds_of_text_without_a_known_word_refuse(folder):
         feeds.close()
 
 
+@pytest.mark.parametrize("text", ["1234 5678\n" * 20, "12"])
+def test_feeds_of_text_without_a_letter_name_the_stage_that_makes_nothing_of_it(folder, text):
+    (folder / "input").write_text(text)
+    feeds = Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)
+    try:
+        with pytest.raises(DataError, match=r"stage Tokenizer .* has made nothing of it"):
+            feeds.take(0)
+    finally:
+        feeds.close()
+
+
+def test_feeds_of_a_text_that_is_shorter_than_a_window_go_through_it_again(folder):
+    (folder / "input").write_text("whale ship")
+    feeds = Feeds(settings_of(folder, shuffle=500, bs=4), [b"whale", b"ship"], 1, 0, 1)
+    try:
+        assert feeds.take(0).tolist()[0] in ([0, 1, 0, 1, 0], [1, 0, 1, 0, 1])
+    finally:
+        feeds.close()
+
+
 def test_stages_of_unknown_name_refuse(folder):
     with pytest.raises(ConfigError, match="stages: nowhere:Stemmer"):
         stages_of(settings_of(folder, stages="tokenizer, nowhere:Stemmer, batcher"), [b"a"], 0)
@@ -390,6 +434,28 @@ def test_fraction_of_the_workers_trains_in_each_round(folder):
     assert figures["examples"] == 6 * 4 * 16 * 2  # one worker's two learners a round
     _, rounds = read_history(folder / "out.history.jsonl")
     assert rounds[-1]["loss"] < rounds[0]["loss"]
+
+
+def test_deadline_ends_a_round_without_a_stopped_worker_which_takes_part_again(folder):
+    job = JOB | {"rounds": 100_000, "deadline": 0.5}
+    with Cluster(folder, {"heartbeat_timeout": 120}, job, workers=2) as cluster:
+        master = cluster.master()
+        _, (_, second) = cluster.nodes()
+        name = cluster.name_of(second)
+        with Observer(cluster) as observer:
+            observer.until(lambda status: status["blocks"]["done"] >= 4)
+            second.send(signal.SIGSTOP)
+            master.wait_line(f"goes on without {name}")
+            alone = len(read_history_of(folder))
+            status = observer.until(lambda status: len(read_history_of(folder)) >= alone + 2)
+            second.send(signal.SIGCONT)
+            gap = status["blocks"]["done"] - len(read_history_of(folder))
+            # A round of one worker adds one to both, one of two adds two to the blocks.
+            observer.until(lambda s: s["blocks"]["done"] - len(read_history_of(folder)) > gap + 8)
+        master.send(signal.SIGINT)
+        assert cluster.codes()[0] == 130, master.stderr
+        assert "is lost" not in master.stderr
+        assert figures_of(master)["rounds"] == len(read_history_of(folder))
 
 
 def test_target_ends_the_training(folder):

@@ -7,7 +7,7 @@ import pytest
 
 from snailps import kernels
 
-ADAGRAD, SQUARED = 2, 1
+ADAGRAD, SQUARED, SAMPLING = 2, 1, 2
 NONE = np.zeros(0, np.float32)
 EXAMPLES, ROWS, THREADS, TIMES = 256 * 400, 256, 4, 6
 RATE = 1e-20
@@ -30,6 +30,40 @@ def fm(rows, ptr, places, ones):
     )  # fmt: skip
 
 
+def test_label_rows_exchanged_by_threads_at_once_lose_no_line():
+    lines, labels, rate = 64 * 1000, 64, 2.0**-60  # scores stay 0, probabilities a half
+    inputs, outputs = kernels.padded(1, 64), kernels.padded(labels, 64)
+    inputs[:], outputs[:] = 1, 0
+    ptr = np.arange(lines + 1, dtype=np.int64)
+    features = np.zeros(lines, np.int32)
+    wanted = np.resize(np.arange(labels, dtype=np.int32), lines)
+
+    def train():
+        kernels.train_labels(
+            inputs, outputs, 64, ptr, features, ptr, wanted, np.zeros(0, np.int32), loss=SAMPLING,
+            negatives=0, shared=True, lr_start=rate, lr_stop=rate, seed=1, first=0, last=lines,
+        )  # fmt: skip
+
+    at_once(train)
+    np.testing.assert_array_equal(outputs, THREADS * TIMES * lines / labels * rate / 2)
+
+
+def at_once(function):
+    """Calls it `TIMES` times in each of `THREADS` threads, every time together."""
+    together = threading.Barrier(THREADS)
+
+    def work():
+        for _ in range(TIMES):
+            together.wait(60)
+            function()
+
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
 @pytest.mark.parametrize(
     ("train", "rows", "state"),
     [
@@ -42,18 +76,7 @@ def test_hot_rows_exchanged_by_threads_at_once_lose_no_example(train, rows, stat
     ptr = np.arange(EXAMPLES + 1, dtype=np.int64)
     places = np.resize(np.arange(ROWS, dtype=np.int32), EXAMPLES)
     ones = np.ones(EXAMPLES, np.float32)
-    together = threading.Barrier(THREADS)
-
-    def work():
-        for _ in range(TIMES):
-            together.wait(60)
-            train(rows, ptr, places, ones)
-
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(lambda: train(rows, ptr, places, ones))
     examples = THREADS * TIMES * EXAMPLES
     np.testing.assert_array_equal(rows[:ROWS, state], examples / ROWS)
     assert rows[ROWS, state] == examples

@@ -1,5 +1,7 @@
 """A job as the master sees it: blocks, leases, figures, with the clock in the test's hand."""
 
+import re
+
 import pytest
 from cluster_models import COUNTER, write_numbers
 
@@ -340,6 +342,40 @@ def test_job_in_ssp_deals_blocks_and_tells_how_far_ahead_anybody_was(make):
         job.done(done(job.lease(4).number), 4)
     assert job.lease(4) is None
     assert job.figures({})["ahead_max"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"staleness": "3"}, "staleness has no effect in consistency async"),
+        ({"staleness": "3", "consistency": "bsp"}, "staleness has no effect in consistency bsp"),
+        ({"micro_batches": "3", "consistency": "ssp"}, "micro_batches has no effect in .* ssp"),
+        (
+            {"consistency": "bsp", "worker_class": "clock_models:Mean"},
+            "consistency has no effect in a job in rounds",
+        ),
+        ({"staleness": "3", "consistency": "ssp"}, None),
+        ({"micro_batches": "3", "consistency": "bsp"}, None),
+    ],
+)
+def test_job_with_a_setting_of_another_consistency_says_that_it_has_no_effect(
+    make, caplog, settings, said
+):
+    make(**settings)
+    told = [record.message for record in caplog.records]
+    assert len(told) == (said is not None)
+    assert said is None or re.search(f"test: {said}", told[0])
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+@pytest.mark.parametrize("consistency", ["async", "bsp"])
+def test_job_with_a_loss_that_is_no_number_has_diverged(make, loss, consistency):
+    job = make(consistency=consistency)
+    job.begin_pass("train", [1])
+    job.done(done(job.lease(1).number, loss=80.0, examples=50.0), 1)
+    assert job.diverged == ""
+    job.done(done(job.lease(1).number, loss=loss, examples=50.0), 1)
+    assert job.diverged.startswith(f"block 1: the loss is {loss}: the training has diverged")
 
 
 def test_job_with_clocks_and_rows_that_expire_is_refused(make):

@@ -1,6 +1,9 @@
 """models.sparse.linear: settings, blocks at one worker, whole jobs, a9a, files, predictions."""
 
+import gzip
 import json
+import os
+import re
 from dataclasses import replace
 from typing import ClassVar
 
@@ -16,11 +19,12 @@ from twins import linear as twin
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.evaluate import texts_of
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.kept import Kept
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
-from snailps.models.sparse.predict import Predictor, texts_of
+from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
@@ -90,6 +94,33 @@ def test_check_of_optimizer_that_does_not_fit_refuses(values, said):
 def test_check_of_missing_test_file_refuses():
     with pytest.raises(DataError, match=r"test: not found: no/such\.svm"):
         Linear.check(LinearSettings(test=("no/such.svm",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 3:1\nrubbish\n", "test: .*t.svm, line 2, column 1: expected a label.*got 'rubbish'"),
+        ("y,age\n1,30\n", "line 1, column 1.*set columns, for example: label:label, age:numeric"),
+        ("1\t30\tRome\n", "set columns, for example"),
+        ("1 -3:1\n", "expected index:value.*got '-3:1'. Correct the line"),
+        ("1 3:1\n2 3:1\n", "t.svm: expected labels 0 to 1, as classes: 2 says, got 2"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_check_reads_the_first_lines_of_hold_out_files(tmp_path, text, said, packed):
+    path = tmp_path / ("t.svm.gz" if packed else "t.svm")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    settings = LinearSettings(test=(str(path),), loss="multinomial", classes=2)
+    with pytest.raises(DataError, match=said.replace("t.svm", re.escape(path.name))):
+        Linear.check(settings)
+    if "rubbish" in text:
+        Linear.check(replace(settings, on_bad_line="skip"))
+
+
+def test_check_leaves_alone_what_has_no_first_line(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # not opened: that would wait for a writer
+    (tmp_path / "endless").write_bytes(b"1 " * 100_000)
+    Linear.check(LinearSettings(test=(str(tmp_path / "pipe"), str(tmp_path / "endless"))))
 
 
 # --- one worker, block by block ----------------------------------------------------------------

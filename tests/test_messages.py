@@ -62,6 +62,7 @@ KNOWN = [
     ),
     (m.CameBack(), b'{"is":"CameBack"}'),
     (m.Slowest(3, 2), b'{"is":"Slowest","clock":3,"node":2}'),
+    (m.Workers(2), b'{"is":"Workers","workers":2}'),
     (
         m.Fetch(1, "survey", "lines"),
         b'{"is":"Fetch","number":1,"pass_":"survey","unit":"lines"}',

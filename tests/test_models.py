@@ -51,11 +51,15 @@ class TestFastText(WordContract):
 class TestFastTextCbow(WordContract):
     """CBOW with subwords."""
 
+    shapes = ((1, 3), (3, 1))
+
     job: ClassVar = {**WordContract.job, "model": "cbow"}
 
 
 class TestWord2vecSkipgram(WordContract):
     """Skip-gram without subwords."""
+
+    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "lr": 0.03}
 
@@ -63,11 +67,15 @@ class TestWord2vecSkipgram(WordContract):
 class TestWord2vecCbow(WordContract):
     """CBOW without subwords."""
 
+    shapes = ((1, 3), (3, 1))
+
     job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "model": "cbow"}
 
 
 class TestNce(WordContract):
     """Noise-contrastive estimation in the place of negative sampling."""
+
+    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.03}
 
@@ -111,26 +119,17 @@ HEADER_BYTES = 64  # a .bin begins with some of these settings: what follows has
 class SmallWords(WordContract):
     """A little text, with rare words and common ones."""
 
+    results = ("out.bin",)
+
     @staticmethod
     def write_input(folder):
         write_topics(folder / "input", 200)
         with (folder / "input").open("a") as file:
             file.writelines(f"rare{n} hound{n % 2}\n" for n in range(40))
 
-    def vectors(self, folder, **settings):
-        """Bytes of the result."""
-        self.run(folder, **{**SMALL, **settings})
-        return (folder / "out.bin").read_bytes()[HEADER_BYTES:]
 
-
-@pytest.fixture(scope="module")
-def usual_vectors(tmp_path_factory):
-    return SmallWords().vectors(tmp_path_factory.mktemp("usual"))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_word_vectors_with_other_setting_are_others(tmp_path, monkeypatch):
+    others = [
         ("dim", 17),
         ("model", "cbow"),
         ("loss", "nce"),
@@ -143,10 +142,11 @@ def usual_vectors(tmp_path_factory):
         ("minn", 3),
         ("maxn", 4),
         ("bucket", 1999),
-    ],
-)
-def test_word_vectors_with_other_setting_are_others(tmp_path, usual_vectors, name, value):
-    assert SmallWords().vectors(tmp_path, **{name: value}) != usual_vectors
+    ]
+    jobs = [SMALL, *({**SMALL, name: value} for name, value in others)]
+    usual, *found = SmallWords().results_of(tmp_path, monkeypatch, jobs)
+    for setting, vectors in zip(others, found, strict=True):
+        assert vectors[0][HEADER_BYTES:] != usual[0][HEADER_BYTES:], setting
 
 
 # --- the classifier -----------------------------------------------------------------------------
@@ -197,13 +197,23 @@ def test_classifier_that_ends_early_leaves_a_whole_model(tmp_path, name, value, 
     assert all(np.isfinite(label.probability) for (label,) in model.predict(b"the cat\n", k=1))
 
 
+def test_classifier_with_synchronous_steps_learns(tmp_path):
+    settings = {"consistency": "bsp", "micro_batches": 3, "block_bytes": 20_000}
+    figures = TestClassifier().run(tmp_path, workers=2, **settings)
+    TestClassifier().check_learnt(tmp_path, figures)
+
+
 class TestClassifierOneVersusRest(TestClassifier):
     """Each label is a question of its own."""
+
+    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**TestClassifier.job, "loss": "ova"}
 
 
 class TestClassifierSampling(TestClassifier):
     """Negative sampling, with character n-grams."""
+
+    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**TestClassifier.job, "loss": "ns", "minn": 2, "maxn": 3}

@@ -5,13 +5,24 @@ import threading
 import time
 
 import pytest
-from pipeline_stages import Dies, Fails, FailsAwkwardly, Generators, Leaves, Numbers, Twice
+from pipeline_stages import (
+    Again,
+    Dies,
+    Fails,
+    FailsAwkwardly,
+    Generators,
+    Last,
+    Leaves,
+    Nothing,
+    Numbers,
+    Twice,
+)  # fmt: skip
 
-from snailps.data.pipeline import Pipeline
+from snailps.data.pipeline import LAPS, Pipeline
 from snailps.errors import DataError, MisuseError
 
 kinds = pytest.mark.parametrize("kind", ["threads", "processes"])
-WAIT_S = 20
+WAIT_S = 60
 
 
 def drain(pipeline, taker=0):
@@ -97,6 +108,21 @@ def test_pipeline_with_stage_that_ends_oddly_says_so(kind, stage, said):
         pytest.raises(DataError, match=said),
     ):
         take_soon(pipeline)
+
+
+@kinds
+def test_pipeline_with_stage_that_makes_nothing_of_all_there_is_names_it(kind):
+    with (
+        Pipeline([Again(4), Twice(), Nothing(), Twice()], kind=kind) as pipeline,
+        pytest.raises(DataError, match=r"stage Nothing .* 3 times, 24 items, .* nothing of it"),
+    ):
+        take_soon(pipeline)
+
+
+@kinds
+def test_pipeline_with_stage_that_gathers_waits_for_it_however_long(kind):
+    with Pipeline([Again(4), Last(4 * LAPS * 5), Twice()], kind=kind) as pipeline:
+        assert [take_soon(pipeline) for _ in range(4)] == [3, 3, 3, 3]
 
 
 def test_pipeline_of_processes_with_item_that_cannot_travel_fails():

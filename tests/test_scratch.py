@@ -89,10 +89,10 @@ def _unpack_in_child(folder, path, barrier, results):
 
     module._unpacked = noted
     scratch = Scratch(folder, 1 << 20)
-    barrier.wait(30)
+    barrier.wait(150)
     content = scratch.local(path).read_bytes()
     results.put((len(steps), content == TEXT))
-    barrier.wait(30)
+    barrier.wait(150)
 
 
 def test_local_many_processes_unpack_once(packed, tmp_path):
@@ -102,7 +102,7 @@ def test_local_many_processes_unpack_once(packed, tmp_path):
     children = [context.Process(target=_unpack_in_child, args=arguments) for _ in range(4)]
     for child in children:
         child.start()
-    found = [results.get(timeout=50) for _ in children]
+    found = [results.get(timeout=150) for _ in children]
     for child in children:
         child.join(20)
     assert sum(steps for steps, _ in found) == 1

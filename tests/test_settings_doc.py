@@ -32,7 +32,7 @@ def test_settings_page_is_current():
 def test_settings_module_prints_the_page():
     done = subprocess.run(
         [sys.executable, "-m", "snailps.cli.settings"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+        cwd=ROOT, capture_output=True, text=True, timeout=150, check=True,
     )  # fmt: skip
     assert done.stdout == describe(documented_classes())
     assert done.stderr == ""

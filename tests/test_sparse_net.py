@@ -223,7 +223,7 @@ def test_fractions_of_blocks_and_empty_ones_are_trained():
 def test_labels_that_are_no_class_are_refused():
     with Setup(loss="multinomial", classes=3) as setup:
         for text in (b"3 1:1\n", b"-1 1:1\n", b"0.5 1:1\n"):
-            with pytest.raises(DataError, match="labels from 0 to 2"):
+            with pytest.raises(DataError, match="expected labels 0 to 2"):
                 setup.train(text)
 
 

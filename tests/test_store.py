@@ -783,7 +783,7 @@ def test_store_without_memory_reports_it_and_keeps_its_rows():
         assert store.push(0, 1, seq + 1, keys, ones) == 1000
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stderr
 

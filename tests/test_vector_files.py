@@ -256,7 +256,7 @@ t.write_any({kind!r}, {str(tmp_path / "m")!r}, words, [rows[:250_000], rows[250_
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=50
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=150
     )
     last = ended.stderr.strip().splitlines()[-1]
     assert "ModelFileError" in last

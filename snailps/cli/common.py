@@ -40,6 +40,9 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="One setting, over file and environment."),
 ]
+AddressFdOption = Annotated[
+    int, typer.Option("--address-fd", hidden=True, help="Where the master's address is told.")
+]
 JsonLogOption = Annotated[
     Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
 ]
@@ -53,6 +56,17 @@ FreshOption = Annotated[
 def fresh_override(fresh: bool) -> list[str]:
     """``--fresh`` as the ``--set`` that it is short for."""
     return ["fresh=true"] if fresh else []
+
+
+def address_override(descriptor: int) -> list[str]:
+    """The master's address, once it is told at a descriptor; ends where none is told."""
+    if descriptor < 0:
+        return []
+    with os.fdopen(descriptor) as told:
+        address = told.read()
+    if not address:  # whoever started us has given up, and says why
+        raise typer.Exit(EXIT_STOPPED)
+    return [f"master_addr={address}"]
 
 
 def json_log_override(path: Path | None) -> list[str]:

@@ -27,6 +27,7 @@ from snailps.cli.common import (
     known_classes,
     read_config,
 )
+from snailps.cli.entry import main
 from snailps.cli.printing import print_figures, print_json
 from snailps.cli.progress import Progress
 from snailps.config import (
@@ -38,7 +39,7 @@ from snailps.config import (
     WorkerSettings,
     parse_addr,
 )
-from snailps.errors import ConfigError, SnailError, WaitTimeout
+from snailps.errors import ClusterError, ConfigError, SnailError, WaitTimeout
 from snailps.roles.launcher import END_LIMIT_S, OWN_ERROR, Launcher, MasterEnded
 from snailps.roles.node import EXIT_INTERRUPTED, cores, peak_rss_mb
 from snailps.roles.status import Status
@@ -139,6 +140,7 @@ def run_local(
         servers=servers,
         workers=workers,
         revives=policy == "recover",
+        main=main,
         on_line=relay,
     )
     progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
@@ -159,10 +161,12 @@ def run_local(
             launcher.interrupt()
             launcher.interrupt()
         launcher.end(END_LIMIT_S if len(interrupts) <= PATIENCE else LOOK_S)
+        killed = (launcher.poll() or 0) < 0  # then the others only tell that it is gone
         while not lines.empty():
-            progress.say(lines.get())
-        text = launcher.output()
-        figures: dict[str, Any] = json.loads(text) if text.strip() else {}
+            line = lines.get()
+            if not (killed and line.startswith(OWN_ERROR)):
+                progress.say(line)
+        figures = _figures(launcher.output())
         progress.validate(figures.get("validation", {}))
         progress.close()
         for number, handler in old.items():
@@ -182,8 +186,21 @@ def run_local(
             when = "and ended by force" if launcher.address else "while starting"
             typer.echo(f"snailps: interrupted {when}; nothing was saved", err=True)
             return EXIT_INTERRUPTED
-        return 1
+        how = f"was killed by {signal.Signals(-code).name}" if code else "does not end"
+        raise ClusterError(
+            f"the master {how}, and the job with it: if it had checkpoints, the same command goes "
+            "on from the newest. Was memory short? The kernel's log would say so"
+        )
     return code
+
+
+def _figures(text: str) -> dict[str, Any]:
+    """The figures that a master wrote last; empty where it was killed before it had."""
+    try:
+        figures: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {}
+    return figures
 
 
 class _StatusLine:

@@ -7,57 +7,43 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from snailps._version import __version__
-from snailps.cli import (
-    analogy,
-    checkpoint,
-    cluster,
-    demo,
-    eval,
-    fedavg,
-    local,
-    master,
-    nn,
-    predict,
-    server,
-    similarity,
-    status,
-    test,
-    train,
-    vector,
-    worker,
-)
+from snailps.cli import PATHS
 from snailps.errors import SnailError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="snailps: a parameter server for plain CPU machines.",
-)
-app.command("demo", rich_help_panel="Train")(demo.command)
-app.add_typer(train.app, name="train", rich_help_panel="Train")
-app.add_typer(fedavg.app, name="fedavg", rich_help_panel="Train")
-app.command("local", rich_help_panel="Train")(local.command)
-app.command("master", rich_help_panel="Processes of a cluster")(master.command)
-app.command("server", rich_help_panel="Processes of a cluster")(server.command)
-app.command("worker", rich_help_panel="Processes of a cluster")(worker.command)
-app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel="Processes of a cluster")
-app.add_typer(cluster.app, name="cluster", rich_help_panel="Processes of a cluster")
-app.command("status", rich_help_panel="Processes of a cluster")(status.command)
-app.command("nn", rich_help_panel="Ask a model")(nn.command)
-app.command("similarity", rich_help_panel="Ask a model")(similarity.command)
-app.command("analogy", rich_help_panel="Ask a model")(analogy.command)
-app.command("vector", rich_help_panel="Ask a model")(vector.command)
-app.command("predict", rich_help_panel="Ask a model")(predict.command)
-app.command("test", rich_help_panel="Ask a model")(test.command)
-app.command("eval", rich_help_panel="Ask a model")(eval.command)
+_PANELS = {
+    "Train": ("demo", "train", "fedavg", "local"),
+    "Processes of a cluster": ("master", "server", "worker", "checkpoint", "cluster", "status"),
+    "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
+}
+COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
+"""Each is a module beside this one, and the part of the help where it stands."""
+
+
+def make_app(names: Iterable[str]) -> typer.Typer:
+    """The command line with some of `COMMANDS`: a third of a process's start is all the others."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="snailps: a parameter server for plain CPU machines.",
+    )
+    app.callback()(_options)
+    for name in names:
+        module = importlib.import_module(f"snailps.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, rich_help_panel=COMMANDS[name])
+        else:
+            app.command(name, rich_help_panel=COMMANDS[name])(module.command)
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -68,7 +54,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -84,7 +69,7 @@ def _options(
     pass
 
 
-_SPREAD = ("--input", "--train", "--test")
+_SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in PATHS))
 
 
 def spread_inputs(words: list[str]) -> list[str]:
@@ -104,8 +89,10 @@ def spread_inputs(words: list[str]) -> list[str]:
 
 def main() -> None:
     """Entry point."""
+    words = spread_inputs(sys.argv[1:])
+    names = words[:1] if words and words[0] in COMMANDS else COMMANDS
     try:
-        app(args=spread_inputs(sys.argv[1:]), prog_name="snailps")
+        make_app(names)(args=words, prog_name="snailps")
     except SnailError as error:
         typer.echo(f"snailps: error: {error}", err=True)
         sys.exit(error.exit_code)

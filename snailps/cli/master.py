@@ -21,7 +21,6 @@ from snailps.cli.common import (
     role_settings,
 )
 from snailps.cli.printing import print_json
-from snailps.cli.progress import Progress
 from snailps.config import MasterSettings
 from snailps.roles.master import Master
 from snailps.roles.status import Status
@@ -54,8 +53,11 @@ def command(
     overrides = [*(sets or []), *json_log_override(json_log), *fresh_override(fresh)]
     raw = read_config(config, overrides)
     settings = role_settings(raw, MasterSettings, name="master")
-    terminal = sys.stderr.isatty()
-    progress = None if ready_fd >= 0 else Progress(sys.stderr, terminal=terminal)
+    progress = None
+    if ready_fd < 0:  # else a launcher asks for the status, and draws
+        from snailps.cli.progress import Progress
+
+        progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
 
     def listening(host: str, port: int) -> None:
         if ready_fd >= 0:

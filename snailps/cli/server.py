@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from snailps.cli.common import ConfigOption, SetOption, read_config, role_settings, run_node
+from snailps.cli.common import (
+    AddressFdOption,
+    ConfigOption,
+    SetOption,
+    address_override,
+    read_config,
+    role_settings,
+    run_node,
+)
 from snailps.config import ServerSettings
 from snailps.roles.server import Server
 
 
-def command(config: ConfigOption = None, sets: SetOption = None) -> None:
+def command(
+    config: ConfigOption = None, sets: SetOption = None, address_fd: AddressFdOption = -1
+) -> None:
     """Keeps rows in memory and answers pulls and pushes, a thread and a port a shard.
 
     Joins the master at master_addr and stays until the job ends.
 
     For example: snailps server --set master_addr=node1:16831
     """
-    raw = read_config(config, sets)
+    raw = read_config(config, [*(sets or []), *address_override(address_fd)])
     server = Server(role_settings(raw, ServerSettings, name="server"))
     run_node(server, server.run)

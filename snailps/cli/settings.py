@@ -10,7 +10,12 @@ import sys
 from snailps import models
 from snailps.config import ROLE_CLASSES, JobSettings, describe
 from snailps.config.fields import Settings
-from snailps.models.sparse.settings import SparseSettings
+from snailps.models.sparse.settings import ClassesSettings, SparseSettings
+
+_BASES = {
+    "Every model of sparse examples": SparseSettings,
+    "Logistic regression and networks on sparse examples": ClassesSettings,
+}
 
 
 def documented_classes() -> list[tuple[str, type[Settings]]]:
@@ -19,8 +24,9 @@ def documented_classes() -> list[tuple[str, type[Settings]]]:
     for name, cls in models.SETTINGS.items():
         names.setdefault(cls, []).append(name)
     sections: list[tuple[str, type[Settings]]] = list(ROLE_CLASSES)
-    if any(issubclass(cls, SparseSettings) for cls in names):
-        sections.append(("Every model of sparse examples", SparseSettings))
+    for title, base in _BASES.items():
+        if any(issubclass(cls, base) for cls in names):
+            sections.append((title, base))
     sections += [(f"Model: {', '.join(which)}", cls) for cls, which in names.items()]
     return sections
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps import models
+from snailps.cli import PATHS
 from snailps.cli.common import FreshOption, JsonLogOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
 from snailps.config import JobSettings, RawConfig, WorkerSettings
@@ -27,8 +28,6 @@ _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 
 _REQUIRED = {"input": "", "output": "Beginning of the paths of the result files."}
 """Settings without which this command does nothing, and what to say of them instead."""
-_LISTS = ("input", "test", "labels", "test_labels")
-"""Settings that are paths: their option takes several words."""
 
 app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
 
@@ -53,9 +52,9 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
                 "Required, unless --test is given" if judged and key == "output" else "Required"
             )
             text = f"{either}. {_REQUIRED[key] or setting.help}"
-        kind: Any = list[str] | None if key in _LISTS else str | None
+        kind: Any = list[str] | None if key in PATHS else str | None
         metavar = "|".join(setting.choices) or (setting.unit or "VALUE").upper()
-        metavar = "PATH..." if key in _LISTS else metavar
+        metavar = "PATH..." if key in PATHS else metavar
         flags = ["--train", flag] if judged and key == "input" else [flag]
         option = typer.Option(*flags, help=text, metavar=metavar, show_default=False)
         parameters.append(_parameter(key, Annotated[kind, option], None))
@@ -100,6 +99,26 @@ def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter
     )
 
 
+def separate(key: str, words: list[str]) -> list[str]:
+    """Paths as given, or, if they were given as in a file, without the commas between them.
+
+    Raises
+    ------
+    ConfigError
+        A word has commas that do not separate paths.
+    """
+    paths = []
+    for word in words:
+        parts = [word] if os.path.lexists(word) else [part for part in word.split(",") if part]
+        if len(parts) > 1 and not all(os.path.lexists(part) for part in parts):
+            raise ConfigError(
+                f"--{key.replace('_', '-')}: not found: {word}. Several paths are several words, "
+                "or have commas between them"
+            )
+        paths += parts
+    return paths
+
+
 def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | None = None) -> int:
     """Checks the options and runs the cluster; returns the exit code."""
     servers, workers = given.pop("servers"), given.pop("workers")
@@ -107,7 +126,7 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
     fresh = given.pop("fresh", False)
     values = {key: value for key, value in given.items() if value is not None}
     values |= {"fresh": True} if fresh else {}
-    values |= {key: tuple(values[key]) for key in _LISTS if key in values}
+    values |= {key: tuple(separate(key, values[key])) for key in PATHS if key in values}
     options = RawConfig.from_mapping(values, "--{key}")
     own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}
     options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))

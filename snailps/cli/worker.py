@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from snailps.cli.common import ConfigOption, SetOption, read_config, role_settings, run_node
+from snailps.cli.common import (
+    AddressFdOption,
+    ConfigOption,
+    SetOption,
+    address_override,
+    read_config,
+    role_settings,
+    run_node,
+)
 from snailps.config import WorkerSettings
 from snailps.roles.worker_process import WorkerProcess
 
 
-def command(config: ConfigOption = None, sets: SetOption = None) -> None:
+def command(
+    config: ConfigOption = None, sets: SetOption = None, address_fd: AddressFdOption = -1
+) -> None:
     """Trains: leases blocks of input, pulls their rows, pushes what it learnt.
 
     Joins the master at master_addr, which also sends it the job. SIGTERM: finishes its block and
@@ -15,6 +25,6 @@ def command(config: ConfigOption = None, sets: SetOption = None) -> None:
 
     For example: snailps worker --set master_addr=node1:16831
     """
-    raw = read_config(config, sets)
+    raw = read_config(config, [*(sets or []), *address_override(address_fd)])
     worker = WorkerProcess(role_settings(raw, WorkerSettings, name="worker"), raw)
     run_node(worker, worker.run)

@@ -95,13 +95,13 @@ class RawConfig:
         """Entries from a dict of strings (as `to_mapping` gives them) or of plain values.
 
         A str is text as it would stand in a file; other values are taken as they are.  A
-        ``{key}`` in `origin` is replaced, so that ``"--{key}"`` names each option.
+        ``{key}`` in `origin` is replaced, so that ``"--{key}"`` names each option (with dashes).
         """
         return cls(
             Entry(
                 key,
                 value if isinstance(value, str) else format_value(value),
-                origin.replace("{key}", key),
+                origin.replace("--{key}", f"--{key.replace('_', '-')}").replace("{key}", key),
             )
             for key, value in values.items()
         )

@@ -13,15 +13,17 @@ no leases here.
 from __future__ import annotations
 
 import glob
+import gzip
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from snailps.data.scratch import Scratch
+from snailps.data.scratch import Scratch, is_packed
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
@@ -81,8 +83,7 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
     """
     if not inputs:
         raise DataError("expected at least one input file, folder or pattern, got none")
-    paths = dict.fromkeys(path for text in inputs for path in _files_of(text))
-    sources = [Source(path, _readable_bytes(path, scratch)) for path in paths]
+    sources = [Source(path, _readable_bytes(path, scratch)) for path in files_of(inputs)]
     empty = [source.path for source in sources if source.bytes == 0]
     if empty and len(empty) == len(sources):
         raise DataError(f"the input is empty: {_names(empty)} has no content")
@@ -92,6 +93,32 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
             "a file that should have content may have been cut off"
         )
     return sources
+
+
+def files_of(inputs: Sequence[str]) -> list[str]:
+    """Absolute paths of the files behind what the user named; see `expand`.
+
+    Raises
+    ------
+    DataError
+        A path does not exist, a pattern or a folder has no files.
+    """
+    return list(dict.fromkeys(path for text in inputs for path in _files_of(text)))
+
+
+def head_of(path: str) -> bytes:
+    """The first whole lines of a file, or of a `.gz`'s content: up to 64 KiB.
+
+    Empty where that cannot be told: not a regular file, not readable, or one endless line.
+    """
+    try:
+        if not Path(path).is_file():
+            return b""
+        with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
+            data = file.read(STEP_BYTES)
+            return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
+    except (OSError, EOFError, zlib.error):  # `expand` will tell
+        return b""
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:

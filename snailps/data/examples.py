@@ -40,6 +40,7 @@ ON_BAD_LINE = ("stop", "skip")
 HASH_BITS_MAX = 62
 STEP_BYTES = 1 << 20
 SHOWN_BYTES = 40
+EXAMPLE = "label:label, age:numeric log, city:categorical"
 BOM = b"\xef\xbb\xbf"
 
 _EXPECTED = {
@@ -55,6 +56,7 @@ _EXPECTED = {
 }
 _QUOTED = re.compile(rb'"[^"]*"')
 _BLANK = re.compile(rb"[ \t]")
+_SEPARATED = re.compile(rb"[^ \t\n][,\t][^ \t\n]")
 _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)?")
 
 
@@ -120,7 +122,7 @@ class ExampleReader:
         if format in ("csv", "tsv") and not declared:
             raise ConfigError(
                 f"format {format}: expected columns to be declared, got none. Set columns, for "
-                "example: label:label, age:numeric log, city:categorical"
+                f"example: {EXAMPLE}"
             )
         if format in ("libsvm", "libffm") and declared:
             raise ConfigError(f"columns: expected none with format {format}, which names keys")
@@ -172,6 +174,12 @@ class ExampleReader:
         examples, fault = reader.read(text)
         if fault is not None:
             message = self._message(data, first, fault, path, start)
+            if self._reader is None and not self.columns and _SEPARATED.search(text):
+                raise DataError(
+                    f"{message}. No line looks like LIBSVM (label index:value ...) or LIBFFM. "
+                    "Columns of CSV or TSV have to be declared: set columns, for example: "
+                    + EXAMPLE
+                )
             if self.on_bad_line == "stop":
                 raise DataError(
                     f"{message}. Correct the line, or leave such lines out with on_bad_line: skip"
@@ -238,9 +246,9 @@ class ExampleReader:
             stop = _BLANK.search(line, at)
             return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])
         separator = "\t" if self.format == "tsv" else ","
-        if fault.kind == "cells":
-            bare = line if self.format == "tsv" else _QUOTED.sub(b"", line)
-            cells = bare.count(separator.encode()) + 1
+        bare = line if self.format == "tsv" else _QUOTED.sub(b"", line)
+        cells = bare.count(separator.encode()) + 1
+        if fault.kind == "cells" or (cells != len(self.columns) and fault.kind != "quote"):
             return f"{len(self.columns)} columns", str(cells)
         where = f"in column {self.columns[fault.column].name}"
         cell = line[at:] if fault.kind == "quote" else line[at:].split(separator.encode())[0]

@@ -6,7 +6,9 @@ A stage turns an iterator of items into an iterator of items: a `Stage`, or any 
 of one argument.  Each runs in a thread or a process of its own.  Queues are bounded, so a stage
 that is ahead waits for the next one, and **nothing is dropped**: every item that goes into a queue
 comes out of it, in order.  The last stage's items are dealt in turn, item k to taker k mod takers,
-so that who gets what does not depend on who is quick.  An error of a stage reaches every taker.
+so that who gets what does not depend on who is quick.  An error of a stage reaches every taker.  A
+source that begins again and again says so with a `Lap`: a stage that makes nothing of all that is
+there would else be waited for in vain.
 What the items are (text, words, batches) is not known here; see windows.py.
 """
 
@@ -28,6 +30,8 @@ Kind = Literal["threads", "processes"]
 Runs = Callable[[Iterator[Any]], Iterator[Any]]
 POLL_S = 0.1
 """How soon a stage that waits on a queue sees that the pipeline is closed."""
+LAPS = 3
+"""Times that a stage may be given all there is, and make nothing of it."""
 JOIN_S = 5.0
 """A stage that has not ended so long after `close` is left behind (a thread) or ended."""
 
@@ -40,15 +44,26 @@ class Stage:
                 for words in items:
                     yield b" ".join(word for word in words.split() if len(word) > 3)
 
+    Attributes
+    ----------
+    gathers : bool
+        It may need the whole input more than `LAPS` times before it makes its first item.
+
     Notes
     -----
     What a stage keeps between two items is its own: it is called once, in the thread or process
     that it runs in.  For processes it is pickled before that.
     """
 
+    gathers = False
+
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
         """Items in order -> items in order; any number of them for each that comes in."""
         raise NotImplementedError(f"{type(self).__name__} has no __call__()")
+
+
+class Lap:
+    """An item that no stage sees: a source has given everything once, and begins again."""
 
 
 class _End:
@@ -183,6 +198,8 @@ class Pipeline:
                     ) from None
                 self._check_alive()
                 continue
+            if isinstance(item, Lap):
+                continue
             if not isinstance(item, _End):
                 return item
             with contextlib.suppress(queue.Full):
@@ -233,9 +250,31 @@ def stage_name(stage: Runs) -> str:
 def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: _Flag) -> None:
     """A stage's life: items in, items out in turn, and to everybody behind it how it ended."""
     given = 0
+
+    def items() -> Iterator[Any]:
+        """What comes in; laps go on to whoever is behind this stage."""
+        taken = laps = 0
+        for item in _items(into, stop) if into is not None else iter(()):
+            if not isinstance(item, Lap):
+                taken += 1
+                yield item
+                continue
+            laps += 1
+            if laps >= LAPS and taken and not (given or getattr(stage, "gathers", False)):
+                raise DataError(
+                    f"stage {stage_name(stage)} of a pipeline was given the whole input {laps} "
+                    f"times, {taken} items, and has made nothing of it"
+                )
+            for out in outs:
+                _put(out, item, stop)
+
     try:
         try:
-            for item in stage(_items(into, stop) if into is not None else iter(())):
+            for item in stage(items()):
+                if isinstance(item, Lap):
+                    for out in outs:
+                        _put(out, item, stop)
+                    continue
                 _put(outs[given % len(outs)], item, stop)
                 given += 1
             end = _End()

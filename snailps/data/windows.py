@@ -11,13 +11,14 @@ cut of an input among pipelines.  No tables and no learners here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._text import Lexicon
 from snailps.data.blocks import Block, Source, cut, read_block
-from snailps.data.pipeline import Stage
+from snailps.data.pipeline import LAPS, Lap, Stage
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 
@@ -73,6 +74,8 @@ class Reader(Stage):
         How often all is read.  0: for ever.
     scratch_dir, scratch_bytes
         Where `.gz` files are unpacked (`Scratch`).
+    laps : bool
+        Say in a pipeline, with a `Lap`, when all of it was read, the first few times.
     """
 
     def __init__(
@@ -81,11 +84,14 @@ class Reader(Stage):
         passes: int = 0,
         scratch_dir: str = "",
         scratch_bytes: int = 0,
+        *,
+        laps: bool = False,
     ) -> None:
         self.blocks, self.passes = list(blocks), passes
+        self.laps = LAPS if laps else 0
         self.scratch_dir, self.scratch_bytes = scratch_dir, scratch_bytes
 
-    def __call__(self, items: Iterator[object]) -> Iterator[bytes]:
+    def __call__(self, items: Iterator[object]) -> Iterator[Any]:
         """Nothing -> bytes."""
         scratch = Scratch(self.scratch_dir, self.scratch_bytes)
         try:
@@ -96,6 +102,8 @@ class Reader(Stage):
                         block.path, block.start, block.stop, unit="word", scratch=scratch
                     )
                 done += 1
+                if done <= self.laps:
+                    yield Lap()
         finally:
             scratch.close()
 
@@ -151,6 +159,8 @@ class Filter(Stage):
 class Batcher(Stage):
     """Batches of windows: every run of `window` neighbours in the stream is in one of them, once.
 
+    It gathers `shuffle` windows first, however often a short text has to be read for them.
+
     Parameters
     ----------
     window : int
@@ -162,6 +172,8 @@ class Batcher(Stage):
     seed : int
         Of that order.
     """
+
+    gathers = True
 
     def __init__(self, window: int, bs: int, shuffle: int = 0, seed: int = 0) -> None:
         self.window, self.bs, self.shuffle, self.seed = window, bs, shuffle, seed

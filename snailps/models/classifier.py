@@ -174,8 +174,9 @@ class Classifier(LocalSgd):
         label_ids, labels, noise = self._outputs(lines, block.seed)
         lines = lines._replace(labels=labels)
         output_keys = label_ids.astype(np.uint64)
-        if self._kept is not None:
-            inputs, outputs = self._kept
+        kept = self._kept
+        if kept is not None:
+            inputs, outputs = kept
             lent = (inputs.ask(used, input_keys), outputs.ask(label_ids, output_keys))
             return _Batch(lines, noise, output_keys, (), lent)
         copies = self.pull_copies({"input": input_keys})
@@ -188,6 +189,13 @@ class Classifier(LocalSgd):
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
         lines = batch.lines
+        if isinstance(batch.rows, tuple) and self._kept is None:  # another worker has come since
+            keys = batch.rows[0].keys
+            for lent in batch.rows:
+                if lent.pull is not None:
+                    lent.pull.abandon()
+            batch.rows = self.pull_copies({"input": keys})
+            batch.steps = self._steps(lines, len(keys))
         if isinstance(batch.rows, Copies):
             (inputs,) = self.load_copies(batch.rows)
             # Within a step of bsp rows stay as they are, however often they are pulled.
@@ -224,11 +232,21 @@ class Classifier(LocalSgd):
             kept.settle(one)
         return done
 
+    def workers_changed(self) -> None:
+        """Others change rows, too, from now on: what is kept is pushed, and no longer true."""
+        if self._kept is not None and not self.alone:
+            self._push_kept()
+            self._kept = None
+
     def finish(self) -> None:
         """Waits for the last pushes."""
+        self._push_kept()
+        LocalSgd.finish(self)
+
+    def _push_kept(self) -> None:
+        """Waits until all that was taught to rows that are kept has arrived."""
         for kept in self._kept or ():
             kept.wait()
-        LocalSgd.finish(self)
 
     def _train_exchanging(
         self,

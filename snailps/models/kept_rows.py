@@ -1,4 +1,4 @@
-"""Rows of one table that a job's only worker keeps from block to block: nobody else changes them.
+"""Rows of one table that a worker keeps while it is the only one: nobody else changes them.
 
     ids of a block -> `ask`: a place for each; those that have none yet -> PULL
     places -> `lend`: copies to train on -> `settle`: what changed -> PUSH, and is kept

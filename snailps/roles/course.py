@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,12 @@ Result = TypeVar("Result")
 
 def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
     figures = dict(job.cls.judge(results))
+    for name, value in figures.get("test", {}).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ClusterError(
+                f"the finished model's {name} on the test data is {value}: the training has "
+                "diverged, and nothing is written. Lower lr"
+            )
     if job.settings.output:
         figures |= job.cls.export(results)
     return figures
@@ -101,6 +108,7 @@ class Course:
         self._journal = members.journal
         self._clocks_noted = False
         self.round: RoundCourse | None = None
+        self._round_tables: tuple[Results, Callable[[], None]] | None = None
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
         self.interrupted = False
@@ -183,7 +191,7 @@ class Course:
         else:
             self._open_book(job)
         for member in self._members.nodes("worker"):
-            self.start(member)
+            self._start(member)
 
     def begin_survey(self, job: Job) -> None:
         """Opens the book of the survey."""
@@ -201,7 +209,7 @@ class Course:
             self._open_book(job, position)
             self.resume_clock([int(tick) for tick in position.figures["ticks"]])
             for member in self._members.nodes("worker"):
-                self.start(member)
+                self._start(member)
 
         self._beside(lambda: self._journal.keep_base(pack(position)), lambda _: go_on())
 
@@ -238,7 +246,12 @@ class Course:
         self._members.rows.set_clock(clock, early=job.rounds > 0)
 
     def start(self, member: Member) -> None:
-        """Gives a worker the job, at its beginning or in the middle."""
+        """A worker comes in the middle of a job, if there is one: the others are told first."""
+        self._tell_workers(member)
+        self._start(member)
+
+    def _start(self, member: Member) -> None:
+        """Gives a worker the job."""
         if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
@@ -266,6 +279,9 @@ class Course:
             self._step_training(job, job.ledger, workers)
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
+        if job.diverged:
+            self._fail(job.diverged)
+            return
         if not (ledger.over or ledger.closed) and (limit := job.limit_reached()):
             log.info("%s reached: finishing the blocks at work, then saving", limit)
             self._end_early(job, limit)
@@ -448,6 +464,15 @@ class Course:
                 if not member.finished:
                     self._tell(member, messages.Slowest(*now))
 
+    def _tell_workers(self, changed: Member) -> None:
+        """Tells workers how many they are, now that one has come or gone; not where clocks are."""
+        if self.job is None or self.job.clocked:
+            return
+        workers = self._members.nodes("worker")
+        for member in workers:
+            if member is not changed:
+                self._tell(member, messages.Workers(len(workers)))
+
     def settled(self, member: Member, numbers: list[Any]) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None:
@@ -496,9 +521,12 @@ class Course:
         job = self.job
         if job is None or job.ledger is None:
             return 0
+        self._tell_workers(member)
         slowest = self._slowest(job)
         self._journal.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
+        if self.round is not None and numbers:
+            self.round.lost()
         self.answer()
         self._tell_slowest(job, slowest)
         if numbers and job.clocked:
@@ -644,11 +672,18 @@ class Course:
 
     def _begin_export(self) -> None:
         self.phase = "exporting"
+        self._leave_rounds()
         for member in self._members.nodes():
             member.state = "waiting for the export"
         self._members.ask_stats()
         log.info("training done, exporting")
         self._beside(self._export, self._exported)
+
+    def _leave_rounds(self) -> None:
+        """No round is looked at any more."""
+        tables, self._round_tables = self._round_tables, None
+        if tables is not None:
+            tables[1]()
 
     def _export(self) -> dict[str, Any]:
         job = self._running()
@@ -756,14 +791,14 @@ class Course:
             return nothing
         told = {"train_s": round(job.elapsed_s, 3), "workers": len(self._members.nodes("worker"))}
 
-        def look(results: Results) -> Mapping[str, Any]:
-            results.figures = {**results.figures, **told}
+        def look() -> Mapping[str, Any]:
+            if self._round_tables is None:  # for all rounds: workers wait while it connects
+                self._round_tables = self._results(job)
+            results, _ = self._round_tables
+            results.figures = {**self.figures, **told}
             return job.cls.after_round(results, round_)
 
-        return in_thread(
-            "snailps-round",
-            lambda: self._with_tables(job, look),
-        )
+        return in_thread("snailps-round", look)
 
     def _inspect(self, job: Job) -> None:
         look = job.cls.inspector(job.settings)

@@ -9,6 +9,7 @@ leases and tells it what came back.
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 import time
@@ -29,6 +30,8 @@ from snailps.roles.worker import Surveyor, Worker, load_class
 from snailps.transport import messages
 from snailps.transport.frame import CONTROL_BODY_MAX
 
+log = logging.getLogger(__name__)
+
 RATE_WINDOW_S = 10.0
 RECENT_BLOCKS = 16
 """The loss shown, and compared with `target_loss`, is the mean over so many blocks."""
@@ -43,6 +46,22 @@ def block_seed(seed: int, number: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
     return x ^ (x >> 31)
+
+
+_OF_MODE = {"staleness": "ssp", "micro_batches": "bsp", "consistency": ""}
+"""Settings that one kind of consistency alone looks at; none of them matters in rounds."""
+
+
+def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
+    """Sentences on settings that the user made and that this job does not look at."""
+    in_rounds = cls.rounds(settings) > 0
+    mode = "a job in rounds" if in_rounds else f"consistency {settings.consistency}"
+    found = []
+    for name, own in _OF_MODE.items():
+        entry = raw.explicit(name, cls.Settings)
+        if entry is not None and (in_rounds or own not in ("", settings.consistency)):
+            found.append(f"{entry.origin}: {name} has no effect in {mode}")
+    return found
 
 
 def job_settings(
@@ -115,6 +134,10 @@ class Job:
             )
         self.cls: type[Worker] = load_class(entry.value, entry.origin)
         self.settings = job_settings(self.cls, raw, also_known)
+        for notice in without_effect(self.cls, self.settings, raw):
+            log.warning("%s", notice)
+        self.diverged = ""
+        """Why the training cannot go on; empty while it can."""
         self.worker_class = entry.value
         self._surveyor: Surveyor | None = self.cls.surveyor(self.settings)
         self.has_survey = self._surveyor is not None
@@ -540,6 +563,11 @@ class Job:
         epoch = self.ledger.entry(message.number).epoch
         examples = message.metrics.get("examples", 0.0)
         loss = message.metrics.get("loss", math.nan)
+        if examples > 0 and not math.isfinite(message.metrics.get("loss", 0.0)):
+            self.diverged = self.diverged or (
+                f"block {message.number}: the loss is {loss}: the training has diverged, and more "
+                "of it would not mend that. Lower lr; checkpoints, if any, are as they were saved"
+            )
         self._count(message.number, message.units, loss, examples)
         if epoch == 0:
             self._bad_lines += int(message.metrics.get("bad_lines", 0))

@@ -3,7 +3,8 @@
     .conf file, key=value -> Launcher.start -> master, servers, workers -> lines of standard error
 
 It owns the children: none of them outlives it, whatever happens to it.  It never speaks to them:
-it knows exit codes and lines, but no messages.
+it knows exit codes and lines, but no messages.  All start at once; servers and workers wait at a
+pipe for the master's address.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from snailps.errors import ClusterError
+from snailps.roles.forked import become, may_fork
 
 OWN_ERROR = "snailps: error: "
 """How a process begins the line that says why it failed."""
@@ -100,6 +102,9 @@ class Launcher:
     revives : bool
         A master that a signal ends, which is not ours, is started again: it keeps a journal, from
         which it takes over, and the others wait for it.
+    main : callable, optional
+        The command ``snailps``.  With it, children are copies of this process as long as it has
+        one thread, and call it; else new Pythons.
     on_line : callable
         Given each line that a child writes to standard error: ``on_line(child name, line)``.
 
@@ -118,64 +123,77 @@ class Launcher:
         workers: int,
         session: bool = False,
         revives: bool = False,
+        main: Callable[[], None] | None = None,
         on_line: Callable[[str, str], None] = lambda name, line: None,
     ) -> None:
         self._revives = self._revivals_max = REVIVALS_MAX if revives and not session else 0
         self._config = config
         self._overrides = list(overrides)
         self._servers, self._workers, self._session = servers, workers, session
-        self._on_line = on_line
+        self._main, self._on_line = main, on_line
         self.children: list[Child] = []
         self.address = ""
         self._output = ""
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Starts the master, waits until it listens, and starts the others.
+        """Starts all processes, and tells the address of the master once it listens.
 
         Parameters
         ----------
         give_up : callable
-            Asked all the time; once it says so, nothing more is started.  `address` stays empty
-            where the master did not listen yet; it is told to end.
+            Asked until the master listens; once it says so, the master is told to end and the
+            others end by themselves.  `address` then stays empty.
 
         Raises
         ------
         MasterEnded
             The master ended before it listened; its own words are already written.
         """
-        master = self._start_master([], give_up)
-        if master is None:
-            return
+        names = [f"server {number + 1}" for number in range(self._servers)]
+        names += [f"worker {number + 1}" for number in range(self._workers)]
+        if self._main is not None and not may_fork():
+            self._main = None
+        with contextlib.ExitStack() as pipes:
+            ready, ready_write = _pipe(pipes)
+            master = self._spawn_master([], ready_write)
+            told = []
+            for name in names:
+                address, address_write = _pipe(pipes)
+                self._spawn(name, [], ["--address-fd", str(address.fileno())], address.fileno())
+                address.close()
+                told.append(address_write)
+            for child in self.children:  # no thread before all are there: copies have but one
+                self._listen(child)
+            if not self._hear_address(ready, give_up):
+                return
+            for pipe in told:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.write(self.address.encode())
+                    pipe.close()
         if not self.address:
             self.wait(END_LIMIT_S)
             raise MasterEnded(master.process.poll() or 1)
-        names = [f"server {number + 1}" for number in range(self._servers)]
-        names += [f"worker {number + 1}" for number in range(self._workers)]
-        for name in names:
-            if give_up():
-                return
-            self._spawn(name, [f"master_addr={self.address}"])
 
-    def _start_master(self, own: Sequence[str], give_up: Callable[[], bool]) -> Child | None:
-        """Starts a master and waits until it listens, or ends: then `address` stays empty."""
-        ready_read, ready_write = os.pipe()
-        with os.fdopen(ready_read, "rb") as ready:
-            try:
-                size = [
-                    f"expected_node_num={self._servers + self._workers}",
-                    f"expected_servers={self._servers}",
-                ]
-                options = ["--ready-fd", str(ready_write)]
-                options.append("--session" if self._session else "--json")
-                master = self._spawn("master", [*size, *own], options, pass_fds=(ready_write,))
-            finally:
-                os.close(ready_write)
-            while not select.select([ready], [], [], LOOK_S)[0]:
-                if give_up():
-                    self.interrupt()
-                    return None
-            self.address = ready.readline().decode().strip()
+    def _spawn_master(self, own: Sequence[str], ready: IO[bytes]) -> Child:
+        """A master that writes its address to `ready`."""
+        size = [
+            f"expected_node_num={self._servers + self._workers}",
+            f"expected_servers={self._servers}",
+        ]
+        options = ["--ready-fd", str(ready.fileno())]
+        options.append("--session" if self._session else "--json")
+        master = self._spawn("master", [*size, *own], options, ready.fileno())
+        ready.close()
         return master
+
+    def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> bool:
+        """Waits until a master listens, or ends: then `address` is empty.  False: given up."""
+        while not select.select([ready], [], [], LOOK_S)[0]:
+            if give_up():
+                self.interrupt()
+                return False
+        self.address = ready.readline().decode().strip()
+        return True
 
     def revive(self, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Starts the master again if a signal has ended it; whether there is one now."""
@@ -189,11 +207,15 @@ class Launcher:
         for thread in (dead.reader, dead.taker):
             if thread is not None:
                 thread.join(LEAVE_S)
-        # What `--fresh` means was done when it was started first.
-        master = self._start_master([f"listen_addr={address}", "fresh=false"], give_up)
-        self.children[0] = self.children.pop()
-        if master is None:
-            return False
+        self._main = None  # this process has threads by now
+        with contextlib.ExitStack() as pipes:
+            ready, ready_write = _pipe(pipes)
+            # What `--fresh` means was done when it was started first.
+            master = self._spawn_master([f"listen_addr={address}", "fresh=false"], ready_write)
+            self.children[0] = self.children.pop()
+            self._listen(master)
+            if not self._hear_address(ready, give_up):
+                return False
         if not self.address:
             self.address = address
             return False
@@ -278,29 +300,39 @@ class Launcher:
         return self._output
 
     def _spawn(
-        self,
-        name: str,
-        overrides: Sequence[str],
-        options: Sequence[str] = (),
-        pass_fds: tuple[int, ...] = (),
+        self, name: str, overrides: Sequence[str], options: Sequence[str], kept: int
     ) -> Child:
+        """A child whose lines nobody reads yet; descriptor `kept` is open in it."""
         role = name.split()[0]
-        command = [sys.executable, "-m", "snailps", role]
+        words = [role]
         if self._config is not None:
-            command += ["-c", self._config]
+            words += ["-c", self._config]
         for pair in [*self._overrides, *overrides]:
-            command += ["--set", pair]
+            words += ["--set", pair]
+        words += options
+
+        def begin() -> None:
+            _die_with_parent()
+            if self._main is not None:
+                become(self._main, words, [kept])
+
         process = subprocess.Popen(
-            [*command, *options],
+            [sys.executable, "-m", "snailps", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if role == "master" else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=_die_with_parent,
-            pass_fds=pass_fds,
+            preexec_fn=begin,
+            pass_fds=(kept,),
+            restore_signals=self._main is None,
         )
-        child = Child(name, process)
+        self.children.append(Child(name, process))
+        return self.children[-1]
+
+    def _listen(self, child: Child) -> None:
+        """Reads what a child writes, in threads."""
+        process = child.process
         assert process.stderr is not None
         child.reader = threading.Thread(
             target=self._read, args=(child, process.stderr), daemon=True
@@ -309,8 +341,6 @@ class Launcher:
         if process.stdout is not None:
             child.taker = threading.Thread(target=self._take, args=(process.stdout,), daemon=True)
             child.taker.start()
-        self.children.append(child)
-        return child
 
     def _read(self, child: Child, stream: IO[str]) -> None:
         is_master = child.name == "master"
@@ -334,6 +364,12 @@ class Launcher:
                 self._on_line(first.name, line)
         for child in self.children:
             child.held = []
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Both ends of a pipe, closed with the stack."""
+    read, write = os.pipe()
+    return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb"))
 
 
 def _wait_all(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:

@@ -126,7 +126,7 @@ class LocalCluster:
         return self._driver.status()
 
     def train(
-        self, model: type[Worker] | str, *, timeout_s: float | None = None, **settings: Any
+        self, model: type[Worker] | str, /, *, timeout_s: float | None = None, **settings: Any
     ) -> dict[str, Any]:
         """Trains a model on the cluster's workers and returns the run's figures.
 

@@ -72,6 +72,16 @@ class RoundCourse:
         """The round is being applied, or looked at."""
         return self._closing
 
+    def lost(self) -> None:
+        """A worker was lost at its part: where nobody else has begun, the round begins again.
+
+        Some shards may have its seal.  What another worker brings for the same slot would be
+        dropped there, and counted at the others: so all of them forget the round first.
+        """
+        if not (self._closing or self._ledger.begun):
+            self._begun = None
+            self._members.rows.set_clock(self._ledger.round, early=True)
+
     def step(self) -> None:
         """Goes on where something has come to its end."""
         if self._closing and self._look is None and self._members.rows.clocks_set:

@@ -10,7 +10,6 @@ master for what concerns the job as a whole.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from snailps.config import JobSettings
 from snailps.data.blocks import Source
 from snailps.errors import MisuseError
 from snailps.roles.loading import load_named
+from snailps.roles.moment import Moment, Moments
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.wires import Wires
 from snailps.transport._client import Client, Forward, Pending
@@ -95,16 +95,6 @@ class Block:
         if self._data is None:
             self._data = self.read()
         return self._data
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """What a job with clocks pulls for and pushes to: the step of a block, and its place in it."""
-
-    clock: int
-    slot: int
-    preparing: bool
-    pulls: list[Pending]
 
 
 class Surveyor(Protocol):
@@ -206,12 +196,15 @@ class Worker:
     Attributes
     ----------
     workers : int
-        Workers of the job when this one started on it, itself included; with ``consistency: bsp``
-        `micro_batches`, because so many blocks are trained from the same rows.
+        Workers of the job, this one included, as told before the block that trains; with
+        ``consistency: bsp`` `micro_batches`, because so many blocks are trained from the same rows.
     prefetch : int
         Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
     slowest : int
         With ``consistency: ssp``: blocks that the slowest worker has finished, as last told.
+    holding : bool
+        Set by a model that has yet to push what finished blocks taught it.  Until it has, no
+        checkpoint counts these as trained.
 
     Notes
     -----
@@ -236,9 +229,9 @@ class Worker:
         self.prefetch = 1
         self.summary = b""
         self.slowest = 0
+        self.holding = False
         self._clocked = False
-        self._moment: _Moment | None = None
-        self._moments = threading.local()
+        self._moments = Moments()
         self._client: Client | None = None
         self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
@@ -273,9 +266,16 @@ class Worker:
         mapping
             ``units`` (examples or words in the block) and any of ``examples`` with ``loss`` (sum
             of losses and how many they are), ``lr``, ``bad_lines`` (left out as malformed; of the
-            first epoch); other numbers are not kept.
+            first epoch); other numbers are not kept.  A ``loss`` that is not finite ends the job
+            as failed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
+
+    def workers_changed(self) -> None:
+        """Called between two blocks when `workers` is another number than before them.
+
+        `prepare` may be running, and blocks that it made ready before are still to be trained.
+        """
 
     def finish(self) -> None:
         """Called once after the last block; push what is left here."""
@@ -455,7 +455,7 @@ class Worker:
             float32 (n, dim).
         """
         if self._clocked:
-            self._now("pull", preparing=False)
+            self._moments.now("pull", preparing=False)
             return self.pull_async(table, keys, out, state=state, held=held).wait()
         number, out, wire = self._pulled(table, keys, out, state, held)
         return self._client.pull(number, keys, out, state, wire, held)  # type: ignore[union-attr]
@@ -486,7 +486,7 @@ class Worker:
             return self._client.pull_async(  # type: ignore[union-attr]
                 number, keys, out, state, wire, held, ahead
             )
-        moment = self._now("pull_async")
+        moment = self._moments.now("pull_async")
         pull = self._client.pull_async(  # type: ignore[union-attr]
             number, keys, out, state, wire, held, False, clock=moment.clock
         )
@@ -539,7 +539,7 @@ class Worker:
         arguments = self._pushed(table, keys, values, state)
         if not self._clocked:
             return self._client.push_async(*arguments)  # type: ignore[union-attr]
-        moment = self._now("push_async", preparing=False)
+        moment = self._moments.now("push_async", preparing=False)
         return self._client.push_async(  # type: ignore[union-attr]
             *arguments, clock=moment.clock, slot=moment.slot
         )
@@ -651,43 +651,14 @@ class Worker:
 
     @property
     def alone(self) -> bool:
-        """Nobody else changes the tables during this job: what was pulled stays true."""
+        """Nobody else changes the tables: what was pulled stays true until `workers_changed`."""
         return self.workers == 1 and not self._clocked
 
-    @contextlib.contextmanager
-    def _at(self, block: Block, *, preparing: bool = False) -> Iterator[None]:
-        """Pulls and pushes belong to this block, where there are clocks.
-
-        Those of the thread that prepares to the block it prepares, those of all other threads to
-        the one that trains.
-        """
-        moment = _Moment(block.clock, block.slot, preparing, block._pulls)
-        if preparing:
-            self._moments.here = moment
-        else:
-            self._moment = moment
-        try:
-            yield
-        finally:
-            if preparing:
-                self._moments.here = None
-            else:
-                self._moment = None
-
-    def _now(self, what: str, *, preparing: bool = True) -> _Moment:
-        """The moment of the calling thread; `preparing`: may it be that of `prepare`?"""
-        moment: _Moment | None = getattr(self._moments, "here", None) or self._moment
-        if moment is None:
-            raise MisuseError(
-                f"{what}() outside prepare() and train(): with clocks (consistency: bsp, or "
-                "rounds) rows are those of a block's step, and pushes are parts of one"
-            )
-        if moment.preparing and not preparing:
-            raise MisuseError(
-                f"{what}() in prepare(): with clocks (consistency: bsp, or rounds) the step may "
-                "not have begun, so use pull_async there, and wait and push in train()"
-            )
-        return moment
+    def _at(
+        self, block: Block, *, preparing: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Pulls and pushes belong to this block, where there are clocks."""
+        return self._moments.at(Moment(block.clock, block.slot, preparing, block._pulls))
 
     def _find_tensor(self, name: str) -> Tensor:
         try:

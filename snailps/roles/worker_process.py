@@ -80,6 +80,7 @@ class WorkerProcess(Node):
         self._leaving = False
         self._came_back = threading.Event()
         self._model: Worker | None = None
+        self._workers = 1
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
         self._unsettled: deque[tuple[int, list[Pending]]] = deque()
@@ -89,6 +90,7 @@ class WorkerProcess(Node):
         self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
         self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
         self._figures: dict[str, float] | None = None
+        self._unpushed: list[int] = []  # finished blocks of which all is not pushed yet
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
@@ -122,7 +124,11 @@ class WorkerProcess(Node):
             self._held.clear()
             self._told.clear()
             self._open.clear()
+            self._workers = message.workers
             self._inbox.put(message)
+            return None
+        if isinstance(message, messages.Workers):
+            self._workers = message.workers
             return None
         if isinstance(message, messages.CameBack):
             self._came_back.set()
@@ -200,7 +206,7 @@ class WorkerProcess(Node):
         self._waited_s = 0.0
         try:
             model = self._model = cls(settings, 1 if one_thread else self._threads)
-            model.workers = start.workers
+            model.workers = self._workers
             self._declare(model, clocked)
             if start.survey:
                 answer: messages.Message = messages.Again()
@@ -211,6 +217,7 @@ class WorkerProcess(Node):
                     answer = self._ask(messages.Summarise(), None)
                 assert isinstance(answer, messages.Summary)
                 model.summary = answer.blob
+            model.workers = self._workers
             with _named(model, "setup"):
                 model.setup()
             if not self._leaving:
@@ -281,6 +288,7 @@ class WorkerProcess(Node):
 
     def _train_blocks(self, model: Worker, scratch: Scratch, helper: ThreadPoolExecutor) -> None:
         self._unsettled.clear()
+        self._held.clear()
 
         def ask(back: bool = False) -> Future[Block | None]:
             return helper.submit(self._next_block, model, scratch, back)
@@ -301,6 +309,10 @@ class WorkerProcess(Node):
     def _train_block(self, model: Worker, block: Block) -> bool:
         """Trains on a block and tells the master; True when no further one is wanted."""
         begin = time.monotonic()
+        if model.workers != self._workers:
+            model.workers = self._workers
+            with _named(model, "workers_changed"):
+                model.workers_changed()
         with _named(model, "train", block), model._at(block):
             metrics = _numbers(model.train(block))
         assert self._client is not None
@@ -318,7 +330,7 @@ class WorkerProcess(Node):
                 metrics,
             )
         )
-        self._note_settled(block.number)
+        self._note_settled(block.number, held=model.holding)
         if isinstance(answer, messages.Enough):
             return True
         if block.clock >= 0 and not in_round:
@@ -328,10 +340,17 @@ class WorkerProcess(Node):
             self._seal(block)
         return False
 
-    def _note_settled(self, number: int) -> None:
-        """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them."""
+    def _note_settled(self, number: int, *, held: bool) -> None:
+        """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them.
+
+        What is `held` will be pushed with a later block.
+        """
         assert self._client is not None
-        self._unsettled.append((number, self._client.open_pushes()))
+        self._unpushed.append(number)
+        if not held:
+            pushes = self._client.open_pushes()
+            self._unsettled.extend((number, pushes) for number in self._unpushed)
+            self._unpushed.clear()
         settled = []
         while self._unsettled and all(push.done for push in self._unsettled[0][1]):
             settled.append(self._unsettled.popleft()[0])

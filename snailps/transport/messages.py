@@ -15,7 +15,7 @@ Who says what (a *call* is answered, a *note* is not):
     driver -> master   Submit>Ok  Shutdown>Ok  Drain>Ok
     master -> node     TakeRoute>Ok  MakeTables>Ok  Expire>Report  Ask>Report  Start  Stop
                        Freeze>Report  Save>Ok  StopSaving>Ok  Load>Ok
-    master -> worker   CameBack  Slowest
+    master -> worker   CameBack  Slowest  Workers
     master -> server   SetClock>Report  CloseClock>Report  Fence>Report
                        HostStandby>Report  BackUp>Ok  Alone>Ok  Promote>Ok  Yield>Ok  DropShard>Ok
                        KeepShards>Ok
@@ -318,6 +318,14 @@ class Slowest(Message):
 
     clock: int
     node: int
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Workers(Message):
+    """One has come or gone in the middle of a job: so many workers are at it now."""
+
+    workers: int
 
 
 @_message

@@ -51,7 +51,8 @@ class Feeds:
             for pipeline in range(self.count):
                 number = index * self.count + pipeline
                 blocks = share_of_input(sources, number, clients * self.count)
-                reader = Reader(blocks, 0, settings.scratch_dir, settings.scratch_bytes)
+                where = settings.scratch_dir, settings.scratch_bytes
+                reader = Reader(blocks, 0, *where, laps=True)
                 size = sum(block.stop - block.start for block in blocks)
                 self._pipelines.append(
                     Pipeline(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -85,6 +85,7 @@ class FedAvg(Worker):
         self._sum = Network(len(self._words), s.dim, 3)
         self._clients: dict[int, _Client] = {}
         self._since: int | None = None  # round in which the moments began
+        self._keeping: Future[None] | None = None
         self._word_keys = np.arange(len(self._words), dtype=np.uint64)
         self._panel_keys = np.arange(self._base.panels, dtype=np.uint64)
 
@@ -110,6 +111,8 @@ class FedAvg(Worker):
     def train(self, block: Block) -> Mapping[str, float]:
         """A round: every learner takes `bpe` batches, from the same weights."""
         self._take_base([pull.wait() for pull in block.prepared])
+        if self._keeping is not None:
+            self._keeping.result()
         client = self._client_of(block.index)
         if self._since is None:
             self._since = 0 if self._shares_moments else block.clock
@@ -179,7 +182,8 @@ class FedAvg(Worker):
             )
             pushes.append(self.push_async(_named(OUTPUT, name), self._panel_keys, values))
         if self._averages_moments and not self._shares_moments:
-            self._keep_moments(own, weights, panels[0])
+            # While the servers apply the round and the master looks at it.
+            self._keeping = self._pool.submit(self._keep_moments, own, weights, panels[0])
         for push in pushes:
             push.wait()
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.config import JobSettings, setting
+from snailps.config import JobSettings, setting, settings_of
 from snailps.data._text import Lexicon
 from snailps.data.windows import letters_only
 from snailps.errors import ConfigError, DataError
@@ -204,11 +204,12 @@ def adopt(settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> Fe
     Raises
     ------
     ConfigError
-        The file is no such file.
+        The file is no such file, or has a value out of its setting's range.
     """
+    path, known = Path(settings.data_dir) / CFG, settings_of(type(settings))
     changed = {
-        key: value
-        for key, value in read_cfg(Path(settings.data_dir) / CFG).items()
+        key: known[key].parse(known[key].format(value), str(path))
+        for key, value in read_cfg(path).items()
         if explicit(key) is None
     }
     settings = dataclasses.replace(settings, **changed)

@@ -5,9 +5,9 @@
 
 ``settings.py``  what all of them are told     ``batch.py``    text -> numbered examples
 ``worker.py``    their base class              ``metrics.py``  scores and labels -> figures
-``evaluate.py``  a hold-out file, at the master     ``export.py``  model files
-``shares.py``    of differences, where several workers push them
-``linear.py``    logistic, linear, multinomial      ``predict.py`` a model file -> predictions
-``fm.py``        factorization machines
-``net.py``       a network, its first layer sparse  ``first_layer.py``, ``dense.py``  its layers
+``kept.py``      rows of an only worker        ``shares.py``   differences of several workers
+``evaluate.py``  files, seen by the master     ``export.py``   model files
+``linear.py``    logistic, linear, multinomial (``linear_settings.py``)
+``fm.py``        factorization machines        ``predict.py``  a model file -> predictions
+``net.py``       a network, its first layer sparse (``first_layer.py``)
 """

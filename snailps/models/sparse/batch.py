@@ -110,6 +110,11 @@ class BatchReader:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "snailps-parse") if threads > 1 else None
 
+    @property
+    def first_bad(self) -> str:
+        """The first line that was left out: where it is, and why."""
+        return self._reader.first_bad
+
     def read(self, data: bytes, path: str = "", start: int = 0) -> Batch:
         """The batch of a text of whole lines, which begins at byte `start` of file `path`.
 
@@ -228,6 +233,24 @@ class BatchReader:
                 f"{len(self._class_weights)} numbers, classes are counted from 0"
             )
         return self._class_weights[classes]
+
+
+def check_classes(batch: Batch, classes: int, where: str) -> None:
+    """Refuses labels that are not 0 to `classes` - 1; with 0 classes any label will do.
+
+    Raises
+    ------
+    DataError
+    """
+    labels = batch.labels
+    if not classes or len(labels) == 0:
+        return
+    wrong = labels[(labels < 0) | (labels >= classes) | (labels != np.floor(labels))]
+    if len(wrong):
+        raise DataError(
+            f"{where}: expected labels 0 to {classes - 1}, as classes: {classes} says, got "
+            f"{wrong[0]:g}. Number the classes from 0, or set classes to how many there are"
+        )
 
 
 def joined(pieces: Sequence[Examples], keys: bool = True) -> Examples:

@@ -1,6 +1,7 @@
-"""The finished model on hold-out files, at the master.
+"""Files of examples at the master: looked into before the training, judged by after it.
 
-    files -> blocks -> Batch -> Results.pull of its rows -> scores -> Judge -> figures
+    input and hold-out files -> head of each -> parsed, checked         (before)
+    hold-out files -> blocks -> Batch -> scores -> Judge -> figures     (after)
 
 Memory: a block of text and its rows at a time; labels and scores of all examples, 8 bytes each,
 where ranks are asked for.
@@ -10,37 +11,71 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from snailps.data.blocks import cut, expand, read_block
+from snailps.data.blocks import cut, expand, files_of, head_of, read_block
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse import metrics
 
 if TYPE_CHECKING:
+    from snailps.models.sparse.settings import SparseSettings
     from snailps.models.sparse.worker import SparseWorker
     from snailps.roles.worker import Results
 
 BLOCK_BYTES = 8 << 20
-PULL_ROWS = 1 << 18
+HEADS_MAX = 100
+"""Files of the input, and hold-out files, that are looked into before the training."""
 
 
-def check_paths(paths: Sequence[str]) -> None:
-    """Refuses files that are not there; hours of training later would be too late.
+def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
+    """Refuses files that are not there or whose first lines are no examples of this job.
+
+    After hours of training it would be too late to find that out of a hold-out file.
 
     Raises
     ------
     DataError
     """
+    from snailps.models.sparse.worker import batch_reader
+
+    for name, paths in (("input", settings.input), ("test", settings.test)):
+        _check_paths(name, paths)
+        for path in files_of(paths)[:HEADS_MAX]:
+            reader = batch_reader(settings)
+            try:
+                cls.check_batch(settings, reader.read(head_of(path), path), path)
+            except DataError as error:
+                raise DataError(f"{name}: {error}") from None
+
+
+def _check_paths(name: str, paths: Sequence[str]) -> None:
     for text in paths:
         path = Path(text).expanduser()
         there = bool(glob.glob(str(path), recursive=True)) if glob.has_magic(text) else False  # noqa: PTH207
         if not there and not os.path.lexists(path):
-            raise DataError(f"test: not found: {text} does not exist (seen from {Path.cwd()})")
+            raise DataError(f"{name}: not found: {text} does not exist (seen from {Path.cwd()})")
+
+
+def texts_of(
+    paths: Sequence[str], scratch_dir: str = "", scratch_bytes: int = 0
+) -> Iterator[tuple[bytes, str, int]]:
+    """Pieces of files, folders and globs: text, path, place in the file.
+
+    Raises
+    ------
+    DataError
+        Nothing is there, or it cannot be read.
+    """
+    scratch = Scratch(scratch_dir, scratch_bytes)
+    try:
+        for block in cut(expand(paths, scratch), BLOCK_BYTES):
+            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+            yield data, block.path, block.start
+    finally:
+        scratch.close()
 
 
 def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
@@ -52,27 +87,17 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
         A file cannot be read, or a line is malformed.
     """
     from snailps.models.sparse.settings import SparseSettings
-    from snailps.models.sparse.worker import TABLE, batch_reader
+    from snailps.models.sparse.worker import batch_reader
 
-    settings = results.settings
-    assert isinstance(settings, SparseSettings)
-    judge = metrics.judge_of(cls.loss_of(settings))
+    s = results.settings
+    assert isinstance(s, SparseSettings)
     extras = cls.extras(results)
-    reader = batch_reader(settings, bias=cls.has_bias(settings))
-    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
-    bad = 0
-    try:
-        for block in cut(expand(settings.test, scratch), BLOCK_BYTES):
-            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-            batch = reader.read(data, block.path, block.start)
-            bad += batch.bad
-            if len(batch):
-                edges = range(0, len(batch.keys), PULL_ROWS)
-                parts = [results.pull(TABLE, batch.keys[at : at + PULL_ROWS]) for at in edges]
-                rows = np.concatenate(parts)
-                judge.add(batch.labels, cls.scores(settings, rows, batch, extras))
-    finally:
-        scratch.close()
-        reader.close()
-    figures = judge.figures()
-    return {**figures, "bad_lines": bad} if bad else figures
+    reader = batch_reader(s, bias=cls.has_bias(s))
+
+    def judged() -> Iterator[metrics.Judged]:
+        for text in texts_of(s.test, s.scratch_dir, s.scratch_bytes):
+            batch = reader.read(*text)
+            scores = cls.stored_scores(results, batch, extras) if len(batch) else None
+            yield batch.labels, scores, batch.bad
+
+    return metrics.judge(cls.loss_of(s), judged())

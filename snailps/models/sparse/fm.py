@@ -30,7 +30,7 @@ from snailps.models.local_sgd import Shelf
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
-from snailps.models.sparse.worker import RATE_LEAST, Prepared, SparseWorker
+from snailps.models.sparse.worker import RATE_LEAST, SparseWorker
 from snailps.roles.tables import DIM_MAX, Table
 from snailps.roles.worker import Block, Results
 
@@ -143,12 +143,6 @@ class FactorizationMachine(SparseWorker):
         self._locals = Shelf(lambda n: kernels.padded(n, width))
         self._hot = max(1, HOT_FLOATS // width)
 
-    def prepare(self, block: Block) -> Prepared:
-        """Checks the fields, too, before anything is pulled in vain."""
-        prepared = super().prepare(block)
-        check_fields(self.settings, prepared.batch, f"{block.path}, bytes from {block.start:,}")
-        return prepared
-
     def stride(self) -> int:
         """A cache line's multiple."""
         return self.settings.stride
@@ -208,6 +202,12 @@ class FactorizationMachine(SparseWorker):
         )
 
     @classmethod
+    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
+        """Refuses examples without fields, or with more of them than rows have factors for."""
+        assert isinstance(settings, FmSettings)
+        check_fields(settings, batch, where, trained=False)
+
+    @classmethod
     def loss_of(cls, settings: JobSettings) -> str:
         """The loss of the settings."""
         assert isinstance(settings, FmSettings)
@@ -219,7 +219,7 @@ class FactorizationMachine(SparseWorker):
     ) -> Floats:
         """Bias, weights, and a product for each pair of features."""
         assert isinstance(settings, FmSettings)
-        check_fields(settings, batch, "examples")
+        check_fields(settings, batch, "examples", trained=True)
         wide = kernels.padded(len(rows), settings.stride)
         kernels.unpack_parts(rows, wide, settings.dim, 1)
         wide[untrained(settings, batch.keys, rows)] = 0
@@ -247,8 +247,17 @@ class FactorizationMachine(SparseWorker):
         return {"files": [path], "features": len(keys) - export.has_bias(keys)}
 
 
-def check_fields(settings: FmSettings, batch: Batch, where: str) -> None:
+def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: bool) -> None:
     """Refuses examples without fields, or with more of them than rows have factors for.
+
+    Parameters
+    ----------
+    settings : FmSettings
+    batch : Batch
+    where : str
+        What it is of, for the message.
+    trained : bool
+        The model is there: its fields are what they are.
 
     Raises
     ------
@@ -256,17 +265,16 @@ def check_fields(settings: FmSettings, batch: Batch, where: str) -> None:
     """
     if not settings.fields or len(batch.places) == 0:
         return
-    if len(batch.fields) == 0:
-        raise DataError(
-            f"{where}: expected fields, got none. LIBSVM has none: write label field:feature:value "
-            "(libffm), or set fields: 0 for a plain factorization machine"
-        )
-    low, high = int(batch.fields.min()), int(batch.fields.max())
-    if low < 0 or high >= settings.fields:
-        raise DataError(
-            f"{where}: expected fields 0 to {settings.fields - 1}, got {low} to {high}. "
-            f"Set fields: {high + 1}"
-        )
+    if len(batch.fields):
+        low, high = int(batch.fields.min()), int(batch.fields.max())
+        if low >= 0 and high < settings.fields:
+            return
+        got, advice = f"{low} to {high}", f". Set fields: {high + 1}"
+    else:
+        got = "none. LIBSVM has none: write label field:feature:value (libffm)"
+        advice = ", or set fields: 0 for a plain factorization machine"
+    expected = f"fields 0 to {settings.fields - 1}{', as the model has' if trained else ''}"
+    raise DataError(f"{where}: expected {expected}, got {got}{'' if trained else advice}")
 
 
 def untrained(settings: FmSettings, keys: NDArray[np.uint64], rows: Floats) -> NDArray[np.int64]:

@@ -1,11 +1,12 @@
-"""Rows of sparse examples that a job's only worker keeps: nobody else changes them.
+"""Rows of sparse examples that a worker keeps while it is the only one: nobody else changes them.
 
     keys of a block -> `ask`: a place for each, for good; those never met before -> PULL
     places -> `ready`: rows to train on, where they lie -> `changes` of several blocks -> PUSH
 
 A row is pulled when it is met and pushed every `BLOCKS` blocks, so that frequent rows travel once
 and not with every block, and what is trained on lacks nothing.  Memory is bounded: where there is
-no room for a block's new rows, `ask` says so, and the worker goes on without.  No optimiser, no
+no room for a block's new rows, `ask` says so, and the worker goes on without.  Where another worker
+comes, it pushes its `changes`, and what was asked for is pulled anew (`apart`).  No optimiser, no
 text.
 
 What holds
@@ -18,14 +19,14 @@ What holds
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data.examples import KeptNumbers
-from snailps.models.sparse.batch import Floats, Keys
+from snailps.models.sparse.batch import Batch, Floats, Keys
 from snailps.roles.worker import Pending, Worker
 
 BYTES_MAX = 512 << 20
@@ -54,6 +55,8 @@ class Asked:
         int32: places that no block since the last push had used.
     closes : bool
         Whether a push is due behind this block.
+    keys : numpy.ndarray
+        uint64, by place, of all rows kept.
     """
 
     row_num: int
@@ -61,6 +64,18 @@ class Asked:
     pull: Pending | None
     touched: Ids
     closes: bool
+    keys: Keys
+
+    def apart(self, batch: Batch) -> Batch:
+        """The block's batch with places among keys of its own, as if no rows were kept."""
+        used = np.zeros(self.row_num, np.bool_)
+        used[batch.places] = True
+        if batch.bias >= 0:
+            used[batch.bias] = True
+        place = np.cumsum(used, dtype=np.int32) - 1
+        bias = int(place[batch.bias]) if batch.bias >= 0 else -1
+        keys = self.keys[: self.row_num][used]
+        return replace(batch, places=place[batch.places], keys=keys, bias=bias)
 
 
 class Kept:
@@ -136,7 +151,7 @@ class Kept:
         closes = self._blocks % BLOCKS == 0
         if closes:
             self._numbers.begin_round()
-        return Asked(row_num, first, pull, touched, closes)
+        return Asked(row_num, first, pull, touched, closes, self._keys)
 
     def ready(self, asked: Asked) -> Floats:
         """Waits for a block's new rows; all rows, to be trained where they lie."""
@@ -146,6 +161,11 @@ class Kept:
             self._in_threads(self._load, self._base[new], self._rows[new])
         self._touched.append(asked.touched)
         return self._rows[: asked.row_num]
+
+    @property
+    def holds(self) -> bool:
+        """Whether blocks have been trained since `changes` last told what changed."""
+        return bool(self._touched)
 
     def changes(self) -> tuple[Keys, Floats] | None:
         """What changed since the last time: keys, differences with state; None: no block trained.

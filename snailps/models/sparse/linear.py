@@ -19,7 +19,7 @@ from typing import Any
 from snailps import kernels
 from snailps.config import JobSettings
 from snailps.models.sparse import export
-from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse.batch import Batch, Floats, check_classes
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.settings import METHODS
 from snailps.models.sparse.worker import EPS, SparseWorker
@@ -86,6 +86,12 @@ class Linear(SparseWorker):
         """As the settings say."""
         assert isinstance(settings, LinearSettings)
         return settings.bias
+
+    @classmethod
+    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
+        """Refuses labels that are no classes."""
+        assert isinstance(settings, LinearSettings)
+        check_classes(batch, settings.classes, where)
 
     @classmethod
     def loss_of(cls, settings: JobSettings) -> str:

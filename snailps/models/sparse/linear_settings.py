@@ -1,6 +1,6 @@
 """Settings of linear models, apart from the model: whoever only reads settings needs no more.
 
-    SparseSettings <- LinearSettings
+    ClassesSettings <- LinearSettings
 
 No rows, no kernels.
 """
@@ -9,32 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from snailps.config import setting
 from snailps.errors import ConfigError
-from snailps.models.sparse.settings import SparseSettings
-from snailps.roles.tables import DIM_MAX
+from snailps.models.sparse.settings import ClassesSettings
 
 
 @dataclass(frozen=True, slots=True)
-class LinearSettings(SparseSettings):
+class LinearSettings(ClassesSettings):
     """Settings of linear models; by default they come close to what a converged solver gives."""
 
-    loss: Literal["logistic", "squared", "multinomial"] = setting(
-        "logistic",
-        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers. `multinomial`: "
-        "class numbers from 0.",
-        when="Labels are numbers, or more than two classes.",
-    )
-    classes: int = setting(
-        0,
-        help="How many classes there are; only for `loss: multinomial`.",
-        when="Always with it.",
-        unit="classes",
-        low=0,
-        high=DIM_MAX,
-    )
     bias: bool = setting(
         True,
         help="Whether every example has a constant feature, beside its own.",
@@ -47,16 +31,8 @@ class LinearSettings(SparseSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse classes without the loss that has them, and formats that we cannot write."""
-        SparseSettings.validate(self, where)
-        if (self.loss == "multinomial") != (self.classes > 1):
-            expected = (
-                "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
-            )
-            raise ConfigError(
-                f"{where('classes')}: classes: expected {expected} with loss {self.loss} (from "
-                f"{where('loss')}), got {self.classes}"
-            )
+        """Refuse formats that we cannot write."""
+        ClassesSettings.validate(self, where)
         wrong = set(self.formats) - {"npz", "liblinear"}
         if wrong or not self.formats:
             raise ConfigError(
@@ -68,8 +44,3 @@ class LinearSettings(SparseSettings):
                 f"{where('formats')}: formats: liblinear has a line for each possible index, and "
                 "columns make keys of 64 bits: set hash_bits to 24 or less"
             )
-
-    @property
-    def outputs(self) -> int:
-        """Weights of a feature."""
-        return max(1, self.classes)

@@ -7,12 +7,15 @@ Pure functions of arrays in float64; no files, no rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
+Judged = tuple[NDArray[np.float32], NDArray[np.float32] | None, int]
+"""Labels (n,) and scores (n, outputs) of a batch, None where it is empty; lines left out."""
 BINS = 10
 
 
@@ -30,6 +33,17 @@ def judge_of(loss: str) -> Judge:
     """The judge of a loss: ``logistic``, ``squared``, ``multinomial``."""
     kinds: dict[str, type[Judge]] = {"logistic": YesNo, "squared": Real, "multinomial": Classes}
     return kinds[loss]()
+
+
+def judge(loss: str, batches: Iterable[Judged]) -> dict[str, Any]:
+    """Figures of a model: those of its loss, and `bad_lines` if there were any."""
+    judge, bad_lines = judge_of(loss), 0
+    for labels, scores, bad in batches:
+        bad_lines += bad
+        if scores is not None:
+            judge.add(labels, scores)
+    figures = judge.figures()
+    return {**figures, "bad_lines": bad_lines} if bad_lines else figures
 
 
 def probabilities(loss: str, scores: NDArray[np.float32]) -> Doubles:

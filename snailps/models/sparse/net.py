@@ -1,6 +1,6 @@
 """A network whose first layer is sparse and huge, and lives on the servers.
 
-    block -> batches -> first layer (`first_layer`): Z -> dense layers (`dense`): loss, gradients
+    block -> batches -> first layer (`first_layer`): Z -> dense layers (`layers`): loss, gradients
           -> dL/dZ back through the first layer; gradients of the dense layers -> PUSH
 
 Row k of table `TABLE` is what feature k adds to Z.  The dense layers are tensors, pulled for each
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,13 +21,11 @@ import numpy as np
 
 from snailps import kernels
 from snailps.config import JobSettings, setting
-from snailps.data.blocks import cut, expand, read_block
 from snailps.data.examples import Admitted, KeyNumbers
-from snailps.data.scratch import Scratch
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError
 from snailps.models.layers import Layers
-from snailps.models.sparse import evaluate, export, metrics
-from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse import evaluate, export
+from snailps.models.sparse.batch import Batch, Floats, check_classes
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -36,12 +34,8 @@ from snailps.models.sparse.first_layer import (
     bytes_at_servers,
     bytes_at_worker,
 )
-from snailps.models.sparse.settings import SparseSettings
-from snailps.models.sparse.worker import (
-    TABLE,
-    SparseWorker,
-    batch_reader,
-)
+from snailps.models.sparse.settings import ClassesSettings, check_method
+from snailps.models.sparse.worker import TABLE, SparseWorker, batch_reader
 from snailps.roles.tables import DIM_MAX, Table, Tensor
 from snailps.roles.worker import BATCHES_BYTES, Block, Pending, Results
 
@@ -54,23 +48,9 @@ BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class NetSettings(SparseSettings):
+class NetSettings(ClassesSettings):
     """Settings of networks with a sparse first layer."""
 
-    loss: Literal["logistic", "squared", "multinomial"] = setting(
-        "logistic",
-        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers. `multinomial`: "
-        "class numbers from 0.",
-        when="Labels are numbers, or more than two classes.",
-    )
-    classes: int = setting(
-        0,
-        help="How many classes there are; only for `loss: multinomial`.",
-        when="Always with it.",
-        unit="classes",
-        low=0,
-        high=DIM_MAX,
-    )
     hidden: tuple[str, ...] = setting(
         ("50",),
         help="Widths of the hidden layers; the first is the sparse one's.",
@@ -118,22 +98,14 @@ class NetSettings(SparseSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse widths that are none, and classes without the loss that has them."""
-        SparseSettings.validate(self, where)
+        """Refuse widths that are none."""
+        ClassesSettings.validate(self, where)
         if not self.hidden or not all(
             width.isdecimal() and 1 <= int(width) <= DIM_MAX for width in self.hidden
         ):
             raise ConfigError(
                 f"{where('hidden')}: hidden: expected widths from 1 to {DIM_MAX}, got "
                 f"{', '.join(self.hidden) or 'nothing'}"
-            )
-        if (self.loss == "multinomial") != (self.classes > 1):
-            expected = (
-                "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
-            )
-            raise ConfigError(
-                f"{where('classes')}: classes: expected {expected} with loss {self.loss}, "
-                f"got {self.classes}"
             )
 
     @property
@@ -144,7 +116,7 @@ class NetSettings(SparseSettings):
     @property
     def layers(self) -> Layers:
         """The dense layers."""
-        widths = (*map(int, self.hidden), max(1, self.classes))
+        widths = (*map(int, self.hidden), self.outputs)
         return Layers(widths, self.activation, self.loss)
 
 
@@ -158,19 +130,10 @@ class Net(SparseWorker):
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses optimisers that do not run at the servers, and hold-out files not there."""
+        """Refuses optimisers that do not run at the servers, and batches too large for these."""
         assert isinstance(settings, NetSettings)
-        if settings.method not in METHODS:
-            raise ConfigError(
-                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose servers step "
-                "by gradients: expected auto or one of " + ", ".join(METHODS)
-            )
-        for name in ("l1", "l2"):
-            if getattr(settings, name) and settings.method != "ftrl":
-                raise ConfigError(
-                    f"{name}: {getattr(settings, name):g} needs optimizer ftrl, got "
-                    f"{settings.method}: set {name}: 0, or use ftrl"
-                )
+        why = f"{cls.__name__}, whose servers step by gradients"
+        check_method(settings, METHODS, why, ("l1", "l2"))
         if settings.consistency == "bsp" and settings.first_layer == "servers":
             raise ConfigError(
                 "first_layer: expected worker or auto with consistency bsp, where contributions "
@@ -183,7 +146,7 @@ class Net(SparseWorker):
                 f"{settings.layers.sizes[0]:,} floats are {kept >> 20:,} MiB at each server, limit "
                 f"{BATCHES_BYTES >> 21:,}: make them smaller, or set first_layer: worker"
             )
-        evaluate.check_paths(settings.test)
+        evaluate.check_input(cls, settings)
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
@@ -204,26 +167,24 @@ class Net(SparseWorker):
         return settings.loss
 
     @classmethod
-    def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Figures of the finished model on the hold-out files, as `test`.
+    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
+        """Refuses labels that are no classes."""
+        assert isinstance(settings, NetSettings)
+        check_classes(batch, settings.classes, where)
 
-        The first layer is computed at the shards here, too: it may be larger than this machine.
-        """
+    @classmethod
+    def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
+        """The first layer is computed at the shards: it may be larger than this machine."""
         s = results.settings
         assert isinstance(s, NetSettings)
-        if not s.test:
-            return {}
-        judge, extras, bad = metrics.judge_of(s.loss), cls.extras(results), 0
         parameters = [extras[name] for name in s.layers.names]
-        for batch in _hold_out(s):
-            bad += batch.bad
-            for first in range(0, len(batch), s.batch_size):
-                last = min(len(batch), first + s.batch_size)
-                part = _entries(batch).part(first, last)
-                z = results.forward(TABLE, part.ptr, part.keys, part.values)
-                judge.add(batch.labels[first:last], s.layers.scores(z, parameters))
-        figures = judge.figures()
-        return {"test": {**figures, "bad_lines": bad} if bad else figures}
+        found = np.empty((len(batch), s.outputs), np.float32)
+        for first in range(0, len(batch), s.batch_size):
+            last = min(len(batch), first + s.batch_size)
+            part = _entries(batch).part(first, last)
+            z = results.forward(TABLE, part.ptr, part.keys, part.values)
+            found[first:last] = s.layers.scores(z, parameters)
+        return found
 
     @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
@@ -279,18 +240,11 @@ class Net(SparseWorker):
     def prepare(self, block: Block) -> Batch:  # type: ignore[override]
         """Parses the block."""
         batch = self._reader.read(block.data, block.path, block.start)
-        block._data = None
-        labels, classes = batch.labels, self.settings.classes
-        if (
-            classes
-            and len(labels)
-            and not ((labels >= 0) & (labels < classes) & (labels == labels.astype(np.int64))).all()
-        ):
-            raise DataError(
-                f"{block.path}: expected labels from 0 to {classes - 1}, got {labels.min():g} to "
-                f"{labels.max():g}: set classes to one more than the largest"
-            )
+        self._look_at(batch, block)
         return batch
+
+    def workers_changed(self) -> None:
+        """Nothing goes by it: rows are stepped where they lie."""
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on the block's batches, some of them under way at once."""
@@ -369,7 +323,8 @@ class Net(SparseWorker):
             there += bytes_at_servers(entries, table.dim, self.shards, table.wire)
             here += bytes_at_worker(entries, table.dim, distinct, table.wire)
         self._place = "servers" if there <= here else "worker"
-        log.info(
+        # A warning, because a cluster on one machine tells no less, and this is to be told.
+        log.warning(
             "first_layer: auto: %s, as %d batches of %s examples with %s different features would "
             "move %.1f MB with the product at the servers, %.1f MB with their rows pulled",
             self._place,
@@ -383,16 +338,3 @@ class Net(SparseWorker):
 
 def _entries(batch: Batch) -> Entries:
     return Entries(batch.ptr, batch.keys[batch.places], batch.values)
-
-
-def _hold_out(settings: NetSettings) -> Iterator[Batch]:
-    """The examples of the `test` files, some megabytes of text at a time."""
-    reader = batch_reader(settings)
-    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
-    try:
-        for block in cut(expand(settings.test, scratch), BLOCK_BYTES):
-            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-            yield reader.read(data, block.path, block.start)
-    finally:
-        scratch.close()
-        reader.close()

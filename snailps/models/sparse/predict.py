@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config import JobSettings
-from snailps.data.blocks import cut, expand, read_block
-from snailps.data.scratch import Scratch
 from snailps.models.sparse import metrics
 from snailps.models.sparse.batch import Batch
+from snailps.models.sparse.evaluate import BLOCK_BYTES
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.worker import batch_reader
-
-BLOCK_BYTES = 8 << 20
 
 
 class Predictor:
@@ -60,31 +57,10 @@ class Predictor:
 
     def judge(self, texts: Iterator[tuple[bytes, str, int]]) -> dict[str, Any]:
         """Figures of the model on texts whose labels are right."""
-        judge = metrics.judge_of(self.loss)
-        bad = 0
-        for text in texts:
-            batch = self._reader.read(*text)
-            bad += batch.bad
-            judge.add(batch.labels, self.scores(batch))
-        figures = judge.figures()
-        return {**figures, "bad_lines": bad} if bad else figures
-
-
-def texts_of(paths: list[str]) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of files, folders and globs: text, path, place in the file.
-
-    Raises
-    ------
-    DataError
-        Nothing is there, or it cannot be read.
-    """
-    scratch = Scratch("", 0)
-    try:
-        for block in cut(expand(paths, scratch), BLOCK_BYTES):
-            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-            yield data, block.path, block.start
-    finally:
-        scratch.close()
+        batches = (self._reader.read(*text) for text in texts)
+        return metrics.judge(
+            self.loss, ((batch.labels, self.scores(batch), batch.bad) for batch in batches)
+        )
 
 
 def texts_from(stream: IO[bytes]) -> Iterator[tuple[bytes, str, int]]:

@@ -1,19 +1,20 @@
 """Settings that all models of sparse examples have; each adds its own.
 
-    JobSettings <- SparseSettings <- LinearSettings, ...
+    JobSettings <- SparseSettings <- FmSettings; ClassesSettings <- LinearSettings, NetSettings
 
 Declarations and the checks of values against each other; no files, no rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from snailps.config import JobSettings, setting
 from snailps.data.examples import HASH_BITS_MAX, reader_of
 from snailps.errors import ConfigError
+from snailps.roles.tables import DIM_MAX
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose differences of weights and state add up, with their numbers in kernels."""
@@ -156,21 +157,70 @@ class SparseSettings(JobSettings):
         return "ftrl" if self.optimizer == "auto" else self.optimizer
 
 
-def check_method(settings: SparseSettings, name: str) -> None:
-    """Refuses an optimiser that does not fit a model which pushes differences with state.
+@dataclass(frozen=True, slots=True)
+class ClassesSettings(SparseSettings):
+    """Of models whose labels may be classes, with a weight of each feature for each class."""
+
+    loss: Literal["logistic", "squared", "multinomial"] = setting(
+        "logistic",
+        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers. `multinomial`: "
+        "class numbers from 0.",
+        when="Labels are numbers, or more than two classes.",
+    )
+    classes: int = setting(
+        0,
+        help="How many classes there are; only for `loss: multinomial`.",
+        when="Always with it.",
+        unit="classes",
+        low=0,
+        high=DIM_MAX,
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse classes without the loss that has them, and the reverse."""
+        SparseSettings.validate(self, where)
+        if (self.loss == "multinomial") != (self.classes > 1):
+            expected = (
+                "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
+            )
+            raise ConfigError(
+                f"{where('classes')}: classes: expected {expected} with loss {self.loss} (from "
+                f"{where('loss')}), got {self.classes}"
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Scores of an example."""
+        return max(1, self.classes)
+
+
+def check_method(
+    settings: SparseSettings, methods: Collection[str], why: str, penalties: Sequence[str] = ("l1",)
+) -> None:
+    """Refuses an optimiser that does not fit a model.
+
+    Parameters
+    ----------
+    settings : SparseSettings
+    methods : collection of str
+        Those that fit.
+    why : str
+        The model, and what it does that others do not fit.
+    penalties : sequence of str
+        Settings that only ftrl has.
 
     Raises
     ------
     ConfigError
     """
-    if settings.method not in METHODS:
+    if settings.method not in methods:
         raise ConfigError(
-            f"optimizer: {settings.optimizer} does not fit {name}, whose workers run the optimiser "
-            "and push differences of weights and state: expected auto or one of "
-            + ", ".join(METHODS)
+            f"optimizer: {settings.optimizer} does not fit {why}: expected auto or one of "
+            + ", ".join(methods)
         )
-    if settings.l1 and settings.method != "ftrl":
-        raise ConfigError(
-            f"l1: {settings.l1:g} needs optimizer ftrl, got {settings.method}: set l1: 0, or "
-            "use ftrl"
-        )
+    for name in penalties:
+        if getattr(settings, name) and settings.method != "ftrl":
+            raise ConfigError(
+                f"{name}: {getattr(settings, name):g} needs optimizer ftrl, got {settings.method}: "
+                f"set {name}: 0, or use ftrl"
+            )

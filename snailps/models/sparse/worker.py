@@ -7,7 +7,7 @@
 Rows lie in table `TABLE`, `dim` weights and the state of the optimiser behind them; it runs here,
 and what is pushed adds up (sgd, adagrad, ftrl).  What a row means and what a step is, a subclass
 says: `tables`, `train_part`, `scores`.  Prefetched rows may lack own differences, which are added
-when they arrive.  A job's only worker keeps rows (`kept`) as long as there is room for them.
+when they arrive.  A worker keeps rows (`kept`) while it is the only one and has room for them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -32,12 +33,16 @@ from snailps.models.local_sgd import Shelf
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, Keys, joined
 from snailps.models.sparse.kept import Asked, Ids, Kept
-from snailps.models.sparse.settings import SparseSettings, check_method
+from snailps.models.sparse.settings import METHODS, SparseSettings, check_method
 from snailps.models.sparse.shares import Shares
 from snailps.roles.tables import Table
 from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
 
+log = logging.getLogger(__name__)
+
 TABLE = "weights"
+PULL_ROWS = 1 << 18
+"""Pulled at once for hold-out files."""
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features, 5 rows an example; 6.3 at 8 MiB and 3.9 at 32 MiB, where
 numbers of features and copies of rows no longer fit in the cores' caches."""
@@ -59,6 +64,8 @@ class Prepared:
 
 class SparseWorker(Worker):
     """A model of sparse examples; see the module's docstring for what a subclass adds."""
+
+    _has_told = False  # of a malformed line
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -125,6 +132,13 @@ class SparseWorker(Worker):
         """
 
     @classmethod
+    def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
+        """The same with the rows as the servers have them, at the master."""
+        edges = range(0, len(batch.keys), PULL_ROWS)
+        parts = [results.pull(TABLE, batch.keys[at : at + PULL_ROWS]) for at in edges]
+        return cls.scores(results.settings, np.concatenate(parts), batch, extras)
+
+    @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
         """Whether every example has a constant feature, a row of key `BIAS_KEY`."""
         return True
@@ -138,10 +152,20 @@ class SparseWorker(Worker):
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses optimisers that do not fit, and hold-out files that are not there."""
+        """Refuses optimisers that do not fit, and files that do not begin as they should."""
         assert isinstance(settings, SparseSettings)
-        check_method(settings, cls.__name__)
-        evaluate.check_paths(settings.test)
+        why = "whose workers run the optimiser and push differences of weights and state"
+        check_method(settings, METHODS, f"{cls.__name__}, {why}")
+        evaluate.check_input(cls, settings)
+
+    @classmethod
+    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
+        """Refuses examples that the model cannot train on; called before the job, and in it.
+
+        Raises
+        ------
+        DataError
+        """
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
@@ -243,17 +267,37 @@ class SparseWorker(Worker):
                 take=self._bases.take,
             )
 
+    def workers_changed(self) -> None:
+        """Shares go by it; what is kept is pushed once others change rows, too."""
+        self.shares = replace(self.shares, workers=self.workers)
+        if self.workers > 1:
+            self.prefetch = 1
+            self._push_kept()
+            for push in self._pushes:
+                push.wait()
+            self._keeps, self._kept = False, None
+
     def stride(self) -> int:
         """Floats from each array of a trained row to the next; see `load_rows`."""
         return self._dim
 
     def prepare(self, block: Block) -> Prepared:
         """Parses the block, numbers its features, starts to pull their rows with their state."""
-        if self._keeps and self._kept is not None:
-            return self._prepare_kept(block, self._kept)
-        batch = self._reader.read(block.data, block.path, block.start)
+        kept = self._kept
+        if self._keeps and kept is not None:
+            prepared = self._prepare_kept(block, kept)
+        else:
+            prepared = self._asked_for(self._reader.read(block.data, block.path, block.start))
+        self._look_at(prepared.batch, block)
+        return prepared
+
+    def _look_at(self, batch: Batch, block: Block) -> None:
+        """Checks a block's examples, tells of the first line that was left out, drops the text."""
+        self.check_batch(self.settings, batch, f"{block.path}, bytes from {block.start:,}")
+        if batch.bad and not self._has_told:
+            self._has_told = True
+            log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
         block._data = None  # the text has been read, and is the largest thing here
-        return self._asked_for(batch)
 
     def _prepare_kept(self, block: Block, kept: Kept) -> Prepared:
         """The same with rows that are kept, if there is room for the new ones."""
@@ -267,7 +311,6 @@ class SparseWorker(Worker):
             yield np.full(len(bias), BIAS_KEY, np.uint64), bias
 
         asked = kept.ask(keys_of_pieces())
-        block._data = None
         examples = joined([piece for piece, _ in pieces], keys=asked is None)
         if asked is None:
             self._keeps = False  # from here on as several workers do
@@ -286,12 +329,17 @@ class SparseWorker(Worker):
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
         prepared: Prepared = block.prepared
+        if prepared.asked is not None and self._kept is None:  # another worker has come since
+            if prepared.asked.pull is not None:
+                prepared.asked.pull.abandon()
+            prepared = self._asked_for(prepared.asked.apart(prepared.batch))
         batch = prepared.batch
         rates = self.rates(block)
         metrics = {"units": float(len(batch)), "lr": rates[1], "bad_lines": float(batch.bad)}
         if prepared.asked is not None and self._kept is not None:
             rows = self._kept.ready(prepared.asked)
             loss, weight = self._train_batch(batch, rows, rates, block.seed)
+            self.holding = self._kept.holds
             if prepared.asked.closes:
                 self._push_kept()
             return {**metrics, "loss": loss, "examples": weight} if len(batch) else metrics
@@ -323,6 +371,7 @@ class SparseWorker(Worker):
         self._settle(self._behind)
         keys, differences = changes
         self._pushes.append(self.push_async(TABLE, keys, differences, state=True))
+        self.holding = False
 
     def rates(self, block: Block) -> tuple[float, float]:
         """Step size before and behind a block: falling for sgd, else the optimiser's own matter."""

@@ -160,8 +160,14 @@ class WordVectors(LocalSgd):
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
-        self._crowd = Crowd(self.vocabulary, s, self.workers) if self.workers > 1 else None
+        self._crowd: Crowd | None = None
+        self.workers_changed()
         self.set_up_copies(s.dim)
+
+    def workers_changed(self) -> None:
+        """What to expect of the others begins anew with what the vocabulary says."""
+        alone = self.workers == 1
+        self._crowd = None if alone else Crowd(self.vocabulary, self.settings, self.workers)
 
     def prepare(self, block: Block) -> _Batch:
         """Numbers the block's words and rows locally and starts to pull the rows."""
@@ -192,16 +198,17 @@ class WordVectors(LocalSgd):
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
         moving: dict[str, NDArray[np.int64]] = {}
-        if self._crowd is not None:
+        crowd = self._crowd
+        if crowd is not None:
             steps = self._steps(
                 local_tokens, bag_ptr, bag_rows, place[drawn], len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
             if block.clock >= 0:  # what this worker saw before must not matter
-                elsewhere = self._crowd.steps_beside(kept, input_keys, output_keys, steps)
+                elsewhere = crowd.steps_beside(kept, input_keys, output_keys, steps)
             else:
-                self._crowd.saw(kept, input_keys, output_keys, steps)
-                elsewhere = self._crowd.steps_elsewhere(kept, input_keys, output_keys)
+                crowd.saw(kept, input_keys, output_keys, steps)
+                elsewhere = crowd.steps_elsewhere(kept, input_keys, output_keys)
                 for table, expected in zip(("input", "output"), elsewhere, strict=True):
                     moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
         copies = self.pull_copies({"input": input_keys, "output": output_keys}, moving)
@@ -257,7 +264,7 @@ class WordVectors(LocalSgd):
 
     def _contentions(self, batch: _Batch, local: Sequence[Floats], rate: float) -> list[Contention]:
         """What to make of the deltas of a block, where several workers train; else nothing."""
-        if self._crowd is None:
+        if self._crowd is None or not batch.steps:
             return []
         bends = self._crowd.bends(
             batch.tokens, batch.bag_ptr, batch.bag_rows, batch.noise, batch.noise_logit, local

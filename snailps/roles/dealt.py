@@ -1,0 +1,170 @@
+"""The book of leases of bounded staleness: every n-th entry is one worker's own.
+
+    entry -> whose it is; a worker that is too far ahead of the slowest gets none just now
+
+Pure bookkeeping: no files, no sockets, no time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from snailps.data.blocks import Block
+from snailps.roles.ledger import Entry, Ledger, Wait
+
+
+class Dealt(Ledger):
+    """Entry n belongs to worker n mod W; a worker's clock is how many it has finished.
+
+    Parameters
+    ----------
+    blocks, epochs, limit, done
+        As of `Ledger`.
+    nodes : sequence of int
+        The workers, at least one.
+    staleness : int
+        How far a worker may begin an entry ahead of the slowest clock; -1: as far as it likes.
+
+    Notes
+    -----
+    What a worker that leaves has not begun is dealt to the others; one that comes gets a share of
+    what everybody has left, and the slowest clock: it has missed nothing that others wait for.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        epochs: int = 1,
+        limit: int = 0,
+        done: Collection[int] = (),
+        *,
+        nodes: Sequence[int],
+        staleness: int = -1,
+    ) -> None:
+        super().__init__(blocks, epochs, limit, done)
+        self._staleness = staleness
+        self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
+        self._clocks = dict.fromkeys(nodes, 0)
+        for number in range(self._size):
+            if number not in self._done:
+                self._left[nodes[number % len(nodes)]].append(number)
+        self._next = self._size  # nothing is given but what was dealt
+        self.ahead_max = 0
+
+    def take(self, node: int) -> Entry | None:
+        """Leases the next of its own entries to a worker, unless it would get too far ahead."""
+        mine = self._left.get(node)
+        if self._closed or not mine or self._ahead(node):
+            return None
+        number = mine.popleft()
+        self._leases[number] = node
+        if len(self._busy()) > 1:
+            self.ahead_max = max(self.ahead_max, self._ahead_of(node) - 1)
+        return self.entry(number)
+
+    def done(self, number: int, node: int) -> bool:
+        """Notes that a worker finished an entry, which moves its clock."""
+        if not super().done(number, node):
+            return False
+        if node in self._clocks:
+            self._clocks[node] += 1
+        return True
+
+    def _withdraw(self, number: int) -> None:
+        for shares in (*self._left.values(), self._back):
+            if number in shares:
+                shares.remove(number)
+
+    def release(self, node: int) -> list[int]:
+        """Takes back what a worker has leased: its own next, while it belongs."""
+        before = deque(self._back)
+        numbers = super().release(node)
+        self._back = before
+        if node in self._left:
+            self._left[node] = deque(sorted([*self._left[node], *numbers]))
+        else:
+            self._deal(numbers)
+        return numbers
+
+    def join(self, node: int) -> None:
+        """Gives a worker that comes its share of what the others have left."""
+        if node in self._left:
+            return
+        clock = self.slowest()[0]
+        shares = [list(left) for left in self._left.values()]
+        self._left[node] = deque()
+        self._clocks[node] = clock
+        mine = list(self._back)
+        self._back.clear()
+        for other, share in zip(list(self._left), shares, strict=False):
+            kept = len(share) - len(share) // len(self._left)
+            self._left[other] = deque(share[:kept])
+            mine += share[kept:]
+        self._left[node] = deque(sorted(mine))
+
+    def leave(self, node: int) -> None:
+        """Deals what a worker has not begun to the others, who do not wait for it any more."""
+        self._clocks.pop(node, None)
+        self._deal(self._left.pop(node, deque()))
+
+    def retire(self, node: int) -> list[int]:
+        """Deals what a worker has left, leased or not, to the others."""
+        self.leave(node)
+        return self.release(node)
+
+    @property
+    def over(self) -> bool:
+        """Nothing left and nothing leased."""
+        left = any(self._left.values()) or bool(self._back)
+        return not self._leases and (self._closed or not left)
+
+    def slowest(self) -> tuple[int, int]:
+        """Slowest clock of all that have something to do, and whose it is (0: nobody's)."""
+        busy = self._busy()
+        clocks = [(clock, node) for node, clock in self._clocks.items() if node in busy]
+        if not clocks:
+            return max(self._clocks.values(), default=0), 0
+        return min(clocks)
+
+    def clock_of(self, node: int) -> int | None:
+        """Entries that a worker has finished; None of one that takes no part."""
+        return self._clocks.get(node)
+
+    def wait_of(self, node: int) -> Wait:
+        """The slowest worker, where this one is too far ahead."""
+        if not (self._left.get(node) and self._ahead(node)):
+            return super().wait_of(node)
+        clock, slowest = self.slowest()
+        if slowest == node:
+            return Wait((), "finish")
+        return Wait(
+            (slowest,),
+            f"finish its block {clock + 1}, being at its own block {self._clocks[node] + 1} "
+            f"(staleness {self._staleness})",
+        )
+
+    def _ahead(self, node: int) -> bool:
+        """Whether the next entry of a worker would be too far ahead of the slowest clock."""
+        return 0 <= self._staleness < self._ahead_of(node)
+
+    def _ahead_of(self, node: int) -> int:
+        """How many clocks ahead of the slowest a worker would be with its next entry."""
+        leased = sum(holder == node for holder in self._leases.values())
+        return self._clocks[node] + leased - self.slowest()[0]
+
+    def _busy(self) -> set[int]:
+        """Workers that have something to do."""
+        return {*self._leases.values(), *(node for node, left in self._left.items() if left)}
+
+    def _deal(self, numbers: Collection[int]) -> None:
+        """Deals entries to the workers that are left; if there are none, to the next that comes."""
+        if not self._left:
+            self._back.extend(sorted(numbers))
+            return
+        nodes = sorted(self._left)
+        dealt: dict[int, list[int]] = {node: [] for node in nodes}
+        for at, number in enumerate(sorted(numbers)):
+            dealt[nodes[at % len(nodes)]].append(number)
+        for node, more in dealt.items():
+            self._left[node] = deque(sorted([*self._left[node], *more]))

@@ -1,0 +1,229 @@
+"""The book of leases of synchronous steps: an entry is a slot of a clock.
+
+    entry -> (clock, slot); a clock is complete when all of its slots are done
+
+Pure bookkeeping: no files, no sockets, no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from snailps.data.blocks import Block
+from snailps.roles.ledger import ANYBODY, Entry, Ledger, Wait
+
+CLOCKS_AHEAD = 2
+"""Steps beyond the first unfinished one whose entries may be leased.  A limit that is reached in
+step c ends the training with step c + 2, whoever was how fast: it is part of the result."""
+
+
+class Stepped(Ledger):
+    """Entry n is slot ``n % micro_batches`` of clock ``n // micro_batches``.
+
+    Parameters
+    ----------
+    blocks, epochs, limit, done
+        As of `Ledger`.
+    micro_batches : int
+        Slots of a clock; the last one may have fewer.
+    nodes : sequence of int
+        The workers.
+
+    Notes
+    -----
+    Early clocks are given out first.  But a worker that has a slot of a clock gets a second one
+    ahead only where enough are left for those that have none: else one would do them all, and the
+    others wait.  What is free of the open clock is given to whoever has nothing of it, so that no
+    clock stays open for want of a worker.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        epochs: int = 1,
+        limit: int = 0,
+        done: Collection[int] = (),
+        *,
+        micro_batches: int,
+        nodes: Sequence[int] = (),
+    ) -> None:
+        self.micro_batches = micro_batches
+        self._open = 0  # the first clock with entries that are not done
+        self._ended = self._abandoned = False
+        self._nodes = set(nodes)
+        self._last: dict[int, int] = {}  # the entry that each worker finished last
+        self._free: dict[int, list[int]] = {}  # by clock: those that may be leased, ascending
+        self._filled = 0  # clocks below have been there
+        super().__init__(blocks, epochs, limit, done)
+        self._advance()
+
+    def entry(self, number: int) -> Entry:
+        """The entry of a number, with its place in its clock."""
+        plain = super().entry(number)
+        clock, slot = divmod(number, self.micro_batches)
+        return Entry(
+            number,
+            plain.block,
+            plain.epoch,
+            plain.before,
+            plain.after,
+            clock,
+            slot,
+            min(self.micro_batches, self._size - clock * self.micro_batches),
+        )
+
+    def take(self, node: int) -> Entry | None:
+        """Leases an entry; None also where what is left is too many clocks ahead."""
+        if self._abandoned:
+            return None
+        held = self._held_by_clock()
+        for clock in sorted(self._free):
+            others = self._nodes - {node} - held.get(clock, set())
+            if node not in held.get(clock, ()) or len(self._free[clock]) > len(others):
+                return self._give(clock, node)
+        return None
+
+    def _withdraw(self, number: int) -> None:
+        clock = number // self.micro_batches
+        left = [n for n in self._free.pop(clock, ()) if n != number]
+        if left:
+            self._free[clock] = left
+
+    def take_back(self, node: int) -> Entry | None:
+        """Leases a free entry of an earlier clock than all that a worker holds and waits for."""
+        first = min(self._free, default=-1)
+        held = [number // self.micro_batches for number, at in self._leases.items() if at == node]
+        if self._abandoned or first < 0 or (held and first >= min(held)):
+            return None
+        return self._give(first, node)
+
+    def done(self, number: int, node: int) -> bool:
+        """Notes that a worker has pushed all of an entry, and seals it next."""
+        if not super().done(number, node):
+            return False
+        self._last[node] = number
+        self._advance()
+        return True
+
+    def last_of(self, node: int) -> Entry | None:
+        """What a worker finished last: it may not have sealed that at every shard."""
+        number = self._last.get(node)
+        return None if number is None else self.entry(number)
+
+    def release(self, node: int) -> list[int]:
+        """Takes back what a node has leased, to be given out first; returns the numbers."""
+        numbers = super().release(node)
+        self._back.clear()
+        for number in numbers:
+            free = self._free.setdefault(number // self.micro_batches, [])
+            free.append(number)
+            free.sort()
+        return numbers
+
+    def join(self, node: int) -> None:
+        """A worker takes part from now on."""
+        self._nodes.add(node)
+
+    def leave(self, node: int) -> None:
+        """A worker finishes what it is at and takes nothing more."""
+        self._nodes.discard(node)
+
+    def retire(self, node: int) -> list[int]:
+        """A worker takes part no more; returns the numbers of what it had leased."""
+        self.leave(node)
+        return self.release(node)
+
+    def close(self) -> None:
+        """Ends with the last clock of which anything is leased or done: no clock stays half."""
+        self.end_after(max((*self._leases, *self._done), default=-1) // self.micro_batches)
+
+    def end_after(self, clock: int) -> None:
+        """Ends the training with a clock, which no later one may have been leased from."""
+        self._ended = True
+        self._size = min(self._size, (clock + 1) * self.micro_batches)
+        self._free = {at: free for at, free in self._free.items() if at <= clock}
+
+    def abandon(self, node: int) -> None:
+        """Does not wait for a worker any more; the clock that it held up is never applied."""
+        self._leases = {n: holder for n, holder in self._leases.items() if holder != node}
+        self._abandoned = True
+
+    @property
+    def closed(self) -> bool:
+        """`close` was called."""
+        return self._ended
+
+    @property
+    def drops(self) -> bool:
+        """Never: what is leased is part of a clock."""
+        return False
+
+    @property
+    def over(self) -> bool:
+        """Every clock complete, or given up."""
+        return not self._leases and (self._abandoned or self.finished >= self._size)
+
+    @property
+    def open_clock(self) -> int:
+        """The first clock with entries that are not done."""
+        return self._open
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Slots of the open clock that are not done: slot, and who holds it (`ANYBODY`: nobody)."""
+        return [
+            (number % self.micro_batches, self._leases.get(number, ANYBODY))
+            for number in self._numbers_of(self._open)
+            if number not in self._done
+        ]
+
+    def wait_of(self, node: int) -> Wait:
+        """What is missing of the open clock."""
+        slots = [(slot, holder) for slot, holder in self.missing() if holder != node]
+        if not slots:
+            return super().wait_of(node)
+        named = ", ".join(f"{slot}" for slot, _ in slots[:4]) + ", ..." * (len(slots) > 4)
+        plural = "s" * (len(slots) > 1)
+        return Wait(
+            tuple(sorted({holder for _, holder in slots})),
+            f"finish slot{plural} {named} of clock {self._open}",
+        )
+
+    def clock_of(self, node: int) -> int | None:
+        """The clock of the first entry that a worker holds."""
+        held = [number for number, holder in self._leases.items() if holder == node]
+        return min(held) // self.micro_batches if held else None
+
+    def held_up(self, node: int) -> Wait | None:
+        """The same, where this worker holds entries of later clocks only."""
+        held = [number for number, holder in self._leases.items() if holder == node]
+        if not held or min(held) // self.micro_batches <= self._open:
+            return None
+        return self.wait_of(node)
+
+    def _numbers_of(self, clock: int) -> range:
+        return range(clock * self.micro_batches, min(self._size, (clock + 1) * self.micro_batches))
+
+    def _advance(self) -> None:
+        """Notes which clock is open now, and what may be leased."""
+        while (numbers := self._numbers_of(self._open)) and self._done.issuperset(numbers):
+            self._open += 1
+        while self._filled <= self._open + CLOCKS_AHEAD:
+            known = self._done | self._leases.keys()
+            free = [n for n in self._numbers_of(self._filled) if n not in known]
+            if free:
+                self._free[self._filled] = free
+            self._filled += 1
+
+    def _give(self, clock: int, node: int) -> Entry:
+        number = self._free[clock].pop(0)
+        if not self._free[clock]:
+            del self._free[clock]
+        self._leases[number] = node
+        return self.entry(number)
+
+    def _held_by_clock(self) -> dict[int, set[int]]:
+        """Who holds something of each clock."""
+        held: dict[int, set[int]] = {}
+        for number, node in self._leases.items():
+            held.setdefault(number // self.micro_batches, set()).add(node)
+        return held

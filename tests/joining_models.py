@@ -1,0 +1,49 @@
+"""Models for tests of workers that come and go: they stop at gates and write down what they do.
+
+A worker stops in ``train`` at the gate ``gates/block-N`` of its folder, where there is one, and
+adds a line ``N WORKERS KEPT`` to the file ``journal/PID``: its block, how many workers it knows of,
+and whether it trains on rows that it keeps.
+"""
+
+import os
+from pathlib import Path
+
+from snailps.models.classifier import Classifier
+from snailps.models.sparse.fm import FactorizationMachine
+from snailps.models.sparse.linear import Linear
+from snailps.models.sparse.net import Net
+from snailps.models.word_vectors.model import WordVectors
+
+
+class Gated:
+    """Stops and writes down."""
+
+    def train(self, block):
+        gate = Path("gates") / f"block-{block.number}"
+        if gate.exists():
+            with gate.open() as file:
+                file.read()
+        kept = int(getattr(self, "_kept", None) is not None)
+        with (Path("journal") / str(os.getpid())).open("a") as file:
+            file.write(f"{block.number} {self.workers} {kept}\n")
+        return super().train(block)
+
+
+class GatedLinear(Gated, Linear):
+    pass
+
+
+class GatedFm(Gated, FactorizationMachine):
+    pass
+
+
+class GatedNet(Gated, Net):
+    pass
+
+
+class GatedClassifier(Gated, Classifier):
+    pass
+
+
+class GatedVectors(Gated, WordVectors):
+    pass

@@ -1,0 +1,196 @@
+"""An only worker that keeps its rows: others that join, checkpoints that must not miss anything."""
+
+import signal
+from functools import partial
+
+import numpy as np
+import pytest
+from processes import Cluster, Gate
+from test_cluster import figures_of, holder_of
+from test_linear import FEATURES, planted
+from texts import ANIMALS, TOOLS, topic_contrast, write_topics
+
+from snailps.models.sparse.kept import BLOCKS
+from snailps.vectors import LabelModel, evaluate_labels
+from snailps.vectors.files import load
+
+FIRST, LATER = 3, 8
+"""Blocks at which the early and the late worker stop: no worker has leased the second ahead when
+the first is at work."""
+
+
+def sparse(folder, model, **settings):
+    (folder / "input").write_text(planted(4000, 1))
+    (folder / "test.svm").write_text(planted(2000, 2))
+    return {"worker_class": f"joining_models:{model}", "test": "test.svm", "lr": 0.3, **settings}
+
+
+def labelled(folder):
+    """Lines of a topic, and now and then a word of the other one."""
+    random = np.random.default_rng(5)
+    lines = write_topics(folder / "topics", 2000).read_text().splitlines()
+    odd = random.random(len(lines)) < 0.2
+    names = [("animals", "tools")[number % 2] for number in range(len(lines))]
+    made = [
+        f"__label__{name} {' '.join((lines[at - 1] if odd[at] else line).split()[:3])}\n"
+        for at, (name, line) in enumerate(zip(names, lines, strict=True))
+    ]
+    (folder / "input").write_text("".join(made[:1600]))
+    (folder / "test").write_text("".join(made[1600:]))
+    return {"worker_class": "joining_models:GatedClassifier", "dim": 10, "lr": 0.2, "bucket": 1000}
+
+
+def topics(folder):
+    write_topics(folder / "input", 1500)
+    return {
+        "worker_class": "joining_models:GatedVectors",
+        "dim": 20,
+        "sample": 0.01,
+        "bucket": 3000,
+    }
+
+
+def loss_of(folder, figures):
+    return figures["test"]["log_loss"]
+
+
+def errors_of(folder, figures):
+    return 1 - evaluate_labels(LabelModel(folder / "out.bin"), folder / "test").precision
+
+
+def blur_of(folder, figures):
+    vectors = load(folder / "out.vec")
+    return 1 - topic_contrast({word: vectors.vector(word) for word in [*ANIMALS, *TOOLS]})
+
+
+CASES = [
+    pytest.param(partial(sparse, model="GatedLinear", optimizer="ftrl"), loss_of, id="ftrl"),
+    pytest.param(partial(sparse, model="GatedLinear", optimizer="sgd"), loss_of, id="sgd"),
+    pytest.param(partial(sparse, model="GatedFm", factors=4), loss_of, id="fm"),
+    pytest.param(partial(sparse, model="GatedNet", batch_size=50, lr=0.05), loss_of, id="net"),
+    pytest.param(labelled, errors_of, id="classifier"),
+    pytest.param(topics, blur_of, id="words"),
+]
+
+
+def journal(folder):
+    """By process: block -> (workers it knows of, whether its rows are kept)."""
+    return {
+        int(path.name): {
+            int(number): (int(workers), kept == "1")
+            for number, workers, kept in map(str.split, path.read_text().splitlines())
+        }
+        for path in (folder / "journal").iterdir()
+    }
+
+
+@pytest.mark.limit(120)
+@pytest.mark.parametrize(("write", "badness"), CASES)
+def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, write, badness):
+    found = []
+    for late in (False, True):
+        folder = tmp_path / f"late-{late:d}"
+        (folder / "journal").mkdir(parents=True)
+        job = write(folder) | {"input": "input", "output": "out", "epochs": 4}
+        job["block_bytes"] = (folder / "input").stat().st_size // 20 + 1
+        with Cluster(folder, job=job, workers=1 if late else 2) as cluster:
+            gates = [Gate(folder / "gates", number) for number in (FIRST, LATER) if late]
+            master = cluster.master()
+            _, workers = cluster.nodes()
+            if late:
+                gates[0].meet()
+                workers.append(cluster.start("worker"))
+                gates[1].meet()  # whoever is there, it is not the first one
+                for gate in gates:
+                    gate.open()
+            assert set(cluster.codes()) == {0}, master.stderr
+        figures = figures_of(master)
+        assert figures["blocks"] == 80
+        units = figures.get("examples", figures.get("words"))
+        found.append((badness(folder, figures), units))
+    assert found[0][1] == found[1][1]
+    assert found[1][0] <= found[0][0] + 0.02
+    early, other = (journal(folder)[worker.pid] for worker in workers)
+    assert set(early) | set(other) == set(range(80))
+    assert not set(early) & set(other)
+    keeps = not job["worker_class"].endswith(("GatedVectors", "GatedNet"))
+    for number, (known, kept) in early.items():
+        assert (known, kept) == ((1, keeps) if number <= FIRST else (2, False)), number
+    assert set(other.values()) == {(2, False)}
+
+
+def test_worker_that_is_lost_is_no_longer_counted(tmp_path):
+    (tmp_path / "journal").mkdir()
+    job = sparse(tmp_path, "GatedLinear") | {"input": "input", "output": "out", "epochs": 4}
+    job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
+    gates = [Gate(tmp_path / "gates", number) for number in (FIRST, LATER)]
+    with Cluster(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.master("on_node_loss=recover")
+        _, workers = cluster.nodes()
+        for gate in gates:
+            gate.meet()
+        lost = next(w for w in workers if w.pid == holder_of(gates[1]))
+        (left,) = set(workers) - {lost}
+        lost.send(signal.SIGKILL)
+        master.wait_line("is lost")
+        for gate in gates:
+            gate.open()
+        assert left.wait() == 0
+        assert master.wait() == 0
+        lost.wait()
+    known = [workers for workers, _ in journal(tmp_path)[left.pid].values()]
+    assert known == sorted(known, reverse=True)
+    assert set(known) == {2, 1}
+    assert figures_of(master)["blocks"] == 80
+
+
+def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_path):
+    (tmp_path / "journal").mkdir()
+    job = sparse(tmp_path, "GatedLinear") | {"input": "input", "output": "out", "epochs": 1}
+    job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
+    gate = Gate(tmp_path / "gates", BLOCKS + 2)
+    job["param_backup_period"] = 1
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        _, (first,) = cluster.nodes()
+        gate.meet()  # two blocks behind the push, and a third one at work
+        master.wait_line(rf"checkpoint \d+: {BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows")
+        first.send(signal.SIGKILL)
+        cluster.codes()
+        gate.open()
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0, 0, 0], master.stderr
+        second = cluster.processes[-1]
+    trained = journal(tmp_path)
+    assert list(trained[first.pid]) == list(range(BLOCKS + 2))
+    assert list(trained[second.pid]) == list(range(BLOCKS, 20))
+    assert figures_of(master)["examples"] == 4000
+
+
+@pytest.mark.limit(120)
+def test_network_whose_worker_is_killed_and_started_again_has_lost_nothing(tmp_path):
+    (tmp_path / "journal").mkdir()
+    job = sparse(tmp_path, "GatedNet", batch_size=50, lr=0.05, first_layer="servers")
+    job |= {"input": "input", "output": "out", "epochs": 4}
+    job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
+    gates = [Gate(tmp_path / "gates", number) for number in (FIRST, LATER)]
+    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master = cluster.master("on_node_loss=recover")
+        _, workers = cluster.nodes()
+        for gate in gates:
+            gate.meet()
+        lost = next(worker for worker in workers if worker.pid == holder_of(gates[1]))
+        lost.send(signal.SIGKILL)
+        master.wait_line("is lost")
+        gates[1].open()
+        again = cluster.start("worker")
+        cluster.name_of(again)
+        gates[0].open()
+        codes = cluster.codes()
+        assert codes.count(0) == len(codes) - 1, master.stderr
+    figures = figures_of(master)
+    trained = [number for blocks in journal(tmp_path).values() for number in blocks]
+    assert set(trained) == set(range(80))
+    assert figures["examples"] == 4 * 4000
+    assert figures["test"]["log_loss"] < 0.47  # of the planted weights 0.42
