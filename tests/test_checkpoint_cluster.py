@@ -3,12 +3,13 @@
 import json
 import shutil
 import signal
+import sys
 import time
 
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence, full_disk
 
@@ -253,6 +254,20 @@ def test_job_with_checkpoints_of_another_one_refuses(tmp_path, job, change, word
     stop_at_block(tmp_path, job, 2)
     with Cluster(tmp_path, job={**job, **change}) as cluster:
         assert_one_sentence(cluster.master(), "of another job", words, "--fresh", code=2)
+
+
+def test_job_refused_late_ends_with_the_same_code(tmp_path, job):
+    """Looking at the input takes longer than the master waits before it listens."""
+    stop_at_block(tmp_path, job, 2)
+    late = "from snailps.roles import master; master.PREPARE_S = 0; "
+    late += "from snailps.cli.main import main; main()"
+    with Cluster(tmp_path, job={**job, "seed": 5}):
+        command = [sys.executable, "-c", late, "master", "-c", "master.conf", "--set"]
+        refused = Process(
+            "master", [*command, f"master_addr=127.0.0.1:{free_port()}"], cwd=tmp_path
+        )
+        assert_one_sentence(refused, "of another job", code=2)
+        refused.close()
 
 
 def test_job_whose_input_became_longer_refuses(tmp_path, job):

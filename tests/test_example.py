@@ -64,7 +64,7 @@ def test_example_of_clicks_works_as_written(folder):
     run(folder, sys.executable, "-c", make)
     figures = json.loads(run(folder, *SNAILPS, *train, "--json").stdout)
     assert figures["examples"] == 3 * 50_000
-    assert figures["test"]["log_loss"] < 0.56  # 0.55 is the best there is
+    assert figures["test"]["log_loss"] < 0.57  # 0.55 is the best there is, 0.557 usual
     assert figures["test"]["calibration"] == pytest.approx(1, abs=0.05)
     told = json.loads(run(folder, *SNAILPS, *judge, "--json").stdout)
     assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)

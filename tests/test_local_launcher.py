@@ -46,7 +46,7 @@ class Cluster:
 
     def wait_line(self, name, line):
         with self._news:
-            assert self._news.wait_for(lambda: (name, line) in self.lines, 20), self.lines
+            assert self._news.wait_for(lambda: (name, line) in self.lines, 90), self.lines
 
     @property
     def codes(self):

@@ -86,7 +86,7 @@ class Course:
     tell : callable
         ``tell(member, message)``: sends a note.
     fail : callable
-        Ends the cluster, with a sentence.
+        ``fail(text, exit_code=1)``: ends the cluster, with a sentence.
     on_end : callable
         Told when the result is written.
     past : sequence of Fact
@@ -99,7 +99,7 @@ class Course:
         timeout_s: float,
         *,
         tell: Callable[[Member, messages.Message], None],
-        fail: Callable[[str], None],
+        fail: Callable[..., None],
         on_end: Callable[[], None],
         past: Sequence[Fact] = (),
     ) -> None:
@@ -662,7 +662,7 @@ class Course:
                 self._submitter = None
                 self.end()
             else:
-                self._fail(str(error))
+                self._fail(str(error), error.exit_code)
             return
         except Exception as error:
             log.exception("%s failed", self.phase)

@@ -159,7 +159,9 @@ class Master:
             if self._log_file is not None:
                 self._log_file.close()
         if self._failed:
-            raise ClusterError(self.verdict)
+            error = ClusterError(self.verdict)
+            error.exit_code = self._code
+            raise error
         return self._code
 
     @property
@@ -339,7 +341,7 @@ class Master:
 
     def _fail(self, text: str, code: int = EXIT_FAILED) -> None:
         if self._stop_at is None:
-            self._failed = code == EXIT_FAILED
+            self._failed = code != EXIT_INTERRUPTED
             self._stop(code, text, broken=True)
 
     def _stop(self, code: int, text: str, *, broken: bool = False) -> None:
