@@ -113,6 +113,7 @@ def test_job_whose_server_was_killed_is_continued_by_the_same_command(
 
 
 def test_job_whose_master_was_killed_is_continued_by_the_same_command(tmp_path, job):
+    job["on_node_loss"] = "stop"
     stop_at_block(tmp_path, job, 4, kill="master")
     run_on(tmp_path, job)
     assert_counted_once(tmp_path)
