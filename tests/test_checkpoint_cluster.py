@@ -114,6 +114,7 @@ def test_job_whose_server_was_killed_is_continued_by_the_same_command(
 
 
 def test_job_whose_master_was_killed_is_continued_by_the_same_command(tmp_path, job):
+    job["on_node_loss"] = "stop"
     stop_at_block(tmp_path, job, 4, kill="master")
     run_on(tmp_path, job)
     assert_counted_once(tmp_path)
@@ -356,7 +357,7 @@ def test_checkpoints_beyond_the_number_kept_are_removed(tmp_path, job, saved):
 def test_process_killed_while_a_checkpoint_is_written_costs_no_good_one(
     tmp_path, job, saved, victim
 ):
-    job |= {"dim": 20_000, "checkpoints_kept": 1}  # 4 MB
+    job |= {"dim": 20_000, "checkpoints_kept": 1, "on_node_loss": "stop"}  # 4 MB
     gate = Gate(tmp_path / "gates", 6)
     earlier = Gate(tmp_path / "gates", 3)
     with Cluster(tmp_path, job=job) as cluster:

@@ -67,6 +67,7 @@ def test_cluster_that_stops_with_killed_node_ends_and_names_it(tmp_path, job, ga
 
 
 def test_cluster_with_killed_master_ends_and_each_node_says_so(tmp_path, job, gated):
+    job["on_node_loss"] = "stop"
     with Cluster(tmp_path, job=job, workers=2) as cluster:
         master = cluster.master()
         cluster.nodes()
