@@ -68,6 +68,7 @@ def test_cluster_that_stops_with_killed_node_ends_and_names_it(tmp_path, job, ga
 
 
 def test_cluster_with_killed_master_ends_and_each_node_says_so(tmp_path, job, gated):
+    job["on_node_loss"] = "stop"
     with Cluster(tmp_path, job=job, workers=2) as cluster:
         master = cluster.master()
         cluster.nodes()
@@ -107,6 +108,7 @@ def test_cluster_with_silent_node_notices_by_heartbeat(tmp_path, job, gated, rol
 
 
 def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
+    job["on_node_loss"] = "stop"
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 1}
     with Cluster(tmp_path, beat, job) as cluster:
         master = cluster.master()
