@@ -369,6 +369,15 @@ def test_closed_peer_that_never_closes_is_forgotten_in_the_end(monkeypatch, raw,
     assert one.next() is None
 
 
+def test_closed_peer_that_never_answered_is_told_of_to_whoever_called(raw, master):
+    raw().shake()
+    (peer,) = master.do(lambda: list(master.server.peers))
+    answers = queue.Queue()
+    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    master.do(lambda: master.server.close_peer(peer))
+    assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
+
+
 def test_failure_in_a_client_callback_ends_it_loudly(master, connect):
     lost = queue.Queue()
 

@@ -107,6 +107,7 @@ def test_cluster_with_silent_node_notices_by_heartbeat(tmp_path, job, gated, rol
 
 
 def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
+    job["on_node_loss"] = "stop"
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
     with Cluster(tmp_path, beat, job) as cluster:
         master = cluster.master()

@@ -187,11 +187,13 @@ class ControlServer:
     def close_peer(self, peer: Peer) -> None:
         """Closes a connection without calling `on_lost`; what waits to be sent is sent first.
 
-        Nothing more is read from it, and its open calls are forgotten.
+        Nothing more is read from it; its open calls end as with a lost connection.
         """
         if peer in self._peers:
-            peer.calls = {}
+            calls, peer.calls = peer.calls, {}
             self._linger(peer)
+            for on_answer in calls.values():
+                on_answer(ConnectionLost("the connection was closed on this side"))
 
     def close(self) -> None:
         """Closes everything; `on_lost` is not called.  Twice is harmless."""
