@@ -230,7 +230,8 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     model.summary = surveyor.result()
     model.setup()
     prepared = model.prepare(block_of("1 5:1 6:1 7:1 8:1\n"))
-    assert prepared.batch.keys.tolist() == [5, BIAS_KEY]
+    (batch,) = prepared.batches
+    assert batch.keys.tolist() == [5, BIAS_KEY]
     prepared.pull.wait()
 
 

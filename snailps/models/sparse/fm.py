@@ -146,7 +146,8 @@ class FactorizationMachine(SparseWorker):
     def prepare(self, block: Block) -> Prepared:
         """Checks the fields, too, before anything is pulled in vain."""
         prepared = super().prepare(block)
-        check_fields(self.settings, prepared.batch, f"{block.path}, bytes from {block.start:,}")
+        for batch in prepared.batches:
+            check_fields(self.settings, batch, f"{block.path}, bytes from {block.start:,}")
         return prepared
 
     def stride(self) -> int:

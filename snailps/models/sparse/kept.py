@@ -1,6 +1,6 @@
 """Rows of sparse examples that a job's only worker keeps: nobody else changes them.
 
-    keys of a block -> `ask`: a place for each, for good; those never met before -> PULL
+    keys -> `find`: the place of each, for good -> `ask`: those never met before -> PULL
     places -> `ready`: rows to train on, where they lie -> `changes` of several blocks -> PUSH
 
 A row is pulled when it is met and pushed every `BLOCKS` blocks, so that frequent rows travel once
@@ -10,14 +10,16 @@ text.
 
 What holds
 ----------
-* `ask` for a later block may run while a block trains, in another thread: it writes places of new
-  rows only, which no block before it has.
+* `find` and `ask` for a later block may run while a block trains, in other threads: they write
+  places of new rows only, which no block before it has.
+* `find` may run in several threads at once, but not while `ask` does, which must come before the
+  next block's.
 * A pull goes ahead of pushes under way: they have no part in rows never met before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +38,16 @@ _NUMBER_BYTES = 51
 """Of a key: itself, and its part of a table of numbers at its emptiest."""
 
 Ids = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Found:
+    """What `find` knows of keys; see `KeptNumbers.find`."""
+
+    keys: Keys
+    places: Ids
+    missing: Ids
+    touched: Ids
 
 
 @dataclass(slots=True)
@@ -111,22 +123,26 @@ class Kept:
         self._blocks = 0
         self._touched: list[Ids] = []
 
-    def ask(self, asked: Iterable[tuple[Keys, Ids]]) -> Asked | None:
-        """Finds places for a block's keys and starts to pull what is new; None: there is no room.
+    def find(self, keys: Keys) -> Found:
+        """Places of the keys, of which those never met before are still missing."""
+        return Found(keys, *self._numbers.find(keys))
+
+    def ask(self, found: Sequence[Found]) -> Asked | None:
+        """A block's keys get their places, and its new rows are asked for; None: no room.
 
         Parameters
         ----------
-        asked : pairs of numpy.ndarray
-            Keys, uint64 (n,), which may repeat, and places, int32 (n,), to be filled; the next pair
-            is asked for when the one before it is done.
+        found : sequence of Found
+            The block's keys, in any number of parts; what is missing in their places is filled in.
         """
         first = len(self._numbers)
-        parts = [self._numbers.number(keys, places) for keys, places in asked]
-        if not all(fits for _, _, fits in parts):
+        parts = [self._numbers.number(one.keys, one.missing, one.places) for one in found]
+        if not all(fits for _, fits in parts):
             return None
-        new = np.concatenate([new for new, _, _ in parts])
-        touched = np.concatenate([touched for _, touched, _ in parts])
+        new = np.concatenate([new for new, _ in parts])
         row_num = first + len(new)
+        fresh = np.arange(first, row_num, dtype=np.int32)
+        touched = np.concatenate([*(one.touched for one in found), fresh])
         self._keys[first:row_num] = new
         pull = None
         if len(new):
