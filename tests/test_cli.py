@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import snailps
 from snailps import __version__, kernels, models
-from snailps.cli.main import app, main, spread_inputs
+from snailps.cli.main import app_for, main, spread_inputs
 from snailps.cli.printing import print_json
 from snailps.config.fields import settings_of
 from snailps.roles.launcher import MasterEnded
@@ -59,7 +59,7 @@ def call(monkeypatch, capsys, *arguments):
 
 
 def test_help_names_every_command():
-    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    told = CliRunner().invoke(app_for(), ["--help"], env={"COLUMNS": "200"}).output
     assert {command for command in COMMANDS if re.search(rf"\b{command}\b", told)} == set(COMMANDS)
 
 

@@ -17,7 +17,7 @@ from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.kept import Kept
+from snailps.models.sparse.kept import BLOCKS, Kept
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor, texts_of
@@ -182,6 +182,17 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-3)
     assert sum(result["loss"] for result in results) == pytest.approx(loss, rel=1e-3)
     assert sum(result["units"] for result in results) == 900
+
+
+def test_model_that_keeps_rows_owes_pushes_until_the_fourth_block(make):
+    model = make(LinearSettings())
+    owed = []
+    for number in range(BLOCKS + 1):
+        block = block_of(planted(50, number), number)
+        block.prepared = model.prepare(block)
+        model.train(block)
+        owed.append(model.owes)
+    assert owed == [True] * (BLOCKS - 1) + [False, True]
 
 
 def test_model_with_sgd_falls_to_rate_zero(make):

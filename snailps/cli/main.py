@@ -7,55 +7,58 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from snailps._version import __version__
-from snailps.cli import (
-    analogy,
-    checkpoint,
-    demo,
-    eval,
-    fedavg,
-    local,
-    master,
-    nn,
-    predict,
-    server,
-    similarity,
-    status,
-    test,
-    train,
-    vector,
-    worker,
-)
 from snailps.errors import SnailError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="snailps: a parameter server for plain CPU machines.",
-)
-app.command("demo", rich_help_panel="Train")(demo.command)
-app.add_typer(train.app, name="train", rich_help_panel="Train")
-app.add_typer(fedavg.app, name="fedavg", rich_help_panel="Train")
-app.command("local", rich_help_panel="Train")(local.command)
-app.command("master", rich_help_panel="Processes of a cluster")(master.command)
-app.command("server", rich_help_panel="Processes of a cluster")(server.command)
-app.command("worker", rich_help_panel="Processes of a cluster")(worker.command)
-app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel="Processes of a cluster")
-app.command("status", rich_help_panel="Processes of a cluster")(status.command)
-app.command("nn", rich_help_panel="Ask a model")(nn.command)
-app.command("similarity", rich_help_panel="Ask a model")(similarity.command)
-app.command("analogy", rich_help_panel="Ask a model")(analogy.command)
-app.command("vector", rich_help_panel="Ask a model")(vector.command)
-app.command("predict", rich_help_panel="Ask a model")(predict.command)
-app.command("test", rich_help_panel="Ask a model")(test.command)
-app.command("eval", rich_help_panel="Ask a model")(eval.command)
+COMMANDS = {
+    "demo": "Train",
+    "train": "Train",
+    "fedavg": "Train",
+    "local": "Train",
+    "master": "Processes of a cluster",
+    "server": "Processes of a cluster",
+    "worker": "Processes of a cluster",
+    "checkpoint": "Processes of a cluster",
+    "status": "Processes of a cluster",
+    "nn": "Ask a model",
+    "similarity": "Ask a model",
+    "analogy": "Ask a model",
+    "vector": "Ask a model",
+    "predict": "Ask a model",
+    "test": "Ask a model",
+    "eval": "Ask a model",
+}
+"""Each command, which is a module beside this one, and where ``--help`` shows it."""
+
+
+def app_for(words: Sequence[str] = ()) -> typer.Typer:
+    """The command ``snailps``, only with what `words` ask for if they begin with a command's name.
+
+    Importing and describing the others would take as long as all else before a process works.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="snailps: a parameter server for plain CPU machines.",
+    )
+    app.callback()(_options)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        module = importlib.import_module(f"snailps.cli.{name}")
+        if hasattr(module, "command"):
+            app.command(name, rich_help_panel=COMMANDS[name])(module.command)
+        else:
+            group = module.app_for(words[1:]) if name == "train" else module.app
+            app.add_typer(group, name=name, rich_help_panel=COMMANDS[name])
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -66,7 +69,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -103,7 +105,8 @@ def spread_inputs(words: list[str]) -> list[str]:
 def main() -> None:
     """Entry point."""
     try:
-        app(args=spread_inputs(sys.argv[1:]), prog_name="snailps")
+        words = spread_inputs(sys.argv[1:])
+        app_for(words)(args=words, prog_name="snailps")
     except SnailError as error:
         typer.echo(f"snailps: error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -650,6 +650,14 @@ class Worker:
         return corrected
 
     @property
+    def owes(self) -> bool:
+        """Whether `train` has ended for blocks of which it has not pushed all yet.
+
+        A model that pushes every few blocks overrides it: no checkpoint counts such a block.
+        """
+        return False
+
+    @property
     def alone(self) -> bool:
         """Nobody else changes the tables during this job: what was pulled stays true."""
         return self.workers == 1 and not self._clocked

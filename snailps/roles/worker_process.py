@@ -76,6 +76,7 @@ class WorkerProcess(Node):
         self._model: Worker | None = None
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
+        self._unpushed: list[int] = []  # blocks trained, while the model owes pushes of theirs
         self._unsettled: deque[tuple[int, list[Pending]]] = deque()
 
     def run(self) -> int:
@@ -248,6 +249,7 @@ class WorkerProcess(Node):
                 raise
 
     def _train_blocks(self, model: Worker, scratch: Scratch, helper: ThreadPoolExecutor) -> None:
+        self._unpushed.clear()
         self._unsettled.clear()
 
         def ask(back: bool = False) -> Future[Block | None]:
@@ -300,7 +302,12 @@ class WorkerProcess(Node):
     def _note_settled(self, number: int) -> None:
         """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them."""
         assert self._client is not None
-        self._unsettled.append((number, self._client.open_pushes()))
+        assert self._model is not None
+        self._unpushed.append(number)
+        if not self._model.owes:
+            pushes = self._client.open_pushes()
+            self._unsettled.extend((trained, pushes) for trained in self._unpushed)
+            self._unpushed.clear()
         settled = []
         while self._unsettled and all(push.done for push in self._unsettled[0][1]):
             settled.append(self._unsettled.popleft()[0])

@@ -163,12 +163,17 @@ class Kept:
         self._touched.append(asked.touched)
         return self._rows[: asked.row_num]
 
+    @property
+    def changed(self) -> bool:
+        """Whether a block was trained since `changes`."""
+        return bool(self._touched)
+
     def changes(self) -> tuple[Keys, Floats] | None:
         """What changed since the last time: keys, differences with state; None: no block trained.
 
         From here on it counts as pushed.
         """
-        if not self._touched:
+        if not self.changed:
             return None
         ids = np.concatenate(self._touched)
         self._touched = []

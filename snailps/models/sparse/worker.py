@@ -246,6 +246,11 @@ class SparseWorker(Worker):
                 take=self._bases.take,
             )
 
+    @property
+    def owes(self) -> bool:
+        """Whether rows that are kept have changed since the last push."""
+        return self._kept is not None and self._kept.changed
+
     def stride(self) -> int:
         """Floats from each array of a trained row to the next; see `load_rows`."""
         return self._dim
