@@ -60,7 +60,7 @@ def call(monkeypatch, capsys, *arguments):
 
 
 def test_help_names_every_command():
-    told = CliRunner().invoke(cli.make_app(cli.COMMANDS), ["--help"], env={"COLUMNS": "200"}).output
+    told = CliRunner().invoke(cli.app_for(), ["--help"], env={"COLUMNS": "200"}).output
     assert {command for command in COMMANDS if re.search(rf"\b{command}\b", told)} == set(COMMANDS)
 
 

@@ -7,7 +7,7 @@ import official_fasttext
 import pytest
 from typer.testing import CliRunner
 
-from snailps.cli.main import COMMANDS, make_app
+from snailps.cli.main import app_for
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors import BinHeader, LabelModel, evaluate_labels, read_bin, write_bin
 
@@ -155,7 +155,7 @@ def small(tmp_path):
 
 
 def run(*arguments, **options):
-    return CliRunner().invoke(make_app(COMMANDS), [*map(str, arguments)], **options)
+    return CliRunner().invoke(app_for(), [str(argument) for argument in arguments], **options)
 
 
 def test_predict_small_model_gives_known_probabilities(small):

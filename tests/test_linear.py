@@ -21,7 +21,7 @@ from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.evaluate import texts_of
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.kept import Kept
+from snailps.models.sparse.kept import BLOCKS, Kept
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor
@@ -215,6 +215,17 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     assert sum(result["units"] for result in results) == 900
 
 
+def test_model_that_keeps_rows_owes_pushes_until_the_fourth_block(make):
+    model = make(LinearSettings())
+    owed = []
+    for number in range(BLOCKS + 1):
+        block = block_of(planted(50, number), number)
+        block.prepared = model.prepare(block)
+        model.train(block)
+        owed.append(model.owes)
+    assert owed == [True] * (BLOCKS - 1) + [False, True]
+
+
 def test_model_with_sgd_falls_to_rate_zero(make):
     model = make(LinearSettings(optimizer="sgd", lr=0.5))
     block = block_of(planted(20, 1), progress=(0.5, 1.0))
@@ -261,7 +272,8 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     model.summary = surveyor.result()
     model.setup()
     prepared = model.prepare(block_of("1 5:1 6:1 7:1 8:1\n"))
-    assert prepared.batch.keys.tolist() == [5, BIAS_KEY]
+    (batch,) = prepared.batches
+    assert batch.keys.tolist() == [5, BIAS_KEY]
     prepared.pull.wait()
 
 

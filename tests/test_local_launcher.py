@@ -143,6 +143,22 @@ def test_launcher_passes_on_one_error_for_one_cause(make, word, code, told):
     assert [line for line in shown if line[1] != "later"] == told
 
 
+def test_launcher_interrupted_passes_on_no_error_of_a_node(make):
+    failing = "say('snailps: error: {role}: the master is gone')\n"
+    cluster = make(
+        master="listen()\n" + BLOCK,
+        server=failing.format(role="server"),
+        worker=failing.format(role="worker"),
+    )
+    cluster.launcher.start()
+    for child in cluster.launcher.children[1:]:
+        child.process.wait(20)
+    cluster.wait_line("master", "here")
+    cluster.launcher.interrupt()
+    cluster.launcher.end()
+    assert not [name for name, _ in cluster.lines if name != "master"]
+
+
 def test_launcher_check_with_node_that_could_not_start_tells_its_words_and_code(make):
     cluster = make(
         master="listen()\n" + BLOCK,

@@ -1,6 +1,7 @@
 """data._numbering: different keys in the order of their first appearance, and rows."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -71,35 +72,57 @@ def test_number_keys_in_several_threads_do_not_disturb_each_other():
 # --- numbers that stay -------------------------------------------------------------------------
 
 
+def numbered(numbers, keys):
+    """All numbers of keys, what is new, what is touched, and whether there was room."""
+    keys = np.asarray(keys, np.uint64)
+    first = len(numbers)
+    rows, missing, touched = numbers.find(keys)
+    assert (rows.dtype, missing.dtype, touched.dtype) == (np.int32,) * 3
+    assert np.flatnonzero(rows < 0).tolist() == missing.tolist()
+    new, fits = numbers.number(keys, missing, rows)
+    return rows, new, {*touched.tolist(), *range(first, len(numbers))}, fits
+
+
 def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched():
     rng = np.random.default_rng(5)
     numbers, known, touched = KeptNumbers(1 << 20), {}, set()
     for batch in range(12):
         keys = rng.integers(0, 40_000 * (batch + 1), 30_000).astype(np.uint64)
         keys[:3] = [0, 2**64 - 1, 2**63]
-        rows = np.full(len(keys), -1, np.int32)
-        new, ids, fits = numbers.number(keys, rows)
+        rows, new, ids, fits = numbered(numbers, keys)
         want_new = [key for key in dict.fromkeys(keys.tolist()) if key not in known]
         known |= {key: len(known) + at for at, key in enumerate(want_new)}
         assert fits
         assert new.tolist() == want_new
         assert rows.tolist() == [known[key] for key in keys.tolist()]
-        want = [known[key] for key in dict.fromkeys(keys.tolist())]
-        assert ids.tolist() == [id_ for id_ in want if id_ not in touched]
-        touched.update(ids.tolist())
+        assert ids == {known[key] for key in keys.tolist()} - touched
+        touched |= ids
         if batch % 4 == 3:
             numbers.begin_round()
             touched = set()
     assert len(numbers) == len(known)
 
 
+def test_kept_numbers_found_by_several_threads_are_touched_once():
+    keys = np.arange(100_000, dtype=np.uint64)
+    numbers = KeptNumbers(1 << 20)
+    numbered(numbers, keys)
+    for _ in range(5):
+        numbers.begin_round()
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(numbers.find, [keys] * 4))
+        assert all((rows == keys).all() for rows, _, _ in found)
+        touched = np.concatenate([touched for _, _, touched in found])
+        assert sorted(touched.tolist()) == keys.tolist()
+
+
 def test_kept_numbers_without_room_say_so_and_know_the_old_ones():
     numbers = KeptNumbers(3)
-    rows = np.empty(3, np.int32)
-    assert numbers.number(np.array([7, 8, 7], np.uint64), rows)[2]
+    rows, _, _, fits = numbered(numbers, [7, 8, 7])
+    assert fits
     assert rows.tolist() == [0, 1, 0]
-    assert not numbers.number(np.array([9, 10, 7], np.uint64), rows)[2]
-    new, _, fits = numbers.number(np.array([8, 7, 9], np.uint64), rows)
+    assert not numbered(numbers, [9, 10, 7])[3]
+    rows, new, _, fits = numbered(numbers, [8, 7, 9])
     assert fits
     assert len(new) == 0
     assert rows.tolist() == [1, 0, 2]
@@ -107,8 +130,8 @@ def test_kept_numbers_without_room_say_so_and_know_the_old_ones():
 
 def test_kept_numbers_of_nothing_are_nothing():
     numbers = KeptNumbers(5)
-    new, ids, fits = numbers.number(np.empty(0, np.uint64), np.empty(0, np.int32))
-    assert (len(new), len(ids), fits, len(numbers)) == (0, 0, True, 0)
+    rows, new, ids, fits = numbered(numbers, [])
+    assert (len(rows), len(new), len(ids), fits, len(numbers)) == (0, 0, 0, True, 0)
 
 
 @pytest.mark.parametrize("most", [0, -1, 1 << 30])
@@ -117,6 +140,11 @@ def test_kept_numbers_of_impossible_room_refuse(most):
         KeptNumbers(most)
 
 
-def test_kept_numbers_with_too_few_places_refuse():
-    with pytest.raises(ValueError, match="expected room for 2"):
-        KeptNumbers(5).number(np.zeros(2, np.uint64), np.empty(1, np.int32))
+@pytest.mark.parametrize(
+    ("places", "missing", "what"),
+    [(1, [0], "room for 2"), (2, [2], "places of the 2 keys"), (2, [-1], "places of the 2 keys")],
+)
+def test_kept_numbers_with_places_that_are_none_refuse(places, missing, what):
+    missing = np.array(missing, np.int32)
+    with pytest.raises(ValueError, match=what):
+        KeptNumbers(5).number(np.zeros(2, np.uint64), missing, np.empty(places, np.int32))

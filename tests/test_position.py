@@ -1,14 +1,18 @@
 """roles.position: what became of blocks, and a job's position as bytes."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_job import Clock, done, make
 
+from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError
 from snailps.roles.position import OUTCOME, Outcomes, Position, pack, unpack
+from snailps.roles.worker_process import WorkerProcess
+from snailps.transport import messages
 
 __all__ = ["make"]
 
@@ -111,3 +115,14 @@ def test_ledger_share_is_that_of_bytes(make):
     assert job.ledger.share([]) == 0
     assert job.ledger.share([0, 1]) == pytest.approx(200 / 5600)
     assert job.ledger.share(range(job.ledger.size)) == 1.0
+
+
+def test_worker_that_owes_pushes_settles_its_blocks_with_the_last():
+    told = []
+    process = WorkerProcess(WorkerSettings(), RawConfig(()))
+    process._client = SimpleNamespace(open_pushes=list)
+    process._control = SimpleNamespace(note=told.append)
+    for number, owes in enumerate([False, True, True, False]):
+        process._model = SimpleNamespace(owes=owes)
+        process._note_settled(number)
+    assert told == [messages.Settled([0]), messages.Settled([1, 2, 3])]

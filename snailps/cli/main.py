@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -27,8 +27,11 @@ COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Each is a module beside this one, and the part of the help where it stands."""
 
 
-def make_app(names: Iterable[str]) -> typer.Typer:
-    """The command line with some of `COMMANDS`: a third of a process's start is all the others."""
+def app_for(words: Sequence[str] = ()) -> typer.Typer:
+    """The command ``snailps``, only with what `words` ask for if they begin with a command's name.
+
+    Importing and describing the others would take as long as all else before a process works.
+    """
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -37,12 +40,13 @@ def make_app(names: Iterable[str]) -> typer.Typer:
         help="snailps: a parameter server for plain CPU machines.",
     )
     app.callback()(_options)
-    for name in names:
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         module = importlib.import_module(f"snailps.cli.{name}")
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name, rich_help_panel=COMMANDS[name])
-        else:
+        if hasattr(module, "command"):
             app.command(name, rich_help_panel=COMMANDS[name])(module.command)
+        else:
+            group = module.app_for(words[1:]) if name == "train" else module.app
+            app.add_typer(group, name=name, rich_help_panel=COMMANDS[name])
     return app
 
 
@@ -89,10 +93,9 @@ def spread_inputs(words: list[str]) -> list[str]:
 
 def main() -> None:
     """Entry point."""
-    words = spread_inputs(sys.argv[1:])
-    names = words[:1] if words and words[0] in COMMANDS else COMMANDS
     try:
-        make_app(names)(args=words, prog_name="snailps")
+        words = spread_inputs(sys.argv[1:])
+        app_for(words)(args=words, prog_name="snailps")
     except SnailError as error:
         typer.echo(f"snailps: error: {error}", err=True)
         sys.exit(error.exit_code)

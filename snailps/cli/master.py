@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -61,7 +62,8 @@ def command(
 
     def listening(host: str, port: int) -> None:
         if ready_fd >= 0:
-            with os.fdopen(ready_fd, "w") as ready:
+            # Whoever started us may have given up, and reads no more; a signal tells us.
+            with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
                 ready.write(show((host, port)) + "\n")
 
     def draw(status: Status) -> None:

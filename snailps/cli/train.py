@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -28,8 +28,6 @@ _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 
 _REQUIRED = {"input": "", "output": "Beginning of the paths of the result files."}
 """Settings without which this command does nothing, and what to say of them instead."""
-
-app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
 
 
 def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
@@ -154,5 +152,9 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
     )
 
 
-for _name, _cls in models.SETTINGS.items():
-    app.command(_name)(_command_of(_name, _cls))
+def app_for(words: Sequence[str] = ()) -> typer.Typer:
+    """The commands of all models, or of the one whose name `words` begin with."""
+    app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
+    for name in words[:1] if words and words[0] in models.SETTINGS else models.SETTINGS:
+        app.command(name)(_command_of(name, models.SETTINGS[name]))
+    return app

@@ -2,7 +2,8 @@
 """Owns the numbering of keys: which different ones there are, and every key as its place among them.
 
     keys -> KeyNumbers.number -> unique keys, in the order of their first appearance; rows
-    keys -> KeptNumbers.number -> keys never met before; rows that stay the same over batches
+    keys -> KeptNumbers.find -> rows that stay the same over batches, keys that have none yet
+         -> KeptNumbers.number -> rows of these
 
 What a key means is nobody's here.  The loop runs without the GIL and allocates nothing.
 """
@@ -16,8 +17,12 @@ import numpy as np
 cdef extern from *:
     """
     #define SNAILPS_PREFETCH_WRITE(address) __builtin_prefetch((address), 1, 3)
+    #define SNAILPS_PREFETCH_READ(address) __builtin_prefetch((address), 0, 3)
+    #define SNAILPS_EXCHANGE(place, value) __atomic_exchange_n((place), (value), __ATOMIC_RELAXED)
     """
     void SNAILPS_PREFETCH_WRITE(const void *address) noexcept nogil
+    void SNAILPS_PREFETCH_READ(const void *address) noexcept nogil
+    uint32_t SNAILPS_EXCHANGE(uint32_t *place, uint32_t value) noexcept nogil
 
 cdef extern from *:
     """
@@ -181,46 +186,65 @@ cdef class KeyNumbers:
         return unique_array[:used].copy(), row_array
 
 
-cdef int64_t grow(Slot *slots, int shift, uint32_t round, const uint64_t *keys, int64_t n,
-                  int64_t begin, int64_t most, int64_t *known, uint64_t *new, int64_t *touched,
-                  int32_t *ids, int32_t *rows) noexcept nogil:
-    """Numbers keys from `begin` on in a table that keeps what it knows.
+cdef int64_t look(Slot *slots, int shift, uint32_t round, const uint64_t *keys, int64_t n,
+                  int32_t *rows, int32_t *missing, int32_t *touched,
+                  int64_t *touch_num) noexcept nogil:
+    """Numbers of the keys that a table knows, -1 of others; returns how many others there are.
 
     A slot is empty if its row is -1; its round tells whether the key came in this round already.
-    Returns how many keys have been numbered in all: fewer than n where `most` keys are known.
+    Several threads may look at once: who changes a round first has touched that key.
     """
     cdef uint64_t mask = (<uint64_t>1 << (64 - shift)) - 1
-    cdef int64_t i, found = known[0], first = known[0], count = touched[0]
+    cdef int64_t i, lacks = 0, count = 0
     cdef uint64_t key, at
     cdef Slot *slot
-    for i in range(begin, n):
+    for i in range(n):
         if i + AHEAD < n:
-            SNAILPS_PREFETCH_WRITE(&slots[place_of(keys[i + AHEAD], shift)])
+            SNAILPS_PREFETCH_READ(&slots[place_of(keys[i + AHEAD], shift)])
         key = keys[i]
         at = place_of(key, shift)
-        while True:
-            slot = &slots[at]
-            if slot.key == key and slot.row >= 0:
-                break
-            if slot.row < 0:
-                if found == most:
-                    known[0] = found
-                    touched[0] = count
-                    return i
-                slot.key = key
-                slot.row = <int32_t>found
-                slot.round = round - 1
-                new[found - first] = key
-                found += 1
-                break
+        while slots[at].row >= 0 and slots[at].key != key:
             at = (at + 1) & mask
+        slot = &slots[at]
         rows[i] = slot.row
-        if slot.round != round:
-            slot.round = round
-            ids[count] = slot.row
+        if slot.row < 0:
+            missing[lacks] = <int32_t>i
+            lacks += 1
+        elif slot.round != round and SNAILPS_EXCHANGE(&slot.round, round) != round:
+            touched[count] = slot.row
             count += 1
+    touch_num[0] = count
+    return lacks
+
+
+cdef int64_t grow(Slot *slots, int shift, uint32_t round, const uint64_t *keys,
+                  const int32_t *missing, int64_t n, int64_t begin, int64_t most, int64_t *known,
+                  uint64_t *new, int32_t *rows) noexcept nogil:
+    """Numbers those keys that were missing, from `begin` on.
+
+    Returns how many have been numbered in all: fewer than n where `most` keys are known.
+    """
+    cdef uint64_t mask = (<uint64_t>1 << (64 - shift)) - 1
+    cdef int64_t i, found = known[0], first = known[0]
+    cdef uint64_t key, at
+    for i in range(begin, n):
+        if i + AHEAD < n:
+            SNAILPS_PREFETCH_WRITE(&slots[place_of(keys[missing[i + AHEAD]], shift)])
+        key = keys[missing[i]]
+        at = place_of(key, shift)
+        while slots[at].row >= 0 and slots[at].key != key:
+            at = (at + 1) & mask
+        if slots[at].row < 0:
+            if found == most:
+                known[0] = found
+                return i
+            slots[at].key = key
+            slots[at].row = <int32_t>found
+            slots[at].round = round
+            new[found - first] = key
+            found += 1
+        rows[missing[i]] = slots[at].row
     known[0] = found
-    touched[0] = count
     return n
 
 
@@ -235,19 +259,17 @@ cdef class KeptNumbers:
     Notes
     -----
     The table has 16 bytes a slot and three slots of four full at most, so 21 to 43 bytes a key.
-    Calls from several threads take turns.
+    Several threads may call `find` at once; nobody else may call anything meanwhile.
     """
 
     cdef Slot *slots
     cdef int bits
     cdef uint32_t round
     cdef int64_t most, known
-    cdef object lock
 
     def __cinit__(self, int64_t most):
         if not 0 < most < <int64_t>1 << 30:
             raise ValueError(f"expected room for 1 to 2^30 - 1 keys, got {most}")
-        self.lock = threading.Lock()
         self.slots = NULL
         self.most = most
         self.round = 1
@@ -291,48 +313,72 @@ cdef class KeptNumbers:
 
     def begin_round(self):
         """From here on every key is touched anew."""
-        with self.lock:
-            self.round += 1
+        self.round += 1
 
-    def number(self, const uint64_t[::1] keys not None, int32_t[::1] rows not None):
-        """Writes every key's number to `rows`.
+    def find(self, const uint64_t[::1] keys not None):
+        """Numbers of the keys that are known.
 
         Parameters
         ----------
         keys : uint64 array (n,)
+            n below 2^31.
+
+        Returns
+        -------
         rows : int32 array (n,)
+            -1 where a key is not known.
+        missing : int32 array
+            The places of those.
+        touched : int32 array
+            Numbers of known keys that came in this round for the first time.
+        """
+        cdef int64_t n = keys.shape[0], lacks, touch_num = 0
+        cdef int32_t[::1] rows, missing, touched
+        if n >= <int64_t>1 << 31:
+            raise ValueError(f"expected fewer than 2^31 keys, got {n}")
+        row_array, missing_array, touched_array = (np.empty(n, np.int32) for _ in range(3))
+        if n == 0:
+            return row_array, missing_array, touched_array
+        rows, missing, touched = row_array, missing_array, touched_array
+        with nogil:
+            lacks = look(self.slots, 64 - self.bits, self.round, &keys[0], n, &rows[0],
+                         &missing[0], &touched[0], &touch_num)
+        return row_array, missing_array[:lacks].copy(), touched_array[:touch_num].copy()
+
+    def number(self, const uint64_t[::1] keys not None, const int32_t[::1] missing not None,
+               int32_t[::1] rows not None):
+        """Gives keys that `find` did not know numbers, and writes these to `rows`.
+
+        They are touched in this round.
 
         Returns
         -------
         new : uint64 array
-            Keys met for the first time: they got the next numbers, in this order.
-        touched : int32 array
-            Numbers of the keys that came in this round for the first time.
+            The different ones: they got the next numbers, in this order.
         fitted : bool
-            Whether all keys have a number.  If not, there is no room for more, and `rows` is not
-            to be used.
+            Whether all have a number.  If not, there is no room for more, and `rows` is not to be
+            used.
         """
-        cdef int64_t n = keys.shape[0], done = 0, begin, first = self.known, touched = 0, most
+        cdef int64_t n = missing.shape[0], done = 0, begin, first = self.known, most
         cdef uint64_t[::1] new
-        cdef int32_t[::1] ids
-        if rows.shape[0] != n:
-            raise ValueError(f"expected room for {n} numbers, got {rows.shape[0]}")
-        new_array, id_array = np.empty(n, np.uint64), np.empty(n, np.int32)
+        if rows.shape[0] != keys.shape[0]:
+            raise ValueError(f"expected room for {keys.shape[0]} numbers, got {rows.shape[0]}")
+        new_array = np.empty(n, np.uint64)
         if n == 0:
-            return new_array, id_array, True
-        new, ids = new_array, id_array
-        with self.lock:
-            while True:
-                most = min(self.most, (<int64_t>3 << self.bits) // 4)
-                begin = self.known
-                with nogil:
-                    done = grow(self.slots, 64 - self.bits, self.round, &keys[0], n, done, most,
-                                &self.known, &new[begin - first], &touched, &ids[0], &rows[0])
-                if done == n or most == self.most:
-                    break
-                self.make(self.bits + 1)
-        new_array, id_array = new_array[:self.known - first], id_array[:touched]
-        return new_array.copy(), id_array.copy(), done == n
+            return new_array, True
+        if np.min(missing) < 0 or np.max(missing) >= keys.shape[0]:
+            raise ValueError(f"missing must be places of the {keys.shape[0]} keys")
+        new = new_array
+        while True:
+            most = min(self.most, (<int64_t>3 << self.bits) // 4)
+            begin = self.known
+            with nogil:
+                done = grow(self.slots, 64 - self.bits, self.round, &keys[0], &missing[0], n,
+                            done, most, &self.known, &new[begin - first], &rows[0])
+            if done == n or most == self.most:
+                break
+            self.make(self.bits + 1)
+        return new_array[:self.known - first].copy(), done == n
 
 
 _local = threading.local()

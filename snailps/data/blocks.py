@@ -167,33 +167,29 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
 
     Notes
     -----
-    Reads the block in one piece and what is missing of its last unit in steps of 64 KiB.  A block
-    in the middle of a longer unit is read once and dropped.
+    Looks for both ends in steps of 64 KiB, then reads what lies between in one piece, which is not
+    copied again: 16 MB take as long as a tenth of the training on them.
     """
     if not 0 <= start <= stop:
         raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
     if start == stop:
         return b""
     end = _ENDS[unit]
-    before = 1 if start else 0  # the byte that tells whether a unit begins at `start`
     try:
         with scratch.local(path).open("rb") as file:
-            file.seek(start - before)
-            data = file.read(stop - start + before)
-            if len(data) < stop - start + before:
+            size = os.fstat(file.fileno()).st_size
+            if size < stop:
                 raise DataError(
-                    f"{path} became shorter: expected at least {stop:,} bytes, got "
-                    f"{start - before + len(data):,}. Do not change the input during a job"
+                    f"{path} became shorter: expected at least {stop:,} bytes, got {size:,}. "
+                    "Do not change the input during a job"
                 )
-            first = 0
-            if before:
-                found = end.search(data)
-                if found is None or found.end() == len(data):
-                    return b""  # the first unit that begins behind `start` begins behind `stop`
-                first = found.end()
-            if end.match(data, len(data) - 1):
-                return data[first:]
-            return data[first:] + _rest_of_unit(file, end, path, stop)
+            # The byte before tells whether a unit begins at `start`.
+            first = _behind_unit(file, end, path, start - 1, stop) if start else 0
+            if first >= stop:
+                return b""  # the first unit that begins behind `start` begins behind `stop`
+            last = _behind_unit(file, end, path, stop - 1, size)
+            file.seek(first)
+            return file.read(last - first)
     except OSError as error:
         raise DataError(
             f"cannot read {path} (bytes {start:,} to {stop:,}): {error.strerror or error}. "
@@ -201,22 +197,21 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
         ) from error
 
 
-def _rest_of_unit(file: BinaryIO, end: re.Pattern[bytes], path: str, stop: int) -> bytes:
-    """From here to the end of the unit that is being read, or of the file."""
-    parts: list[bytes] = []
-    taken = 0
-    while step := file.read(STEP_BYTES):
+def _behind_unit(file: BinaryIO, end: re.Pattern[bytes], path: str, at: int, stop: int) -> int:
+    """Where the unit that byte `at` belongs to has ended; at most `stop`."""
+    file.seek(at)
+    begin = at
+    while at < stop and (step := file.read(STEP_BYTES)):
         found = end.search(step)
         if found:
-            parts.append(step[: found.end()])
-            break
-        parts.append(step)
-        taken += len(step)
-        if taken > UNIT_BYTES_MAX:
+            return min(at + found.end(), stop)
+        at += len(step)
+        if at - begin > UNIT_BYTES_MAX:
             raise DataError(
-                f"{path} has no separator in {taken:,} bytes from byte {stop:,} on: is it text?"
+                f"{path} has no separator in {at - begin:,} bytes from byte {begin:,} on: "
+                "is it text?"
             )
-    return b"".join(parts)
+    return stop
 
 
 def _files_of(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -134,6 +135,7 @@ class Launcher:
         self.children: list[Child] = []
         self.address = ""
         self._output = ""
+        self._interrupted = False
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Starts all processes, and tells the address of the master once it listens.
@@ -153,6 +155,8 @@ class Launcher:
         names += [f"worker {number + 1}" for number in range(self._workers)]
         if self._main is not None and not may_fork():
             self._main = None
+        if self._main is not None:
+            gc.freeze()  # what is here by now stays: nobody need go through it again, here or there
         with contextlib.ExitStack() as pipes:
             ready, ready_write = _pipe(pipes)
             master = self._spawn_master([], ready_write)
@@ -253,11 +257,11 @@ class Launcher:
 
     def wait(self, limit_s: float) -> None:
         """Waits until the master ends, up to `limit_s` seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.children[0].process.wait(limit_s)
+        _wait(self.children[0].process, limit_s)
 
     def interrupt(self) -> None:
         """Asks the master to end the job in order; a second time, at once."""
+        self._interrupted = True
         # Before it listens it may not handle signals yet: SIGTERM then ends it without a word.
         number = signal.SIGINT if self.address else signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
@@ -357,9 +361,12 @@ class Launcher:
         self._output = stream.read()
 
     def _tell_held(self) -> None:
-        """Where the master has not said why it all ended, the first node that has does."""
+        """Where the master has not said why it all ended, the first node that has does.
+
+        An interrupt is reason enough: a node may have lost the master while it was joining.
+        """
         first = next((child for child in self.children if child.held), None)
-        if first is not None and not self.children[0].failed:
+        if first is not None and not (self.children[0].failed or self._interrupted):
             for line in first.held:
                 self._on_line(first.name, line)
         for child in self.children:
@@ -372,9 +379,20 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb"))
 
 
+def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
+    """Waits until one has ended, up to `limit_s` seconds; Popen.wait would look every 50 ms."""
+    if process.poll() is not None:
+        return
+    ended = os.pidfd_open(process.pid)
+    try:
+        select.select([ended], [], [], limit_s)
+    finally:
+        os.close(ended)
+    process.poll()
+
+
 def _wait_all(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:
     """Waits until all have ended, up to `limit_s` seconds."""
     until = time.monotonic() + limit_s
     for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.01, until - time.monotonic()))
+        _wait(process, max(0.01, until - time.monotonic()))

@@ -202,9 +202,6 @@ class Worker:
         Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
     slowest : int
         With ``consistency: ssp``: blocks that the slowest worker has finished, as last told.
-    holding : bool
-        Set by a model that has yet to push what finished blocks taught it.  Until it has, no
-        checkpoint counts these as trained.
 
     Notes
     -----
@@ -229,7 +226,6 @@ class Worker:
         self.prefetch = 1
         self.summary = b""
         self.slowest = 0
-        self.holding = False
         self._clocked = False
         self._moments = Moments()
         self._client: Client | None = None
@@ -648,6 +644,14 @@ class Worker:
             return 0
         corrected: int = self._client.correct(pull, push, base)  # type: ignore[union-attr]
         return corrected
+
+    @property
+    def owes(self) -> bool:
+        """Whether `train` has ended for blocks of which it has not pushed all yet.
+
+        A model that pushes every few blocks overrides it: no checkpoint counts such a block.
+        """
+        return False
 
     @property
     def alone(self) -> bool:

@@ -83,6 +83,7 @@ class WorkerProcess(Node):
         self._workers = 1
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
+        self._unpushed: list[int] = []  # blocks trained, while the model owes pushes of theirs
         self._unsettled: deque[tuple[int, list[Pending]]] = deque()
         # What a master that takes over has to know; answers change it in the reader thread.
         self._started = False
@@ -90,7 +91,6 @@ class WorkerProcess(Node):
         self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
         self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
         self._figures: dict[str, float] | None = None
-        self._unpushed: list[int] = []  # finished blocks of which all is not pushed yet
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
@@ -287,6 +287,7 @@ class WorkerProcess(Node):
                 raise
 
     def _train_blocks(self, model: Worker, scratch: Scratch, helper: ThreadPoolExecutor) -> None:
+        self._unpushed.clear()
         self._unsettled.clear()
         self._held.clear()
 
@@ -330,7 +331,7 @@ class WorkerProcess(Node):
                 metrics,
             )
         )
-        self._note_settled(block.number, held=model.holding)
+        self._note_settled(block.number)
         if isinstance(answer, messages.Enough):
             return True
         if block.clock >= 0 and not in_round:
@@ -340,16 +341,14 @@ class WorkerProcess(Node):
             self._seal(block)
         return False
 
-    def _note_settled(self, number: int, *, held: bool) -> None:
-        """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them.
-
-        What is `held` will be pushed with a later block.
-        """
+    def _note_settled(self, number: int) -> None:
+        """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them."""
         assert self._client is not None
+        assert self._model is not None
         self._unpushed.append(number)
-        if not held:
+        if not self._model.owes:
             pushes = self._client.open_pushes()
-            self._unsettled.extend((number, pushes) for number in self._unpushed)
+            self._unsettled.extend((trained, pushes) for trained in self._unpushed)
             self._unpushed.clear()
         settled = []
         while self._unsettled and all(push.done for push in self._unsettled[0][1]):

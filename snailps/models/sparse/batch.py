@@ -9,9 +9,10 @@ sockets; the parsing itself is `snailps.data`'s.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,9 @@ BIAS_KEY = (1 << 64) - 1
 PIECE_BYTES = 1 << 20
 """A smaller text is not worth a thread of its own."""
 PIECES = 2
-"""Of a text, for each thread: keys of the first are numbered while the last are parsed."""
+"""Of a text, for each thread: arrays of smaller ones lie in caches, and no thread waits long."""
 
+T = TypeVar("T")
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
@@ -166,32 +168,32 @@ class BatchReader:
 
     def parse(self, data: bytes, path: str = "", start: int = 0) -> Examples:
         """The examples of a text, parsed by all threads."""
-        return joined(list(self.pieces(data, path, start)))
+        return joined(self.pieces(data, lambda examples: examples, path, start))
 
-    def pieces(self, data: bytes, path: str = "", start: int = 0) -> Iterator[Examples]:
-        """The same piece by piece, in their order, while threads parse those that follow."""
+    def pieces(
+        self, data: bytes, then: Callable[[Examples], T], path: str = "", start: int = 0
+    ) -> list[T]:
+        """What `then` makes of each piece of a text, in their order; threads parse and call it."""
         parts = min(PIECES * self._threads, len(data) // PIECE_BYTES)
         if self._pool is None or parts < 2 or self._reader.format == "auto":
-            yield self._reader.read(data, path, start)
-            return
+            return [then(self._reader.read(data, path, start))]
         edges = [0]
         for part in range(1, parts):
             edges.append(
                 data.find(b"\n", max(edges[-1], len(data) * part // parts)) + 1 or len(data)
             )
         edges.append(len(data))
-        coming = [
+
+        def read(part: tuple[int, int]) -> T:
             # Only the first piece may have a header, and bytes are counted from the file's start.
-            self._pool.submit(self._reader.read, data[a:b], path, start if part == 0 else start + a)
-            for part, (a, b) in enumerate(itertools.pairwise(edges))
-        ]
-        for piece in coming:
-            try:
-                examples = piece.result()
-            except DataError:
-                self._reader.read(data, path, start)  # names the line that it is
-                raise
-            yield examples
+            a, b = part
+            return then(self._reader.read(data[a:b], path, start + a))
+
+        try:
+            return list(self._pool.map(read, itertools.pairwise(edges)))
+        except DataError:
+            self._reader.read(data, path, start)  # names the line that it is
+            raise
 
     def close(self) -> None:
         """Ends the threads."""
@@ -253,8 +255,8 @@ def check_classes(batch: Batch, classes: int, where: str) -> None:
         )
 
 
-def joined(pieces: Sequence[Examples], keys: bool = True) -> Examples:
-    """Examples of several texts, one after the other; without their keys if these are done with."""
+def joined(pieces: Sequence[Examples]) -> Examples:
+    """Examples of several texts, one after the other."""
     if len(pieces) == 1:
         return pieces[0]
     starts = np.cumsum([0, *(piece.ptr[-1] for piece in pieces[:-1])])
@@ -262,8 +264,26 @@ def joined(pieces: Sequence[Examples], keys: bool = True) -> Examples:
     return Examples(
         np.concatenate([piece.labels for piece in pieces]),
         np.concatenate([np.zeros(1, np.int64), *ptrs]),
-        np.concatenate([piece.keys for piece in pieces] if keys else [np.empty(0, np.uint64)]),
+        np.concatenate([piece.keys for piece in pieces]),
         np.concatenate([piece.values for piece in pieces]),
         np.concatenate([piece.fields for piece in pieces]),
         sum(piece.bad for piece in pieces),
+    )
+
+
+def whole(batches: Sequence[Batch]) -> Batch:
+    """Batches of the same rows as one."""
+    if len(batches) == 1:
+        return batches[0]
+    starts = np.cumsum([0, *(batch.ptr[-1] for batch in batches[:-1])])
+    ptrs = [batch.ptr[1:] + at for batch, at in zip(batches, starts.tolist(), strict=True)]
+    return replace(
+        batches[0],
+        labels=np.concatenate([batch.labels for batch in batches]),
+        ptr=np.concatenate([np.zeros(1, np.int64), *ptrs]),
+        places=np.concatenate([batch.places for batch in batches]),
+        values=np.concatenate([batch.values for batch in batches]),
+        fields=np.concatenate([batch.fields for batch in batches]),
+        weights=np.concatenate([batch.weights for batch in batches]),
+        bad=sum(batch.bad for batch in batches),
     )

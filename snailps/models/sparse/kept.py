@@ -1,6 +1,6 @@
 """Rows of sparse examples that a worker keeps while it is the only one: nobody else changes them.
 
-    keys of a block -> `ask`: a place for each, for good; those never met before -> PULL
+    keys -> `find`: the place of each, for good -> `ask`: those never met before -> PULL
     places -> `ready`: rows to train on, where they lie -> `changes` of several blocks -> PUSH
 
 A row is pulled when it is met and pushed every `BLOCKS` blocks, so that frequent rows travel once
@@ -11,14 +11,16 @@ text.
 
 What holds
 ----------
-* `ask` for a later block may run while a block trains, in another thread: it writes places of new
-  rows only, which no block before it has.
+* `find` and `ask` for a later block may run while a block trains, in other threads: they write
+  places of new rows only, which no block before it has.
+* `find` may run in several threads at once, but not while `ask` does, which must come before the
+  next block's.
 * A pull goes ahead of pushes under way: they have no part in rows never met before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data.examples import KeptNumbers
-from snailps.models.sparse.batch import Batch, Floats, Keys
+from snailps.models.sparse.batch import Batch, Floats, Keys, whole
 from snailps.roles.worker import Pending, Worker
 
 BYTES_MAX = 512 << 20
@@ -37,6 +39,16 @@ _NUMBER_BYTES = 51
 """Of a key: itself, and its part of a table of numbers at its emptiest."""
 
 Ids = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Found:
+    """What `find` knows of keys; see `KeptNumbers.find`."""
+
+    keys: Keys
+    places: Ids
+    missing: Ids
+    touched: Ids
 
 
 @dataclass(slots=True)
@@ -66,8 +78,9 @@ class Asked:
     closes: bool
     keys: Keys
 
-    def apart(self, batch: Batch) -> Batch:
-        """The block's batch with places among keys of its own, as if no rows were kept."""
+    def apart(self, batches: Sequence[Batch]) -> Batch:
+        """The block's batches as one, with places among its own keys, as if no rows were kept."""
+        batch = whole(batches)
         used = np.zeros(self.row_num, np.bool_)
         used[batch.places] = True
         if batch.bias >= 0:
@@ -126,22 +139,26 @@ class Kept:
         self._blocks = 0
         self._touched: list[Ids] = []
 
-    def ask(self, asked: Iterable[tuple[Keys, Ids]]) -> Asked | None:
-        """Finds places for a block's keys and starts to pull what is new; None: there is no room.
+    def find(self, keys: Keys) -> Found:
+        """Places of the keys, of which those never met before are still missing."""
+        return Found(keys, *self._numbers.find(keys))
+
+    def ask(self, found: Sequence[Found]) -> Asked | None:
+        """A block's keys get their places, and its new rows are asked for; None: no room.
 
         Parameters
         ----------
-        asked : pairs of numpy.ndarray
-            Keys, uint64 (n,), which may repeat, and places, int32 (n,), to be filled; the next pair
-            is asked for when the one before it is done.
+        found : sequence of Found
+            The block's keys, in any number of parts; what is missing in their places is filled in.
         """
         first = len(self._numbers)
-        parts = [self._numbers.number(keys, places) for keys, places in asked]
-        if not all(fits for _, _, fits in parts):
+        parts = [self._numbers.number(one.keys, one.missing, one.places) for one in found]
+        if not all(fits for _, fits in parts):
             return None
-        new = np.concatenate([new for new, _, _ in parts])
-        touched = np.concatenate([touched for _, touched, _ in parts])
+        new = np.concatenate([new for new, _ in parts])
         row_num = first + len(new)
+        fresh = np.arange(first, row_num, dtype=np.int32)
+        touched = np.concatenate([*(one.touched for one in found), fresh])
         self._keys[first:row_num] = new
         pull = None
         if len(new):
@@ -163,8 +180,8 @@ class Kept:
         return self._rows[: asked.row_num]
 
     @property
-    def holds(self) -> bool:
-        """Whether blocks have been trained since `changes` last told what changed."""
+    def changed(self) -> bool:
+        """Whether a block was trained since `changes`."""
         return bool(self._touched)
 
     def changes(self) -> tuple[Keys, Floats] | None:
@@ -172,7 +189,7 @@ class Kept:
 
         From here on it counts as pushed.
         """
-        if not self._touched:
+        if not self.changed:
             return None
         ids = np.concatenate(self._touched)
         self._touched = []

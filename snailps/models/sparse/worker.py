@@ -17,7 +17,7 @@ import ctypes
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +31,8 @@ from snailps.data.examples import Admission, Admitted, Examples, number_keys, re
 from snailps.errors import DataError
 from snailps.models.local_sgd import Shelf
 from snailps.models.sparse import evaluate
-from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, Keys, joined
-from snailps.models.sparse.kept import Asked, Ids, Kept
+from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, joined
+from snailps.models.sparse.kept import Asked, Found, Kept
 from snailps.models.sparse.settings import METHODS, SparseSettings, check_method
 from snailps.models.sparse.shares import Shares
 from snailps.roles.tables import Table
@@ -55,9 +55,12 @@ RATE_LEAST = 1e-9
 
 @dataclass(slots=True)
 class Prepared:
-    """A block made ready: its examples, and the pull of their rows under way, or rows kept."""
+    """A block made ready: its examples, and the pull of their rows under way, or rows kept.
 
-    batch: Batch
+    Only where rows are kept may there be several batches, which then have the same rows.
+    """
+
+    batches: list[Batch]
     pull: Pending | None
     asked: Asked | None = None
 
@@ -277,6 +280,11 @@ class SparseWorker(Worker):
                 push.wait()
             self._keeps, self._kept = False, None
 
+    @property
+    def owes(self) -> bool:
+        """Whether rows that are kept have changed since the last push."""
+        return self._kept is not None and self._kept.changed
+
     def stride(self) -> int:
         """Floats from each array of a trained row to the next; see `load_rows`."""
         return self._dim
@@ -288,7 +296,8 @@ class SparseWorker(Worker):
             prepared = self._prepare_kept(block, kept)
         else:
             prepared = self._asked_for(self._reader.read(block.data, block.path, block.start))
-        self._look_at(prepared.batch, block)
+        for batch in prepared.batches:
+            self._look_at(batch, block)
         return prepared
 
     def _look_at(self, batch: Batch, block: Block) -> None:
@@ -301,30 +310,31 @@ class SparseWorker(Worker):
 
     def _prepare_kept(self, block: Block, kept: Kept) -> Prepared:
         """The same with rows that are kept, if there is room for the new ones."""
-        pieces: list[tuple[Examples, Ids]] = []
-        bias = np.full(int(self.has_bias(self.settings)), -1, np.int32)
 
-        def keys_of_pieces() -> Iterator[tuple[Keys, Ids]]:
-            for piece in self._reader.pieces(block.data, block.path, block.start):
-                pieces.append((piece, np.empty(len(piece.keys), np.int32)))
-                yield piece.keys, pieces[-1][1]
-            yield np.full(len(bias), BIAS_KEY, np.uint64), bias
+        def find(examples: Examples) -> tuple[Examples, Found]:
+            return examples, kept.find(examples.keys)
 
-        asked = kept.ask(keys_of_pieces())
-        examples = joined([piece for piece, _ in pieces], keys=asked is None)
+        pieces = self._reader.pieces(block.data, find, block.path, block.start)
+        block._data = None
+        bias = kept.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
+        asked = kept.ask([*(found for _, found in pieces), bias])
         if asked is None:
             self._keeps = False  # from here on as several workers do
+            examples = joined([examples for examples, _ in pieces])
             return self._asked_for(self._reader.numbered(examples, block.path))
-        places = np.concatenate([places for _, places in pieces])
-        at = int(bias[0]) if len(bias) else -1
-        return Prepared(self._reader.placed(examples, places, at, block.path), None, asked)
+        at = int(bias.places[0]) if len(bias.places) else -1
+        batches = [
+            self._reader.placed(examples, found.places, at, block.path)
+            for examples, found in pieces
+        ]
+        return Prepared(batches, None, asked)
 
     def _asked_for(self, batch: Batch) -> Prepared:
         """The batch, and the pull of its rows started."""
         if len(batch) == 0:
-            return Prepared(batch, None)
+            return Prepared([batch], None)
         rows = self._bases.take(len(batch.keys))
-        return Prepared(batch, self.pull_async(TABLE, batch.keys, rows, state=True, ahead=True))
+        return Prepared([batch], self.pull_async(TABLE, batch.keys, rows, state=True, ahead=True))
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
@@ -332,24 +342,26 @@ class SparseWorker(Worker):
         if prepared.asked is not None and self._kept is None:  # another worker has come since
             if prepared.asked.pull is not None:
                 prepared.asked.pull.abandon()
-            prepared = self._asked_for(prepared.asked.apart(prepared.batch))
-        batch = prepared.batch
+            prepared = self._asked_for(prepared.asked.apart(prepared.batches))
+        batches = prepared.batches
         rates = self.rates(block)
-        metrics = {"units": float(len(batch)), "lr": rates[1], "bad_lines": float(batch.bad)}
+        units = sum(len(batch) for batch in batches)
+        bad = sum(batch.bad for batch in batches)
+        metrics = {"units": float(units), "lr": rates[1], "bad_lines": float(bad)}
         if prepared.asked is not None and self._kept is not None:
             rows = self._kept.ready(prepared.asked)
-            loss, weight = self._train_batch(batch, rows, rates, block.seed)
-            self.holding = self._kept.holds
+            loss, weight = self._train_batches(batches, rows, rates, block.seed)
             if prepared.asked.closes:
                 self._push_kept()
-            return {**metrics, "loss": loss, "examples": weight} if len(batch) else metrics
+            return {**metrics, "loss": loss, "examples": weight} if units else metrics
         self._push_kept()
         if prepared.pull is None:  # nothing to learn from
             return metrics
+        (batch,) = batches
         base = self._arrived(prepared.pull)
         rows = self._locals.take(len(base))
         self.in_threads(self.load_rows, base, rows)
-        loss, weight = self._train_batch(batch, rows, rates, block.seed)
+        loss, weight = self._train_batches(batches, rows, rates, block.seed)
         self.in_threads(self.take_difference, rows, base)  # from here on the base is what changed
         if self.workers > 1:
             step = self.shares.step(batch, base, rates[0])
@@ -371,7 +383,6 @@ class SparseWorker(Worker):
         self._settle(self._behind)
         keys, differences = changes
         self._pushes.append(self.push_async(TABLE, keys, differences, state=True))
-        self.holding = False
 
     def rates(self, block: Block) -> tuple[float, float]:
         """Step size before and behind a block: falling for sgd, else the optimiser's own matter."""
@@ -410,12 +421,15 @@ class SparseWorker(Worker):
         for task in tasks:
             task.result()
 
-    def _train_batch(
-        self, batch: Batch, rows: Floats, rates: tuple[float, float], seed: int
+    def _train_batches(
+        self, batches: Sequence[Batch], rows: Floats, rates: tuple[float, float], seed: int
     ) -> tuple[float, float]:
-        """Trains on a batch with all threads; loss, weight."""
-        edges = batch.edges(self.threads)
-        shared = len(edges) > 2
+        """Trains on a block's batches with all threads; loss, weight."""
+        parts = [
+            (batch, part)
+            for batch in batches
+            for part in itertools.pairwise(batch.edges(-(-self.threads // len(batches))))
+        ]
         tasks = [
             self._pool.submit(
                 self.train_part,
@@ -424,10 +438,10 @@ class SparseWorker(Worker):
                 (first, last),
                 # A thread's part falls as the whole does: they all run at once.
                 rates,
-                shared=shared,
-                seed=(seed + first) & ((1 << 64) - 1),
+                shared=len(parts) > 1,
+                seed=(seed + number) & ((1 << 64) - 1),
             )
-            for first, last in itertools.pairwise(edges)
+            for number, (batch, (first, last)) in enumerate(parts)
         ]
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(weight for _, weight in results)
