@@ -293,7 +293,7 @@ def test_second_master_with_the_same_folder_refuses(tmp_path, job):
         second = Process("second", [*SNAILPS, "master", "-c", str(tmp_path / "master.conf"),
                                     "--set", "listen_addr=127.0.0.1:0"], cwd=tmp_path)  # fmt: skip
         cluster.processes.append(second)
-        assert_one_sentence(second, "another master keeps its checkpoints here")
+        assert_one_sentence(second, "another master keeps its")
         gate.open()
         assert cluster.codes() == [0, 0, 0, FAILED]
 

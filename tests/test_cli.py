@@ -433,7 +433,7 @@ def test_local_with_port_in_use_says_so(tmp_path, conf):
 
 def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf, "--workers", "2") as run:
+    with Run(tmp_path, *conf, "--workers", "2", "--set", "on_node_loss=stop") as run:
         gate.meet()
         pid = int(re.search(r"worker \d+ \(\S+?:(\d+)\)", run.wait_line(r"worker \d+ \("))[1])
         os.kill(pid, signal.SIGKILL)
@@ -445,7 +445,7 @@ def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
 
 def test_local_with_killed_master_says_so_in_one_line(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf) as run:
+    with Run(tmp_path, *conf, "--set", "on_node_loss=stop") as run:
         gate.meet()
         os.kill(child_of(run.pid, "master"), signal.SIGKILL)
         gate.open()

@@ -3,6 +3,7 @@
 import itertools
 import struct
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -484,26 +485,32 @@ def test_fenced_incarnation_is_turned_away_and_others_are_not(shard):
     assert np.all(pull(other, [1], clock=1) == 2)
 
 
-def test_server_passes_the_orders_on_to_all_its_shards():
+def test_server_passes_the_orders_on_to_the_shards_that_they_name():
     with Shards(2) as cluster:
         cluster.add_table(1, DIM, ADD, ZEROS)
-        server = Server(ServerSettings())
-        server._shards = cluster.threads
+        server, both = Server(ServerSettings()), [0, 1]
+        server._host = SimpleNamespace(
+            each=lambda numbers, work: {n: work(cluster.threads[n]) for n in numbers}
+        )
         server._ready.set()
-        assert server.on_message(messages.SetClock(3, True)) == messages.Ok()
+
+        def order(message):
+            return server.on_message(message).data
+
+        assert order(messages.SetClock(3, True, shards=both)) == {"done": both}
         client = cluster.client()
         client.push(1, u64(range(9)), full(1, 9), clock=3, slot=2)
         end_clock(client, 3, 4, first=2)
-        report = server.on_message(messages.CloseClock(3, [2]))
-        assert [state["clock"] for state in report.data["shards"]] == [3, 3]
-        assert [state["sealed"] for state in report.data["shards"]] == [[2, 3]] * 2
+        closed = order(messages.CloseClock(3, [2], shards=both))["shards"]
+        assert [state["clock"] for state in closed] == [3, 3]
+        assert [state["sealed"] for state in closed] == [[2, 3]] * 2
         assert np.all(pull(client, range(9), clock=4) == 1)
-        assert server.on_message(messages.CloseClock(3, [3])).data["shards"][0]["clock"] == 4
+        assert order(messages.CloseClock(3, [3], shards=both))["shards"][0]["clock"] == 4
         with pytest.raises(SnailError, match="cannot be closed"):
-            server.on_message(messages.CloseClock(9, []))
+            order(messages.CloseClock(9, [], shards=both))
         with pytest.raises(ProtocolError, match="expected numbers of slots"):
-            server.on_message(messages.CloseClock(4, ["0"]))
-        assert server.on_message(messages.Fence(1)) == messages.Ok()
+            order(messages.CloseClock(4, ["0"], shards=both))
+        assert order(messages.Fence(1, shards=both)) == {"done": both}
         with pytest.raises(RemoteError, match="given up"):
             pull(client, [1])
 

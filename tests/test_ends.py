@@ -106,7 +106,7 @@ def test_server_killed_while_the_master_exports_ends_the_cluster(tmp_path, job, 
         if not stuck:
             at_export.open()  # and it finds its server gone
         assert codes_at_once(cluster) == [FAILED, -signal.SIGKILL, STOPPED]
-        assert_one_sentence(master, f"{name} (", f"process {server.pid}", "is lost", "on_node_loss")
+        assert_one_sentence(master, f"{name} (", f"process {server.pid}", "is lost", "shard 0")
         at_export.open()
 
 

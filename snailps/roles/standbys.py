@@ -562,7 +562,7 @@ class Standbys:
                 )  # fmt: skip
         if len(self._places.servers) < 2 and not self._alone_told:
             self._alone_told = True
-            log.warning(
+            log.info(
                 "there is one server only: no shard can have a standby, and a lost server ends the "
                 "job. Start another one: snailps server"
             )
