@@ -105,10 +105,10 @@ class Toll:
         )
         say(f"{self.name}: {done}/{self.goal} {event.fault.kind}, {took}; {left_s:.0f} s left")
 
-    def failed(self, error, rig):
+    def failed(self, error):
         """A run that did not end as it should."""
         self.hangs += 1
-        self.reports.append(f"{error}\n{rig.schedule}")
+        self.reports.append(str(error))
         say(f"{self.name}: FAILED\n{error}")
 
     def figures(self):
@@ -157,8 +157,10 @@ def hurt(rig, schedule, toll):
     except JobOver:
         rig.end(STALL_S)
     except AssertionError as error:
-        toll.failed(error, rig)
+        toll.failed(error)
         toll.events += rig.events
+        for process in rig.cluster.processes:
+            process.close()
         return False
     toll.events += rig.events
     return True
@@ -205,7 +207,7 @@ def counted(args, part, goal, kinds):
                     if good:
                         verdict = rig.verdict()
             except AssertionError as error:
-                toll.failed(error, rig)
+                toll.failed(error)
                 continue
             if not good:
                 continue
@@ -283,7 +285,7 @@ def trained(args, folder, corpus, schedule, toll, quality, **job):
                 return None
             figures = rig.figures()
     except AssertionError as error:
-        (toll or Toll("undisturbed", 0, time.monotonic())).failed(error, rig)
+        (toll or Toll("undisturbed", 0, time.monotonic())).failed(error)
         return None
     from words import judge
 

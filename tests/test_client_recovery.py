@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from replicas import Replicas
 from shards import ADD, JOB, LIMIT_S, ZEROS, Shards
 
 from snailps.errors import ConnectionLost, MisuseError, ProtocolError, WaitTimeout
@@ -520,3 +521,32 @@ def test_one_request_that_waits_long_holds_up_no_other(one):
         client.flush()
         assert first.wait()[0, 0] == 5.0
         over.set()
+
+
+# --- another route -------------------------------------------------------------------------------
+
+
+def test_connection_dialled_under_an_older_route_is_not_used():
+    """The port of a shard that moved may be given to a standby, which lets requests wait."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        client, home = cluster.client(), cluster.ports[0]
+        _, elsewhere = cluster.standby()
+        dialled, may_go, usual = threading.Event(), threading.Event(), cluster.connect
+
+        def connect(index, incarnation=1):
+            late = cluster.ports[0] == elsewhere
+            fd = usual(index, incarnation)
+            if late:
+                dialled.set()
+                assert may_go.wait(LIMIT_S)
+            return fd
+
+        cluster.connect, cluster.ports[0] = connect, elsewhere
+        client.cut(0)
+        assert dialled.wait(LIMIT_S)
+        cluster.take_route(2)
+        cluster.reroute(home)
+        client.cut(0)
+        may_go.set()
+        assert pull(client, u64([1]), 4).shape == (1, 4)

@@ -951,30 +951,36 @@ cdef class Client:
 
     def _mend_one(self, uint32_t shard):
         cdef int fd
-        cdef bint patient
-        try:
-            fd = self.connect(shard)
-        except Exception as error:
-            with nogil:
-                patient = mend_again(self.core, shard, MEND_PAUSE_S)
-            if patient:
+        cdef uint32_t epoch
+        cdef bint patient, stale = True
+        while stale:                # the route changed while we dialled: that may be another's port
+            epoch = self.core.epoch
+            try:
+                fd = self.connect(shard)
+            except Exception as error:
+                with nogil:
+                    patient = mend_again(self.core, shard, MEND_PAUSE_S)
+                if not patient:
+                    self._fail_to_mend(shard, error)
                 return
-            words = str(error) if isinstance(error, SnailError) \
-                else f"cannot reconnect to {self.names[shard]}: {error!r}"
-            if self.core.patience_s > 0:
-                words = (f"shard {shard}, {self.names[shard]}, was out of reach for "
-                         f"{self.core.patience_s:g} s, and the master named no other server for it: "
-                         f"{words}")
-            self.fail(words)
-            return
-        with nogil:
-            pthread_mutex_lock(&self.core.lock)
-            if self.core.stop or self.core.ended:
-                c_close(fd)
-            else:
-                self.core.links[shard].new_fd = fd
-            pthread_mutex_unlock(&self.core.lock)
+            with nogil:
+                pthread_mutex_lock(&self.core.lock)
+                stale = self.core.epoch != epoch and not self.core.stop and not self.core.ended
+                if stale or self.core.stop or self.core.ended:
+                    c_close(fd)
+                else:
+                    self.core.links[shard].new_fd = fd
+                pthread_mutex_unlock(&self.core.lock)
         self._wake()
+
+    def _fail_to_mend(self, uint32_t shard, error):
+        words = str(error) if isinstance(error, SnailError) \
+            else f"cannot reconnect to {self.names[shard]}: {error!r}"
+        if self.core.patience_s > 0:
+            words = (f"shard {shard}, {self.names[shard]}, was out of reach for "
+                     f"{self.core.patience_s:g} s, and the master named no other server for it: "
+                     f"{words}")
+        self.fail(words)
 
     def _whom(self, Pending pending):
         """Names the shards that a request still waits for.  Looks without a lock: for messages."""

@@ -401,6 +401,10 @@ class Rig(Deeds):
         lines += [str(status and status["phase"]), *(table_of(status) if status else ())]
         for shard in (status or {}).get("shards") or ():
             lines.append(f"  {shard}")
+        living = [one for one in self.places if one.process and one.process.popen.poll() is None]
+        for place in living:
+            place.process.send(signal.SIGUSR2)  # shards and clients tell what they count
+        time.sleep(0.5 if living else 0)
         for process in self.cluster.processes:
             lines += [f"--- {process.name} ({process.pid}), code {process.popen.poll()}"]
             lines += [f"    {line}" for line in process.lines[-12:]]
@@ -409,7 +413,5 @@ class Rig(Deeds):
 
 def _program(place, folder):
     """What to start in a place: snailps, or snailps that can be hurt."""
-    if place.role == "worker":
-        return {}
     hurt = environment(HURT=json.dumps(place.hurt), HURT_LATER=f"{folder}/aim-")
     return {"program": [sys.executable, "-m", "faults.hurt"], "env": hurt}

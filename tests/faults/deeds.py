@@ -19,7 +19,7 @@ from snailps.transport.session import Role
 SLOW_BYTES_S, DELAY_S = 300_000, 0.03
 CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)
 GRACE_S = 1.0
-"""By then the shards have been told who was given up."""
+"""By then the shards have been told who was given up, and the master which stream broke."""
 
 
 class Hang(AssertionError):
@@ -92,6 +92,7 @@ class Deeds:
         if fault.whom == "data":
             for link in victim.data:
                 link.cut(CLIENTS[fault.bytes % 3])
+            self.rest(GRACE_S)  # a stream that broke is noticed
             return
         # A node whose connection breaks is taken for lost: it may be taken back, or it is replaced.
         process = victim.process
@@ -102,8 +103,15 @@ class Deeds:
         self._replace(victim)
 
     def _tear(self, victim, fault):
-        for link in self._links(victim, fault):
+        links = self._links(victim, fault)
+        cuts = sum(link.cuts for link in links)
+        for link in links:
             link.cut_after(fault.bytes, CLIENTS[fault.index % 3])
+        with contextlib.suppress(Hang):  # nobody of those may send as much
+            self.until(lambda: sum(link.cuts for link in links) > cuts, "a frame to be torn", 5.0)
+        for link in links:
+            link.fuse = None
+        self.rest(GRACE_S)  # a stream that broke is noticed
 
     def _slow(self, victim, fault):
         self._weather(victim, fault, Weather(bytes_per_s=SLOW_BYTES_S))

@@ -11,6 +11,7 @@ of this but `ShardThread.test_faults`.
 
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -22,6 +23,8 @@ from pathlib import Path
 from snailps.cli.entry import main
 from snailps.errors import ConnectionLost
 from snailps.roles import hosting
+from snailps.roles._shard import ShardThread
+from snailps.transport._client import Client
 
 _shards = []
 
@@ -76,7 +79,22 @@ def obey_later(number, frame):
     threading.Thread(target=lambda: obey(json.loads(path.read_text())), daemon=True).start()
 
 
+def tell(number, frame):
+    """A handler: what shards and clients here count goes to standard error, for reports."""
+
+    def look():
+        for one in gc.get_objects():
+            if isinstance(one, ShardThread):
+                with contextlib.suppress(ConnectionLost):
+                    print("shard", one.stats(), file=sys.stderr, flush=True)
+            elif isinstance(one, Client):
+                print("client", one.counters(), file=sys.stderr, flush=True)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGUSR2, tell)
     obey(json.loads(os.environ.get("HURT", "{}")))
     signal.signal(signal.SIGUSR1, obey_later)
     sys.argv[0] = "snailps"
