@@ -4,6 +4,7 @@ Each test ends with `Cluster.close`, which fails where a process had to be kille
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -392,7 +393,7 @@ def test_job_with_output_in_a_folder_that_goes_says_so(tmp_path, job, gated):
         master = cluster.master()
         cluster.nodes()
         gated.meet()
-        (tmp_path / "new" / "folder").rmdir()  # it was made when the master started
+        shutil.rmtree(tmp_path / "new" / "folder")  # it was made when the master started
         gated.open()
         assert cluster.codes() == [FAILED, STOPPED, STOPPED]
         assert_one_sentence(master, "new/folder/out.npz")
