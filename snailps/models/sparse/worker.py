@@ -69,6 +69,7 @@ class SparseWorker(Worker):
     """A model of sparse examples; see the module's docstring for what a subclass adds."""
 
     _has_told = False  # of a malformed line
+    _kept: Kept | None = None
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
