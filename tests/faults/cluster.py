@@ -344,7 +344,7 @@ class Rig(Deeds):
             for event in self.events:
                 if event.noticed_s is None and f"process {event.pid})" in line:
                     event.noticed_s = time.monotonic() - event.at
-            if self.ends and "training done" in line:
+            if self.ends and "training done, exporting" in line:
                 raise JobOver
         self._seen[master] = seen
 
