@@ -252,7 +252,8 @@ def test_standbys_are_on_another_host_where_there_is_one():
 
 
 def test_one_server_has_no_standby_and_says_so(caplog):
-    world = World(servers=1)
+    with caplog.at_level("INFO"):
+        world = World(servers=1)
     assert world.roles() == {0: (1, 0)}
     assert "one server only" in caplog.text
 
