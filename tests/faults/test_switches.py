@@ -22,6 +22,12 @@ def is_worker(hello):
     return hello.role == Role.WORKER
 
 
+def flow(rig, count):
+    """Waits until more pushes were acknowledged."""
+    goal = rig.progress() + count
+    rig.until(lambda: rig.progress() >= goal, f"{count} more acknowledged pushes")
+
+
 def lose_a_server_whose_standby_lags(rig):
     """Its stream stands still for a while, then it is killed: what it had not sent is gone."""
     links = [link for place in rig.places for link in place.data]
@@ -37,13 +43,17 @@ def lose_a_server_whose_standby_lags(rig):
 
 
 def lose_connections_with_replies_on_their_way(rig):
-    """Pushes are applied, their acknowledgements do not arrive, and they are sent again."""
-    for place in rig.alive("server"):
-        for link in place.data:
-            link.set(Weather(delay_s=0.1, whom=is_worker))
-    rig.rest(0.5)
-    for place in rig.alive("server"):
-        for link in place.data:
+    """Pushes are applied, their acknowledgements do not arrive, and they are sent again.
+
+    The connections are cut while pushes flow, as the acknowledgements show, some of which are
+    then on their way; three times, since a cut may come between two blocks.
+    """
+    links = [link for place in rig.alive("server") for link in place.data]
+    for link in links:
+        link.set(Weather(delay_s=0.1, whom=is_worker))
+    for _ in range(3):
+        flow(rig, 50)
+        for link in links:
             link.cut(is_worker)
     rig.proxy.heal()
 
@@ -67,9 +77,9 @@ def verdict_after(tmp_path, trouble, hurt, settings):
         if hurt:
             rig.hurt("server", **hurt)
         rig.form(60)
+        flow(rig, 50)
         trouble(rig)
-        begin = rig.progress()
-        rig.until(lambda: rig.progress() > begin + 50, "50 more acknowledged pushes")
+        flow(rig, 50)
         rig.finish()
         return rig.verdict(), rig.report()
 
