@@ -57,6 +57,8 @@ ENDING_S = 20.0
 PATIENCE = 2
 """Interrupts that are the master's to follow; one more, and it is ended by force."""
 STARTING = ("forming", "preparing")
+REPLACING = ("survey", "loading", "training")
+"""Phases in which a server or worker that was killed is replaced."""
 
 ServersOption = Annotated[int, typer.Option(min=1, max=64, help="Server processes.")]
 WorkersOption = Annotated[int, typer.Option(min=1, max=256, help="Worker processes.")]
@@ -289,5 +291,7 @@ def _watch(
             if status["phase"] in STARTING:
                 launcher.check()
             if status["phase"] not in ("stopping", "done", "failed"):
+                if status["phase"] in REPLACING and not interrupts:
+                    launcher.replace()
                 progress.update(status)
             launcher.wait(LOOK_S)
