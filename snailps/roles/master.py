@@ -548,7 +548,8 @@ class Master:
         elif isinstance(message, messages.Saved | messages.Loaded):
             self._course.checkpoints.heard(member, message)
         elif isinstance(message, messages.Backed | messages.Unbacked | messages.Yielded):
-            self._keeper.note(member, message)
+            if self._stop_at is None:  # else they part because all end
+                self._keeper.note(member, message)
         elif isinstance(message, messages.Failed):
             self._trouble(member, f"failed: {message.text}")
         elif isinstance(message, messages.Leaving):
