@@ -424,7 +424,9 @@ def test_worker_with_text_for_a_number_is_lost_with_one_sentence(tmp_path, job):
         assert_one_sentence(master, f"process {os.getpid()}", "is lost", "expected numbers")
 
 
-@pytest.mark.parametrize("count, tail", [(8, "worker 7 (host, process 107)"), (1000, "992 more")])
+@pytest.mark.parametrize(
+    ("count", "tail"), [(8, "worker 7 (host, process 107)"), (1000, "992 more")]
+)
 def test_names_of_many_members_are_one_short_line(count, tail):
     members = [Member(n, "worker", "host", 100 + n, None, []) for n in range(count)]
     text = names_of(members)
