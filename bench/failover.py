@@ -241,7 +241,7 @@ def kill(folder: Path, rounds: int, rows: int) -> dict[str, Any]:
     }
 
 
-def cost(folder: Path, corpus: str, rounds: int, epochs: int) -> dict[str, Any]:
+def cost(folder: Path, corpus: str, rounds: int, epochs: int, workers: int) -> dict[str, Any]:
     """fastText on two servers with and without standbys, in turns."""
     words: dict[str, list[float]] = {"none": [], "sync": [], "async": []}
     for at in range(rounds):
@@ -249,8 +249,8 @@ def cost(folder: Path, corpus: str, rounds: int, epochs: int) -> dict[str, Any]:
         for mode in order if at % 2 == 0 else reversed(order):
             command = [
                 sys.executable, "-m", "snailps", "train", "fasttext", "--input", corpus,
-                "--output", str(folder / f"out-{mode}"), "--servers", "2", "--workers", "1",
-                "--json", "--epochs", str(epochs), "--bucket", "200000",
+                "--output", str(folder / f"out-{mode}"), "--servers", "2",
+                "--workers", str(workers), "--json", "--epochs", str(epochs), "--bucket", "200000",
             ]  # fmt: skip
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=LIMIT_S,
@@ -329,6 +329,7 @@ def main() -> None:
     parser.add_argument("--corpus", default="", help="a text, for the cost of replication")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1, help="of that training")
     parser.add_argument("--rows", type=int, default=200_000, help="of the table, 400 bytes each")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     args = parser.parse_args()
@@ -341,7 +342,7 @@ def main() -> None:
         if "move" in parts:
             result["move"] = move(folder, args.rows)
         if "cost" in parts:
-            result["cost"] = cost(folder, args.corpus, args.rounds, args.epochs)
+            result["cost"] = cost(folder, args.corpus, args.rounds, args.epochs, args.workers)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     met: dict[str, bool] = {}
