@@ -7,7 +7,8 @@
 ========  =======================================================================================
 ``kill``  one server of two, several times: until it is noticed, until every shard's pulls succeed
 ``cost``  words/s of fastText on two servers with `replication: sync` over those with `none`
-``move``  units/s while a server leaves, and while one joins; the longest pull
+``move``  units/s while a server joins, and while one leaves; the longest pull.  With a corpus
+          units are words of fastText, beside which the table is moved
 ========  =======================================================================================
 
     python bench/failover.py --corpus text8 --json
@@ -209,9 +210,14 @@ class Probes:
         self._driver.close()
 
 
-def wandering(folder: Path, rows: int) -> dict[str, object]:
-    """A job that goes on until it is ended: random rows of a table."""
+def wandering(folder: Path, rows: int, corpus: str = "") -> dict[str, object]:
+    """A job that goes on until it is ended: random rows of a table, or fastText beside it."""
     (folder / "journal").mkdir(exist_ok=True)
+    if corpus:
+        return {
+            "worker_class": "wander:Words", "input": corpus, "rows": rows, "width": DIM,
+            "journal": folder / "journal", "block_bytes": 1 << 18, "epochs": 500,
+        }  # fmt: skip
     (folder / "input").write_text("x\n" * 500_000)
     return {
         "worker_class": "wander:Wander", "input": folder / "input", "rows": rows, "dim": DIM,
@@ -309,9 +315,9 @@ def _lines(file: Path) -> list[str]:
     return file.read_text().splitlines()
 
 
-def move(folder: Path, rows: int) -> dict[str, Any]:
+def move(folder: Path, rows: int, corpus: str) -> dict[str, Any]:
     """A server joins a cluster of two, then one of those leaves."""
-    cluster = Cluster(wandering(folder, rows), 2, 1, shards=2)
+    cluster = Cluster(wandering(folder, rows, corpus), 2, 1, shards=2)
     spans: dict[str, tuple[float, float]] = {}
     try:
         cluster.master.wait_line("every shard has its standby")
@@ -348,7 +354,9 @@ def main() -> None:
     """Runs all parts, or the one asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", choices=["kill", "cost", "move"], action="append")
-    parser.add_argument("--corpus", default="", help="a text, for the cost of replication")
+    parser.add_argument(
+        "--corpus", default="", help="a text: for the cost of replication, to move with"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="of that training")
@@ -362,7 +370,7 @@ def main() -> None:
         if "kill" in parts:
             result["kill"] = kill(folder, args.rounds, args.rows)
         if "move" in parts:
-            result["move"] = move(folder, args.rows)
+            result["move"] = move(folder, args.rows, args.corpus)
         if "cost" in parts:
             result["cost"] = cost(folder, args.corpus, args.rounds, args.epochs, args.workers)
     finally:
