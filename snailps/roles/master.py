@@ -28,7 +28,7 @@ from snailps.roles.course import Course
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
-from snailps.roles.members import Member, Members, Reply
+from snailps.roles.members import Member, Members, Reply, names_of
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from snailps.roles.past import compact, journal_path, life_of, unended
 from snailps.roles.status import BlockCounts, Phase, Status
@@ -363,8 +363,8 @@ class Master:
         here = [m for m in self._members.all.values() if m.peer in self._server.peers]
         if here and now - self._stop_at < GOODBYE_S:
             return
-        for member in here:
-            log.warning("%s did not say goodbye within %.0f s", member.name, GOODBYE_S)
+        if here:
+            log.warning("%s did not say goodbye within %.0f s", names_of(here), GOODBYE_S)
         if self._course.job is not None and self._course.job.pass_ == "train" and not self._failed:
             self._collect_figures()
             self._write_log()

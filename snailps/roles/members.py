@@ -32,6 +32,8 @@ NOTICE_S = 5.0
 WAIT_TOLD_S = 3.0
 """How long a worker waits for others before the log says so."""
 TABLES_MAX = 4096
+NAMED_MAX = 8
+"""Members that a message names one by one."""
 NUMBERS_AHEAD = 1024
 """Numbers that a master that takes over skips, or they might be given twice."""
 
@@ -143,6 +145,14 @@ class Member:
             "clock": clock,
             "rate": self.rate,
         }
+
+
+def names_of(members: list[Member]) -> str:
+    """How a message calls several: each one, or the first few and how many more there are."""
+    names = [member.name for member in members[:NAMED_MAX]]
+    if len(members) > NAMED_MAX:
+        names.append(f"{len(members) - NAMED_MAX} more")
+    return ", ".join(names)
 
 
 class Members:
@@ -378,10 +388,10 @@ class Members:
         if self._formed:
             return ""
         if self.route is not None:
-            away = ", ".join(m.name for m in self.nodes() if m.away)
+            away = names_of([m for m in self.nodes() if m.away])
             if away:
                 return f"{away} to come back"
-            slow = ", ".join(m.name for m in self.nodes() if not (m.acknowledged or m.missed))
+            slow = names_of([m for m in self.nodes() if not (m.acknowledged or m.missed)])
             return f"{slow} to connect to every server"
         servers, have = len(self.nodes("server")), len(self.nodes())
         want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
@@ -391,7 +401,7 @@ class Members:
         if servers < wanted_servers:
             lacking = wanted_servers - servers
             parts.append(f"{lacking} of them a server" if parts else f"{lacking} more server(s)")
-        there = ", ".join(m.name for m in self.nodes()) or "nobody"
+        there = names_of(self.nodes()) or "nobody"
         return f"{', at least '.join(parts)} (here: {there})"
 
     def check_formed(self, now: float) -> bool:
