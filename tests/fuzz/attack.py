@@ -23,8 +23,6 @@ BATCH = 50
 END_LIMIT_S = 60.0
 """How long the other side may take to end a connection: six times its own limit."""
 GROWTH_MB = 50.0
-VICTIM = 0
-"""Number of the table that broken pushes go to."""
 
 
 class Hung(AssertionError):
@@ -54,7 +52,9 @@ class Attacker:
     def __init__(self, live, door, seed):
         self.live, self.door, self.seed = live, door, seed
         self.channel = Channel.DATA if door == "shard" else Channel.CONTROL
-        self.corpus = DataCorpus(live.job, FRAG_NUM, VICTIM) if door == "shard" else ControlCorpus()
+        self.corpus = (
+            DataCorpus(live.job, FRAG_NUM, live.victim) if door == "shard" else ControlCorpus()
+        )
         self.frames = self.connections = 0
 
     def run(self, frames, over):
