@@ -373,13 +373,12 @@ class Members:
             self._send_route(member)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
-        """Keeps a member that left, or was lost, for the figures only."""
-        if self.all.pop(member.number, None) is not None:
+        """Keeps a member that left, or was lost, for the figures only; of a driver nothing."""
+        if self.all.pop(member.number, None) is not None and member.role != "driver":
             self.left.append(member)
             self.gone[member.number] = lost
-            if member.role != "driver":
-                gone = {"number": member.number, "lost": lost, "figures": member.figures}
-                self.journal.note("gone", gone)
+            gone = {"number": member.number, "lost": lost, "figures": member.figures}
+            self.journal.note("gone", gone)
 
     # --- forming ---------------------------------------------------------------------------
 
