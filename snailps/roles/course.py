@@ -221,7 +221,8 @@ class Course:
         self._journal.note("train", {"nodes": nodes, "at": time.time(), "restored": restored})
         for member in here:
             member.wait_for("")
-            member.waited_s = 0.0
+            member.waited_s = member.block_since = 0.0
+            member.done = member.fetched = 0
         self.begin_training(job, nodes, position)
         if job.clocked:
             self.set_clock(job, position.clock if position is not None else 0)
@@ -255,6 +256,7 @@ class Course:
         if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
+        member.block_since = 0.0
         if self.phase == "training" and self.job.ledger is not None:
             self._journal.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
@@ -393,6 +395,7 @@ class Course:
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(job.ledger, Stepped):  # up to three clocks are left, each of many blocks
             self._drop_at = time.monotonic() + DROP_S
+        member.done, member.block_since = member.done + 1, time.monotonic()
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / message.seconds
         reply(messages.Enough() if job.ledger.drops else messages.Ok())
@@ -506,8 +509,11 @@ class Course:
 
     def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
         """A worker cannot open its block's path and wants the bytes."""
-        member.state = "reading through the master"
-        reply(messages.Content(self._running().content(message.number, message.unit)))
+        job = self._running()
+        assert job.ledger is not None
+        reply(messages.Content(job.content(message.number, message.unit)))
+        member.fetched += 1
+        member.lacks = job.ledger.entry(message.number).block.path
 
     def leaving(self, member: Member) -> None:
         """A worker finishes its block and goes; nobody waits for more of it."""
@@ -575,6 +581,8 @@ class Course:
                 if job.clocked and not self._clocks_noted:
                     self._clocks_noted = True
                     self._journal.note("clocks", {})
+                if member.waits or not member.block_since:
+                    member.block_since = time.monotonic()
                 member.wait_for("")
                 member.worked = True
                 member.state = "counting" if pass_ == "survey" else "training"

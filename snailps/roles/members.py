@@ -20,7 +20,6 @@ from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.roles.errands import Errands
 from snailps.roles.journal import Fact, Journal
-from snailps.roles.status import NodeStatus
 from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
@@ -75,6 +74,16 @@ class Member:
         What it told of itself when it came back (`Rejoin.state`).
     figures, stats : dict
         Its last `Finished` or `Bye`; a server's last `Report`.
+    stats_before : dict
+        The `Report` before that one.
+    stats_s, stats_at : float
+        Seconds between the two, 0 before there are two; when it came, monotonic seconds.
+    done : int
+        Its blocks of this job.
+    block_since : float
+        When it began its present block, or asked for it, monotonic seconds.
+    fetched, lacks : int, str
+        Blocks whose bytes it asked the master for, and the path that it could not open.
     """
 
     number: int
@@ -100,6 +109,13 @@ class Member:
     standing: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
+    stats_before: dict[str, Any] = field(default_factory=dict)
+    stats_s: float = 0.0
+    done: int = 0
+    block_since: float = 0.0
+    fetched: int = 0
+    lacks: str = ""
+    stats_at: float = 0.0
     _waits_since: float = 0.0
     _wait_told: bool = False
 
@@ -128,21 +144,16 @@ class Member:
             self._wait_told = True
             log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
 
-    def status(self, clock: int | None = None) -> NodeStatus:
-        """It as a picture."""
-        waits = self.waits
-        if waits and (waited_s := time.monotonic() - self._waits_since) >= 1:
-            waits = f"{waits}, for {waited_s:.0f} s now"
-        return {
-            "role": self.role,
-            "id": self.number,
-            "host": self.host,
-            "pid": self.pid,
-            "state": self.state,
-            "waits": waits,
-            "clock": clock,
-            "rate": self.rate,
-        }
+    @property
+    def waits_s(self) -> float:
+        """How long it has waited, if it waits, seconds."""
+        return time.monotonic() - self._waits_since if self.waits else 0.0
+
+    def take_stats(self, stats: dict[str, Any]) -> None:
+        """Keeps a server's report, and the one before it, for figures a second."""
+        now = time.monotonic()
+        self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
+        self.stats, self.stats_at = stats, now
 
 
 class Members:
@@ -210,6 +221,11 @@ class Members:
     def nodes(self, role: str = "") -> list[Member]:
         """Members of a role; without one, servers and workers."""
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
+
+    @property
+    def waits_since(self) -> float:
+        """When the present step of forming began, monotonic seconds."""
+        return self._since
 
     def restart_clock(self) -> None:
         """Counts the time limits of forming from now."""
@@ -599,6 +615,6 @@ class Members:
     def _note_stats(self, member: Member) -> Callable[[Answer], None]:
         def note(answer: Answer) -> None:
             if isinstance(answer, messages.Report):
-                member.stats = answer.data
+                member.take_stats(answer.data)
 
         return note

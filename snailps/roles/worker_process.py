@@ -137,6 +137,8 @@ class WorkerProcess(Node):
             if self._model is not None:
                 self._model.slowest = message.clock
             return None
+        if isinstance(message, messages.Ask):
+            return messages.Report({"waits": self._client.waits() if self._client else []})
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         raise ProtocolError(f"a worker does not take {type(message).__name__}")
