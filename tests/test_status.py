@@ -16,6 +16,7 @@ from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port
 from rich.console import Console
 from test_ends import Observer
+from test_failures import INTERRUPTED
 
 from snailps.cli.overview import lines_of, picture_of
 from snailps.roles.status import NodeStatus, ShardStatus, Status
@@ -94,7 +95,7 @@ def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
         gate.open()  # it pulls, and nobody answers
         with Observer(cluster) as observer:
             status = observer.until(lambda s: any(w["who"] == "worker 2" for w in s["waits"]))
-            observer.until(lambda s: any(name in w["whom"] for w in s["waits"]))
+            observer.until(lambda s: any("sign of life" in w["whom"] for w in s["waits"]))
         (wait,) = [wait for wait in status["waits"] if wait["who"] == "worker 2"][:1]
         assert name in wait["whom"]
         assert "rows of table" in wait["whom"]
@@ -107,20 +108,23 @@ def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
 
 
 def test_status_tells_of_workers_that_read_through_the_master(tmp_path, job, gate):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
-        cluster.master()
-        cluster.start("server")
-        cluster.start("worker", cwd=elsewhere)  # a relative path: nothing is there
-        gate.meet()
-        (node,) = [n for n in json.loads(status_of(cluster, "--json"))["nodes"] if n["fetched"]]
-        page = status_of(cluster)
-        gate.open()
-        assert cluster.codes() == [0] * 3
+    descriptor = os.open(tmp_path / "in.txt", os.O_RDONLY)
+    path = f"/proc/self/fd/{descriptor}"  # the master alone has it
+    try:
+        with Cluster(tmp_path, job={**job, "input": path}) as cluster:
+            cluster.master(pass_fds=(descriptor,))
+            cluster.nodes()
+            gate.meet()
+            status = json.loads(status_of(cluster, "--json"))
+            page = status_of(cluster)
+            gate.open()
+            assert cluster.codes() == [0] * 3
+    finally:
+        os.close(descriptor)
+    (node,) = [node for node in status["nodes"] if node["fetched"]]
     assert node["role"] == "worker"
-    assert node["fetched"] >= 3
-    assert node["lacks"] == "in.txt"
+    assert node["fetched"] >= 2
+    assert node["lacks"] == path
     assert re.search(r"worker \d reads through the master, \d blocks so far", page)
 
 
@@ -146,7 +150,7 @@ def test_watch_waits_for_a_master_shows_it_and_waits_again(tmp_path, job, gate):
         assert cluster.codes() == [0] * 3
         watch.wait_line(r"waiting for the master at .* since it was last heard")
         watch.send(signal.SIGINT)
-        assert watch.wait() == 0
+        assert watch.wait() == INTERRUPTED
         watch.close()
 
 
@@ -160,7 +164,7 @@ def test_watch_as_json_prints_one_document_a_line(tmp_path, job, gate):
         gate.open()
         assert cluster.codes() == [0] * 3
         watch.send(signal.SIGINT)
-        assert watch.wait() == 0
+        assert watch.wait() == INTERRUPTED
         watch.close()
     assert json.loads(lines[0])["nodes"]
 
@@ -181,7 +185,7 @@ def test_watch_on_a_terminal_redraws_until_ctrl_c(tmp_path, job, gate):
             while seen.count(b"worker 2") < 2:
                 seen += os.read(near, 1 << 16)
             watch.send_signal(signal.SIGINT)
-            assert watch.wait(LIMIT_S) == 0
+            assert watch.wait(LIMIT_S) == INTERRUPTED
         finally:
             watch.kill()
             watch.wait()

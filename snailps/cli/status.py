@@ -9,7 +9,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -50,9 +50,7 @@ def command(
     raw = read_config(config, sets)
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
     if watch:
-        with contextlib.suppress(KeyboardInterrupt):
-            watch_master(settings.master_addr, interval_s, as_json=as_json)
-        return
+        watch_master(settings.master_addr, interval_s, as_json=as_json)
     status = ask(settings.master_addr)
     if as_json:
         print_json(dict(status))
@@ -111,7 +109,7 @@ class Line:
         self._control.close()
 
 
-def watch_master(address: str, interval_s: float, *, as_json: bool) -> None:
+def watch_master(address: str, interval_s: float, *, as_json: bool) -> NoReturn:
     """Shows the master's status until Ctrl-C: a picture on a terminal, else a block a time.
 
     A master that is away is told, on standard error if the output is JSON, and waited for.
@@ -147,7 +145,7 @@ def _watch(
     interval_s: float,
     show: Callable[[Status], None],
     tell: Callable[[str], None],
-) -> None:
+) -> NoReturn:
     line: Line | None = None
     eta = Eta()
     seen_at = begun = time.monotonic()
@@ -155,7 +153,7 @@ def _watch(
         begin = time.monotonic()
         try:
             if line is None:
-                line = Line(address, interval_s)
+                line = Line(address, max(interval_s, 1.0))
             status = line.ask()
         except (RemoteError, ProtocolError):
             raise
