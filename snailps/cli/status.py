@@ -23,6 +23,7 @@ from snailps.roles.status import Status
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
 from snailps.transport.session import Channel, Role
+from snailps.transport.trust import OPEN, Trust
 
 DIAL_S = 5.0
 
@@ -49,16 +50,17 @@ def command(
     """
     raw = read_config(config, sets)
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
+    trust = Trust.of(settings)
     if watch:
-        watch_master(settings.master_addr, interval_s, as_json=as_json)
-    status = ask(settings.master_addr)
+        watch_master(settings.master_addr, interval_s, trust, as_json=as_json)
+    status = ask(settings.master_addr, trust=trust)
     if as_json:
         print_json(dict(status))
     else:
         typer.echo("\n".join(lines_of(status)))
 
 
-def ask(address: str, limit_s: float = DIAL_S) -> Status:
+def ask(address: str, limit_s: float = DIAL_S, trust: Trust = OPEN) -> Status:
     """The status of the master at `address`.
 
     Raises
@@ -66,7 +68,7 @@ def ask(address: str, limit_s: float = DIAL_S) -> Status:
     SnailError
         Nobody answers there within `limit_s` seconds, or it is no master.
     """
-    with contextlib.closing(Line(address, limit_s)) as line:
+    with contextlib.closing(Line(address, limit_s, trust)) as line:
         return line.ask()
 
 
@@ -79,13 +81,14 @@ class Line:
         Nobody answers at `address` within `limit_s` seconds.
     """
 
-    def __init__(self, address: str, limit_s: float = DIAL_S) -> None:
+    def __init__(self, address: str, limit_s: float, trust: Trust) -> None:
         sock = dial(
             parse_addr(address, "master_addr"),
             Channel.CONTROL,
             Role.DRIVER,
             whom="the master",
             limit_s=limit_s,
+            trust=trust,
         )
         self._limit_s = limit_s
         self._control = ControlClient(sock, lambda message: None, lambda why: None)
@@ -109,7 +112,7 @@ class Line:
         self._control.close()
 
 
-def watch_master(address: str, interval_s: float, *, as_json: bool) -> NoReturn:
+def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
     """Shows the master's status until Ctrl-C: a picture on a terminal, else a block a time.
 
     A master that is away is told, on standard error if the output is JSON, and waited for.
@@ -122,7 +125,7 @@ def watch_master(address: str, interval_s: float, *, as_json: bool) -> NoReturn:
     show: Callable[[Status], None]
     if as_json:
         show = _show_json
-        _watch(address, interval_s, show, lambda text: typer.echo(text, err=True))
+        _watch(address, interval_s, trust, show, lambda text: typer.echo(text, err=True))
     elif sys.stdout.isatty():
         from rich.console import Console
         from rich.live import Live
@@ -133,16 +136,18 @@ def watch_master(address: str, interval_s: float, *, as_json: bool) -> NoReturn:
             _watch(
                 address,
                 interval_s,
+                trust,
                 lambda status: live.update(picture_of(status, console.height), refresh=True),
                 lambda text: live.update(Text(text, style="yellow"), refresh=True),
             )
     else:
-        _watch(address, interval_s, _show_lines, typer.echo)
+        _watch(address, interval_s, trust, _show_lines, typer.echo)
 
 
 def _watch(
     address: str,
     interval_s: float,
+    trust: Trust,
     show: Callable[[Status], None],
     tell: Callable[[str], None],
 ) -> NoReturn:
@@ -153,7 +158,7 @@ def _watch(
         begin = time.monotonic()
         try:
             if line is None:
-                line = Line(address, max(interval_s, 1.0))
+                line = Line(address, max(interval_s, 1.0), trust)
             status = line.ask()
         except (RemoteError, ProtocolError):
             raise

@@ -24,7 +24,7 @@ from snailps.roles.node import advertised, explain, open_listener
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.control import Address, dial, show
+from snailps.transport.control import Address, Trust, dial, show
 from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class ShardHost:
     Parameters
     ----------
     settings : ServerSettings
+    trust : Trust
     welcome : messages.Welcome
     tell : callable
         Sends the master a note, from any thread.
@@ -47,10 +48,12 @@ class ShardHost:
     def __init__(
         self,
         settings: ServerSettings,
+        trust: Trust,
         welcome: messages.Welcome,
         tell: Callable[[messages.Message], None],
     ) -> None:
-        self._settings, self._welcome, self._tell = settings, welcome, tell
+        self._settings, self._trust = settings, trust
+        self._welcome, self._tell = welcome, tell
         self.primaries: dict[int, ShardThread] = {}
         self.standbys: dict[int, ShardThread] = {}
         self._yielding: dict[int, ShardThread] = {}
@@ -76,7 +79,7 @@ class ShardHost:
         """Makes a standby of a shard; where it listens."""
         if self._route is None or number in self.primaries or number in self.standbys:
             raise ClusterError(f"shard {number} is here already, or there is no route yet")
-        listener = open_listener(self._settings)
+        listener = open_listener(self._settings, self._trust)
         endpoint = advertised(self._settings, listener)
         if self._settings.advertise_addr and endpoint in [
             (address.host, address.port) for address in self._route.shards
@@ -205,6 +208,7 @@ class ShardHost:
                 node=self._welcome.node,
                 incarnation=self._welcome.incarnation,
                 job=self._welcome.job,
+                trust=self._trust,
                 give_up=lambda: self._copies.get(order.shard) != order.copy,
             )
         except SnailError as error:
@@ -247,7 +251,7 @@ class ShardHost:
             self._welcome.incarnation,
             self._welcome.job,
         )
-        return ServerSession(hello, admit=self._admit)
+        return ServerSession(hello, self._trust.secret, self._admit)
 
     def _admit(self, peer: Hello) -> None:
         if peer.channel != Channel.DATA:

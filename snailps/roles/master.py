@@ -32,7 +32,7 @@ from snailps.roles.picture import Picture
 from snailps.roles.status import Phase, Status
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
-from snailps.transport.control import ControlServer, Peer, listen, show
+from snailps.transport.control import ControlServer, Peer, Trust, listen, show
 from snailps.transport.session import Hello, Role
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class Master:
         on_status: Callable[[Status], None] | None = None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
+        self._trust = Trust.of(settings)
         self._session, self._any_port = session, any_port
         self._on_listening, self._on_status = on_listening, on_status
         self._phase: Phase = "forming"
@@ -118,7 +119,7 @@ class Master:
         host, port = parse_addr(address, "listen_addr", port_optional=True)
         if port == 0 and not self._any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
-        listener = listen(host, port)
+        listener = listen(host, port, self._trust)
         try:
             self._open(listener, job)
         except BaseException:
@@ -188,7 +189,7 @@ class Master:
         self._server = ControlServer(
             listener,
             role=Role.MASTER,
-            secret=b"",
+            trust=self._trust,
             job=life,
             on_message=self._on_message,
             on_lost=self._on_lost,
@@ -220,6 +221,7 @@ class Master:
             tell=lambda member, message: self._server.note(member.peer, message),
             fail=self._fail,
             on_end=self._job_ended,
+            trust=self._trust,
             past=past,
         )
         self._keeper = Keeper(

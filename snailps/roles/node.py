@@ -33,7 +33,7 @@ from snailps.errors import (
 )
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
-from snailps.transport.control import Address, ControlClient, dial, listen, route_host, show
+from snailps.transport.control import Address, ControlClient, Trust, dial, listen, route_host, show
 from snailps.transport.control_client import ask
 from snailps.transport.session import Channel, Role
 
@@ -75,13 +75,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def open_listener(settings: ClusterSettings) -> socket.socket:
+def open_listener(settings: ClusterSettings, trust: Trust) -> socket.socket:
     """Listening socket: at the given address, or on the interface that routes to the master.
 
     Raises
     ------
     SnailError
-        No address can be bound; names the range that was tried.
+        No address can be bound, naming the range that was tried, or strangers would be let in.
     """
     master = parse_addr(settings.master_addr, "master_addr")
     host, port = "", 0
@@ -91,10 +91,10 @@ def open_listener(settings: ClusterSettings) -> socket.socket:
         host = route_host(master)
     ports = parse_port_range(settings.port_range, "port_range") if port == 0 else None
     if ports is None:
-        return listen(host, port)
+        return listen(host, port, trust)
     for candidate in range(ports[0], ports[1] + 1):
         try:
-            return listen(host, candidate)
+            return listen(host, candidate, trust)
         except ConnectionLost:
             continue
     raise ClusterError(
@@ -128,6 +128,7 @@ class Node:
     def __init__(self, role: Role, settings: ClusterSettings) -> None:
         self.role = role
         self.settings = settings
+        self.trust = Trust.of(settings)
         self.ended = threading.Event()
         self._welcomed = threading.Event()
         self.welcome: messages.Welcome | None = None
@@ -195,6 +196,7 @@ class Node:
             node=us.node if us else 0,
             incarnation=us.incarnation if us else 0,
             job=us.job if us else 0,
+            trust=self.trust,
             give_up=self.ended.is_set,
             on_wait=log.info,
         )

@@ -48,7 +48,7 @@ class Server(Node):
         shard_num, notice = effective_shard_num(self._server_settings, cores())
         if notice:
             log.warning("%s", notice)
-        self._listeners = [open_listener(self.settings) for _ in range(shard_num)]
+        self._listeners = [open_listener(self.settings, self.trust) for _ in range(shard_num)]
         endpoints = [advertised(self.settings, listener) for listener in self._listeners]
         try:
             if len(set(endpoints)) < shard_num:
@@ -57,7 +57,7 @@ class Server(Node):
                     "use port_range, or set shard_num: 1"
                 )
             self._host = ShardHost(
-                self._server_settings, self.join(endpoints), tell=self.control.note
+                self._server_settings, self.trust, self.join(endpoints), tell=self.control.note
             )
             self._ready.set()
             self.ended.wait()

@@ -39,6 +39,7 @@ from snailps.transport.session import (
     remote_error,
 )
 from snailps.transport.sockets import HANDSHAKE_LIMIT_S, Address, set_options, show
+from snailps.transport.trust import OPEN, Trust
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,10 @@ class ControlServer:
     ----------
     listener : socket.socket
         Owned from now on.
-    role, secret
+    role, job
         Of this side, for the handshake.
+    trust : Trust
+        Who is let in.
     on_message : callable
         ``on_message(peer, message, reply)``; `reply` is None for a note, else a function to be
         called once, now or later, with the answer or a `SnailError`.
@@ -110,7 +113,7 @@ class ControlServer:
         listener: socket.socket,
         *,
         role: Role,
-        secret: bytes,
+        trust: Trust = OPEN,
         job: int,
         on_message: Callable[
             [Peer, messages.Message, Callable[[messages.Message | SnailError], None] | None], None
@@ -120,7 +123,7 @@ class ControlServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener = listener
-        self._role, self._secret, self._job = role, secret, job
+        self._role, self._trust, self._job = role, trust, job
         self._on_message, self._on_lost, self._on_pulse = on_message, on_lost, on_pulse
         self._clock = clock
         self._selector = selectors.DefaultSelector()
@@ -218,7 +221,7 @@ class ControlServer:
         peer = Peer(
             sock,
             (address[0], address[1]),
-            ServerSession(hello, self._secret, _refuse_data),
+            ServerSession(hello, self._trust.secret, _refuse_data),
             FrameDecoder(HANDSHAKE_BODY_MAX),
             self._clock(),
         )

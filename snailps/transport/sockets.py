@@ -2,7 +2,7 @@
 
     (host, port) -> listen -> listening socket       (host, port) -> dial -> authenticated socket
 
-It knows connections and time limits, and no message.
+It knows connections and time limits, and no message.  Who is let in says `Trust`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ import threading
 import time
 from collections.abc import Callable
 
-from snailps.errors import ConnectionLost, SnailError, WaitTimeout
+from snailps.errors import ConfigError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder, encode_frame
 from snailps.transport.session import NONCE_BYTES, Channel, ClientSession, Hello, Role
+from snailps.transport.trust import OPEN, VARIABLE, Trust
 
 Address = tuple[str, int]
 HANDSHAKE_LIMIT_S = 10.0
 
 
-def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
+def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> socket.socket:
     """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once.
 
     Raises
     ------
     ConnectionLost
         The address cannot be bound; says why and what to change.
+    ConfigError
+        Strangers could reach it, and would be let in.
     """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
@@ -41,7 +44,11 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
+        trust.check_listening(*sock.getsockname()[:2])
         sock.listen(backlog)
+    except ConfigError:
+        sock.close()
+        raise
     except OSError as error:
         sock.close()
         raise ConnectionLost(
@@ -103,7 +110,7 @@ def dial(
     node: int = 0,
     incarnation: int = 0,
     job: int = 0,
-    secret: bytes = b"",
+    trust: Trust = OPEN,
     give_up: Callable[[], bool] = lambda: False,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> socket.socket:
@@ -146,8 +153,8 @@ def dial(
             continue
         try:
             set_options(sock)
-            nonce = os.urandom(NONCE_BYTES)
-            session = ClientSession(Hello(channel, role, nonce, node, incarnation, job), secret)
+            hello = Hello(channel, role, os.urandom(NONCE_BYTES), node, incarnation, job)
+            session = ClientSession(hello, trust.secret)
             _shake(sock, session, max(0.1, min(left, HANDSHAKE_LIMIT_S)))
         except OSError as error:
             sock.close()
@@ -158,8 +165,17 @@ def dial(
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
             continue
-        except SnailError:
+        except SnailError as error:
             sock.close()
+            if getattr(error, "code", "") == "secret":
+                raise ProtocolError(
+                    f"{whom} at {show(address)} has another secret than this process, or none: "
+                    "is its secret_file the same here?"
+                    if trust.secret
+                    else f"{whom} at {show(address)} asks for a secret, and this process has none: "
+                    f"set secret_file or the variable {VARIABLE}",
+                    "secret",
+                ) from None
             raise
         return sock
 
