@@ -20,7 +20,15 @@ from snailps.errors import SnailError
 
 _PANELS = {
     "Train": ("demo", "train", "fedavg", "local"),
-    "Processes of a cluster": ("master", "server", "worker", "checkpoint", "cluster", "status"),
+    "Processes of a cluster": (
+        "master",
+        "server",
+        "worker",
+        "checkpoint",
+        "cluster",
+        "status",
+        "doctor",
+    ),
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
 }
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}

@@ -13,12 +13,14 @@ import contextlib
 import errno
 import fcntl
 import ipaddress
+import logging
 import os
 import resource
 import socket
 import struct
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,7 +29,9 @@ from snailps import kernels
 from snailps.config import ClusterSettings, parse_addr, parse_port_range
 from snailps.errors import SnailError
 from snailps.roles.tables import Table
-from snailps.transport.control import Address, listen, route_host, show
+from snailps.transport.control import Address, route_host, show
+
+log = logging.getLogger(__name__)
 
 Level = Literal["ok", "note", "warning", "error"]
 REACH_S = 3.0
@@ -130,9 +134,16 @@ def check_name_only(advertised: str) -> list[Finding]:
 
 def is_own(host: str) -> bool:
     """Whether an address, or a name's first one, is of this machine."""
+    return _can_bind(host, 0)
+
+
+def _can_bind(host: str, port: int) -> bool:
     try:
-        listen(host, 0).close()
-    except SnailError:
+        family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(where)
+    except OSError:
         return False
     return True
 
@@ -163,11 +174,7 @@ def check_port_range(settings: ClusterSettings, wanted: int) -> list[Finding]:
     ports = parse_port_range(settings.port_range, "port_range") if settings.port_range else None
     if ports is None:
         return []
-    free = 0
-    for port in range(ports[0], ports[1] + 1):
-        with contextlib.suppress(SnailError):
-            listen("0.0.0.0", port).close()
-            free += 1
+    free = sum(_can_bind("0.0.0.0", port) for port in range(ports[0], ports[1] + 1))
     text = f"{free} of ports {ports[0]} to {ports[1]} (port_range) are free"
     if free >= wanted:
         return [Finding("ok", "port", text)]
@@ -193,7 +200,7 @@ def holder_of(port: int) -> str:
                     inodes.add(f"socket:[{fields[9]}]")
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
-            if os.readlink(link) in inodes:
+            if str(link.readlink()) in inodes:
                 pid = link.parts[2]
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
                 return f"process {pid} ({command.decode('utf-8', 'replace').strip()[:60]})"
@@ -233,12 +240,58 @@ def unreachable(address: Address, whom: str, error: OSError, limit_s: float) -> 
     return Finding("error", "reach", f"{whom}: {where}: {error.strerror or error}", cure)
 
 
-def why_waiting(settings: ClusterSettings, whom: str = "the master") -> list[Finding]:
+# --- waits that last --------------------------------------------------------------------------
+
+
+def look_half_way(
+    limit_s: float, whom: str, look: Callable[[], Sequence[Finding]]
+) -> threading.Timer:
+    """Once half of a time limit is over, looks for the reason of the wait and logs what it finds.
+
+    Returns what to `cancel` when the wait is over before.
+    """
+
+    def tell() -> None:
+        log.warning("half of %.0f s is over, still waiting for %s:", limit_s, whom)
+        try:
+            found = look()
+        except SnailError as error:
+            found = [Finding("error", "settings", str(error))]
+        for one in found:
+            log.log(logging.INFO if one.level in ("ok", "note") else logging.WARNING, "  %s", one)
+
+    timer = threading.Timer(limit_s / 2, tell)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def why_no_master(settings: ClusterSettings) -> list[Finding]:
     """What may keep this process from the master: name, interface, way to it."""
     found = [*check_name(settings.master_addr, "master_addr"), *check_interface(settings)]
     if not any(one.level == "error" for one in found):
-        found.append(check_reach(parse_addr(settings.master_addr, "master_addr"), whom))
+        found.append(check_reach(parse_addr(settings.master_addr, "master_addr"), "the master"))
     return found
+
+
+def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
+    """What may keep nodes from the master that this process is."""
+    listens = settings.listen_addr or settings.master_addr
+    host, _ = parse_addr(listens, "listen_addr", port_optional=True)
+    found = check_name(settings.master_addr, "master_addr")
+    with contextlib.suppress(OSError):
+        addresses = {str(where[0]) for *_, where in socket.getaddrinfo(host or "0.0.0.0", None)}
+        if all(_is_loopback(one) for one in addresses):
+            text = f"the master listens on {host}: no other host can reach that"
+            cure = "for nodes on other hosts set master_addr to its address in the network"
+            found.append(Finding("warning", "interface", text, cure))
+    return [*found, *check_files(2 * nodes)]
+
+
+def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:
+    """Which of these shards, by their server's number, are out of reach from here."""
+    found = [check_reach(address, f"server {number}") for number, address in shards]
+    return [one for one in found if one.level != "ok"] or found[:1]
 
 
 # --- the machine ------------------------------------------------------------------------------
@@ -346,6 +399,6 @@ def check_kernels() -> list[Finding]:
     """Which build of the kernels this machine runs, and whether it could run a faster one."""
     builds = kernels.builds_available()
     text = f"kernels {kernels.BUILD}, of {', '.join(builds)} that this processor can run"
-    if kernels.BUILD == builds[0]:
+    if builds[0] == kernels.BUILD:
         return [Finding("ok", "kernels", text)]
     return [Finding("note", "kernels", text, "unset SNAILPS_KERNELS to have the fastest")]

@@ -22,6 +22,7 @@ from typing import Any
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.roles.course import Course
+from snailps.roles.desk import Desk
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
@@ -150,6 +151,7 @@ class Master:
             raise
         finally:
             self._journal.close()
+            self._members.close()
             self._course.close()
             if job is not None:
                 job.close()
@@ -234,6 +236,7 @@ class Master:
             on_rows_lost=self._rows_lost,
         )
         self._members.rows = self._keeper.errands
+        self._desk = Desk("master", False, others=self._members.endpoints)
         self._picture = Picture(
             self._settings,
             self._members,
@@ -267,6 +270,7 @@ class Master:
                 self._members.ask_stats()
                 self._course.check_checkpoint()
         self._picture.step(self._told_phase, self.verdict)
+        self._desk.step()
         if self._on_status is not None and now >= self._status_at:
             self._status_at = now + max(STATUS_S, len(self._members.all) / NODES_PER_S)
             self._on_status(self.status())
@@ -410,6 +414,7 @@ class Master:
         self._pulse.add(sock, member.number)
 
     def _on_lost(self, peer: Peer, why: str) -> None:
+        self._desk.forget(peer)
         if isinstance(peer.tag, Member):
             self._lose(peer.tag, why)
 
@@ -483,6 +488,8 @@ class Master:
     # --- messages ----------------------------------------------------------------------------
 
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
+        if self._desk.handle(peer, message, reply):
+            return
         own = (messages.Register, messages.Rejoin, messages.Ask)
         if self._returning and not isinstance(message, own):
             self._parked.append((peer, message, reply))

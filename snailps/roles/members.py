@@ -11,6 +11,7 @@ a master must know again of them is in its journal.  It knows no job: what the m
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.roles.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.roles.errands import Errands
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.tables import Table
@@ -206,6 +208,7 @@ class Members:
         self._since = time.monotonic()
         self._notice_at = self._since + NOTICE_S
         self._formed = False
+        self._look: threading.Timer | None = None
 
     @property
     def frag_num(self) -> int:
@@ -222,6 +225,14 @@ class Members:
         """Members of a role; without one, servers and workers."""
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
 
+    def endpoints(self) -> list[list[Any]]:
+        """Servers' shards, each with what to call it."""
+        return [
+            [f"server {member.number}", list(endpoint)]
+            for member in self.nodes("server")
+            for endpoint in member.endpoints
+        ]
+
     @property
     def waits_since(self) -> float:
         """When the present step of forming began, monotonic seconds."""
@@ -230,6 +241,17 @@ class Members:
     def restart_clock(self) -> None:
         """Counts the time limits of forming from now."""
         self._since = time.monotonic()
+        settings = self._settings
+        self._look = look_half_way(
+            settings.master_time_out,
+            "nodes",
+            lambda: why_no_nodes(settings, settings.expected_node_num),
+        )
+
+    def close(self) -> None:
+        """Looks for nobody any more."""
+        if self._look is not None:
+            self._look.cancel()
 
     def new_number(self) -> int:
         """A number for a node, and its incarnation: never given twice in this life."""
@@ -415,6 +437,7 @@ class Members:
         if self.route is not None:
             if all(member.acknowledged or member.missed for member in self.nodes()):
                 self._formed = True
+                self.close()
                 here = [member for member in self.nodes() if not member.missed]
                 log.info("cluster complete: %s", ", ".join(m.name for m in here))
                 return True
@@ -461,6 +484,13 @@ class Members:
             self._fail(str(error))
             return
         self._since = time.monotonic()
+        self.close()
+        ways = [(shard.server, (shard.host, shard.port)) for shard in shards]
+        self._look = look_half_way(
+            self._settings.init_timeout,
+            "all nodes to connect to every shard",
+            lambda: why_not_connected(ways),
+        )
         log.info("route epoch 1: %d shards, %d fragments", len(shards), self.route.frag_num)
         for member in self.nodes():
             self._note_member(member)
