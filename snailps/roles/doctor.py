@@ -154,8 +154,10 @@ class Doctor:
         text = f"snailps {facts['version']}, wire format {facts['wire']}, Python {facts['python']}"
         self.add(Finding("ok", "version", text))
         self.add(*checks.check_kernels())
-        self.add(*checks.check_name(settings.master_addr, "master_addr"))
-        self.add(*checks.check_interface(settings))
+        name = checks.check_name(settings.master_addr, "master_addr")
+        self.add(*name)
+        if not any(one.level == "error" for one in name):
+            self.add(*checks.check_interface(settings))
         try:
             self._trust = Trust.of(settings)
         except ConfigError as error:
@@ -195,9 +197,8 @@ class Doctor:
         if job is None or not (job.checkpoint_interval or job.param_backup_period):
             return ""
         folder = folder_of(job)
-        token = folder / f".doctor-{os.urandom(8).hex()}"
+        token = folder.parent / f".snailps-doctor-{os.urandom(8).hex()}"
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
             token.touch()
             self._token = token
             return token.name
@@ -206,11 +207,11 @@ class Doctor:
     def _check_token(self, token: str) -> None:
         if not token or self._model is None or "/" in token:
             return
-        folder = folder_of(self._model[1])
+        folder = folder_of(self._model[1]).parent
         if (folder / token).exists():
             self.add(Finding("ok", "disk", f"{folder} is the folder that the master's host sees"))
             return
-        text = f"{folder} is another folder than at the master's host"
+        text = f"{folder} is another folder than at the master's host, or is not there"
         cure = "checkpoints need one disk that the master and all servers see under one path"
         self.add(Finding("error", "disk", text, cure))
 
