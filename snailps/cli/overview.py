@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from snailps.cli.progress import count_text, line_of, seconds_text
@@ -40,7 +39,7 @@ class Section:
 def sections_of(status: Status) -> list[Section]:
     """The page, in the order in which it is read: who is there, where the rows are, who waits."""
     waits: list[tuple[str, ...]] = [
-        (wait["who"], wait["whom"], seconds_text(wait["seconds"]) if wait["seconds"] >= 1 else "")
+        (wait["who"], seconds_text(wait["seconds"]) if wait["seconds"] >= 1 else "", wait["whom"])
         for wait in status["waits"]
     ]
     unit = f"{status['unit']}/s"
@@ -52,7 +51,7 @@ def sections_of(status: Status) -> list[Section]:
             ("shard", "primary", "standby", "state", "rows", "MB", "pulls/s", "pushes/s", "behind"),
             _shards(status),
         ),
-        Section("", ("who waits", "for whom", "since"), waits),
+        Section("", ("who waits", "since", "for whom"), waits),
         Section("", (), [(line,) for line in _notes(status)]),
     ]
     return [section for section in found if section.rows]
@@ -84,18 +83,14 @@ def picture_of(status: Status, height: int) -> RenderableType:
     fixed = sum(len(s.cut(height // 3).rows) for s in sections if not _is_long(s))
     long = sum(_is_long(s) for s in sections)
     room = max(4, (height - _HEAD_LINES - fixed) // max(1, long) - 2)
-    parts: list[RenderableType] = [Text(line, no_wrap=True) for line in head_of(status)]
+    parts = [Text(line) for line in head_of(status)]
     for section in sections:
-        cut = section.cut(room if _is_long(section) else max(2, height // 3))
-        if not cut.columns:
-            parts += [Text(""), *(Text(row[0], style="yellow") for row in cut.rows)]
-            continue
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for column in cut.columns:
-            table.add_column(column, no_wrap=True, overflow="ellipsis")
-        for row in cut.rows:
-            table.add_row(*(Text(cell) for cell in row))
-        parts += [Text(""), table]
+        lines = _columns(section.cut(room if _is_long(section) else max(2, height // 3)))
+        head = 1 if section.columns else 0
+        parts += [Text(""), *(Text(line, style="dim") for line in lines[:head])]
+        parts += [Text(line, style="" if head else "yellow") for line in lines[head:]]
+    for part in parts:  # a line too long for the screen loses its end
+        part.no_wrap, part.overflow = True, "ellipsis"
     return Group(*parts)
 
 

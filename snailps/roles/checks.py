@@ -345,12 +345,13 @@ def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) 
         return [Finding("note", "memory", f"{text}; the file names no job whose tables are known")]
     each = row_bytes(tables)
     a_row = sum(each.values()) * copies
-    told = ", ".join(f"{name} {size:,}" for name, size in each.items())
+    told = ", ".join(f"{size:,} ({name})" for name, size in each.items())
     kept = ", each kept twice (replication)" if copies > 1 else ""
     text += f"; a row takes {told} bytes{kept}"
     fit = int(free * servers / a_row)
     if not rows:
-        return [Finding("note", "memory", f"{text}: {servers} such servers hold {fit:,} rows")]
+        room = f"{servers} such servers hold {fit:,} rows of each table"
+        return [Finding("note", "memory", f"{text}: {room}")]
     needed = rows * a_row / servers
     text += f"; {rows:,} rows on {servers} servers need {needed / 1e9:,.1f} GB of each"
     if needed <= free:

@@ -36,6 +36,8 @@ ANSWER_S = 0.3
 """How long an answer waits for what they say."""
 SILENT_BEATS = 3
 """Heartbeats that a node is late with when that is told as a wait."""
+LAG_S = 1.0
+"""A standby that is so far behind is waited for."""
 _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
 
 
@@ -255,11 +257,15 @@ class Picture:
                 found.append(("the master", f"a sign of life of {name}", node["heartbeat_s"]))
             if node["role"] == "worker" and member.stats_at > member.block_since:
                 age_s = now - member.stats_at
-                found += [
+                found += [  # the oldest is enough: others wait behind it
                     (name, f"{whom} ({what})", seconds + age_s)
-                    for what, whom, seconds in member.stats.get("waits", [])
+                    for what, whom, seconds in member.stats.get("waits", [])[:1]
                 ]
         for shard in shards:
+            if shard["standby"] and shard["lag_s"] >= LAG_S:
+                lag_mb, number = shard["lag_bytes"] / 1e6, shard["shard"]
+                whom = f"server {shard['standby']} to take {lag_mb:.1f} MB of shard {number}"
+                found.append((f"server {shard['primary']}", whom, shard["lag_s"]))
             if shard["parked"] and shard["waits"]:
                 who = f"{shard['parked']} requests at shard {shard['shard']}"
                 found.append((who, shard["waits"], 0.0))
