@@ -28,9 +28,10 @@ _PANELS = {
         "cluster",
         "status",
         "doctor",
+        "tls",
     ),
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
-}
+}  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Each is a module beside this one, and the part of the help where it stands."""
 

@@ -116,9 +116,18 @@ class ClusterSettings(Settings):
         when="As soon as the cluster has more than one machine.",
         unit="path",
     )
+    tls: str = setting(
+        "",
+        help=(
+            "Folder with `ca.pem`, `node.pem` and `node.key`, as `snailps tls init` makes it: all "
+            "connections are encrypted, and both sides show a certificate of that CA. Empty: none."
+        ),
+        when="Others can listen to the network, or change what it carries. Needs more CPU.",
+        unit="path",
+    )
     insecure: bool = setting(
         False,
-        help="Listen for other machines without a secret, too: whoever comes is let in.",
+        help="Listen for other machines without a secret or TLS: whoever comes is let in.",
         when="Only in a network that nobody else reaches.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(

@@ -135,6 +135,7 @@ class Doctor:
             if not errors & _FATAL:
                 self._look_around()
         finally:
+            self._trust.close()
             if self._token is not None:
                 self._token.unlink(missing_ok=True)
         return self._found

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,7 @@ from snailps.roles.node import advertised, explain, open_listener
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.control import Address, Trust, dial, show
+from snailps.transport.control import Address, Listener, Trust, dial, show
 from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class ShardHost:
 
     # --- orders of the master, in its order -----------------------------------------------------
 
-    def take_route(self, route: Route, listeners: list[socket.socket]) -> None:
+    def take_route(self, route: Route, listeners: list[Listener]) -> None:
         """Starts shards on `listeners` where the route names them; later, takes the new epoch."""
         for number, address in enumerate(route.shards):
             if self._route is None and address.server == self._welcome.node:
@@ -170,7 +169,7 @@ class ShardHost:
 
     # --- how -------------------------------------------------------------------------------------
 
-    def _start(self, number: int, listener: socket.socket, *, standby: bool = False) -> ShardThread:
+    def _start(self, number: int, listener: Listener, *, standby: bool = False) -> ShardThread:
         shard = ShardThread(
             listener,
             self._make_session,

@@ -33,7 +33,7 @@ from snailps.roles.picture import Picture
 from snailps.roles.status import Phase, Status
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
-from snailps.transport.control import ControlServer, Peer, Trust, listen, show
+from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
 from snailps.transport.session import Hello, Role
 
 log = logging.getLogger(__name__)
@@ -158,6 +158,7 @@ class Master:
             self._server.close()
             self._pulse.stop()
             self._picture.close()
+            self._trust.close()
         if self._failed:
             error = ClusterError(self.verdict)
             error.exit_code = self._code
@@ -178,7 +179,7 @@ class Master:
         signal.signal(signal.SIGINT, note)
         signal.signal(signal.SIGTERM, note)
 
-    def _open(self, listener: socket.socket, job: Job | None) -> None:
+    def _open(self, listener: Listener, job: Job | None) -> None:
         life = int.from_bytes(os.urandom(8), "little") | 1
         keeps = job is not None and self._settings.on_node_loss == "recover"
         self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)

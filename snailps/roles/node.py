@@ -34,7 +34,16 @@ from snailps.errors import (
 from snailps.roles.checks import look_half_way, why_no_master
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
-from snailps.transport.control import Address, ControlClient, Trust, dial, listen, route_host, show
+from snailps.transport.control import (
+    Address,
+    ControlClient,
+    Listener,
+    Trust,
+    dial,
+    listen,
+    route_host,
+    show,
+)
 from snailps.transport.control_client import ask
 from snailps.transport.session import Channel, Role
 
@@ -76,7 +85,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def open_listener(settings: ClusterSettings, trust: Trust) -> socket.socket:
+def open_listener(settings: ClusterSettings, trust: Trust) -> Listener:
     """Listening socket: at the given address, or on the interface that routes to the master.
 
     Raises
@@ -104,7 +113,7 @@ def open_listener(settings: ClusterSettings, trust: Trust) -> socket.socket:
     )
 
 
-def advertised(settings: ClusterSettings, listener: socket.socket) -> Address:
+def advertised(settings: ClusterSettings, listener: Listener) -> Address:
     """The address that others are told to connect to."""
     host, port = listener.getsockname()[:2]
     if settings.advertise_addr:
@@ -330,6 +339,7 @@ class Node:
             self._control.close()
         if self._pulse is not None:
             self._pulse.stop()
+        self.trust.close()
 
     def catch_signals(self) -> None:
         """SIGINT asks the master to end the job; SIGTERM says that this node leaves."""

@@ -8,7 +8,6 @@ It passes the master's orders on to its shards, which `hosting.py` owns.  It kno
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from typing import Any
 
@@ -21,6 +20,7 @@ from snailps.roles.saving import Loading, Saving
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
+from snailps.transport.control import Listener
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Server(Node):
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(Role.SERVER, settings)
         self._server_settings = settings
-        self._listeners: list[socket.socket] = []
+        self._listeners: list[Listener] = []
         self._host: ShardHost | None = None
         self._ready = threading.Event()
         self._touched: set[int] = set()  # tables that track touches

@@ -1,4 +1,4 @@
-"""What the processes of a cluster know and strangers do not: the shared secret.
+"""What the processes of a cluster have and strangers do not: the shared secret, certificates.
 
     settings, SNAILPS_SECRET -> Trust.of -> handshakes; whether an address may be listened on
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from snailps.config import ClusterSettings, format_addr
 from snailps.errors import ConfigError
+from snailps.transport.tls import Tls
 
 VARIABLE = "SNAILPS_SECRET"
 SECRET_BYTES_MIN = 16
@@ -34,10 +35,13 @@ class Trust:
         What all processes of the cluster share; empty for none.
     insecure : bool
         Whether strangers may be let in from other machines.
+    tls : Tls, optional
+        With it, everything is encrypted, and who has no certificate is kept out.
     """
 
     secret: bytes = field(default=b"", repr=False)
     insecure: bool = False
+    tls: Tls | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, settings: ClusterSettings, environ: Mapping[str, str] | None = None) -> Trust:
@@ -46,7 +50,7 @@ class Trust:
         Raises
         ------
         ConfigError
-            The secret cannot be read, others can read it, or it is too short.
+            The secret or a certificate cannot be read, others can read it, or it is no good.
         """
         told = os.fsencode((os.environ if environ is None else environ).get(VARIABLE, "")).strip()
         kept = _read(settings.secret_file) if settings.secret_file else b""
@@ -57,7 +61,13 @@ class Trust:
             )
         if told:
             _check(told, f"environment {VARIABLE}")
-        return cls(told or kept, settings.insecure)
+        tls = Tls(settings.tls) if settings.tls else None
+        return cls(told or kept, settings.insecure, tls)
+
+    def close(self) -> None:
+        """At the end of the process: what TLS still has to send is sent."""
+        if self.tls is not None:
+            self.tls.close()
 
     def check_listening(self, host: str, port: int) -> None:
         """Refuses an address that other machines reach, where anybody would be let in.
@@ -67,7 +77,7 @@ class Trust:
         ConfigError
             Says how to close the door.
         """
-        if self.secret or self.insecure or is_loopback(host):
+        if self.secret or self.tls or self.insecure or is_loopback(host):
             return
         raise ConfigError(
             f"cannot listen on {format_addr(host, port)} without a secret: whoever reaches that "
