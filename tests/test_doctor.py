@@ -11,7 +11,7 @@ import time
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port, is_listening
 
 from snailps.config import MasterSettings, RawConfig, ServerSettings
 from snailps.roles.doctor import Doctor
@@ -67,6 +67,14 @@ def errors_of(found):
     errors = {f["check"]: f for f in found["findings"] if f["level"] == "error"}
     assert all(finding["cure"] for finding in errors.values())
     return errors
+
+
+def wait_for_listener(address):
+    """Waits until the first doctor listens in the master's place."""
+    host, _, port = address.partition(":")
+    until = time.monotonic() + LIMIT_S
+    while not is_listening((host, int(port))):
+        assert time.monotonic() < until
 
 
 def altered(change):
@@ -141,17 +149,11 @@ def test_doctor_finds_a_clock_that_is_wrong(conf, doctor):
     path, address = conf()
     host = doctor(path, "--hosts", "2", "--wait", str(LIMIT_S))
     raw = RawConfig.from_mapping({"master_addr": address}, "the test")
-    until = time.monotonic() + LIMIT_S
-    found = None
-    while found is None or not found.ways:  # until the first one listens
-        assert time.monotonic() < until
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", int(address.partition(":")[2]))):
-                continue
-        found = Doctor(
-            raw.build(MasterSettings), raw.build(ServerSettings), wait_s=LIMIT_S, hosts=2,
-            clock=lambda: time.time() - 3600,
-        ).run()  # fmt: skip
+    wait_for_listener(address)
+    found = Doctor(
+        raw.build(MasterSettings), raw.build(ServerSettings), wait_s=LIMIT_S, hosts=2,
+        clock=lambda: time.time() - 3600,
+    ).run()  # fmt: skip
     assert not found.ok
     (clock,) = [f for f in found.findings if f.check == "clock"]
     assert clock.level == "error"
@@ -164,15 +166,25 @@ def test_doctor_finds_a_clock_that_is_wrong(conf, doctor):
 def test_doctor_finds_another_version(conf, doctor, change):
     path, address = conf()
     host = doctor(path, "--hosts", "2", "--wait", "15")
-    port = int(address.partition(":")[2])
-    until = time.monotonic() + LIMIT_S
-    with socket.socket() as probe:
-        while probe.connect_ex(("127.0.0.1", port)):
-            assert time.monotonic() < until
+    wait_for_listener(address)
     other = doctor(path, "--hosts", "2", "--wait", "5", program=altered(change))
     errors = errors_of(told(other, 1))
-    assert "9" in errors["version"]["text"]
-    assert "version" in errors["version"]["cure"]
+    (error,) = errors.values()
+    assert "9" in error["text"]
+    assert "same version" in error["cure"]
+    host.close()
+
+
+def test_doctor_finds_another_secret(conf, doctor, tmp_path):
+    path, address = conf()
+    for name in ("ours", "theirs"):
+        (tmp_path / name).write_text(f"the secret of {name}, long enough")
+        (tmp_path / name).chmod(0o600)
+    host = doctor(path, "--hosts", "2", "--wait", "15", "--set", "secret_file=ours")
+    wait_for_listener(address)
+    other = doctor(path, "--hosts", "2", "--wait", "5", "--set", "secret_file=theirs")
+    errors = errors_of(told(other, 1))
+    assert "secret" in errors["handshake"]["text"]
     host.close()
 
 

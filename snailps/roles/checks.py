@@ -63,7 +63,7 @@ class Finding:
     cure: str = ""
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.text}" + (f". {self.cure}" if self.cure else "")
+        return f"{self.check}: {self.text}" + (f" -> {self.cure}" if self.cure else "")
 
 
 # --- names and addresses ----------------------------------------------------------------------
@@ -278,14 +278,17 @@ def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
     """What may keep nodes from the master that this process is."""
     listens = settings.listen_addr or settings.master_addr
     host, _ = parse_addr(listens, "listen_addr", port_optional=True)
-    found = check_name(settings.master_addr, "master_addr")
+    found = check_name(settings.master_addr, "master_addr") + check_files(2 * nodes)
+    found = [one for one in found if one.level == "error"]
     with contextlib.suppress(OSError):
         addresses = {str(where[0]) for *_, where in socket.getaddrinfo(host or "0.0.0.0", None)}
         if all(_is_loopback(one) for one in addresses):
             text = f"the master listens on {host}: no other host can reach that"
             cure = "for nodes on other hosts set master_addr to its address in the network"
             found.append(Finding("warning", "interface", text, cure))
-    return [*found, *check_files(2 * nodes)]
+    text = "nothing here keeps them away: see the logs of those who are missing"
+    cure = "run snailps doctor on their hosts: it tries the way to this master"
+    return found or [Finding("ok", "nodes", text, cure)]
 
 
 def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:

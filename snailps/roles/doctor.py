@@ -321,8 +321,8 @@ class Doctor:
             return reach
         if checks.is_own(address[0]) and not isinstance(error, ProtocolError | RemoteError):
             return checks.port_in_use(address)
-        cure = "the same version, the same secret everywhere? Is it snailps that listens there?"
-        return Finding("error", "version", f"{name} at {show(address)}: {error}", cure)
+        cure = "the same version, secret and tls everywhere? Is it snailps that listens there?"
+        return Finding("error", "handshake", f"{name} at {show(address)}: {error}", cure)
 
     def _exchange(
         self, control: ControlClient, address: Address, name: str, desk: Desk, *, stay: bool
