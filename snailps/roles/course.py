@@ -120,9 +120,9 @@ class Course:
         self._is_formed = False
         self._submitter: Reply | None = None
         self._members, self._timeout_s, self._trust = members, timeout_s, trust
-        self._alone_s, self._alone_since, self._notice_at = alone_s, 0.0, 0.0
-        self.lacks = ""
-        """Whom the whole job waits for, in words; empty as a rule."""
+        self._alone_s, self._notice_at = alone_s, 0.0
+        self.lacks, self.lacks_since = "", 0.0
+        """Whom the whole job waits for, in words, and since when; empty as a rule."""
         self._tell, self._fail, self._on_end = tell, fail, on_end
         self._leases: list[tuple[Member, str, Reply]] = []
         self._summaries: list[Reply] = []
@@ -229,7 +229,8 @@ class Course:
         self._journal.note("train", {"nodes": nodes, "at": time.time(), "restored": restored})
         for member in here:
             member.wait_for("")
-            member.waited_s = 0.0
+            member.waited_s = member.block_since = 0.0
+            member.done = member.fetched = 0
         self.begin_training(job, nodes, position)
         if job.clocked:
             self.set_clock(job, position.clock if position is not None else 0)
@@ -263,6 +264,7 @@ class Course:
         if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
+        member.block_since = 0.0
         if self.phase == "training" and self.job.ledger is not None:
             self._journal.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
@@ -281,7 +283,7 @@ class Course:
         if not (workers or job.ledger.over):
             self._wait_for_a_worker(job.ledger, time.monotonic())
             return
-        self.lacks, self._alone_since = "", 0.0
+        self.lacks, self.lacks_since = "", 0.0
         if job.pass_ == "survey" and job.ledger.over:
             job.end_pass()
             self._beside(lambda: self._end_survey(job), lambda _: self.summarised())
@@ -291,9 +293,9 @@ class Course:
     def _wait_for_a_worker(self, ledger: Ledger, now: float) -> None:
         """The last worker is lost or has left: another one may come, and goes on."""
         blocks = ledger.size - ledger.finished
-        if not self._alone_since:
-            self._alone_since, self._notice_at = now, now
-        left_s = self._alone_s - (now - self._alone_since)
+        if not self.lacks_since:
+            self.lacks_since, self._notice_at = now, now
+        left_s = self._alone_s - (now - self.lacks_since)
         if left_s <= 0:
             within = f", none came within {self._alone_s:.0f} s (master_time_out)"
             text = (
@@ -421,6 +423,7 @@ class Course:
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(job.ledger, Stepped):  # up to three clocks are left, each of many blocks
             self._drop_at = time.monotonic() + DROP_S
+        member.done, member.block_since = member.done + 1, time.monotonic()
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / message.seconds
         reply(messages.Enough() if job.ledger.drops else messages.Ok())
@@ -534,8 +537,11 @@ class Course:
 
     def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
         """A worker cannot open its block's path and wants the bytes."""
-        member.state = "reading through the master"
-        reply(messages.Content(self._running().content(message.number, message.unit)))
+        job = self._running()
+        assert job.ledger is not None
+        reply(messages.Content(job.content(message.number, message.unit)))
+        member.fetched += 1
+        member.lacks = job.ledger.entry(message.number).block.path
 
     def leaving(self, member: Member) -> None:
         """A worker finishes its block and goes; nobody waits for more of it."""
@@ -603,6 +609,8 @@ class Course:
                 if job.clocked and not self._clocks_noted:
                     self._clocks_noted = True
                     self._journal.note("clocks", {})
+                if member.waits or not member.block_since:
+                    member.block_since = time.monotonic()
                 member.wait_for("")
                 member.worked = True
                 member.state = "counting" if pass_ == "survey" else "training"
