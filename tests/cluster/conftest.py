@@ -16,12 +16,22 @@ import pytest
 from namespaces import Namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_HOSTS = "no hosts here"
 SETUP = """
 from setuptools import Distribution, setup
 setup(
     distclass=type("Compiled", (Distribution,), {"has_ext_modules": lambda self: True}),
 )
 """
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was skipped: such a run proves nothing of separate hosts."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        terminalreporter.section(f"{len(skipped)} tests of a cluster SKIPPED", yellow=True, bold=True)
+        for reason in sorted({str(report.longrepr[2]) for report in skipped}):
+            terminalreporter.line(reason)
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +58,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]:
     """Five hosts with an address each."""
     if os.geteuid() != 0:
-        pytest.skip("hosts are network namespaces, which only root can make")
+        pytest.skip(f"{NO_HOSTS}: they are network namespaces, which only root can make")
     if shutil.which("ip") is None:
-        pytest.skip("no `ip` here: apt-get install iproute2")
+        pytest.skip(f"{NO_HOSTS}: they take the program `ip` (apt-get install iproute2)")
     with Namespaces(tmp_path_factory.mktemp("hosts"), 5) as made:
         yield made
