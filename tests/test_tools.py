@@ -190,7 +190,7 @@ def test_stop_ends_all_of_ours_and_nothing_else(here):
     here("start")
     # A process that has got the number of one of ours, after that has gone.
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
-        here.path("three", "run/worker-9.pid").write_text(f"{other.pid} 1\n")
+        here.path("three", "run/worker-9.pid").write_text(f"{other.pid} 1 {2**22 + 1}\n")
         wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
         said = here("stop", "1")
         assert other.poll() is None

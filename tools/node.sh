@@ -11,7 +11,7 @@
 # It knows one folder, the one it lies in, and no other host. A process is ours if its number and
 # the time it began are those that `start` wrote down: a number that was given again is not.
 #
-#   wheels/ -> install -> lib/, snailps          run/NAME.pid: number and begin; run/NAME.code
+#   wheels/ -> install -> lib/, snailps          run/NAME.pid: number, begin, waiter; NAME.code
 set -eu
 cd "$(dirname "$0")"
 
@@ -31,7 +31,7 @@ began() { # when process $1 began, in ticks since the machine did; fails if it i
 
 alive() { # whether the process that run/$1.pid names still runs; its number in $pid
     [ -f "run/$1.pid" ] || return 1
-    read -r pid since <"run/$1.pid" || return 1
+    read -r pid since _ <"run/$1.pid" || return 1
     [ "$(began "$pid")" = "$since" ]
 }
 
@@ -50,7 +50,16 @@ left() { # those that still run
 state() { # of process $1, in words
     if alive "$1"; then
         echo "running, process $pid"
-    elif [ -f "run/$1.code" ]; then
+        return
+    fi
+    # It has ended just now: whoever waits for it is about to write down how.
+    tries=0
+    while [ ! -f "run/$1.code" ] && read -r _ _ waiter <"run/$1.pid" &&
+        [ "$(began "$waiter")" ] && [ "$tries" -lt 100 ]; do
+        tries=$((tries + 1))
+        sleep 0.05
+    done
+    if [ -f "run/$1.code" ]; then
         echo "ended with code $(cat "run/$1.code")"
     else
         echo "gone without a code: killed, or the host went down"
@@ -115,7 +124,7 @@ start() {
         name=$1
         shift
         ./snailps "$@" >>"logs/$name.log" 2>&1 &
-        echo $! >"run/$name.new"
+        echo $! $$ >"run/$name.new"
         code=0
         wait $! || code=$?
         echo "$code" >"run/$name.code"
@@ -126,8 +135,8 @@ start() {
         [ "$tries" -le 600 ] || fail "$name did not start within 30 s"
         sleep 0.05
     done
-    read -r pid <"run/$name.new"
-    echo "$pid $(began "$pid" || echo 0)" >"run/$name.pid"
+    read -r pid waiter <"run/$name.new"
+    echo "$pid $(began "$pid" || echo 0) $waiter" >"run/$name.pid"
     rm "run/$name.new"
     echo "$name started, process $pid"
 }
