@@ -226,6 +226,7 @@ def test_collect_has_a_folder_a_host(here):
     said = here("collect", "got", code=1)
     assert (here.folder / "got/two/out/model.vec").read_text() == "two"
     assert "three: nothing to collect here" in said
+    assert "tar:" not in said
     assert "collect: three: failed" in said
 
 
