@@ -33,6 +33,7 @@ OTHER_ENVIRONMENT = {
     "SNAILPS_RSH": "their remote shell, instead of ssh",
     "SNAILPS_DIR": "their folder on each host",
     "SNAILPS_WHEELS": "folder with the wheels that they send",
+    "SNAILPS_SECRET": "the secret that all processes of a cluster share, instead of `secret_file`",
 }
 
 
