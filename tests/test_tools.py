@@ -29,11 +29,11 @@ case $1 in lost*) echo "connect to $1: No route" >&2; exit 255 ;; esac
 cd '{homes}' && mkdir -p "$1" && cd "$1" && exec sh -c "$2"
 """
 FAKE = """
-import signal, sys
+import os, signal, sys
 role, *words = sys.argv[1:]
 if role in ("--version", "status"):
     sys.exit(print("snailps 1", role, *words))
-print("words", *map(repr, words), flush=True)
+print("words", *map(repr, words), os.environ["SNAILPS_SECRET_FILE"], flush=True)
 if "stubborn=1" in words:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
@@ -145,6 +145,11 @@ def test_distribute_sends_to_each_host_what_is_its_own_and_only_once(here, text)
     assert here.path("three", "data/README.md").exists()
     assert here.path("three", "data/bench/README.md").exists()
 
+    secret = here.path("three", "secret")
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert secret.read_bytes() == here.path("one", "secret").read_bytes()
+    assert len(secret.read_bytes()) > 40
+
     here.path("three", "data/README.md").unlink()
     said = here("distribute", "--copy", ROOT / "README.md")
     assert "three: 1 files sent" in said
@@ -167,7 +172,8 @@ def test_start_passes_on_what_the_inventory_says_and_leaves_alone_what_runs(here
     expected = ["-c", "config/fm.conf", "--set", "input=a b's $x"]
     expected += ["--set", "expected_node_num=4", "--set", "expected_servers=1"]
     expected += ["--set", "master_addr=one:16831"]
-    assert words(said, "one: master") == " ".join(map(repr, expected))
+    expected = [*map(repr, expected), str(here.path("one", "secret"))]
+    assert words(said, "one: master") == " ".join(expected)
     assert "'shard_num=1'" in words(said, "two: server-1")
     assert "'threads=3'" in words(said, "two: worker-2")
     assert "'threads=3'" not in words(said, "three: worker-3")

@@ -98,6 +98,7 @@ install() {
 #!/bin/sh
 # snailps of this folder; it finds your own classes in data/.
 here=\$(cd "\$(dirname "\$0")" && pwd)
+if [ -e "\$here/secret" ]; then export SNAILPS_SECRET_FILE="\$here/secret"; fi
 PYTHONPATH=\$here/lib:\$here/data exec $python -m snailps "\$@"
 EOF
     chmod +x snailps.new
