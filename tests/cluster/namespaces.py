@@ -1,0 +1,107 @@
+"""Hosts for tests: network namespaces, each with an address and a home of its own.
+
+They hang on a bridge in a namespace of its own, so that nothing of this machine's network is
+touched.  `rsh` is a script that the tools take in the place of ssh.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+
+def ip(*words: str) -> None:
+    """Runs the command of that name."""
+    subprocess.run(["ip", *words], check=True, timeout=30)
+
+
+class Namespaces:
+    """Hosts 10.77.0.1 to 10.77.0.n.
+
+    Parameters
+    ----------
+    folder : Path
+        For their homes.
+    number : int
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder
+        self.addresses = [f"10.77.0.{i + 1}" for i in range(number)]
+        self._tag = f"snl{os.getpid()}"
+        self._made: list[str] = []
+        self.rsh = folder / "rsh"
+
+    def __enter__(self) -> Namespaces:
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._remove()
+
+    def name(self, address: str) -> str:
+        """The namespace that has an address."""
+        return f"{self._tag}-{address.rsplit('.', 1)[1]}"
+
+    def home(self, address: str) -> Path:
+        """The home folder of a host."""
+        return self.folder / "home" / address
+
+    def processes(self, address: str) -> list[int]:
+        """Numbers of the processes of a host."""
+        told = subprocess.run(
+            ["ip", "netns", "pids", self.name(address)], capture_output=True, text=True, timeout=30
+        )
+        return [int(word) for word in told.stdout.split()]
+
+    def kill(self, address: str) -> None:
+        """The host dies: its link goes down and its processes are killed."""
+        ip("-n", self.name(address), "link", "set", "eth0", "down")
+        for pid in self.processes(address):
+            os.kill(pid, 9)
+
+    def _make(self) -> None:
+        switch = f"{self._tag}-sw"
+        self._add(switch)
+        ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", switch, "link", "set", "br0", "up")
+        for i, address in enumerate(self.addresses):
+            name = self.name(address)
+            self._add(name)
+            pair = ("link", "add", "eth0", "netns", name, "type", "veth")
+            ip(*pair, "peer", "name", f"port{i}", "netns", switch)
+            ip("-n", switch, "link", "set", f"port{i}", "master", "br0", "up")
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+            self.home(address).mkdir(parents=True)
+        self.rsh.write_text(
+            "#!/bin/sh\n"
+            "host=$1; shift\n"
+            f"cd '{self.folder}/home/'\"$host\" || exit 255\n"
+            f'HOME=$PWD exec ip netns exec "{self._tag}-${{host##*.}}" sh -c "$*"\n'
+        )
+        self.rsh.chmod(0o755)
+
+    def _add(self, name: str) -> None:
+        ip("netns", "add", name)
+        self._made.append(name)
+
+    def _remove(self) -> None:
+        for address in self.addresses:
+            if self.name(address) in self._made:
+                for pid in self.processes(address):
+                    os.kill(pid, 9)
+        while self._made:
+            subprocess.run(["ip", "netns", "delete", self._made.pop()], timeout=30, check=False)
