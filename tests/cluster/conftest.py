@@ -29,7 +29,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was skipped: such a run proves nothing of separate hosts."""
     skipped = terminalreporter.stats.get("skipped", [])
     if skipped:
-        terminalreporter.section(f"{len(skipped)} tests of a cluster SKIPPED", yellow=True, bold=True)
+        terminalreporter.section(
+            f"{len(skipped)} tests of a cluster SKIPPED", yellow=True, bold=True
+        )
         for reason in sorted({str(report.longrepr[2]) for report in skipped}):
             terminalreporter.line(reason)
 

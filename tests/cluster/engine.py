@@ -80,7 +80,11 @@ class Engine:
         self._end()
 
     def run(
-        self, *words: str | Path, code: int | None = 0, limit_s: float = 300, cwd: Path | None = None
+        self,
+        *words: str | Path,
+        code: int | None = 0,
+        limit_s: float = 300,
+        cwd: Path | None = None,
     ) -> str:
         """What a command says that asks this engine; on standard error, too."""
         told = subprocess.run(

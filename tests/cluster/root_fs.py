@@ -14,8 +14,8 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-PROGRAMS = "sh cat chmod chown cp env grep ls mkdir mv rm sleep tar touch true".split()
-SYSTEM = "dl m nss_dns nss_files pthread resolv rt util gcc_s stdc++".split()
+PROGRAMS = ("sh", "cat", "chmod", "chown", "cp", "grep", "ls", "mkdir", "mv", "rm", "tar", "touch")
+SYSTEM = ("dl", "m", "nss_dns", "nss_files", "pthread", "resolv", "rt", "util", "gcc_s", "stdc++")
 """Libraries that any wheel may take for granted."""
 UNWANTED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3"}
 FILES = {
@@ -84,7 +84,9 @@ def _copy(source: Path, target: Path) -> None:
 
 def _unwanted(folder: str, names: list[str]) -> set[str]:
     # What is installed beside the standard library is not part of it.
-    packages = {"site-packages", "dist-packages"} if Path(folder).name.startswith("python") else set()
+    packages = (
+        {"site-packages", "dist-packages"} if Path(folder).name.startswith("python") else set()
+    )
     return {name for name in names if name in UNWANTED | packages or name.endswith(".a")}
 
 
