@@ -22,6 +22,7 @@ from snailps.transport.session import (
     Role,
     ServerSession,
 )
+from snailps.transport.trust import Trust
 
 LIMIT_S = 60.0
 FRAG_NUM = 64
@@ -127,7 +128,7 @@ class Shards:
             limit_s=LIMIT_S,
             incarnation=incarnation,
             job=JOB,
-            secret=self.secret,
+            trust=Trust(self.secret),
             give_up=lambda: self.over,
         )
         sock.setblocking(False)

@@ -22,6 +22,7 @@ from snailps.transport import control_server, messages
 from snailps.transport.control import ControlClient, ControlServer, dial, listen, route_host, show
 from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
+from snailps.transport.trust import Trust
 
 LIMIT_S = 60.0
 
@@ -40,7 +41,7 @@ class Master:
         self.server = ControlServer(
             self.listener,
             role=Role.MASTER,
-            secret=secret,
+            trust=Trust(secret),
             job=7,
             on_message=self._on_message,
             on_lost=lambda peer, why: self.lost.put((peer, why)),
@@ -409,7 +410,14 @@ def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
     try:
         for secret in (b"wrong", b""):
             with pytest.raises(SnailError, match="secret"):
-                dial(made.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=2, secret=secret)
+                dial(
+                    made.address,
+                    Channel.CONTROL,
+                    Role.WORKER,
+                    whom="m",
+                    limit_s=2,
+                    trust=Trust(secret),
+                )
         one = Raw(made.address)
         one.send(Hello(Channel.CONTROL, Role.WORKER, b"n" * 16).to_frame())
         one.next()
@@ -417,7 +425,12 @@ def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
         assert "wrong secret" in str(refused(one))
         one.close()
         dial(
-            made.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S, secret=b"right"
+            made.address,
+            Channel.CONTROL,
+            Role.WORKER,
+            whom="m",
+            limit_s=LIMIT_S,
+            trust=Trust(b"right"),
         ).close()
         assert made.heard.empty()
     finally:

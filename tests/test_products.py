@@ -477,7 +477,7 @@ ports, incarnation = [int(port) for port in sys.argv[1].split(",")], int(sys.arg
 
 def connect(index):
     sock = dial(("127.0.0.1", ports[index]), Channel.DATA, Role.WORKER, whom="shard",
-                limit_s=LIMIT_S, incarnation=incarnation, job=JOB, secret=b"",
+                limit_s=LIMIT_S, incarnation=incarnation, job=JOB,
                 give_up=lambda: False)
     sock.setblocking(False)
     return sock.detach()

@@ -18,7 +18,7 @@ from snailps.cli.status import DIAL_S, ask
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import SnailError, WaitTimeout
 from snailps.transport import messages
-from snailps.transport.control import ControlClient, dial
+from snailps.transport.control import ControlClient, Trust, dial
 from snailps.transport.session import Channel, Role
 
 app = typer.Typer(no_args_is_help=True, help="Change a running cluster.")
@@ -51,26 +51,31 @@ def drain_command(
     """
     raw = read_config(config, sets)
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
-    drain(settings.master_addr, server, limit_s, on_wait=lambda text: typer.echo(text, err=True))
+    drain(settings, server, limit_s, on_wait=lambda text: typer.echo(text, err=True))
     typer.echo(f"server {server} has left")
 
 
 def drain(
-    address: str, server: int, limit_s: float, on_wait: Callable[[str], None] = lambda text: None
+    settings: ClusterSettings,
+    server: int,
+    limit_s: float,
+    on_wait: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Has a server of the master at `address` leave, and waits for that.
+    """Has a server of the master at `master_addr` leave, and waits for that.
 
     Raises
     ------
     SnailError
         There is no such master or server, nobody can take its shards, or it takes too long.
     """
+    address, trust = settings.master_addr, Trust.of(settings)
     sock = dial(
         parse_addr(address, "master_addr"),
         Channel.CONTROL,
         Role.DRIVER,
         whom="the master",
         limit_s=DIAL_S,
+        trust=trust,
     )
     control = ControlClient(sock, lambda message: None, lambda why: None)
     control.start()
@@ -83,7 +88,7 @@ def drain(
                     f"server {server} has not left within {limit_s:.0f} s: it goes on moving its "
                     "shards; snailps status shows how far it is"
                 )
-            text = _left(address, server)
+            text = _left(address, trust, server)
             if text and text != told:
                 on_wait(text)
                 told = text
@@ -91,10 +96,10 @@ def drain(
         answer.result()
 
 
-def _left(address: str, server: int) -> str:
+def _left(address: str, trust: Trust, server: int) -> str:
     """What a server still has, in words; empty where nobody says."""
     with contextlib.suppress(SnailError):
-        shards = ask(address)["shards"]
+        shards = ask(address, trust=trust)["shards"]
         served = sum(shard["primary"] == server for shard in shards)
         kept = sum(shard["standby"] == server for shard in shards)
         return f"server {server} has {served} shards and {kept} standbys left"

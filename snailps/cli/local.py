@@ -45,7 +45,7 @@ from snailps.roles.node import EXIT_INTERRUPTED, cores, peak_rss_mb
 from snailps.roles.status import Status
 from snailps.roles.worker import load_class
 from snailps.transport import messages
-from snailps.transport.control import ControlClient, dial
+from snailps.transport.control import ControlClient, Trust, dial
 from snailps.transport.session import Channel, Role
 
 LOOK_S = 0.2
@@ -133,13 +133,14 @@ def run_local(
     def relay(name: str, line: str) -> None:
         lines.put(line if line.startswith(OWN_ERROR) else f"{name}: {line}")
 
-    policy = raw.build(MasterSettings, also_known=known_classes(raw)).on_node_loss
+    master = raw.build(MasterSettings, also_known=known_classes(raw))
+    trust = Trust.of(master)
     launcher = Launcher(
         config,
         [*local, *overrides],
         servers=servers,
         workers=workers,
-        revives=policy == "recover",
+        revives=master.on_node_loss == "recover",
         main=main,
         on_line=relay,
     )
@@ -153,7 +154,7 @@ def run_local(
     try:
         launcher.start(lambda: bool(interrupts))
         if launcher.address:
-            _watch(launcher, progress, lines, interrupts)
+            _watch(launcher, trust, progress, lines, interrupts)
     except MasterEnded:
         pass
     finally:
@@ -206,7 +207,8 @@ def _figures(text: str) -> dict[str, Any]:
 class _StatusLine:
     """The master's status over a connection of its own, without ever waiting long for it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trust: Trust) -> None:
+        self._trust = trust
         self._address = parse_addr(address, "the master's address")
         self._control: ControlClient | None = None
         self._asked: Future[messages.Message] | None = None
@@ -228,6 +230,7 @@ class _StatusLine:
                 Role.DRIVER,
                 whom="the master",
                 limit_s=max(limit_s, DIAL_S),
+                trust=self._trust,
             )
             self._control = ControlClient(sock, lambda message: None, lambda why: None)
             self._control.start()
@@ -247,6 +250,7 @@ class _StatusLine:
 
 def _watch(
     launcher: Launcher,
+    trust: Trust,
     progress: Progress,
     lines: queue.SimpleQueue[str],
     interrupts: list[int],
@@ -256,7 +260,7 @@ def _watch(
     status: Status | None = None
     heard_at = time.monotonic()
     lost_at: float | None = None
-    with contextlib.closing(_StatusLine(launcher.address)) as line:
+    with contextlib.closing(_StatusLine(launcher.address, trust)) as line:
         while len(interrupts) <= PATIENCE:
             if launcher.poll() is not None:
                 if interrupts or not launcher.revive(lambda: bool(interrupts)):

@@ -20,9 +20,17 @@ from snailps.errors import SnailError
 
 _PANELS = {
     "Train": ("demo", "train", "fedavg", "local"),
-    "Processes of a cluster": ("master", "server", "worker", "checkpoint", "cluster", "status"),
+    "Processes of a cluster": (
+        "master",
+        "server",
+        "worker",
+        "checkpoint",
+        "cluster",
+        "status",
+        "tls",
+    ),
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
-}
+}  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Each is a module beside this one, and the part of the help where it stands."""
 

@@ -19,6 +19,7 @@ from snailps.roles.status import NodeStatus, Status
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
 from snailps.transport.session import Channel, Role
+from snailps.transport.trust import OPEN, Trust
 
 DIAL_S = 5.0
 
@@ -39,7 +40,7 @@ def command(
     """
     raw = read_config(config, sets)
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
-    status = ask(settings.master_addr)
+    status = ask(settings.master_addr, trust=Trust.of(settings))
     if as_json:
         print_json(dict(status))
         return
@@ -48,7 +49,7 @@ def command(
         typer.echo(line)
 
 
-def ask(address: str, limit_s: float = DIAL_S) -> Status:
+def ask(address: str, limit_s: float = DIAL_S, trust: Trust = OPEN) -> Status:
     """The status of the master at `address`.
 
     Raises
@@ -62,6 +63,7 @@ def ask(address: str, limit_s: float = DIAL_S) -> Status:
         Role.DRIVER,
         whom="the master",
         limit_s=limit_s,
+        trust=trust,
     )
     control = ControlClient(sock, lambda message: None, lambda why: None)
     control.start()

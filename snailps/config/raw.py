@@ -29,6 +29,7 @@ ENVIRONMENT_PREFIX = "SNAILPS_"
 OTHER_ENVIRONMENT = {
     "SNAILPS_DATA": "folder with the data sets that some tests and benchmarks use",
     "SNAILPS_KERNELS": "build of the numeric kernels to use instead of the best one",
+    "SNAILPS_SECRET": "the secret that all processes of a cluster share, instead of `secret_file`",
 }
 
 

@@ -106,6 +106,30 @@ class ClusterSettings(Settings):
         ),
         when="`stop` where a run that lost a process is worth nothing. Said at the master.",
     )
+    secret_file: str = setting(
+        "",
+        help=(
+            "File with the secret that all processes of a cluster share, readable by its owner "
+            "alone; the variable `SNAILPS_SECRET` holds it as well. Empty: none, and this process "
+            "listens only where other machines cannot reach it (docs/security.md)."
+        ),
+        when="As soon as the cluster has more than one machine.",
+        unit="path",
+    )
+    tls: str = setting(
+        "",
+        help=(
+            "Folder with `ca.pem`, `node.pem` and `node.key`, as `snailps tls init` makes it: all "
+            "connections are encrypted, and both sides show a certificate of that CA. Empty: none."
+        ),
+        when="Others can listen to the network, or change what it carries. Needs more CPU.",
+        unit="path",
+    )
+    insecure: bool = setting(
+        False,
+        help="Listen for other machines without a secret or TLS: whoever comes is let in.",
+        when="Only in a network that nobody else reaches.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
         help="Least important log lines that are written.",

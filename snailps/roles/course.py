@@ -36,6 +36,7 @@ from snailps.roles.worker import Results, Worker
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.session import Role
+from snailps.transport.trust import OPEN, Trust
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Course:
         tell: Callable[[Member, messages.Message], None],
         fail: Callable[..., None],
         on_end: Callable[[], None],
+        trust: Trust = OPEN,
         past: Sequence[Fact] = (),
     ) -> None:
         self.job: Job | None = None
@@ -114,7 +116,7 @@ class Course:
         self.interrupted = False
         self._is_formed = False
         self._submitter: Reply | None = None
-        self._members, self._timeout_s = members, timeout_s
+        self._members, self._timeout_s, self._trust = members, timeout_s, trust
         self._tell, self._fail, self._on_end = tell, fail, on_end
         self._leases: list[tuple[Member, str, Reply]] = []
         self._summaries: list[Reply] = []
@@ -830,6 +832,7 @@ class Course:
             incarnation=self._members.new_number(),
             job=self._members.life,
             timeout_s=self._timeout_s,
+            trust=self._trust,
             give_up=self._closed.is_set,
         )
         self._links.add(links)

@@ -61,6 +61,7 @@ class Driver(Node):
                 incarnation=self.welcome.incarnation,
                 job=self.welcome.job,
                 timeout_s=self.settings.request_timeout,
+                trust=self.trust,
                 give_up=self.ended.is_set,
             )
             self._client = self._links.client

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,7 @@ from snailps.roles.node import advertised, explain, open_listener
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.control import Address, dial, show
+from snailps.transport.control import Address, Listener, Trust, dial, show
 from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 log = logging.getLogger(__name__)
@@ -39,6 +38,7 @@ class ShardHost:
     Parameters
     ----------
     settings : ServerSettings
+    trust : Trust
     welcome : messages.Welcome
     tell : callable
         Sends the master a note, from any thread.
@@ -47,10 +47,12 @@ class ShardHost:
     def __init__(
         self,
         settings: ServerSettings,
+        trust: Trust,
         welcome: messages.Welcome,
         tell: Callable[[messages.Message], None],
     ) -> None:
-        self._settings, self._welcome, self._tell = settings, welcome, tell
+        self._settings, self._trust = settings, trust
+        self._welcome, self._tell = welcome, tell
         self.primaries: dict[int, ShardThread] = {}
         self.standbys: dict[int, ShardThread] = {}
         self._yielding: dict[int, ShardThread] = {}
@@ -61,7 +63,7 @@ class ShardHost:
 
     # --- orders of the master, in its order -----------------------------------------------------
 
-    def take_route(self, route: Route, listeners: list[socket.socket]) -> None:
+    def take_route(self, route: Route, listeners: list[Listener]) -> None:
         """Starts shards on `listeners` where the route names them; later, takes the new epoch."""
         for number, address in enumerate(route.shards):
             if self._route is None and address.server == self._welcome.node:
@@ -76,7 +78,7 @@ class ShardHost:
         """Makes a standby of a shard; where it listens."""
         if self._route is None or number in self.primaries or number in self.standbys:
             raise ClusterError(f"shard {number} is here already, or there is no route yet")
-        listener = open_listener(self._settings)
+        listener = open_listener(self._settings, self._trust)
         endpoint = advertised(self._settings, listener)
         if self._settings.advertise_addr and endpoint in [
             (address.host, address.port) for address in self._route.shards
@@ -167,7 +169,7 @@ class ShardHost:
 
     # --- how -------------------------------------------------------------------------------------
 
-    def _start(self, number: int, listener: socket.socket, *, standby: bool = False) -> ShardThread:
+    def _start(self, number: int, listener: Listener, *, standby: bool = False) -> ShardThread:
         shard = ShardThread(
             listener,
             self._make_session,
@@ -205,6 +207,7 @@ class ShardHost:
                 node=self._welcome.node,
                 incarnation=self._welcome.incarnation,
                 job=self._welcome.job,
+                trust=self._trust,
                 give_up=lambda: self._copies.get(order.shard) != order.copy,
             )
         except SnailError as error:
@@ -247,7 +250,7 @@ class ShardHost:
             self._welcome.incarnation,
             self._welcome.job,
         )
-        return ServerSession(hello, admit=self._admit)
+        return ServerSession(hello, self._trust.secret, self._admit)
 
     def _admit(self, peer: Hello) -> None:
         if peer.channel != Channel.DATA:

@@ -14,6 +14,7 @@ from snailps.store.route import Route
 from snailps.transport._client import Client
 from snailps.transport.control import dial, show
 from snailps.transport.session import Channel, Role
+from snailps.transport.trust import OPEN, Trust
 
 TRY_S = 1.0
 """How long one try to reach a shard again may take; then its address may be another one."""
@@ -50,6 +51,7 @@ class Links:
         incarnation: int,
         job: int,
         timeout_s: float,
+        trust: Trust = OPEN,
         give_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self.route = route
@@ -66,6 +68,7 @@ class Links:
                 node=node,
                 incarnation=incarnation,
                 job=job,
+                trust=trust,
                 give_up=lambda: give_up() or self.route.shards[index] != shard,
             )
             sock.setblocking(False)

@@ -34,7 +34,7 @@ from snailps.roles.past import compact, journal_path, life_of, unended
 from snailps.roles.status import BlockCounts, Phase, Status
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
-from snailps.transport.control import ControlServer, Peer, listen, show
+from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
 from snailps.transport.session import Hello, Role
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class Master:
         on_status: Callable[[Status], None] = lambda status: None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
+        self._trust = Trust.of(settings)
         self._session, self._any_port = session, any_port
         self._on_listening, self._on_status = on_listening, on_status
         self._begun = time.monotonic()
@@ -122,7 +123,7 @@ class Master:
         host, port = parse_addr(address, "listen_addr", port_optional=True)
         if port == 0 and not self._any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
-        listener = listen(host, port)
+        listener = listen(host, port, self._trust)
         try:
             self._open(listener, job)
         except BaseException:
@@ -157,6 +158,7 @@ class Master:
                 job.close()
             self._server.close()
             self._pulse.stop()
+            self._trust.close()
             if self._log_file is not None:
                 self._log_file.close()
         if self._failed:
@@ -179,7 +181,7 @@ class Master:
         signal.signal(signal.SIGINT, note)
         signal.signal(signal.SIGTERM, note)
 
-    def _open(self, listener: socket.socket, job: Job | None) -> None:
+    def _open(self, listener: Listener, job: Job | None) -> None:
         life = int.from_bytes(os.urandom(8), "little") | 1
         keeps = job is not None and self._settings.on_node_loss == "recover"
         self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)
@@ -192,7 +194,7 @@ class Master:
         self._server = ControlServer(
             listener,
             role=Role.MASTER,
-            secret=b"",
+            trust=self._trust,
             job=life,
             on_message=self._on_message,
             on_lost=self._on_lost,
@@ -224,6 +226,7 @@ class Master:
             tell=lambda member, message: self._server.note(member.peer, message),
             fail=self._fail,
             on_end=self._job_ended,
+            trust=self._trust,
             past=past,
         )
         self._keeper = Keeper(

@@ -33,7 +33,16 @@ from snailps.errors import (
 )
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
-from snailps.transport.control import Address, ControlClient, dial, listen, route_host, show
+from snailps.transport.control import (
+    Address,
+    ControlClient,
+    Listener,
+    Trust,
+    dial,
+    listen,
+    route_host,
+    show,
+)
 from snailps.transport.control_client import ask
 from snailps.transport.session import Channel, Role
 
@@ -75,13 +84,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def open_listener(settings: ClusterSettings) -> socket.socket:
+def open_listener(settings: ClusterSettings, trust: Trust) -> Listener:
     """Listening socket: at the given address, or on the interface that routes to the master.
 
     Raises
     ------
     SnailError
-        No address can be bound; names the range that was tried.
+        No address can be bound, naming the range that was tried, or strangers would be let in.
     """
     host, port = "", 0
     if settings.listen_addr:
@@ -90,10 +99,10 @@ def open_listener(settings: ClusterSettings) -> socket.socket:
         host = _own_host(settings)
     ports = parse_port_range(settings.port_range, "port_range") if port == 0 else None
     if ports is None:
-        return listen(host, port)
+        return listen(host, port, trust)
     for candidate in range(ports[0], ports[1] + 1):
         try:
-            return listen(host, candidate)
+            return listen(host, candidate, trust)
         except ConnectionLost:
             continue
     raise ClusterError(
@@ -102,7 +111,7 @@ def open_listener(settings: ClusterSettings) -> socket.socket:
     )
 
 
-def advertised(settings: ClusterSettings, listener: socket.socket) -> Address:
+def advertised(settings: ClusterSettings, listener: Listener) -> Address:
     """The address that others are told to connect to."""
     host, port = listener.getsockname()[:2]
     if settings.advertise_addr:
@@ -153,6 +162,7 @@ class Node:
     def __init__(self, role: Role, settings: ClusterSettings) -> None:
         self.role = role
         self.settings = settings
+        self.trust = Trust.of(settings)
         self.ended = threading.Event()
         self._welcomed = threading.Event()
         self.welcome: messages.Welcome | None = None
@@ -220,6 +230,7 @@ class Node:
             node=us.node if us else 0,
             incarnation=us.incarnation if us else 0,
             job=us.job if us else 0,
+            trust=self.trust,
             give_up=self.ended.is_set,
             on_wait=log.info,
         )
@@ -345,6 +356,7 @@ class Node:
             self._control.close()
         if self._pulse is not None:
             self._pulse.stop()
+        self.trust.close()
 
     def catch_signals(self) -> None:
         """SIGINT asks the master to end the job; SIGTERM says that this node leaves."""

@@ -8,7 +8,6 @@ It passes the master's orders on to its shards, which `hosting.py` owns.  It kno
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from typing import Any
 
@@ -21,6 +20,7 @@ from snailps.roles.saving import Loading, Saving
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
+from snailps.transport.control import Listener
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Server(Node):
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(Role.SERVER, settings)
         self._server_settings = settings
-        self._listeners: list[socket.socket] = []
+        self._listeners: list[Listener] = []
         self._host: ShardHost | None = None
         self._ready = threading.Event()
         self._touched: set[int] = set()  # tables that track touches
@@ -48,7 +48,7 @@ class Server(Node):
         shard_num, notice = effective_shard_num(self._server_settings, cores())
         if notice:
             log.warning("%s", notice)
-        self._listeners = [open_listener(self.settings) for _ in range(shard_num)]
+        self._listeners = [open_listener(self.settings, self.trust) for _ in range(shard_num)]
         endpoints = [advertised(self.settings, listener) for listener in self._listeners]
         try:
             if len(set(endpoints)) < shard_num:
@@ -57,7 +57,7 @@ class Server(Node):
                     "use port_range, or set shard_num: 1"
                 )
             self._host = ShardHost(
-                self._server_settings, self.join(endpoints), tell=self.control.note
+                self._server_settings, self.trust, self.join(endpoints), tell=self.control.note
             )
             self._ready.set()
             self.ended.wait()

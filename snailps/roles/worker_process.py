@@ -176,6 +176,7 @@ class WorkerProcess(Node):
             incarnation=self.welcome.incarnation,
             job=self.welcome.job,
             timeout_s=self.settings.request_timeout,
+            trust=self.trust,
             give_up=self.ended.is_set,
         )
         self._client = self._links.client

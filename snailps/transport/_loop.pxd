@@ -45,6 +45,8 @@ cdef class ShardLoop:
     cdef object listener
     cdef object make_session
     cdef dict sessions
+    cdef dict origins               # of relayed connections that are not opened: whose they are
+    cdef object attempts
     cdef list commands
     cdef object commands_lock
     cdef bint ended

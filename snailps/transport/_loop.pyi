@@ -1,15 +1,15 @@
-import socket
 from collections.abc import Callable
 from typing import TypeVar
 
 from snailps.transport.session import ServerSession
+from snailps.transport.sockets import Listener
 
 T = TypeVar("T")
 
 class ShardLoop:
     def __init__(
         self,
-        listener: socket.socket,
+        listener: Listener,
         make_session: Callable[[], ServerSession],
         park_limit_s: float = 60.0,
     ) -> None: ...

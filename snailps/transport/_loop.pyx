@@ -31,8 +31,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError, WaitTimeout
+from snailps.transport.attempts import LEFT, Attempts
 from snailps.transport.frame import Frame, Kind, check_header, encode_frame
+from snailps.transport.relay import Relay
 from snailps.transport.session import Role, error_frame, remote_error
+from snailps.transport.sockets import peer_of, show
 
 from snailps.transport._conn cimport *
 from snailps.transport._faults cimport (
@@ -54,6 +57,9 @@ cdef enum:
     ID_LISTENER = 1
     ID_WAKE = 2
     ID_STREAM = 3
+    UNKNOWN_MAX = 512               # peers that have not proved who they are: one more, and the
+                                    # oldest has to go
+    ACCEPTS_MAX = 64                # at a time: those who shake hands have their turn in between
 
 cdef double HANDSHAKE_LIMIT_S = 10.0
 cdef double LINGER_S = 2.0          # how long a refused peer may take to read why
@@ -82,6 +88,9 @@ cdef struct Loop:
     uint64_t frames_in
     uint64_t refused
     uint64_t accepted
+    uint32_t unknown                # connections that are not opened
+    bint relayed                    # the listener is a relay's: it is asked for connections
+    bint unsaid                     # refusals are to be summed up in the log
 
 
 # --- connections -----------------------------------------------------------------------------
@@ -112,6 +121,7 @@ cdef void _close(Loop *loop, Conn *conn, void *self) noexcept nogil:
                 unpark(&loop.parking.items[i], conn)
         close_gaps(&loop.parking)
     if not conn.opened:
+        loop.unknown -= 1
         _forget_session(self, conn.id)
     if conn.owed:
         held_forget(&loop.stream, conn.id)
@@ -129,9 +139,36 @@ cdef void _listen(Loop *loop, bint on) noexcept nogil:
     loop.listening = on
 
 
-cdef void _accept_all(Loop *loop) noexcept nogil:
-    cdef int fd
-    while True:
+cdef Conn *_welcome(Loop *loop, int fd) noexcept nogil:
+    """A new connection; NULL = no memory, the socket is still the caller's."""
+    cdef Conn *conn = conn_new(&loop.conns, fd)
+    loop.accepted += 1
+    loop.unknown += conn != NULL
+    return conn
+
+
+cdef void _make_room(Loop *loop, void *self) noexcept nogil:
+    """Closes the oldest connection whose peer has not proved who it is."""
+    cdef Conn *oldest = NULL
+    cdef Conn *conn
+    cdef uint32_t i
+    for i in range(loop.conns.count):
+        conn = loop.conns.slots[i]
+        if conn != NULL and not conn.opened and (oldest == NULL or conn.since < oldest.since):
+            oldest = conn
+    _refused(self, oldest.id, b"made room for newer connections")
+    _close(loop, oldest, self)
+
+
+cdef void _accept_some(Loop *loop, void *self) noexcept nogil:
+    cdef int fd, i
+    for i in range(ACCEPTS_MAX):
+        if loop.unknown > UNKNOWN_MAX:
+            _make_room(loop, self)
+        if loop.relayed:
+            if not _accept_relayed(self):
+                return
+            continue
         fd = accept4(loop.listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if fd < 0:
             # Out of descriptors: epoll would report the waiting peer for ever.  Try again later.
@@ -139,8 +176,7 @@ cdef void _accept_all(Loop *loop) noexcept nogil:
                 _listen(loop, False)
             return
         set_options(fd)
-        loop.accepted += 1
-        if conn_new(&loop.conns, fd) == NULL:
+        if _welcome(loop, fd) == NULL:
             c_close(fd)
 
 
@@ -528,8 +564,10 @@ cdef void _timers(Loop *loop, void *self, double now) noexcept nogil:
     cdef Conn *conn
     for i in range(loop.conns.count):
         conn = loop.conns.slots[i]
-        if conn != NULL and ((conn.closing and now - conn.since > LINGER_S)
-                             or (not conn.opened and now - conn.since > HANDSHAKE_LIMIT_S)):
+        if conn != NULL and conn.closing and now - conn.since > LINGER_S:
+            _close(loop, conn, self)
+        elif conn != NULL and not conn.opened and now - conn.since > HANDSHAKE_LIMIT_S:
+            _refused(self, conn.id, b"no handshake within 10 s")
             _close(loop, conn, self)
         elif conn != NULL and conn.stuck and not conn_put_ready(&loop.conns, conn):
             _close(loop, conn, self)
@@ -538,13 +576,15 @@ cdef void _timers(Loop *loop, void *self, double now) noexcept nogil:
         _retry_parked(loop, self, now)
     if not loop.listening:
         _listen(loop, True)
+    if loop.unsaid:
+        _sum_up(self)
 
 
 cdef void _event(Loop *loop, uint64_t token, uint32_t events, void *self,
                  double now) noexcept nogil:
     cdef Conn *conn
     if token == ID_LISTENER:
-        _accept_all(loop)
+        _accept_some(loop, self)
     elif token == ID_WAKE:
         c_read(loop.wake_fd, &token, sizeof(token))
         _commands(self)
@@ -628,7 +668,47 @@ cdef void _tell(void *self, const char *state, const char *why) noexcept with gi
 
 
 cdef void _forget_session(void *self, uint64_t conn_id) noexcept with gil:
-    (<ShardLoop>self).sessions.pop(conn_id, None)
+    cdef ShardLoop door = <ShardLoop>self
+    cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
+    if door.sessions.pop(conn_id, None) is not None and not conn.closing and not door.loop.stop:
+        _note(door, conn, LEFT)
+    door.origins.pop(conn_id, None)
+
+
+cdef bint _accept_relayed(void *self) noexcept with gil:
+    """Takes a connection from the relay; False = there is none."""
+    cdef ShardLoop door = <ShardLoop>self
+    cdef Conn *conn
+    try:
+        sock, address = door.listener.accept()
+        sock.setblocking(False)
+        conn = _welcome(door.loop, sock.fileno())
+        if conn != NULL:
+            sock.detach()
+            door.origins[conn.id] = show(address)
+        return True
+    except OSError:
+        return False
+
+
+cdef void _refused(void *self, uint64_t conn_id, const char *why) noexcept with gil:
+    cdef ShardLoop door = <ShardLoop>self
+    cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
+    door.sessions.pop(conn_id, None)
+    if not conn.closing:                # else that was said
+        _note(door, conn, why.decode())
+
+
+cdef void _note(ShardLoop door, Conn *conn, why) noexcept:
+    """Has the log say who was refused, if it is not too much."""
+    door.attempts.note(door.origins.get(conn.id) or peer_of(conn.fd), str(why))
+    door.loop.unsaid = door.attempts.unsaid
+
+
+cdef void _sum_up(void *self) noexcept with gil:
+    cdef ShardLoop door = <ShardLoop>self
+    door.attempts.sum_up()
+    door.loop.unsaid = door.attempts.unsaid
 
 
 cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noexcept with gil:
@@ -647,14 +727,16 @@ cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noex
         ))
         if session.ready:
             conn.opened = True
+            door.loop.unknown -= 1
+            door.origins.pop(conn_id, None)
             conn.job = session.peer.job
+            del door.sessions[conn_id]
             if session.peer.role == Role.SERVER:
                 if door.loop.follows:
                     raise ProtocolError("this shard follows a primary already, or did: a standby "
                                         "takes one stream in its life", "stream")
                 conn.stream = True
                 door.loop.follows = conn.id
-            del door.sessions[conn_id]
         _send_bytes(conn, answer)
     except SnailError as error:
         _turn_away(door, conn, error, 0)
@@ -688,6 +770,8 @@ cdef void _refuse(void *self, uint64_t conn_id, const char *head, size_t n) noex
 
 cdef void _turn_away(ShardLoop door, Conn *conn, error, uint64_t request) noexcept:
     door.loop.refused += 1
+    if not conn.opened and not conn.closing:
+        _note(door, conn, error)
     conn.closing = True
     conn.since = now_s()
     _send_bytes(conn, encode_frame(error_frame(error, request)))
@@ -726,8 +810,8 @@ cdef class ShardLoop:
 
     Parameters
     ----------
-    listener : socket.socket
-        Listening socket; the loop owns it from now on.
+    listener : Listener
+        Where connections come from; the loop owns it from now on.
     make_session : callable
         Gives a fresh `ServerSession` for a new connection.
     park_limit_s : float
@@ -748,9 +832,12 @@ cdef class ShardLoop:
         self.listener = listener
         self.make_session = make_session
         self.sessions = {}
+        self.origins = {}
+        self.attempts = Attempts()
         self.commands = []
         self.commands_lock = threading.Lock()
         listener.setblocking(False)
+        self.loop.relayed = isinstance(listener, Relay)
         self.loop.park_limit_s = park_limit_s
         self.loop.stream.fd = -1
         self.loop.stream.faults = &self.loop.faults

@@ -3,19 +3,24 @@
     `ControlServer`  the master's end                     control_server.py
     `ControlClient`  a node's end                         control_client.py
     `listen`, `dial` the sockets they are given           sockets.py
+    `Trust`          who is let in                        trust.py
 
 This module only gathers the names that the roles use.
 """
 
 from snailps.transport.control_client import ControlClient
 from snailps.transport.control_server import ControlServer, Peer
-from snailps.transport.sockets import Address, dial, listen, route_host, show
+from snailps.transport.relay import Address
+from snailps.transport.sockets import Listener, dial, listen, route_host, show
+from snailps.transport.trust import Trust
 
 __all__ = [
     "Address",
     "ControlClient",
     "ControlServer",
+    "Listener",
     "Peer",
+    "Trust",
     "dial",
     "listen",
     "route_host",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
+from snailps.transport.attempts import LEFT, Attempts
 from snailps.transport.frame import (
     CONTROL_BODY_MAX,
     HANDSHAKE_BODY_MAX,
@@ -29,6 +30,7 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
+from snailps.transport.relay import HANDSHAKE_LIMIT_S, UNKNOWN_MAX, Address
 from snailps.transport.session import (
     NONCE_BYTES,
     Channel,
@@ -38,7 +40,8 @@ from snailps.transport.session import (
     error_frame,
     remote_error,
 )
-from snailps.transport.sockets import HANDSHAKE_LIMIT_S, Address, set_options, show
+from snailps.transport.sockets import Listener, set_options, show
+from snailps.transport.trust import OPEN, Trust
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +93,12 @@ class ControlServer:
 
     Parameters
     ----------
-    listener : socket.socket
+    listener : Listener
         Owned from now on.
-    role, secret
+    role, job
         Of this side, for the handshake.
+    trust : Trust
+        Who is let in.
     on_message : callable
         ``on_message(peer, message, reply)``; `reply` is None for a note, else a function to be
         called once, now or later, with the answer or a `SnailError`.
@@ -107,10 +112,10 @@ class ControlServer:
 
     def __init__(
         self,
-        listener: socket.socket,
+        listener: Listener,
         *,
         role: Role,
-        secret: bytes,
+        trust: Trust = OPEN,
         job: int,
         on_message: Callable[
             [Peer, messages.Message, Callable[[messages.Message | SnailError], None] | None], None
@@ -120,11 +125,13 @@ class ControlServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener = listener
-        self._role, self._secret, self._job = role, secret, job
+        self._role, self._trust, self._job = role, trust, job
         self._on_message, self._on_lost, self._on_pulse = on_message, on_lost, on_pulse
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._peers: set[Peer] = set()
+        self._unknown: dict[Peer, None] = {}  # oldest first: who has not shaken hands
+        self._attempts = Attempts(clock)
         self._lingering: dict[Peer, float] = {}
         self._accept_at: float | None = None
         self._encoded: tuple[messages.Message | None, bytes] = (None, b"")
@@ -150,9 +157,13 @@ class ControlServer:
             if events & selectors.EVENT_READ and peer in self._peers:
                 self._read(peer)
         now = self._clock()
-        for peer in [p for p in self._peers if p.hello is None]:
-            if now - peer.since > HANDSHAKE_LIMIT_S:
-                self._drop(peer, "handshake took too long")
+        for peer in list(self._unknown):
+            if now - peer.since <= HANDSHAKE_LIMIT_S:
+                break
+            if peer in self._peers:
+                self._refuse(peer, f"no handshake within {HANDSHAKE_LIMIT_S:.0f} s")
+        if self._attempts.unsaid:
+            self._attempts.sum_up()
         for peer in [p for p, until in self._lingering.items() if now > until]:
             self._forget(peer)
         if self._accept_at is not None and now >= self._accept_at:
@@ -218,11 +229,14 @@ class ControlServer:
         peer = Peer(
             sock,
             (address[0], address[1]),
-            ServerSession(hello, self._secret, _refuse_data),
+            ServerSession(hello, self._trust.secret, _refuse_data),
             FrameDecoder(HANDSHAKE_BODY_MAX),
             self._clock(),
         )
+        if len(self._unknown) >= UNKNOWN_MAX:
+            self._refuse(next(iter(self._unknown)), "made room for newer connections")
         self._peers.add(peer)
+        self._unknown[peer] = None
         self._selector.register(sock, selectors.EVENT_READ, peer)
 
     def _read(self, peer: Peer) -> None:
@@ -234,7 +248,10 @@ class ControlServer:
             self._drop(peer, error.strerror or str(error))
             return
         if not data:
-            self._drop(peer, "connection closed")
+            if peer.hello is None and (peer.session.peer is not None or peer.decoder.pending_bytes):
+                self._refuse(peer, LEFT)
+            else:
+                self._drop(peer, "connection closed")
             return
         try:
             for frame in peer.decoder.feed(data):
@@ -242,7 +259,10 @@ class ControlServer:
                 if peer not in self._peers:
                     return
         except ProtocolError as error:
-            log.warning("%s: %s", show(peer.address), error)
+            if peer.hello is None:
+                self._attempts.note(show(peer.address), str(error))
+            else:
+                log.warning("%s: %s", show(peer.address), error)
             self._send(peer, error_frame(error))
             self._drop(peer, f"broke the protocol: {error}", linger=True)
 
@@ -269,6 +289,7 @@ class ControlServer:
     def _admit(self, peer: Peer) -> None:
         assert peer.session.peer is not None
         peer.hello = peer.session.peer
+        self._unknown.pop(peer, None)
         peer.decoder.body_max = CONTROL_BODY_MAX
         if peer.hello.channel == Channel.PULSE:
             self._selector.unregister(peer.sock)
@@ -343,8 +364,14 @@ class ControlServer:
         if peer.hello is not None:
             self._on_lost(peer, why)
 
+    def _refuse(self, peer: Peer, why: str) -> None:
+        """Ends the connection of somebody who has not proved who he is."""
+        self._attempts.note(show(peer.address), why)
+        self._forget(peer)
+
     def _forget(self, peer: Peer) -> None:
         self._peers.discard(peer)
+        self._unknown.pop(peer, None)
         self._lingering.pop(peer, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.sock)

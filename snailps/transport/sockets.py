@@ -2,7 +2,7 @@
 
     (host, port) -> listen -> listening socket       (host, port) -> dial -> authenticated socket
 
-It knows connections and time limits, and no message.
+It knows connections and time limits, and no message.  Who is let in says `Trust`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,39 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from snailps.errors import ConnectionLost, SnailError, WaitTimeout
+from snailps.errors import ConfigError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder, encode_frame
+from snailps.transport.relay import CLOSED, HANDSHAKE_LIMIT_S, Address, words
 from snailps.transport.session import NONCE_BYTES, Channel, ClientSession, Hello, Role
-
-Address = tuple[str, int]
-HANDSHAKE_LIMIT_S = 10.0
+from snailps.transport.trust import OPEN, VARIABLE, Trust
 
 
-def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
-    """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once.
+class Listener(Protocol):
+    """What connections are accepted from: a listening socket, or a relay in front of one."""
+
+    def fileno(self) -> int: ...
+    def accept(self) -> tuple[socket.socket, Any]: ...
+    def getsockname(self) -> Any: ...
+    def setblocking(self, flag: bool, /) -> None: ...
+    def close(self) -> None: ...
+
+
+def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Listener:
+    """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once; with TLS, one
+    that accepts what is decrypted.
 
     Raises
     ------
     ConnectionLost
         The address cannot be bound; says why and what to change.
+    ConfigError
+        Strangers could reach it, and would be let in.
     """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
@@ -41,7 +55,11 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
+        trust.check_listening(*sock.getsockname()[:2])
         sock.listen(backlog)
+    except ConfigError:
+        sock.close()
+        raise
     except OSError as error:
         sock.close()
         raise ConnectionLost(
@@ -52,7 +70,7 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
                 else "Is another process using it? Choose another address or stop that process"
             )
         ) from None
-    return sock
+    return trust.tls.listening(sock) if trust.tls else sock
 
 
 def is_there(address: Address, limit_s: float = 1.0) -> bool:
@@ -70,6 +88,17 @@ def show(address: Address) -> str:
     """host:port, with brackets round an IPv6 host."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def peer_of(descriptor: int) -> str:
+    """Who is at the other end of a connected socket, which stays the caller's."""
+    sock = socket.socket(fileno=descriptor)
+    try:
+        return show(sock.getpeername())
+    except OSError:
+        return "somebody who has gone again"
+    finally:
+        sock.detach()
 
 
 def route_host(address: Address) -> str:
@@ -103,7 +132,7 @@ def dial(
     node: int = 0,
     incarnation: int = 0,
     job: int = 0,
-    secret: bytes = b"",
+    trust: Trust = OPEN,
     give_up: Callable[[], bool] = lambda: False,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> socket.socket:
@@ -146,11 +175,20 @@ def dial(
             continue
         try:
             set_options(sock)
-            nonce = os.urandom(NONCE_BYTES)
-            session = ClientSession(Hello(channel, role, nonce, node, incarnation, job), secret)
-            _shake(sock, session, max(0.1, min(left, HANDSHAKE_LIMIT_S)))
+            limit = max(0.1, min(left, HANDSHAKE_LIMIT_S))
+            if trust.tls:
+                sock = trust.tls.encrypted(sock, limit)
+            hello = Hello(channel, role, os.urandom(NONCE_BYTES), node, incarnation, job)
+            session = ClientSession(hello, trust.secret)
+            _shake(sock, session, limit)
+            if trust.tls and isinstance(sock, ssl.SSLSocket):
+                sock = trust.tls.plain(sock, address)
         except OSError as error:
             sock.close()
+            if isinstance(error, ssl.SSLError) and not isinstance(error, CLOSED):
+                raise ProtocolError(
+                    f"{whom} at {show(address)}: no TLS handshake: {words(error)}", "tls"
+                ) from None
             if left <= 0 or give_up():
                 raise ConnectionLost(
                     f"{whom} at {show(address)} closed the connection: {error}"
@@ -158,14 +196,28 @@ def dial(
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
             continue
-        except SnailError:
+        except SnailError as error:
             sock.close()
+            code = getattr(error, "code", "")
+            if code == "tls":
+                raise ProtocolError(f"{whom} at {show(address)}: {error}", code) from None
+            if code == "secret":
+                raise ProtocolError(
+                    f"{whom} at {show(address)} has another secret than this process, or none: "
+                    "is its secret_file the same here?"
+                    if trust.secret
+                    else f"{whom} at {show(address)} asks for a secret, and this process has none: "
+                    f"set secret_file or the variable {VARIABLE}",
+                    "secret",
+                ) from None
             raise
         return sock
 
 
 def set_options(sock: socket.socket) -> None:
     """No delay for small frames; a peer whose machine vanished is noticed after two minutes."""
+    if sock.family == socket.AF_UNIX:  # our end of a relay's pair
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)

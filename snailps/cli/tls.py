@@ -1,0 +1,153 @@
+"""``snailps tls``: certificates for a cluster of one's own.
+
+folder, names -> openssl -> ca.pem, ca.key; for each name a folder with ca.pem, node.pem, node.key
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snailps.errors import ConfigError, SnailError
+from snailps.transport.tls import CA, CERTIFICATE, KEY
+
+app = typer.Typer(no_args_is_help=True, help="Certificates for encrypted connections.")
+
+CA_KEY = "ca.key"
+DAYS = 3650
+OPENSSL_S = 60.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CONFIG = """\
+[req]
+distinguished_name = name
+prompt = no
+[name]
+CN = {name}
+[ca]
+basicConstraints = critical, CA:TRUE, pathlen:0
+keyUsage = critical, keyCertSign
+subjectKeyIdentifier = hash
+[node]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth, clientAuth
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+"""
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("init")
+def init_command(
+    folder: Annotated[Path, typer.Argument(help="Where the CA is, or is to be.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="One certificate each; without any: cluster."),
+    ] = None,
+) -> None:
+    """Makes a private CA, and certificates by it: FOLDER/NAME is what the setting tls names.
+
+    Later, with other names, it makes further certificates by the same CA. FOLDER/ca.key makes
+    members of the cluster: keep it off the nodes. Needs the openssl program.
+
+    For example: snailps tls init certificates node1 node2
+    """
+    made = init(folder, names or ["cluster"])
+    for path in made:
+        typer.echo(path)
+
+
+def init(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Makes a CA in `folder` unless it is there, and certificates by it; their folders.
+
+    Raises
+    ------
+    ConfigError
+        A name cannot be one, or has a certificate already.
+    SnailError
+        openssl is missing, or fails.
+    """
+    for name in names:
+        if not _NAME.fullmatch(name) or name in (CA, CA_KEY):
+            raise ConfigError(f"{name!r} cannot be the name of a node: letters, digits, . _ -")
+        if (folder / name).exists():
+            raise ConfigError(f"{folder / name} exists already: remove it, or choose another name")
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if (folder / CA).exists() != (folder / CA_KEY).exists():
+        raise ConfigError(f"{folder} has only one of {CA} and {CA_KEY}: nothing can be signed here")
+    if not (folder / CA).exists():
+        _make_ca(folder)
+    return [_make_node(folder, name) for name in names]
+
+
+def _make_ca(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        config = Path(made, "config")
+        config.write_text(_CONFIG.format(name=f"snailps {secrets.token_hex(4)}"))
+        key, certificate = Path(made, CA_KEY), Path(made, CA)
+        _new_key(key)
+        _openssl(
+            "req", "-new", "-x509", "-config", config, "-extensions", "ca", "-key", key,
+            "-days", DAYS, "-out", certificate,
+        )  # fmt: skip
+        certificate.chmod(0o644)
+        key.rename(folder / CA_KEY)
+        certificate.rename(folder / CA)
+
+
+def _make_node(folder: Path, name: str) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        made = Path(work, name)
+        made.mkdir(mode=0o755)
+        config, request = Path(work, "config"), Path(work, "request")
+        config.write_text(_CONFIG.format(name=name))
+        _new_key(made / KEY)
+        _openssl("req", "-new", "-config", config, "-key", made / KEY, "-out", request)
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", folder / CA, "-CAkey", folder / CA_KEY,
+            "-set_serial", f"0x{secrets.randbits(120) | 1 << 120:x}", "-days", DAYS,
+            "-extfile", config, "-extensions", "node", "-out", made / CERTIFICATE,
+        )  # fmt: skip
+        shutil.copyfile(folder / CA, made / CA)
+        for public in (CA, CERTIFICATE):
+            (made / public).chmod(0o644)
+        return made.rename(folder / name)
+
+
+def _new_key(path: Path) -> None:
+    _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path)
+
+
+def _openssl(*words: object) -> None:
+    """Runs the program; what it writes, only its owner can read."""
+    try:
+        done = subprocess.run(
+            ["openssl", *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            umask=0o077,
+            timeout=OPENSSL_S,
+        )
+    except FileNotFoundError:
+        raise SnailError(
+            "there is no openssl program here: install it (package openssl), or make the "
+            "certificates on another machine"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise SnailError(f"openssl {words[0]} has not ended after {OPENSSL_S:.0f} s") from None
+    if done.returncode:
+        raise SnailError(f"openssl {words[0]} failed: {done.stderr.strip()[-500:]}")

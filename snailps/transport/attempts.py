@@ -1,0 +1,79 @@
+"""Failed attempts to get in, as lines of the log: few, however many there are.
+
+    (address, why) of each -> Attempts -> warnings, then one that sums up the others of that minute
+
+It owns the counting.  It knows no connection; who refuses, and why, says the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+LINES_MAX = 10
+PERIOD_S = 60.0
+WHY_CHARS_MAX = 300
+LEFT = "it left in the middle of the handshake; a process with another secret does that"
+SOURCES_MAX = 1000
+"""Addresses that are told apart in a period; there may be more."""
+
+
+class Attempts:
+    """What one listener has refused.  Used by one thread.
+
+    Parameters
+    ----------
+    clock : callable
+        Monotonic time, seconds.
+
+    Attributes
+    ----------
+    number : int
+        All that were refused so far.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._lines = 0
+        self._more = 0
+        self._last = ""
+        self._sources: set[str] = set()
+        self.number = 0
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether there is something to sum up, by and by."""
+        return self._more > 0
+
+    def note(self, address: str, why: str) -> None:
+        """Somebody was refused."""
+        self.sum_up()
+        self.number += 1
+        text = f"refused {address}: {why[:WHY_CHARS_MAX]}"
+        if self._lines < LINES_MAX:
+            self._lines += 1
+            log.warning("%s", text)
+            return
+        self._more += 1
+        self._last = text
+        if len(self._sources) < SOURCES_MAX:
+            self._sources.add(address.rpartition(":")[0])
+
+    def sum_up(self) -> None:
+        """Ends a period that is over; to be called now and then while `unsaid`."""
+        now = self._clock()
+        if now - self._since < PERIOD_S:
+            return
+        if self._more:
+            more = " or more" if len(self._sources) == SOURCES_MAX else ""
+            log.warning(
+                "%d more attempts to get in were refused within %.0f s, from %d%s addresses; the "
+                "last: %s",
+                self._more, now - self._since, len(self._sources), more, self._last,
+            )  # fmt: skip
+        self._since, self._lines, self._more = now, 0, 0
+        self._sources.clear()

@@ -1,0 +1,483 @@
+"""TLS for sockets that know none: one thread that encrypts for any number of connections.
+
+    peer <- TLS over TCP -> Relay <- socket pair -> who serves plain sockets: loop, client, pulse
+
+It owns the encrypted sockets, and the time and number of unfinished handshakes.  It knows bytes
+and no frame.  A connection costs no memory here while nothing waits: all share one buffer.
+
+The thread needs the GIL between two records of 16 KiB, so heartbeats over TLS need it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from snailps.transport.attempts import Attempts
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+HANDSHAKE_LIMIT_S = 10.0
+UNKNOWN_MAX = 512
+"""Connections of one listener whose handshake is not done; one more, and the oldest has to go."""
+CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What a handshake raises when the peer closes the connection without a word of why."""
+FLUSH_S = 2.0
+"""How long the end of a relay waits for what is still on its way to peers."""
+BUFFER_BYTES = 256 << 10
+TURN_BYTES = 1 << 20
+LOOK_S = 1.0
+LINGER_S = 2.0
+"""How long a refused peer may take to read why: closing at once, while bytes of its own are unread
+here, would reset the connection and destroy the words."""
+_WAKE = 0
+_LISTENER = 1
+_FIRST = 2
+
+
+class _Link:
+    """One connection: the encrypted socket, our end of the pair, and what waits on its way."""
+
+    __slots__ = (
+        "address", "down", "far", "far_ended", "far_mask", "gone", "near", "near_ended",
+        "near_mask", "number", "refused", "since", "up", "wants_write",
+    )  # fmt: skip
+
+    def __init__(self, number: int, far: ssl.SSLSocket, address: Address, now: float) -> None:
+        self.number, self.far, self.address, self.since = number, far, address, now
+        self.near: socket.socket | None = None  # once the handshake is done
+        self.up = self.down = b""
+        self.near_ended = self.far_ended = False
+        self.gone = False  # whoever had the other end of the pair has closed it
+        self.refused = False  # it is told why, and its words are no longer listened to
+        self.wants_write = False
+        self.near_mask = self.far_mask = 0
+
+
+class Relay:
+    """A thread between encrypted sockets and plain ones.
+
+    Parameters
+    ----------
+    context : ssl.SSLContext
+    listener : socket.socket, optional
+        What `accept` gives connections of; owned from now on.
+    farewell : bytes
+        What a peer is told that speaks no TLS.
+
+    Notes
+    -----
+    `adopt`, `accept` and `close` may be called from any thread; everything else is the relay's own.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        listener: socket.socket | None = None,
+        farewell: bytes = b"",
+    ) -> None:
+        self._context, self._listener, self._farewell = context, listener, farewell
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._accepted: deque[tuple[socket.socket, Address]] = deque()
+        self._accepted_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+        self._adopted: deque[tuple[ssl.SSLSocket, socket.socket, Address]] = deque()
+        self._attempts = Attempts()
+        self._links: dict[int, _Link] = {}
+        self._unknown: dict[int, _Link] = {}  # oldest first
+        self._more: set[int] = set()  # links with work left although no event will tell
+        self._numbers = itertools.count(_FIRST, 2)
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._closing_at: float | None = None
+        self._look_at = 0.0
+        self._lock = threading.Lock()
+        self._closed = False
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._tokens: dict[int, int] = {self._wake: _WAKE}
+        if listener is not None:
+            listener.setblocking(False)
+            self._tokens[listener.fileno()] = _LISTENER
+            self._epoll.register(listener, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="snailps-relay", daemon=True)
+        self._thread.start()
+
+    # --- from any thread ----------------------------------------------------------------------
+
+    def adopt(self, far: ssl.SSLSocket, address: Address) -> socket.socket:
+        """Takes over an encrypted socket whose handshake is done; the plain end to use instead.
+
+        Raises
+        ------
+        ConnectionResetError
+            The relay has ended.
+        """
+        ours, theirs = socket.socketpair()
+        far.setblocking(False)
+        with self._lock:
+            if self._closed:
+                raise ConnectionResetError("this process is about to end")
+            self._adopted.append((far, ours, address))
+            os.eventfd_write(self._wake, 1)
+        return theirs
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while `accept` has something."""
+        return self._accepted_fd
+
+    def accept(self) -> tuple[socket.socket, Address]:
+        """The plain end of a connection whose peer has shown a certificate of ours.
+
+        Raises
+        ------
+        BlockingIOError
+            There is none.
+        """
+        os.eventfd_read(self._accepted_fd)
+        return self._accepted.popleft()
+
+    def setblocking(self, flag: bool) -> None:
+        """Does nothing: `accept` never blocks."""
+
+    def getsockname(self) -> Any:
+        """Where it listens."""
+        assert self._listener is not None
+        return self._listener.getsockname()
+
+    def close(self) -> None:
+        """Ends, once what is on its way has left, `FLUSH_S` at most.  Twice is harmless."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._closing_at = time.monotonic()
+            os.eventfd_write(self._wake, 1)
+        self._thread.join(2 * FLUSH_S)
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over():
+                self._turn()
+        except Exception:
+            log.exception("the relay for TLS has failed")
+        finally:
+            with self._lock:
+                self._closed = True
+            left = [sock for link in self._links.values() for sock in (link.far, link.near)]
+            left += [sock for far, ours, _ in self._adopted for sock in (far, ours)]
+            left += [sock for sock, _ in self._accepted]
+            for sock in [*left, self._listener]:
+                if sock is not None:
+                    sock.close()
+            self._epoll.close()
+            os.close(self._wake)
+            os.close(self._accepted_fd)
+            self._accepted_fd = -1
+
+    def _is_over(self) -> bool:
+        """Whether it was told to end, and nothing is left that could still be sent."""
+        if self._closing_at is None:
+            return False
+        if time.monotonic() - self._closing_at > FLUSH_S:
+            return True
+        return not any(link.up or not link.near_ended for link in self._links.values())
+
+    def _turn(self) -> None:
+        wait_s = 0.0 if self._more else 0.1 if self._closing_at else LOOK_S / 4
+        for descriptor, events in self._epoll.poll(wait_s):
+            token = self._tokens.get(descriptor)
+            if token == _WAKE:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            elif token == _LISTENER:
+                self._welcome()
+            elif token is not None and (link := self._links.get(token & ~1)) is not None:
+                self._more.discard(link.number)
+                if token & 1 and events & (select.EPOLLHUP | select.EPOLLERR):
+                    link.gone = True
+                self._serve(link, broken=not token & 1 and bool(events & select.EPOLLERR))
+        while self._adopted:
+            far, ours, address = self._adopted.popleft()
+            link = self._new(far, address)
+            self._pair(link, ours)
+            self._serve(link, broken=False)
+        for number in [*self._more]:
+            self._more.discard(number)
+            self._serve(self._links[number], broken=False)
+        self._look()
+
+    def _look(self) -> None:
+        """Time limits."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S / 4
+        for link in [*self._unknown.values()]:
+            if link.refused and now - link.since > LINGER_S:
+                self._drop(link)
+            elif not link.refused and now - link.since > HANDSHAKE_LIMIT_S:
+                self._note(link, f"no TLS handshake within {HANDSHAKE_LIMIT_S:.0f} s")
+                self._drop(link)
+        if self._attempts.unsaid:
+            self._attempts.sum_up()
+        if self._closing_at is not None:
+            for link in [*self._unknown.values()]:
+                self._drop(link)
+
+    def _new(self, far: ssl.SSLSocket, address: Address) -> _Link:
+        link = _Link(next(self._numbers), far, address, time.monotonic())
+        self._links[link.number] = link
+        return link
+
+    def _welcome(self) -> None:
+        """Accepts a connection; its handshake begins."""
+        assert self._listener is not None
+        try:
+            sock, address = self._listener.accept()
+        except OSError as error:
+            if not isinstance(error, BlockingIOError | ConnectionError):
+                log.warning("cannot accept a connection: %s", error.strerror or error)
+                threading.Event().wait(0.05)  # no descriptor is left: others have to end first
+            return
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            far = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError:  # it has gone again
+            sock.close()
+            return
+        link = self._new(far, (address[0], address[1]))
+        self._unknown[link.number] = link
+        if len(self._unknown) > UNKNOWN_MAX:
+            oldest = next(iter(self._unknown.values()))
+            if not oldest.refused:
+                self._note(oldest, "made room for newer connections")
+            self._drop(oldest)
+        self._serve(link, broken=False)
+
+    def _shake(self, link: _Link) -> None:
+        try:
+            link.far.do_handshake()
+        except ssl.SSLWantReadError:
+            link.wants_write = False
+            return
+        except ssl.SSLWantWriteError:
+            link.wants_write = True
+            return
+        except (*CLOSED, ConnectionError):
+            self._drop(link)  # somebody looked whether the port is open
+            return
+        except OSError as error:
+            self._note(link, f"no TLS handshake: {words(error)}")
+            link.refused, link.wants_write, link.since = True, False, time.monotonic()
+            with contextlib.suppress(OSError):
+                if words(error) == NO_TLS:
+                    socket.socket.send(link.far, self._farewell, socket.MSG_NOSIGNAL)
+                socket.socket.shutdown(link.far, socket.SHUT_WR)
+            return
+        self._unknown.pop(link.number, None)
+        link.wants_write = False
+        ours, theirs = socket.socketpair()
+        self._pair(link, ours)
+        self._accepted.append((theirs, link.address))
+        os.eventfd_write(self._accepted_fd, 1)
+
+    def _pair(self, link: _Link, ours: socket.socket) -> None:
+        ours.setblocking(False)
+        link.near = ours
+        self._tokens[ours.fileno()] = link.number + 1
+        self._epoll.register(ours, 0)
+
+    def _note(self, link: _Link, why: str) -> None:
+        self._attempts.note(f"{link.address[0]}:{link.address[1]}", why)
+
+    def _drain(self, link: _Link) -> bool:
+        """Takes what a refused peer still says; False once it has closed the connection."""
+        try:
+            return socket.socket.recv_into(link.far, self._buffer) > 0
+        except BlockingIOError:
+            return True
+
+    # --- bytes --------------------------------------------------------------------------------
+
+    def _serve(self, link: _Link, broken: bool) -> None:
+        """Moves what can be moved, both ways, for one turn."""
+        try:
+            if link.refused:
+                broken = broken or not self._drain(link)
+            elif link.near is None:
+                self._shake(link)
+            if link.near is not None and self._pump(link):
+                self._more.add(link.number)
+        except OSError as error:
+            log.debug("%s: %s", link.address, error)
+            broken = True
+        if link.number not in self._links:
+            return
+        heard = link.gone or (link.far_ended and not link.down)
+        if broken or (heard and link.near_ended and not link.up):
+            self._drop(link)
+            return
+        self._watch(link)
+
+    def _pump(self, link: _Link) -> bool:
+        """True where more could be moved at once."""
+        moved = 0
+        while moved < TURN_BYTES:
+            step = self._pump_down(link) + self._pump_up(link)
+            if step == 0:
+                return False
+            moved += step
+        return True
+
+    def _pump_down(self, link: _Link) -> int:
+        """From the peer to the plain socket."""
+        assert link.near is not None
+        data: memoryview | bytes = link.down
+        got = 0
+        if not data and not link.far_ended:
+            while got < BUFFER_BYTES:
+                try:
+                    n = link.far.recv_into(self._buffer[got:])
+                except ssl.SSLWantReadError:
+                    break
+                except ssl.SSLWantWriteError:
+                    link.wants_write = True
+                    break
+                except OSError:
+                    if got == 0:
+                        raise
+                    n = 0  # what came before is still delivered
+                if n == 0:
+                    link.far_ended = True
+                    break
+                got += n
+            data = self._buffer[:got]
+        sent = 0
+        if data:
+            try:
+                while sent < len(data):
+                    sent += link.near.send(data[sent:], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                pass
+            except (BrokenPipeError, ConnectionResetError):
+                link.far_ended = True  # nobody reads it any more
+                sent = len(data)
+            link.down = bytes(data[sent:])
+        if link.far_ended and not link.down:
+            with contextlib.suppress(OSError):
+                link.near.shutdown(socket.SHUT_WR)
+        return sent
+
+    def _pump_up(self, link: _Link) -> int:
+        """From the plain socket to the peer."""
+        assert link.near is not None
+        data: memoryview | bytes = link.up
+        if not data and not link.near_ended:
+            try:
+                got = link.near.recv_into(self._buffer)
+            except BlockingIOError:
+                return 0
+            except ConnectionResetError:
+                got = 0
+            if got == 0:
+                link.near_ended = True
+            data = self._buffer[:got]
+        sent = 0
+        if data:
+            link.wants_write = False
+            try:
+                while sent < len(data):
+                    sent += link.far.send(data[sent:])
+            except ssl.SSLWantWriteError:
+                link.wants_write = True
+            except ssl.SSLWantReadError:
+                pass
+            link.up = bytes(data[sent:])
+        if link.near_ended and not link.up:
+            # Without TLS's own farewell: frames have lengths, and the end of one is never guessed.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(link.far, socket.SHUT_WR)
+        return sent
+
+    def _watch(self, link: _Link) -> None:
+        """Tells epoll what the connection waits for."""
+        wanted = select.EPOLLIN if not link.far_ended and not link.down else 0
+        if link.up or link.wants_write:
+            wanted |= select.EPOLLOUT
+        if wanted != link.far_mask:
+            # A socket of which nothing is wanted is not watched: its end would be told for ever.
+            if link.far_mask == 0:
+                self._tokens[link.far.fileno()] = link.number
+                self._epoll.register(link.far, wanted)
+            elif wanted == 0:
+                self._tokens.pop(link.far.fileno(), None)
+                self._epoll.unregister(link.far)
+            else:
+                self._epoll.modify(link.far, wanted)
+            link.far_mask = wanted
+        if link.near is None:
+            return
+        if link.gone:
+            if self._tokens.pop(link.near.fileno(), None) is not None:
+                self._epoll.unregister(link.near)
+            return
+        wanted = select.EPOLLIN if not link.near_ended and not link.up else 0
+        if link.down:
+            wanted |= select.EPOLLOUT
+        if wanted != link.near_mask:
+            self._epoll.modify(link.near, wanted)
+            link.near_mask = wanted
+
+    def _drop(self, link: _Link) -> None:
+        self._links.pop(link.number, None)
+        self._unknown.pop(link.number, None)
+        self._more.discard(link.number)
+        for sock in (link.far, link.near):
+            if sock is not None:
+                self._tokens.pop(sock.fileno(), None)
+                sock.close()  # also takes it out of epoll
+
+
+def words(error: OSError) -> str:
+    """What an error of TLS means."""
+    text = str(error).upper().replace(" ", "_")
+    for key, meaning in _MEANINGS.items():
+        if key in text:
+            return meaning
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    return error.strerror or str(error) or type(error).__name__
+
+
+NO_TLS = "what it speaks is no TLS: is tls set on both sides?"
+_MEANINGS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate",
+    "ALERT_UNKNOWN_CA": "its folder tls holds another CA than this one's",
+    "ALERT_BAD_CERTIFICATE": "it does not accept this certificate",
+    "ALERT_CERTIFICATE_EXPIRED": "it says that this certificate has expired",
+    "ALERT_DECRYPT_ERROR": "it does not accept this certificate",
+    "SELF-SIGNED_CERTIFICATE": "its certificate is of another CA",
+    "SELF_SIGNED_CERTIFICATE": "its certificate is of another CA",
+    "UNABLE_TO_GET_LOCAL_ISSUER": "its certificate is of another CA",
+    "SIGNATURE_FAILURE": "its certificate is of another CA",
+    "CERTIFICATE_HAS_EXPIRED": "its certificate has expired",
+    "NOT_YET_VALID": "its certificate is not valid yet: are the clocks right?",
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "RECORD_LAYER_FAILURE": NO_TLS,
+    "HTTP_REQUEST": "it speaks HTTP",
+}

@@ -1,0 +1,114 @@
+"""TLS: the certificates of this process, and the encrypted side of its connections.
+
+    folder -> Tls -> listening socket -> Relay            connected socket -> encrypted -> plain end
+
+Membership is a certificate of the cluster's own CA, shown by both sides; the names in it are for
+people, and no host name is checked.  It owns the relay of what this process dials.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import ssl
+import stat
+import threading
+from pathlib import Path
+
+from snailps.errors import ConfigError, ProtocolError
+from snailps.transport.frame import encode_frame
+from snailps.transport.relay import Address, Relay
+from snailps.transport.session import error_frame
+
+CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
+
+
+class Tls:
+    """Certificate, key and CA of this process.
+
+    Parameters
+    ----------
+    folder : str
+        Holds `ca.pem`, `node.pem` and `node.key`; ``snailps tls init`` makes it.
+
+    Raises
+    ------
+    ConfigError
+        Something is missing, does not fit together, or others can read the key.
+    """
+
+    def __init__(self, folder: str) -> None:
+        paths = [Path(folder, name) for name in (CA, CERTIFICATE, KEY)]
+        for path in paths:
+            if not path.is_file():
+                raise ConfigError(
+                    f"tls: {path} does not exist; 'snailps tls init' makes {CA}, {CERTIFICATE} "
+                    f"and {KEY}"
+                )
+        mode = paths[2].stat().st_mode
+        if mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise ConfigError(
+                f"tls: {paths[2]} can be read or changed by others (mode "
+                f"{stat.S_IMODE(mode):04o}): chmod 600 {shlex.quote(str(paths[2]))}"
+            )
+        self._server = _context(ssl.PROTOCOL_TLS_SERVER, paths)
+        self._client = _context(ssl.PROTOCOL_TLS_CLIENT, paths)
+        self._lock = threading.Lock()
+        self._relay: Relay | None = None
+
+    def listening(self, listener: socket.socket) -> Relay:
+        """What to accept from instead of a listening socket, which it owns from now on."""
+        said = ProtocolError("this port speaks TLS only: set tls (docs/security.md)", "tls")
+        return Relay(self._server, listener, encode_frame(error_frame(said)))
+
+    def encrypted(self, sock: socket.socket, limit_s: float) -> ssl.SSLSocket:
+        """A connected socket once both sides have seen each other's certificate.
+
+        Raises
+        ------
+        ssl.SSLError
+            The peer speaks no TLS, or has a certificate of another CA.
+        """
+        sock.settimeout(limit_s)
+        return self._client.wrap_socket(sock)
+
+    def plain(self, sock: ssl.SSLSocket, address: Address) -> socket.socket:
+        """The plain end of an encrypted connection, which is relayed from now on."""
+        with self._lock:
+            if self._relay is None:
+                self._relay = Relay(self._client)
+            return self._relay.adopt(sock, address)
+
+    def close(self) -> None:
+        """Ends what is relayed, once it has been sent."""
+        with self._lock:
+            relay = self._relay
+        if relay is not None:
+            relay.close()
+
+
+def _context(protocol: ssl._SSLMethod, paths: list[Path]) -> ssl.SSLContext:
+    ca, certificate, key = (os.fspath(path) for path in paths)
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+    try:
+        context.load_verify_locations(ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls: {ca} holds no certificate of a CA: {error}") from None
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"tls: {certificate} and {key} are no certificate with its key: {error}"
+        ) from None
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # nobody comes back to an old session
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key asks for a password, and nobody would be there to type it")

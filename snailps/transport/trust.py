@@ -1,0 +1,131 @@
+"""What the processes of a cluster have and strangers do not: the shared secret, certificates.
+
+    settings, SNAILPS_SECRET -> Trust.of -> handshakes; whether an address may be listened on
+
+It owns reading the secret and keeping it out of sight.  It knows no connection.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shlex
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.config import ClusterSettings, format_addr
+from snailps.errors import ConfigError
+from snailps.transport.tls import Tls
+
+VARIABLE = "SNAILPS_SECRET"
+SECRET_BYTES_MIN = 16
+"""A listener proves that it knows the secret to whoever asks: a short one could be guessed at."""
+SECRET_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How this process tells members of its cluster from strangers.
+
+    Attributes
+    ----------
+    secret : bytes
+        What all processes of the cluster share; empty for none.
+    insecure : bool
+        Whether strangers may be let in from other machines.
+    tls : Tls, optional
+        With it, everything is encrypted, and who has no certificate is kept out.
+    """
+
+    secret: bytes = field(default=b"", repr=False)
+    insecure: bool = False
+    tls: Tls | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, settings: ClusterSettings, environ: Mapping[str, str] | None = None) -> Trust:
+        """Reads what the settings name.
+
+        Raises
+        ------
+        ConfigError
+            The secret or a certificate cannot be read, others can read it, or it is no good.
+        """
+        told = os.fsencode((os.environ if environ is None else environ).get(VARIABLE, "")).strip()
+        kept = _read(settings.secret_file) if settings.secret_file else b""
+        if told and kept and told != kept:
+            raise ConfigError(
+                f"two secrets: the environment's {VARIABLE} and that in secret_file "
+                f"({settings.secret_file}) differ; leave one of them out"
+            )
+        if told:
+            _check(told, f"environment {VARIABLE}")
+        tls = Tls(settings.tls) if settings.tls else None
+        return cls(told or kept, settings.insecure, tls)
+
+    def close(self) -> None:
+        """At the end of the process: what TLS still has to send is sent."""
+        if self.tls is not None:
+            self.tls.close()
+
+    def check_listening(self, host: str, port: int) -> None:
+        """Refuses an address that other machines reach, where anybody would be let in.
+
+        Raises
+        ------
+        ConfigError
+            Says how to close the door.
+        """
+        if self.secret or self.tls or self.insecure or is_loopback(host):
+            return
+        raise ConfigError(
+            f"cannot listen on {format_addr(host, port)} without a secret: whoever reaches that "
+            "address could read and change the model. Give all processes of the cluster one "
+            f"secret (secret_file: PATH, or the variable {VARIABLE}; docs/security.md), or, in a "
+            "network that only friends reach, set insecure: true"
+        )
+
+
+OPEN = Trust()
+"""No secret: enough for processes that find each other on one machine."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an IP address is reached from this machine only."""
+    address: Any = ipaddress.ip_address(host.partition("%")[0])
+    return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
+
+
+def _read(path: str) -> bytes:
+    """The secret in a file that only its owner, and at most his group, can read."""
+    quoted = shlex.quote(path)
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigError(f"secret_file: {path} is no file")
+            if mode & (stat.S_IRWXO | stat.S_IWGRP):
+                raise ConfigError(
+                    f"secret_file: {path} can be read or changed by others (mode "
+                    f"{stat.S_IMODE(mode):04o}): chmod 600 {quoted}; if they may have read it, "
+                    "make another secret"
+                )
+            secret = file.read(SECRET_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"secret_file: {path} does not exist. Make one, and copy it to every machine: "
+            f"(umask 077; head -c 32 /dev/urandom | base64 > {quoted})"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"secret_file: cannot read {path}: {error.strerror}") from None
+    _check(secret.strip(), f"secret_file {path}")
+    return secret.strip()
+
+
+def _check(secret: bytes, where: str) -> None:
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise ConfigError(
+            f"{where}: expected a secret of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, got "
+            f"{len(secret)}; a good one: head -c 32 /dev/urandom | base64"
+        )

@@ -1,0 +1,1 @@
+"""A fuzzer of our own: broken frames and handshakes at a live master and a live shard."""

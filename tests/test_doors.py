@@ -1,0 +1,182 @@
+"""Strangers at a live shard and a live master: dropped soon, while all others are served."""
+
+import contextlib
+import logging
+import os
+import random
+import socket
+import struct
+
+import pytest
+from live import SECRET, Live, served
+from processes import LIMIT_S
+
+from snailps.transport.attempts import LINES_MAX, PERIOD_S, Attempts
+from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.relay import UNKNOWN_MAX
+from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
+
+DOORS = ["master", "shard"]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    made = Live(tmp_path_factory.mktemp("live"))
+    yield made
+    made.close()
+
+
+def knock(live, door, data=b""):
+    sock = socket.create_connection(live.addresses[door], timeout=LIMIT_S)
+    sock.sendall(data)
+    return sock
+
+
+def left(sock):
+    """What the other side still says before it closes the connection; bounded by the time limit."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError), sock:
+        while data := sock.recv(1 << 16):
+            said += data
+    return said
+
+
+def refusal(said):
+    """Code of the ERROR that is the last frame of what was said."""
+    frames = list(FrameDecoder().feed(said))
+    assert frames[-1].kind == Kind.ERROR
+    return remote_error(frames[-1]).code
+
+
+def hello(live, door):
+    channel = Channel.DATA if door == "shard" else Channel.CONTROL
+    return Hello(channel, Role.WORKER, os.urandom(16), 1, 1, live.job)
+
+
+def header(kind, body_bytes, flags=0):
+    return HEADER.pack(MAGIC, VERSION, kind, flags, 0, 0, 0, 0, 0, body_bytes)
+
+
+BOMB = struct.pack("<I", 4096) + b"\x1f\x00\x01\x00" + b"\xff" * 4000
+HUGE_BOMB = struct.pack("<I", (1 << 32) - 1) + b"\xff" * 200
+RANDOM = random.Random(8)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "magic"),
+        (RANDOM.randbytes(100_000), "magic"),
+        (header(Kind.HELLO, 1 << 40), "too-long"),
+        (header(Kind.PULL, 1 << 20), None),
+        (header(Kind.CALL, 256 << 20), "too-long"),
+        (header(Kind.HELLO, len(BOMB), 1) + BOMB, None),
+        (header(Kind.HELLO, len(HUGE_BOMB), 1) + HUGE_BOMB, None),
+        (header(99, 0), "kind"),
+        (encode_frame(Frame(Kind.PROOF, bytes(32))), "handshake"),
+        (encode_frame(Frame(Kind.HELLO, b"\x03")), "handshake"),
+        (encode_frame(Frame(Kind.HELLO, bytes(4096))), "handshake"),
+        (encode_frame(Frame(Kind.HEARTBEAT)) * 1000, "handshake"),
+    ],
+)
+def test_stranger_who_talks_nonsense_is_told_and_dropped_at_once(live, door, data, code):
+    with served(live):
+        said = left(knock(live, door, data))
+    # Where a peer went on sending, its words may be destroyed with the connection.
+    assert not said or refusal(said) == code or code is None
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_stranger_with_a_wrong_secret_is_refused(live, door):
+    with served(live):
+        sock = knock(live, door, encode_frame(hello(live, door).to_frame()))
+        answer = b""
+        while len(answer) < HEADER.size + 56:
+            answer += sock.recv(1 << 16)
+        sock.sendall(encode_frame(Frame(Kind.PROOF, bytes(32))))
+        assert refusal(left(sock)) == "secret"
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_stranger_who_replays_an_honest_handshake_is_refused(live, door):
+    """A listener in the network has recorded every byte of it."""
+    session = ClientSession(hello(live, door), SECRET.encode())
+    decoder, sent = FrameDecoder(), [encode_frame(session.start())]
+    with knock(live, door, sent[0]) as sock:
+        while not session.ready:
+            for frame in decoder.feed(sock.recv(1 << 16)):
+                answer = session.receive(frame)
+                if answer is not None:
+                    sent.append(encode_frame(answer))
+                    sock.sendall(sent[-1])
+    with served(live):
+        assert refusal(left(knock(live, door, b"".join(sent)))) == "secret"
+
+
+def test_strangers_who_say_nothing_or_half_are_dropped_within_the_time_limit(live):
+    """All of them at once, so that the test takes one time limit."""
+    strangers = []
+    with served(live):
+        for door in DOORS:
+            whole = encode_frame(hello(live, door).to_frame())
+            for data in (b"", whole[:1], whole[:47], whole[:-1], whole):
+                strangers.append(knock(live, door, data))
+        for stranger in strangers:
+            left(stranger)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_more_strangers_than_a_listener_keeps_push_out_the_oldest_of_them(live, door):
+    before = live.descriptors()
+    with served(live), contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(knock(live, door)) for _ in range(UNKNOWN_MAX + 88)]
+        for stranger in strangers[:80]:
+            left(stranger)
+        live.serve()
+        assert live.descriptors() - before <= UNKNOWN_MAX + 20
+
+
+def test_log_of_a_flood_is_short(live):
+    before = len(live.refusals())
+    with served(live):
+        for _ in range(200):
+            for door in DOORS:
+                left(knock(live, door, b"no snail"))
+    # Of each listener LINES_MAX a period, and a line that sums up; periods may have changed.
+    assert len(live.refusals()) - before <= 2 * 2 * (LINES_MAX + 1)
+    assert any("refused 127.0.0.1:" in line for line in live.refusals())
+
+
+# --- the log ----------------------------------------------------------------------------------
+
+
+def test_attempts_writes_a_bounded_number_of_lines_and_sums_up_the_others(caplog):
+    now = [0.0]
+    seen = Attempts(lambda: now[0])
+    for number in range(1000):
+        seen.note(f"10.0.0.{number % 7}:{number}", "wrong secret" + "x" * 10_000)
+    assert len(caplog.records) == LINES_MAX
+    assert max(len(record.getMessage()) for record in caplog.records) < 400
+    assert caplog.records[0].getMessage().startswith("refused 10.0.0.0:0: wrong secret")
+    assert seen.unsaid
+    seen.sum_up()
+    assert len(caplog.records) == LINES_MAX
+    now[0] = PERIOD_S
+    seen.sum_up()
+    assert not seen.unsaid
+    assert caplog.records[-1].levelno == logging.WARNING
+    assert (
+        f"{1000 - LINES_MAX} more attempts to get in were refused within 60 s, from 7 addresses"
+        in caplog.records[-1].getMessage()
+    )
+    seen.note("10.0.0.1:1", "again")
+    assert len(caplog.records) == LINES_MAX + 2
+
+
+def test_attempts_without_any_says_nothing(caplog):
+    now = [0.0]
+    seen = Attempts(lambda: now[0])
+    now[0] = 2 * PERIOD_S
+    seen.sum_up()
+    assert not caplog.records

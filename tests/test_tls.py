@@ -1,0 +1,252 @@
+"""TLS: certificates, the relay in front of plain sockets, and whole clusters over it."""
+
+import contextlib
+import select
+import socket
+import ssl
+import subprocess
+import threading
+
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import LIMIT_S, SNAILPS, Cluster, Process
+
+from snailps.cli.tls import init
+from snailps.errors import ConfigError, ProtocolError
+from snailps.transport.control import dial
+from snailps.transport.session import Channel, Role
+from snailps.transport.tls import Tls
+from snailps.transport.trust import Trust
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Certificates `a` and `b` of one CA, `c` of another."""
+    base = tmp_path_factory.mktemp("tls")
+    a, b = init(base / "ours", ["a", "b"])
+    (c,) = init(base / "theirs", ["c"])
+    return {"a": a, "b": b, "c": c}
+
+
+# --- certificates -----------------------------------------------------------------------------
+
+
+def test_init_makes_certificates_that_openssl_verifies_and_keys_that_only_the_owner_reads(folders):
+    for folder in folders.values():
+        subprocess.run(
+            ["openssl", "verify", "-CAfile", folder / "ca.pem", folder / "node.pem"],
+            check=True, capture_output=True, timeout=LIMIT_S,
+        )  # fmt: skip
+        assert (folder / "node.key").stat().st_mode & 0o777 == 0o600
+        assert (folder.parent / "ca.key").stat().st_mode & 0o777 == 0o600
+        assert (folder / "node.pem").stat().st_mode & 0o777 == 0o644
+
+
+def test_init_again_adds_nodes_to_the_same_ca_and_overwrites_none(tmp_path):
+    init(tmp_path / "certs", ["one"])
+    ca = (tmp_path / "certs" / "ca.pem").read_bytes()
+    (two,) = init(tmp_path / "certs", ["two"])
+    assert (two / "ca.pem").read_bytes() == ca
+    with pytest.raises(ConfigError, match="exists already"):
+        init(tmp_path / "certs", ["three", "one"])
+    for name in ("../up", "", "a b", "ca.key"):
+        with pytest.raises(ConfigError, match="cannot be the name"):
+            init(tmp_path / "certs", [name])
+    assert sorted(p.name for p in (tmp_path / "certs").iterdir()) == [
+        "ca.key", "ca.pem", "one", "two",
+    ]  # fmt: skip
+
+
+def test_tls_of_a_folder_that_lacks_something_or_is_open_to_others_says_so(tmp_path, folders):
+    with pytest.raises(ConfigError, match=r"ca\.pem does not exist; 'snailps tls init'"):
+        Tls(str(tmp_path))
+    (mine,) = init(tmp_path / "certs", ["mine"])
+    (mine / "node.key").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"mode 0644\): chmod 600"):
+        Tls(str(mine))
+    (mine / "node.key").write_bytes((folders["a"] / "node.key").read_bytes())
+    (mine / "node.key").chmod(0o600)
+    with pytest.raises(ConfigError, match="no certificate with its key"):
+        Tls(str(mine))
+
+
+# --- the relay --------------------------------------------------------------------------------
+
+
+class Echo:
+    """What comes through a relay goes back, by a thread for each connection."""
+
+    def __init__(self, tls):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = listener.getsockname()
+        self.relay = tls.listening(listener)
+        self._over, self._end = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self):
+        while self._over not in select.select([self.relay, self._over], [], [])[0]:
+            threading.Thread(target=self._serve, args=self.relay.accept()[:1], daemon=True).start()
+
+    @staticmethod
+    def _serve(sock):
+        with sock:
+            while data := sock.recv(1 << 16):
+                sock.sendall(data)
+
+    def close(self):
+        self._end.close()
+        self._thread.join(LIMIT_S)
+        self.relay.close()
+        self._over.close()
+
+
+@pytest.fixture
+def echo(folders):
+    made = Echo(Tls(str(folders["a"])))
+    yield made
+    made.close()
+
+
+def connected(tls, address):
+    sock = tls.encrypted(socket.create_connection(address, LIMIT_S), LIMIT_S)
+    plain = tls.plain(sock, address)
+    plain.settimeout(LIMIT_S)
+    return plain
+
+
+def received(sock):
+    """All that comes until the end."""
+    parts = []
+    while data := sock.recv(1 << 16):
+        parts.append(data)
+    return b"".join(parts)
+
+
+def test_relay_carries_megabytes_both_ways_at_once_and_the_end_behind_them(echo, folders):
+    tls = Tls(str(folders["b"]))
+    data = b"".join(i.to_bytes(4, "little") for i in range(1 << 20))
+    got = {}
+
+    def talk(number):
+        with connected(tls, echo.address) as sock:
+            reader = threading.Thread(target=lambda: got.update({number: received(sock)}))
+            reader.start()
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            reader.join(LIMIT_S)
+
+    threads = [threading.Thread(target=talk, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert all(got.get(number) == data for number in range(3))
+    tls.close()
+
+
+def test_relay_that_is_closed_first_sends_what_was_written(folders):
+    listener = socket.create_server(("127.0.0.1", 0))
+    relay = Tls(str(folders["a"])).listening(listener)
+    tls = Tls(str(folders["b"]))
+    theirs = connected(tls, listener.getsockname())
+    select.select([relay], [], [], LIMIT_S)
+    ours, _ = relay.accept()
+    theirs.sendall(b"goodbye")
+    theirs.close()
+    tls.close()
+    ours.settimeout(LIMIT_S)
+    assert received(ours) == b"goodbye"
+    ours.close()
+    relay.close()
+
+
+def test_relay_ends_the_peers_connection_when_its_owner_closes_the_plain_end(folders):
+    listener = socket.create_server(("127.0.0.1", 0))
+    relay = Tls(str(folders["a"])).listening(listener)
+    tls = Tls(str(folders["b"]))
+    theirs = tls.encrypted(socket.create_connection(listener.getsockname()), LIMIT_S)
+    theirs.sendall(b"what nobody reads")
+    select.select([relay], [], [], LIMIT_S)
+    ours, _ = relay.accept()
+    ours.close()
+    assert received(theirs) == b""
+    theirs.close()
+    relay.close()
+
+
+@pytest.mark.parametrize("words", [b"", b"\x16", b"GET / HTTP/1.1\r\n\r\n", bytes(5000)])
+def test_relay_drops_who_speaks_no_tls_and_serves_the_others(echo, folders, words, caplog):
+    with socket.create_connection(echo.address) as stranger:
+        stranger.sendall(words)
+        tls = Tls(str(folders["b"]))
+        with connected(tls, echo.address) as sock:
+            sock.sendall(b"still here?")
+            assert sock.recv(100) == b"still here?"
+        tls.close()
+        where = "{}:{}".format(*stranger.getsockname())
+        with contextlib.suppress(OSError):  # it may have been dropped already
+            stranger.shutdown(socket.SHUT_WR)
+            stranger.settimeout(LIMIT_S)
+            received(stranger)
+    # Who says nothing, or half a word, may only have looked whether the port is open.
+    assert (f"refused {where}: no TLS handshake" in caplog.text) == (len(words) > 1)
+
+
+def test_relay_refuses_a_certificate_of_another_ca_and_none_at_all(echo, folders, caplog):
+    with pytest.raises(ssl.SSLError):
+        connected(Tls(str(folders["c"])), echo.address)
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.check_hostname, bare.verify_mode = False, ssl.CERT_NONE
+    with (
+        pytest.raises(ssl.SSLError),
+        bare.wrap_socket(socket.create_connection(echo.address)) as sock,
+    ):
+        sock.recv(1)
+    assert "it has no certificate" in caplog.text
+
+
+# --- clusters ---------------------------------------------------------------------------------
+
+
+def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
+    """Two servers: standbys' streams, pulls, pushes, control and heartbeats go through it."""
+    write_numbers(tmp_path / "in.txt", 1000, 50)
+    (tmp_path / "gates").mkdir()
+    job = {"worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 2}
+    common = {"tls": folders["a"], "init_timeout": 20}
+    with Cluster(tmp_path, common, job, servers=2, workers=2) as cluster:
+        master = cluster.master()
+        address = ("127.0.0.1", cluster.port)
+        for trust, why in [
+            (Trust(), "this port speaks TLS only"),
+            (Trust(tls=Tls(str(folders["c"]))), "its certificate is of another CA"),
+        ]:
+            with pytest.raises(ProtocolError, match=why):
+                dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=9, trust=trust)
+        master.wait_line(r"refused 127\.0\.0\.1:\d+: no TLS handshake: what it speaks is no TLS")
+        at = ["--set", f"master_addr={cluster.address}", "--set", f"tls={folders['b']}"]
+        status = Process("status", [*SNAILPS, "status", "--json", *at], cwd=tmp_path)
+        assert status.wait() == 0, status.stderr
+        status.close()
+        cluster.nodes()
+        assert cluster.codes() == [0] * 5, master.stderr
+        assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
+    assert (tmp_path / "out.npz").exists()
+
+
+def test_master_with_a_secret_besides_tls_asks_for_both(tmp_path, folders):
+    common = {"tls": folders["a"], "expected_node_num": 2}
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
+    with Cluster(tmp_path, {**common, "secret_file": secret}) as cluster:
+        master = cluster.master(options=["--session"])
+        tls = Tls(str(folders["b"]))
+        where = ("127.0.0.1", cluster.port), Channel.CONTROL, Role.DRIVER
+        with pytest.raises(ProtocolError, match="asks for a secret"):
+            dial(*where, whom="m", limit_s=9, trust=Trust(tls=tls))
+        master.wait_line(r"refused 127\.0\.0\.1:\d+: it left in the middle of the handshake")
+        dial(*where, whom="m", limit_s=9, trust=Trust(b"0123456789abcdef", tls=tls)).close()
+        tls.close()
+        master.close()

@@ -1,0 +1,177 @@
+"""The shared secret: where it comes from, who is kept out, and where it must not be seen."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment
+
+from snailps.config import ClusterSettings, RawConfig
+from snailps.errors import ConfigError, ConnectionLost
+from snailps.transport.sockets import listen
+from snailps.transport.trust import SECRET_BYTES_MIN, Trust, is_loopback
+
+SECRET = "correct-horse-battery-staple"
+
+
+def trust_of(environ=None, **settings):
+    raw = RawConfig.from_mapping(settings, "test")
+    return Trust.of(raw.build(ClusterSettings), environ or {})
+
+
+def secret_file(folder, text=SECRET + "\n", mode=0o600):
+    path = folder / "the secret"
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+# --- where it comes from ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640])
+def test_trust_of_a_file_is_its_text_without_white_space_around(tmp_path, mode):
+    assert trust_of(secret_file=secret_file(tmp_path, mode=mode)).secret == SECRET.encode()
+
+
+def test_trust_of_the_environment_may_agree_with_the_file(tmp_path):
+    around = {"SNAILPS_SECRET": SECRET}
+    assert trust_of(around).secret == SECRET.encode()
+    assert trust_of(around, secret_file=secret_file(tmp_path)).secret == SECRET.encode()
+    with pytest.raises(ConfigError, match="two secrets"):
+        trust_of({"SNAILPS_SECRET": "x" * 20}, secret_file=secret_file(tmp_path))
+
+
+def test_trust_without_any_secret_has_none():
+    assert trust_of().secret == b""
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620, 0o601])
+def test_trust_of_a_file_that_others_can_read_or_change_says_how_to_close_it(tmp_path, mode):
+    path = secret_file(tmp_path, mode=mode)
+    with pytest.raises(ConfigError, match=f"mode {mode:04o}.*chmod 600 '{path}'"):
+        trust_of(secret_file=path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "x" * (SECRET_BYTES_MIN - 1), "x" * 5000])
+def test_trust_of_a_short_or_huge_secret_is_refused_without_showing_it(tmp_path, text):
+    path = secret_file(tmp_path, text)
+    with pytest.raises(ConfigError, match="expected a secret of 16 to 4096 bytes") as caught:
+        trust_of(secret_file=path)
+    assert "xxx" not in str(caught.value)
+
+
+def test_trust_of_what_is_no_file_says_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"does not exist\. Make one"):
+        trust_of(secret_file=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"cannot read|is no file"):
+        trust_of(secret_file=str(tmp_path))
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigError, match="is no file"):  # and does not wait for a writer
+        trust_of(secret_file=str(tmp_path / "pipe"))
+
+
+def test_trust_shows_its_secret_in_no_text():
+    trust = Trust(SECRET.encode())
+    assert SECRET not in f"{trust!r} {trust}"
+
+
+def test_secret_is_no_setting():
+    with pytest.raises(ConfigError, match="unknown setting 'secret'"):
+        RawConfig.load(None, environ={}, overrides=["secret=x"]).build(ClusterSettings)
+
+
+# --- where a process may listen ---------------------------------------------------------------
+
+
+def test_listen_beyond_loopback_needs_a_secret_or_insecure():
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0:\d+ without a secret.*insecure: true"):
+        listen("0.0.0.0", 0)
+    listen("0.0.0.0", 0, Trust(SECRET.encode())).close()
+    listen("0.0.0.0", 0, Trust(insecure=True)).close()
+    listen("127.0.0.1", 0).close()
+    with pytest.raises(ConnectionLost, match="no address of this machine"):
+        listen("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("fe80::1%eth0", False),
+        ("::ffff:10.0.0.1", False),
+    ],
+)  # fmt: skip
+def test_is_loopback_tells_what_other_machines_reach(host, expected):
+    assert is_loopback(host) is expected
+
+
+# --- a cluster --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path):
+    write_numbers(tmp_path / "in.txt", 1000, 50)
+    return {"worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 2}
+
+
+def run_command(folder, *words, env=None):
+    """Exit code, standard output and error of a command."""
+    process = Process("command", [*SNAILPS, *words], cwd=folder, env=env)
+    try:
+        return process.wait(), process.stdout, process.stderr
+    finally:
+        process.close()
+
+
+def test_cluster_with_a_secret_trains_and_lets_nobody_in_without(tmp_path, job):
+    """Two servers, so that standbys' streams and pulls, pushes, heartbeats are all asked for it."""
+    common = {"secret_file": secret_file(tmp_path)}
+    gate = Gate(tmp_path / "gates", 2)
+    other = {"SNAILPS_SECRET": "x" * 20}
+    with Cluster(tmp_path, common, {**job, "gates": "gates"}, servers=2, workers=1) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        at = f"master_addr={cluster.address}"
+        code, out, _ = run_command(
+            tmp_path, "status", "--json", "--set", at, env=environment(SNAILPS_SECRET=SECRET)
+        )
+        assert code == 0
+        assert json.loads(out)["phase"] == "training"
+        code, _, err = run_command(tmp_path, "status", "--set", at)
+        assert (code, "asks for a secret, and this process has none" in err) == (1, True), err
+        code, _, err = run_command(tmp_path, "status", "--set", at, env=environment(**other))
+        assert (code, "has another secret than this process" in err) == (1, True), err
+        code, _, err = run_command(
+            tmp_path, "worker", "--set", at, "--set", "init_timeout=9", env=environment(**other)
+        )
+        assert (code, "has another secret than this process" in err) == (1, True), err
+        shown = [Path(f"/proc/{p.pid}/cmdline").read_bytes() for p in cluster.processes]
+        gate.open()
+        assert cluster.codes() == [0, 0, 0, 0], master.stderr
+        said = "".join(p.stderr + p.stdout for p in cluster.processes) + str(shown)
+    assert SECRET not in said
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "the secret"]
+    assert kept
+    assert not any(SECRET.encode() in path.read_bytes() for path in kept)
+
+
+def test_server_beyond_loopback_without_a_secret_refuses_to_start(tmp_path):
+    with Cluster(tmp_path) as cluster:
+        server = cluster.start("server", "master_addr=127.0.0.1:9", "listen_addr=0.0.0.0:0")
+        assert server.wait(LIMIT_S) == 2
+        (error,) = server.errors
+        assert "cannot listen on 0.0.0.0:" in error
+
+
+def test_local_launcher_gives_its_processes_the_environments_secret(tmp_path, job):
+    (tmp_path / "job.conf").write_text("".join(f"{k}: {v}\n" for k, v in job.items()))
+    code, _, err = run_command(
+        tmp_path, "local", "-c", "job.conf", env=environment(SNAILPS_SECRET=SECRET)
+    )
+    assert code == 0, err
+    assert (tmp_path / "out.npz").exists()
+    assert SECRET not in err
