@@ -60,10 +60,11 @@ class Keeper:
         tell: Callable[[Member, messages.Message], None],
         expel: Callable[[Member, str], None],
         fail: Callable[[str], None],
+        all_leave: Callable[[str], None],
         on_route: Callable[[Route], None],
         on_rows_lost: Callable[[str], None],
     ) -> None:
-        self._members, self._tell, self._expel, self._fail = members, tell, expel, fail
+        self._members, self._tell, self._expel, self._all_leave = members, tell, expel, all_leave
         self._on_route, self._on_rows_lost = on_route, on_rows_lost
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         self.standbys = Standbys(
@@ -263,8 +264,8 @@ class Keeper:
             return
         member.leaving, member.state = False, "ready"
         asked = self._drains.get(effect.server)
-        if not asked and len(self._members.nodes("server")) == 1:
-            self._fail(
+        if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
+            self._all_leave(
                 f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
                 f"{effect.why}"
             )

@@ -92,6 +92,7 @@ class Master:
         self._on_listening, self._on_status = on_listening, on_status
         self._phase: Phase = "forming"
         self._signals = 0
+        self._asked = False  # by a signal to another process, however often
         self._failed = False
         self._code = EXIT_OK
         self._stop_at: float | None = None
@@ -235,6 +236,7 @@ class Master:
             tell=lambda member, message: self._server.note(member.peer, message),
             expel=self._expel,
             fail=self._fail,
+            all_leave=self._all_servers_leave,
             on_route=self._course.reroute,
             on_rows_lost=self._rows_lost,
         )
@@ -252,7 +254,7 @@ class Master:
     # --- the loop ----------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
-        if self._signals:
+        if self._signals or self._asked:
             self._interrupted()
         self._check_pulses()
         if self._stop_at is not None:
@@ -323,7 +325,7 @@ class Master:
         if self._session:
             self._collect_figures()
             self._course.end()
-            self._signals = 0
+            self._signals, self._asked = 0, False
         elif self._course.interrupted:
             job = self._course.job
             share = job.ledger.progress if job is not None and job.ledger is not None else 0.0
@@ -348,6 +350,14 @@ class Master:
             self._fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
         elif self._course.phase == "training":
             self._course.interrupt()
+
+    def _all_servers_leave(self, text: str) -> None:
+        """The rows would go: what was learnt is saved before, if there is anything."""
+        if self._course.phase == "training":
+            log.warning("%s", text)
+            self._course.interrupt()
+        elif self._course.phase != "exporting":  # else they stay until that is done
+            self._fail(text)
 
     def _fail(self, text: str, code: int = EXIT_FAILED) -> None:
         if self._stop_at is None:
@@ -566,7 +576,7 @@ class Master:
         elif isinstance(message, messages.Leaving):
             log.info("%s: %s", member.name, message.why)
             if message.why == "SIGINT":
-                self._signals += 1
+                self._asked = True
             else:
                 self._leave(member)
         elif isinstance(message, messages.Bye):
