@@ -101,7 +101,7 @@ class Live:
 
 @contextlib.contextmanager
 def served(live):
-    """Honest work all the while; ends with how often it was done."""
+    """Honest work all the while; a list that grows with it, and ends with an error if one came."""
     over, failed, count = threading.Event(), [], []
 
     def serve():
@@ -110,6 +110,7 @@ def served(live):
                 count.append(live.serve())
         except BaseException as error:
             failed.append(error)
+            count.append(error)
 
     thread = threading.Thread(target=serve)
     thread.start()

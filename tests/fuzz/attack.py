@@ -131,6 +131,8 @@ def attack(live, seed, frames, *, tell=lambda tally: None):
 
     threads = [threading.Thread(target=run, args=(attacker, frames // 2)) for attacker in attackers]
     with contextlib.ExitStack() as stack:
+        for _ in range(50):  # numbers of pushes are above those of the corpus by then
+            live.serve()
         count = stack.enter_context(served(live))
         stack.callback(over.set)
         for thread in threads:
@@ -138,6 +140,9 @@ def attack(live, seed, frames, *, tell=lambda tally: None):
         while any(thread.is_alive() for thread in threads) or len(tally.memory_mb) < 2:
             time.sleep(0.2)  # between two looks; nothing waits for it
             dead = [name for name, p in live.processes.items() if p.popen.poll() is not None]
+            if count and isinstance(count[-1], BaseException):
+                over.set()
+                break
             if dead:
                 over.set()
                 failed.append(AssertionError(f"{dead} ended: {live.processes[dead[0]].lines[-9:]}"))
