@@ -148,7 +148,7 @@ class Picture:
             "life": f"{self._members.life:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
-            "waiting_for": self._members.missing() if phase == "forming" else "",
+            "waiting_for": (self._members.missing() if phase == "forming" else self._course.lacks),
             "progress": job.progress if job is not None and ledger is not None else 0.0,
             "pass_": job.pass_text() if job is not None else "",
             "unit": job.cls.counts if job is not None else "examples",
@@ -242,6 +242,8 @@ class Picture:
         found: list[tuple[str, str, float]] = []
         if phase == "forming" and (missing := self._members.missing()):
             found.append(("the master", missing, now - self._members.waits_since))
+        if self._course.lacks:
+            found.append(("the job", self._course.lacks, self._course.lacks_s))
         if phase in _MASTERS_WORK:
             found.append(("everybody", f"the master, {phase}", now - self._phase_since))
         silent_s = SILENT_BEATS * self._settings.heartbeat_interval
