@@ -194,7 +194,9 @@ def start_watch(address):
     """`snailps status --watch`, which writes a document a second."""
     where = f"master_addr={address[0]}:{address[1]}"
     command = [sys.executable, "-m", "snailps", "status", "--watch", "--json", "--set", where]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    watch = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    watch.stdout.readline()  # it has begun
+    return watch
 
 
 def main():

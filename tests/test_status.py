@@ -93,15 +93,15 @@ def test_status_as_json_has_the_documented_keys(tmp_path, job, gate):
 def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
         cluster.master()
-        (server,), _ = cluster.nodes()
+        (server,), (worker,) = cluster.nodes()
         gate.meet()
-        name = cluster.name_of(server)
+        name, waits = cluster.name_of(server), cluster.name_of(worker)
         server.send(signal.SIGSTOP)
         gate.open()  # it pulls, and nobody answers
         with Observer(cluster) as observer:
-            status = observer.until(lambda s: any(w["who"] == "worker 2" for w in s["waits"]))
+            status = observer.until(lambda s: any(w["who"] == waits for w in s["waits"]))
             observer.until(lambda s: any("sign of life" in w["whom"] for w in s["waits"]))
-        (wait,) = [wait for wait in status["waits"] if wait["who"] == "worker 2"][:1]
+        (wait,) = [wait for wait in status["waits"] if wait["who"] == waits][:1]
         assert name in wait["whom"]
         assert "rows of table" in wait["whom"]
         assert wait["seconds"] >= 1
@@ -188,7 +188,7 @@ def test_watch_on_a_terminal_redraws_until_ctrl_c(tmp_path, job, gate):
         os.close(far)
         try:
             seen, until = b"", time.monotonic() + LIMIT_S
-            while seen.count(b"worker 2") < 2:
+            while seen.count(b"worker ") < 2:
                 assert time.monotonic() < until, seen
                 if select.select([near], [], [], 1.0)[0]:
                     seen += os.read(near, 1 << 16)
