@@ -78,7 +78,7 @@ def text(tmp_path: Path) -> Path:
     """Lines of words of one of four groups each."""
     rng = random.Random(1)
     groups = [[f"{group}{i}" for i in range(20)] for group in ("ash", "bay", "cub", "den")]
-    lines = (" ".join(rng.choices(rng.choice(groups), k=12)) for _ in range(4000))
+    lines = (" ".join(rng.choices(rng.choice(groups), k=12)) for _ in range(2000))
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(lines) + "\n")
     return path
