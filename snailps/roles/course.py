@@ -324,11 +324,6 @@ class Course:
             self._begin_export()
 
     @property
-    def lacks_s(self) -> float:
-        """How long it has lacked that, seconds."""
-        return time.monotonic() - self._alone_since if self.lacks else 0.0
-
-    @property
     def in_haste(self) -> bool:
         """Whether work beside the loop is about to end that all workers wait for."""
         return self.round is not None and self.round.looks
