@@ -40,10 +40,14 @@ test-cluster: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubu
 	@tests/cluster/install </dev/null
 	@$(BIN)/python -m pytest tests/cluster $(ARGS) </dev/null
 
-lint: $(VENV)/.made-lint ## ruff (rules and layout) and mypy
+SCRIPTS := .ci/run tests/cluster/install $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+
+lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, and shellcheck where it is installed
 	@$(BIN)/ruff check . </dev/null
 	@$(BIN)/ruff format --check . </dev/null
 	@$(BIN)/mypy </dev/null
+	@if command -v shellcheck >/dev/null; then shellcheck -x $(SCRIPTS) </dev/null; \
+	else echo "shellcheck is not installed: scripts in tools/ were not looked at"; fi
 
 bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
 	@test -f '$(CORPUS)' || { echo "no corpus at $(CORPUS): make bench CORPUS=FILE" >&2; exit 2; }

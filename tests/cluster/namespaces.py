@@ -6,10 +6,28 @@ touched.  `rsh` is a script that the tools take in the place of ssh.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 from types import TracebackType
+
+GONE_S = 30.0
+"""How long a killed process may take to be gone, on a machine under load."""
+
+RSH = """#!/bin/sh
+# In the place of ssh: HOST SCRIPT.
+host=$1
+cd '{folder}/home/'"$host" && [ ! -e '{folder}/dead-'"$host" ] || {{
+    echo "cannot reach $host" >&2
+    exit 255
+}}
+HOME=$PWD exec ip netns exec "{tag}-${{host##*.}}" unshare --uts sh -c '
+    echo "node${{0##*.}}" >/proc/sys/kernel/hostname
+    exec sh -c "$1"' "$host" "$2"
+"""
 
 
 def ip(*words: str) -> None:
@@ -66,10 +84,10 @@ class Namespaces:
         return [int(word) for word in told.stdout.split()]
 
     def kill(self, address: str) -> None:
-        """The host dies: its link goes down and its processes are killed."""
+        """The host dies: its link goes down, its processes are killed, nobody can log in."""
+        (self.folder / f"dead-{address}").touch()
         ip("-n", self.name(address), "link", "set", "eth0", "down")
-        for pid in self.processes(address):
-            os.kill(pid, 9)
+        self._end_processes(address)
 
     def _make(self) -> None:
         switch = f"{self._tag}-sw"
@@ -86,13 +104,18 @@ class Namespaces:
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
             self.home(address).mkdir(parents=True)
-        self.rsh.write_text(
-            "#!/bin/sh\n"
-            "host=$1; shift\n"
-            f"cd '{self.folder}/home/'\"$host\" || exit 255\n"
-            f'HOME=$PWD exec ip netns exec "{self._tag}-${{host##*.}}" sh -c "$*"\n'
-        )
+        self.rsh.write_text(RSH.format(folder=self.folder, tag=self._tag))
         self.rsh.chmod(0o755)
+
+    def _end_processes(self, address: str) -> None:
+        until = time.monotonic() + GONE_S
+        while left := self.processes(address):
+            if time.monotonic() > until:
+                raise AssertionError(f"{address}: processes {left} outlive kill -9 by {GONE_S} s")
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
 
     def _add(self, name: str) -> None:
         ip("netns", "add", name)
@@ -101,7 +124,6 @@ class Namespaces:
     def _remove(self) -> None:
         for address in self.addresses:
             if self.name(address) in self._made:
-                for pid in self.processes(address):
-                    os.kill(pid, 9)
+                self._end_processes(address)
         while self._made:
             subprocess.run(["ip", "netns", "delete", self._made.pop()], timeout=30, check=False)
