@@ -51,6 +51,9 @@ def image(engine: Engine, wheels: Path, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("image")
     write_root_fs(folder / "base.tar", folder / "root")
     engine.docker("import", folder / "base.tar", "snailps-base")
+    tried = engine.docker("run", "--rm", "snailps-base", "sh", "-c", "echo here", code=None)
+    if tried != "here":  # in a container without the rights for others inside it, say
+        pytest.skip(f"no Docker engine that can run anything: {tried}")
     context = folder / "context"
     shutil.copytree(wheels, context / "wheels")
     shutil.copytree(ROOT / "tools/docker", context / "tools/docker")
