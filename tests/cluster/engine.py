@@ -122,7 +122,7 @@ class Engine:
         words += ["sh", "-c", SCRIPT, "dockerd", "--host", f"unix://{self.socket}"]
         words += ["--data-root", str(self.folder / "data"), "--exec-root", str(self.folder / "run")]
         words += ["--pidfile", str(self.folder / "pid"), "--cgroup-parent", f"/{self._cgroup}"]
-        words += ["--log-level", "warn"]
+        words += ["--exec-opt", "native.cgroupdriver=cgroupfs", "--log-level", "warn"]
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
