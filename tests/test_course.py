@@ -33,7 +33,7 @@ def stepped(now):
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
     nodes.journal = Journal(None)
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
-    course = Course(nodes, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None)
+    course = Course(nodes, 1.0, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None)
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = Stepped(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     course.job = SimpleNamespace(

@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import PACKAGE, Cluster, Gate, environment, free_port
+from test_cluster import figures_of
 
 FAILED, WRONG, STOPPED, INTERRUPTED = 1, 2, 3, 130
+NO_PATIENCE = "master_time_out=10"
+"""For tests in which that time passes; it is the time for the start as well."""
 
 
 @pytest.fixture
@@ -94,6 +97,7 @@ def test_cluster_with_node_stuck_in_user_code_ends_it_by_force(tmp_path, job, ga
 @pytest.mark.parametrize("role", ["server", "worker"])
 def test_cluster_with_silent_node_notices_by_heartbeat(tmp_path, job, gated, role):
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
+    job["on_node_loss"] = "stop"
     with Cluster(tmp_path, beat, job) as cluster:
         master = cluster.master()
         cluster.nodes()
@@ -135,7 +139,7 @@ def test_server_with_sigterm_ends_the_job_for_its_rows_would_go(tmp_path, job, g
 
 def test_worker_with_sigterm_as_the_last_one_ends_the_job(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
+        master = cluster.master(NO_PATIENCE)
         _, (worker,) = cluster.nodes()
         gated.meet()
         worker.send(signal.SIGTERM)
@@ -150,7 +154,7 @@ def test_worker_with_sigterm_in_the_survey_as_the_last_one_ends_the_job(tmp_path
     gate = Gate(tmp_path / "gates", 2, "survey")
     job |= {"worker_class": "cluster_models:Surveyed", "gates": tmp_path / "gates"}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
+        master = cluster.master(NO_PATIENCE)
         _, (worker,) = cluster.nodes()
         gate.meet()
         worker.send(signal.SIGTERM)
@@ -542,17 +546,38 @@ def test_cluster_that_recovers_goes_on_without_a_killed_worker(tmp_path, job, ga
         assert counts.sum() < 1000 + 3 * 200
 
 
-def test_cluster_that_recovers_ends_with_its_last_worker_or_a_server(tmp_path, job, gated):
-    job["on_node_loss"] = "recover"
+@pytest.mark.parametrize("consistency", ["async", "ssp", "bsp"])
+def test_cluster_that_lost_its_last_worker_goes_on_with_the_next(tmp_path, job, gated, consistency):
+    job |= {"consistency": consistency, "micro_batches": 2}
     with Cluster(tmp_path, job=job, workers=1) as cluster:
         master = cluster.master()
         cluster.nodes()
         gated.meet()
         worker = cluster.processes[-1]
         worker.send(signal.SIGKILL)
+        master.wait_line(rf"process {worker.pid}\) is lost: .* It was the last worker")
+        master.wait_line("waiting for a worker: the last one is gone .*, 60 s left")
+        gated.open()
+        cluster.start("worker")
+        codes = cluster.codes()
+        assert codes.count(0) == 3, master.stderr
+    assert figures_of(master)["progress"] == 1
+    with np.load(tmp_path / "out.npz") as saved:
+        # Without clocks, blocks that were pushed and not reported are trained again.
+        counts = saved["counts.rows"]
+        assert (counts == 20).all() if consistency == "bsp" else (counts >= 20).all()
+        assert counts.sum() < 1000 + 3 * 200
+
+
+def test_cluster_that_lost_its_last_worker_ends_where_none_comes(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master(NO_PATIENCE)
+        cluster.nodes()
+        gated.meet()
+        cluster.processes[-1].send(signal.SIGKILL)
         gated.open()
         cluster.codes()
-        assert_one_sentence(master, "is lost", f"process {worker.pid}")
+        assert_one_sentence(master, "every worker has left", "blocks left", "within 10 s")
 
 
 def test_cluster_that_recovers_ends_where_a_block_has_cost_three_workers(tmp_path, job):

@@ -127,7 +127,7 @@ def test_master_killed_while_the_cluster_forms_is_taken_over(tmp_path, job):
         master = cluster.master(port=steady_port())
         cluster.sets = ()
         server = cluster.start("server")
-        cluster.name_of(server)
+        server.wait_line("registered with the master")
         master = cluster.kill(master)
         master.wait_line("server 1 .* is back")
         cluster.start("worker")
@@ -408,16 +408,18 @@ def children_of(pid, role):
     return found
 
 
+def launch(tmp_path, job, servers, workers):
+    """``snailps local`` with such a job."""
+    lines = [f"{key}: {value}" for key, value in job.items()]
+    (tmp_path / "job.conf").write_text("\n".join(lines) + "\n")
+    size = ["--servers", str(servers), "--workers", str(workers), "--json"]
+    return Process("local", [*SNAILPS, "local", "-c", "job.conf", *size], cwd=tmp_path)
+
+
 @pytest.mark.parametrize("policy", ["recover", "stop"])
 def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, policy):
     gate = Gate(tmp_path / "gates", 3)
-    lines = [f"{key}: {value}" for key, value in (job | {"on_node_loss": policy}).items()]
-    (tmp_path / "job.conf").write_text("\n".join(lines) + "\n")
-    local = Process(
-        "local",
-        [*SNAILPS, "local", "-c", "job.conf", "--servers", "1", "--workers", "2", "--json"],
-        cwd=tmp_path,
-    )
+    local = launch(tmp_path, job | {"on_node_loss": policy}, 1, 2)
     try:
         gate.meet()
         (pid,) = children_of(local.pid, "master")
@@ -435,3 +437,25 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, p
     assert json.loads(local.stdout)["examples"] == LINES
     assert_counted_once(tmp_path)
     assert trained(tmp_path) == [*range(10)]
+
+
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_launcher_replaces_a_killed_node(tmp_path, job, role):
+    """Also the only worker; not an only server, whose rows are gone."""
+    gates = [Gate(tmp_path / "gates", block) for block in (3, 6)]
+    local = launch(tmp_path, job | {"consistency": "bsp", "micro_batches": 2}, 2, 1)
+    try:
+        for gate in gates:
+            gate.meet()
+            victim = children_of(local.pid, role)[0]
+            os.kill(victim, signal.SIGKILL)
+            local.wait_line(f"{role} .: was ended by SIGKILL: another one takes its place")
+            if role == "server":
+                local.wait_line("every shard has its standby again")
+            gate.open()
+        assert local.wait(LIMIT_S) == 0
+    finally:
+        assert not local.close()
+    assert json.loads(local.stdout)["examples"] == LINES
+    with np.load(tmp_path / "out.npz") as tables:
+        assert np.unique(tables["counts.rows"]).tolist() == [LINES / ROWS]

@@ -153,6 +153,24 @@ def test_rounds_go_on_without_a_killed_worker(tmp_path, job, kind):
         )
 
 
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_rounds_go_on_with_the_next_worker_when_the_only_one_is_killed(tmp_path, job, kind):
+    gate = Gate(tmp_path / "gates", 2, kind)  # round 2, index 0
+    with Cluster(tmp_path, job=job, workers=1, servers=2) as cluster:
+        master = cluster.master()
+        cluster.nodes()
+        gate.meet()
+        os.kill(int(Path(f"{gate.path}.pid").read_text()), signal.SIGKILL)
+        master.wait_line("waiting for a worker: the last one is gone")
+        gate.open()
+        cluster.start("worker")
+        codes = [process.wait() for process in cluster.processes]
+        assert sorted(codes) == [-signal.SIGKILL, *[0] * 4], master.stderr
+        assert figures_of(master)["rounds"] == 5
+    steps = [after(tmp_path, round_) for round_ in range(5)]
+    assert steps == pytest.approx([k * mean_step(0) for k in range(1, 6)])  # in its place
+
+
 def test_rounds_whose_only_drawn_worker_dies_between_two_seals_begin_that_round_again(
     tmp_path, job
 ):

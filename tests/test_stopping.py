@@ -192,7 +192,7 @@ def test_loader_puts_rows_once_whoever_leaves_or_joins_meanwhile(tmp_path, job, 
 
 def test_worker_killed_while_rows_are_put_ends_the_job_without_a_result(tmp_path, job, gate):
     at_load = gate(0, "load")
-    job |= {"worker_class": "cluster_models:Loaded", "lines": 1000}
+    job |= {"worker_class": "cluster_models:Loaded", "lines": 1000, "on_node_loss": "stop"}
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
         _, (worker,) = cluster.nodes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,7 +33,6 @@ def command(
         words = write_prose(str(text))
         typer.echo(f"{words:,} words of prose from Python's standard library", err=True)
         prefix = output or Path(folder) / "demo"
-        figures: list[dict[str, Any]] = []
         code = train(
             "fasttext",
             {
@@ -48,17 +47,10 @@ def command(
                 "min_count": "5",
                 "formats": "bin",
             },
-            figures,
+            kept=output is not None,
         )
         if code:
             raise typer.Exit(code)
-        run = figures[0]
-        typer.echo(
-            f"trained {run['words']:,} words in {run['train_s']:.1f} s, "
-            f"{run['words_per_s']:,.0f} words/s, {run['blocks']} blocks, "
-            f"{run['bytes_per_word']:.0f} bytes a word over TCP",
-            err=True,
-        )
         vectors = load(f"{prefix}.bin")
         typer.echo("nearest words (the last of them never occurs, but its parts do):", err=True)
         for word in WORDS:

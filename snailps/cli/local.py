@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +57,8 @@ ENDING_S = 20.0
 PATIENCE = 2
 """Interrupts that are the master's to follow; one more, and it is ended by force."""
 STARTING = ("forming", "preparing")
+REPLACING = ("survey", "loading", "training")
+"""Phases in which a server or worker that was killed is replaced."""
 
 ServersOption = Annotated[int, typer.Option(min=1, max=64, help="Server processes.")]
 WorkersOption = Annotated[int, typer.Option(min=1, max=256, help="Worker processes.")]
@@ -106,7 +108,7 @@ def run_local(
     servers: int,
     workers: int,
     as_json: bool,
-    figures_to: list[dict[str, Any]] | None = None,
+    kept: bool = True,
 ) -> int:
     """Starts a cluster, shows it, and waits for its end; returns the exit code.
 
@@ -116,8 +118,8 @@ def run_local(
         All settings, already checked; only looked at for what has a local default.
     config, overrides
         What the processes are started with.
-    figures_to : list, optional
-        Gets the figures of the run.
+    kept : bool
+        The files that it writes will stay, so that their names are worth telling.
     """
     for cls in (MasterSettings, ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
@@ -168,6 +170,10 @@ def run_local(
                 progress.say(line)
         figures = _figures(launcher.output())
         progress.validate(figures.get("validation", {}))
+        if figures.get("blocks"):
+            progress.say(_summary(figures))
+        if kept and figures.get("files"):
+            progress.say(f"wrote {', '.join(figures['files'])}")
         progress.close()
         for number, handler in old.items():
             # After an interrupt this process is about to end: another must not spoil its code.
@@ -175,8 +181,6 @@ def run_local(
     code = launcher.poll()
     if figures:
         figures["peak_rss_mb"] = round(figures["peak_rss_mb"] + peak_rss_mb(), 1)
-        if figures_to is not None:
-            figures_to.append(figures)
         if as_json:
             print_json(figures)
         elif "test" in figures:
@@ -201,6 +205,17 @@ def _figures(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return figures
+
+
+def _summary(figures: Mapping[str, Any]) -> str:
+    """What was trained, in a line."""
+    unit = "words" if "words" in figures else "examples"
+    text = (
+        f"trained {figures[unit]:,} {unit} in {figures['train_s']:.1f} s, "
+        f"{figures[f'{unit}_per_s']:,.0f} {unit}/s, {figures['blocks']} blocks"
+    )
+    moved = figures[f"bytes_per_{unit[:-1]}"]
+    return text if moved is None else f"{text}, {moved:.0f} bytes over TCP for each"
 
 
 class _StatusLine:
@@ -289,5 +304,7 @@ def _watch(
             if status["phase"] in STARTING:
                 launcher.check()
             if status["phase"] not in ("stopping", "done", "failed"):
+                if status["phase"] in REPLACING and not interrupts:
+                    launcher.replace()
                 progress.update(status)
             launcher.wait(LOOK_S)

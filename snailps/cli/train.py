@@ -117,7 +117,7 @@ def separate(key: str, words: list[str]) -> list[str]:
     return paths
 
 
-def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | None = None) -> int:
+def train(name: str, given: dict[str, Any], *, kept: bool = True) -> int:
     """Checks the options and runs the cluster; returns the exit code."""
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
@@ -148,7 +148,7 @@ def train(name: str, given: dict[str, Any], figures_to: list[dict[str, Any]] | N
         servers=servers,
         workers=workers,
         as_json=as_json,
-        figures_to=figures_to,
+        kept=kept,
     )
 
 

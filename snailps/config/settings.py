@@ -146,8 +146,9 @@ class MasterSettings(ClusterSettings):
     master_time_out: float = setting(
         60.0,
         help=(
-            "How long the master waits for all nodes before it names the missing and gives up; "
-            "and how long they wait for a lost master that keeps a journal."
+            "How long the master waits for all nodes, or later for another worker when the last "
+            "one is gone, before it names the missing and gives up; and how long nodes wait for "
+            "a lost master that keeps a journal."
         ),
         when="Machines start at very different times; best equal to `init_timeout`.",
         unit="s",

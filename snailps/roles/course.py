@@ -25,7 +25,7 @@ from snailps.roles.job import Job
 from snailps.roles.journal import Fact
 from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.roles.links import Links
-from snailps.roles.members import Member, Members, Reply
+from snailps.roles.members import NOTICE_S, Member, Members, Reply
 from snailps.roles.node import explain, peak_rss_mb
 from snailps.roles.past import Past
 from snailps.roles.position import Position, pack
@@ -83,6 +83,8 @@ class Course:
     members : Members
     timeout_s : float
         Limit of one request of the master's own pulls, seconds.
+    alone_s : float
+        How long a job without any worker waits for one to come, seconds.
     tell : callable
         ``tell(member, message)``: sends a note.
     fail : callable
@@ -97,6 +99,7 @@ class Course:
         self,
         members: Members,
         timeout_s: float,
+        alone_s: float,
         *,
         tell: Callable[[Member, messages.Message], None],
         fail: Callable[..., None],
@@ -115,6 +118,9 @@ class Course:
         self._is_formed = False
         self._submitter: Reply | None = None
         self._members, self._timeout_s = members, timeout_s
+        self._alone_s, self._alone_since, self._notice_at = alone_s, 0.0, 0.0
+        self.lacks = ""
+        """Whom the whole job waits for, in words; empty as a rule."""
         self._tell, self._fail, self._on_end = tell, fail, on_end
         self._leases: list[tuple[Member, str, Reply]] = []
         self._summaries: list[Reply] = []
@@ -270,13 +276,33 @@ class Course:
         assert job is not None
         assert job.ledger is not None
         workers = self._members.nodes("worker")
-        if not workers:
-            self._fail("every worker has left before the work was done")
-        elif job.pass_ == "survey" and job.ledger.over:
+        if not (workers or job.ledger.over):
+            self._wait_for_a_worker(job.ledger, time.monotonic())
+            return
+        self.lacks, self._alone_since = "", 0.0
+        if job.pass_ == "survey" and job.ledger.over:
             job.end_pass()
             self._beside(lambda: self._end_survey(job), lambda _: self.summarised())
         elif job.pass_ == "train":
             self._step_training(job, job.ledger, workers)
+
+    def _wait_for_a_worker(self, ledger: Ledger, now: float) -> None:
+        """The last worker is lost or has left: another one may come, and goes on."""
+        blocks = ledger.size - ledger.finished
+        if not self._alone_since:
+            self._alone_since, self._notice_at = now, now
+        left_s = self._alone_s - (now - self._alone_since)
+        if left_s <= 0:
+            within = f", none came within {self._alone_s:.0f} s (master_time_out)"
+            text = (
+                f"every worker has left before the work was done: {blocks} blocks left"
+                f"{within if self._alone_s else ''}. {self.checkpoints.advice()}"
+            )
+            self._fail(text.rstrip(". "))
+        elif now >= self._notice_at:
+            self._notice_at = now + NOTICE_S
+            self.lacks = "a worker: the last one is gone (snailps worker -c FILE starts another)"
+            log.warning("waiting for %s, %.0f s left; %d blocks to do", self.lacks, left_s, blocks)
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
         if job.diverged:
@@ -436,7 +462,7 @@ class Course:
             return
         self._looks = int(job.progress * LOOKS)
         workers = self._members.nodes("worker")
-        if all(member.finished for member in workers) and not job.ledger.over:
+        if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished
             self._fail(
                 f"the journal lacks {lacking} blocks, which the workers have trained and do not "

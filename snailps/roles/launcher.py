@@ -35,7 +35,7 @@ LOOK_S = 0.1
 END_LIMIT_S = 15.0
 """How long the master may take to end, seconds; it gives its members 10 of them."""
 REVIVALS_MAX = 3
-"""How often a master that was killed is started again."""
+"""How often a process that was killed is started again."""
 LEAVE_S = 1.0
 """How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
 
@@ -101,8 +101,9 @@ class Launcher:
     session : bool
         The master waits for submitted jobs.
     revives : bool
-        A master that a signal ends, which is not ours, is started again: it keeps a journal, from
-        which it takes over, and the others wait for it.
+        A process that a signal ends, which is not ours, is started again: a master keeps a
+        journal, from which it takes over, and the others wait for it; a worker or server comes
+        in the place of the lost one.
     main : callable, optional
         The command ``snailps``.  With it, children are copies of this process as long as it has
         one thread, and call it; else new Pythons.
@@ -128,6 +129,7 @@ class Launcher:
         on_line: Callable[[str, str], None] = lambda name, line: None,
     ) -> None:
         self._revives = self._revivals_max = REVIVALS_MAX if revives and not session else 0
+        self._deaths: dict[str, int] = {}  # of servers and workers, by name
         self._config = config
         self._overrides = list(overrides)
         self._servers, self._workers, self._session = servers, workers, session
@@ -224,6 +226,30 @@ class Launcher:
             self.address = address
             return False
         return True
+
+    def replace(self) -> None:
+        """Starts another server or worker for each that a signal has ended, while the job goes on.
+
+        Not for an only server: its rows are gone with it.
+        """
+        for index, dead in enumerate(self.children[1:], 1):
+            code, deaths = dead.process.poll(), self._deaths.get(dead.name, 0)
+            lasting = dead.name.startswith("server") and self._servers == 1
+            if code is None or code >= 0 or lasting or deaths >= self._revivals_max:
+                continue
+            self._deaths[dead.name] = deaths + 1
+            name = signal.Signals(-code).name
+            self._on_line(dead.name, f"was ended by {name}: another one takes its place")
+            self._main = None  # this process has threads by now
+            with contextlib.ExitStack() as pipes:
+                address, address_write = _pipe(pipes)
+                address_write.write(self.address.encode())
+                address_write.close()
+                child = self._spawn(
+                    dead.name, [], ["--address-fd", str(address.fileno())], address.fileno()
+                )
+            self.children[index] = self.children.pop()
+            self._listen(child)
 
     def poll(self) -> int | None:
         """Exit code of the master, None while it runs."""

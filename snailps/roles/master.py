@@ -220,6 +220,8 @@ class Master:
         self._course = Course(
             self._members,
             self._settings.request_timeout,
+            # A session's workers are its own: nobody else would start one.
+            0.0 if self._session else self._settings.master_time_out,
             tell=lambda member, message: self._server.note(member.peer, message),
             fail=self._fail,
             on_end=self._job_ended,
@@ -457,7 +459,8 @@ class Master:
             return False
         if member.role == "server":
             return self._course.phase != "restoring"
-        return any(other is not member for other in self._members.nodes("worker"))
+        others = any(other is not member for other in self._members.nodes("worker"))
+        return others or not self._session
 
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""
@@ -465,9 +468,8 @@ class Master:
         self._members.remove(member, lost=True)
         self._members.rows.fence(member.number, self._course.last_of(member))
         returned = self._course.released(member)
-        log.warning(
-            "%s is lost: %s. The others go on, %d blocks go back", member.name, why, returned
-        )
+        who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
+        log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
         if culprit:
             self._fail(culprit)
 
@@ -546,7 +548,8 @@ class Master:
         elif isinstance(message, messages.Saved | messages.Loaded):
             self._course.checkpoints.heard(member, message)
         elif isinstance(message, messages.Backed | messages.Unbacked | messages.Yielded):
-            self._keeper.note(member, message)
+            if self._stop_at is None:  # else they part because all end
+                self._keeper.note(member, message)
         elif isinstance(message, messages.Failed):
             self._trouble(member, f"failed: {message.text}")
         elif isinstance(message, messages.Leaving):
@@ -597,7 +600,9 @@ class Master:
             }
         return {
             "phase": self._phase if self._phase != "idle" else self._course.phase,
-            "waiting_for": self._members.missing() if self._phase == "forming" else "",
+            "waiting_for": (
+                self._members.missing() if self._phase == "forming" else self._course.lacks
+            ),
             "progress": job.progress if job is not None and ledger is not None else 0.0,
             "pass_": job.pass_text() if job is not None else "",
             "unit": job.cls.counts if job is not None else "examples",

@@ -557,7 +557,7 @@ class Standbys:
             if self._thin_since is not None and self._was_ready:
                 took_s = now - self._thin_since
                 self.tally.unprotected_s += took_s
-                log.info("every shard has its standby again, after %.1f s", took_s)
+                log.warning("every shard has its standby again, after %.1f s", took_s)
             elif not self._was_ready:
                 log.info("every shard has its standby")
             self._was_ready, self._thin_since = True, None
