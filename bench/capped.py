@@ -84,7 +84,7 @@ class Cluster:
         self.settings = {
             "master_addr": f"{link.far.address}:{PORT}",
             "shard_num": 1,
-            "insecure": True,
+            "insecure": "true",
             **settings,
         }
         self.settings |= dict(pair.split("=", 1) for pair in sets)
