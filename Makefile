@@ -10,7 +10,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-cluster lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +27,7 @@ JUDGES := $(foreach f,$(wildcard $(DATA)/words/EN-*.txt),--similarity $(f)) \
 
 help: ## this list
 	@echo "make <target>; the first one takes a minute or two: it makes $(VENV) and compiles"
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
 demo: $(VENV)/.made-run ## train word vectors on a small cluster, about a minute on 2 cores
 	@$(BIN)/snailps demo $(ARGS) </dev/null
@@ -35,10 +35,18 @@ demo: $(VENV)/.made-run ## train word vectors on a small cluster, about a minute
 test: $(VENV)/.made-test ## all tests, two at a time
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS) </dev/null
 
-lint: $(VENV)/.made-lint ## ruff (rules and layout) and mypy
+# Not among the others: they make hosts, as root, and install what that takes.
+test-cluster: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)
+	@tests/cluster/install </dev/null
+	@$(BIN)/python -m pytest tests/cluster $(ARGS) </dev/null
+
+SCRIPTS := .ci/run tests/cluster/install $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+
+lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null
 	@$(BIN)/ruff format --check . </dev/null
 	@$(BIN)/mypy </dev/null
+	@$(BIN)/shellcheck -x $(SCRIPTS) </dev/null
 
 bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
 	@test -f '$(CORPUS)' || { echo "no corpus at $(CORPUS): make bench CORPUS=FILE" >&2; exit 2; }

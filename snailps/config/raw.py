@@ -29,6 +29,10 @@ ENVIRONMENT_PREFIX = "SNAILPS_"
 OTHER_ENVIRONMENT = {
     "SNAILPS_DATA": "folder with the data sets that some tests and benchmarks use",
     "SNAILPS_KERNELS": "build of the numeric kernels to use instead of the best one",
+    "SNAILPS_HOSTS": "inventory of the scripts in tools/ (docs/deploy.md)",
+    "SNAILPS_RSH": "their remote shell, instead of ssh",
+    "SNAILPS_DIR": "their folder on each host",
+    "SNAILPS_WHEELS": "folder with the wheels that they send",
     "SNAILPS_SECRET": "the secret that all processes of a cluster share, instead of `secret_file`",
 }
 

@@ -1,0 +1,297 @@
+"""The scripts in tools/, with a remote shell that stays here and a snailps that only waits.
+
+On separate hosts, with a real one: tests/cluster/test_tools.py.
+"""
+
+import gzip
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import pytest
+from conftest import ROOT
+
+pytestmark = pytest.mark.limit(550)
+
+WAIT_S = 180.0
+"""Limit of one wait, on a machine under load."""
+VERSION = f"{sys.version_info.major}{sys.version_info.minor}"
+SCRIPTS = ("collect", "distribute", "logs", "run", "start", "status", "stop")
+
+RSH = """#!/bin/sh
+case $1 in lost*) echo "connect to $1: No route" >&2; exit 255 ;; esac
+cd '{homes}' && mkdir -p "$1" && cd "$1" && exec sh -c "$2"
+"""
+FAKE = """
+import os, signal, sys
+role, *words = sys.argv[1:]
+if role in ("--version", "status"):
+    sys.exit(print("snailps 1", role, *words))
+print("words", *map(repr, words), os.environ["SNAILPS_SECRET_FILE"], flush=True)
+if "stubborn=1" in words:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+while True:
+    signal.pause()
+"""
+
+
+class Here:
+    """Hosts that are folders, and the scripts for them."""
+
+    def __init__(self, folder, inventory):
+        self.folder = folder
+        self.homes = folder / "homes"
+        self.homes.mkdir()
+        rsh = folder / "rsh"
+        rsh.write_text(RSH.format(homes=self.homes))
+        rsh.chmod(0o755)
+        (folder / "hosts").write_text(inventory)
+        self.wheels = folder / "wheels"
+        self.make_wheel(VERSION)
+        self.environment = {
+            **os.environ,
+            "SNAILPS_HOSTS": str(folder / "hosts"),
+            "SNAILPS_RSH": str(rsh),
+            "SNAILPS_WHEELS": str(self.wheels),
+        }
+
+    def make_wheel(self, version):
+        """The only one, for a version of Python."""
+        shutil.rmtree(self.wheels, ignore_errors=True)
+        self.wheels.mkdir()
+        name = f"snailps-1-cp{version}-cp{version}-linux_{platform.machine()}.whl"
+        with zipfile.ZipFile(self.wheels / name, "w") as wheel:
+            wheel.writestr("snailps/__main__.py", FAKE)
+
+    def open(self, name, *words):
+        """A script under way."""
+        return subprocess.Popen(
+            [str(ROOT / "tools" / name), *map(str, words)],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, name, *words, code=0):
+        with self.open(name, *words) as script:
+            said, _ = script.communicate(timeout=WAIT_S)
+        assert script.returncode == code, said
+        return said
+
+    def path(self, host, name):
+        """A file in a host's folder."""
+        return self.homes / host / "snailps" / name
+
+    def numbers(self):
+        """Processes that were started, as their hosts noted them."""
+        return [int(path.read_text().split()[0]) for path in self.homes.glob("*/*/run/*.pid")]
+
+
+INVENTORY = """
+# ours
+master  one            # the first
+server  two 1 shard_num=1
+worker  two 2 threads=3 stubborn=1
+worker  three
+"""
+
+
+@pytest.fixture
+def here(tmp_path):
+    made = Here(tmp_path, INVENTORY)
+    yield made
+    for number in made.numbers():
+        if is_there(number):
+            os.kill(number, signal.SIGKILL)
+
+
+def is_there(number):
+    """Whether a process is, and is no zombie."""
+    try:
+        with open(f"/proc/{number}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("".join(f"line {i}\n" for i in range(1000)))
+    return path
+
+
+def test_distribute_sends_to_each_host_what_is_its_own_and_only_once(here, text):
+    said = here("distribute", "--split", text, "--copy", ROOT / "README.md", ROOT / "bench")
+    assert said.count("snailps 1") == 3
+    shares = {
+        host: sorted(path.name for path in here.path(host, "data").glob("text.*"))
+        for host in ("one", "two", "three")
+    }
+    everything = ["text.1", "text.2", "text.3"]
+    assert shares == {"one": everything, "two": everything[:2], "three": everything[2:]}
+    whole = b"".join(here.path("one", f"data/{name}").read_bytes() for name in everything)
+    assert whole == text.read_bytes()
+    assert here.path("three", "data/README.md").exists()
+    assert here.path("three", "data/bench/README.md").exists()
+
+    secret = here.path("three", "secret")
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert secret.read_bytes() == here.path("one", "secret").read_bytes()
+    assert len(secret.read_bytes()) > 40
+
+    here.path("three", "data/README.md").unlink()
+    said = here("distribute", "--copy", ROOT / "README.md")
+    assert "three: 1 files sent" in said
+    assert said.count("installed already") == 3
+
+
+def test_start_passes_on_what_the_inventory_says_and_leaves_alone_what_runs(here):
+    here("distribute")
+    said = here("start", "-c", "config/fm.conf", "input=a b's $x")
+    assert "master at one:16831, servers: 1, workers: 3" in said
+    assert said.count(" started, process ") == 5
+    numbers = sorted(here.numbers())
+    assert here("start").count(" runs already, process ") == 5
+    assert sorted(here.numbers()) == numbers
+
+    def words(said, process):
+        return re.search(f"^{process}: words (.*)$", said, re.MULTILINE)[1]
+
+    said = wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
+    expected = ["-c", "config/fm.conf", "--set", "input=a b's $x"]
+    expected += ["--set", "expected_node_num=4", "--set", "expected_servers=1"]
+    expected += ["--set", "master_addr=one:16831"]
+    expected = [*map(repr, expected), str(here.path("one", "secret"))]
+    assert words(said, "one: master") == " ".join(expected)
+    assert "'shard_num=1'" in words(said, "two: server-1")
+    assert "'threads=3'" in words(said, "two: worker-2")
+    assert "'threads=3'" not in words(said, "three: worker-3")
+    said = here("status")
+    assert re.search(r"^two: worker-1: running, process \d+ \| words", said, re.MULTILINE)
+    assert "snailps 1 status --set master_addr=one:16831" in said
+
+
+def wait_for(ask, found):
+    """What was answered once it was found good."""
+    until = time.monotonic() + WAIT_S
+    while not found(answer := ask()):
+        assert time.monotonic() < until, f"not within {WAIT_S} s: {answer}"
+        time.sleep(0.05)
+    return answer
+
+
+def test_stop_ends_all_of_ours_and_nothing_else(here):
+    here("distribute")
+    here("start")
+    # A process that has got the number of one of ours, after that has gone.
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        here.path("three", "run/worker-9.pid").write_text(f"{other.pid} 1 {2**22 + 1}\n")
+        wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
+        said = here("stop", "1")
+        assert other.poll() is None
+    assert "one: master: told to end the job" in said
+    assert "one: master: ended with code 130" in said
+    assert "two: server-1: told to leave after 1 s" in said
+    assert "two: worker-1: killed" in said
+    assert "three: worker-9: gone without a code" in said
+    assert not any(is_there(number) for number in here.numbers() if number != other.pid)
+    assert here("stop").count("told") == 0
+
+
+def test_logs_follow_until_interrupted_and_leave_nobody(here):
+    here("distribute")
+    here("start")
+    script = here.open("logs")
+    lines = iter(script.stdout.readline, "")
+    assert sum("words" in next(lines) for _ in range(5)) == 5
+    with here.path("two", "logs/worker-1.log").open("a") as log:
+        log.write("\nmore\n")
+    assert [next(lines), next(lines)] == ["two: worker-1:\n", "two: worker-1: more\n"]
+    script.terminate()
+    assert list(lines) == []  # the pipe is closed: by all who had it
+    assert script.wait(WAIT_S) == 0
+    script.stdout.close()
+
+
+def test_collect_has_a_folder_a_host(here):
+    here("distribute")
+    for host in ("one", "two"):
+        here.path(host, "out").mkdir()
+        here.path(host, "out/model.vec").write_text(host)
+    said = here("collect", "got", code=1)
+    assert (here.folder / "got/two/out/model.vec").read_text() == "two"
+    assert "three: nothing to collect here" in said
+    assert "tar:" not in said
+    assert "collect: three: failed" in said
+
+
+def test_host_that_fails_is_named_with_its_cause(here):
+    here.make_wheel("399")
+    said = here("distribute", code=1)
+    assert re.search(r"two: expected Python 3\.99, for which snailps-1-.* was made, got", said)
+    assert "distribute: 3 of 3 hosts failed" in said
+    shutil.rmtree(here.homes)
+    here.homes.mkdir()
+    assert "two: nothing was distributed here: no folder snailps" in here("stop", code=1)
+    (here.folder / "hosts").write_text("master one\nserver lost7\nworker one\n")
+    here.make_wheel(VERSION)
+    said = here("distribute", code=1)
+    assert "lost7: connect to lost7: No route" in said
+    assert "one: snailps 1" in said
+    assert "distribute: 1 of 2 hosts failed" in said
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("end", ["\n", " "], ids=["lines", "one line"])
+def test_shares_are_the_whole_cut_at_ends(tmp_path, packed, end):
+    text = end.join(f"word{i}" for i in range(10_000)).encode()
+    path = tmp_path / ("text.gz" if packed else "text")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    prefix = tmp_path / "share"
+    subprocess.run(
+        [sys.executable, ROOT / "tools/share.py", path, prefix, "3"], check=True, timeout=WAIT_S
+    )
+    shares = [(tmp_path / f"share.{i}").read_bytes() for i in (1, 2, 3)]
+    assert b"".join(shares) == text
+    assert all(share.endswith(end.encode()) for share in shares[:2])
+    assert all(abs(len(share) - len(text) / 3) < 20 for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("inventory", "words"),
+    [
+        ("server a\n", "expected one master, got 0"),
+        ("master a\nmaster b\nserver c\n", "expected one master, got 2"),
+        ("master a\nworker b\n", "expected a server, got none"),
+        ("master a\nserver b\n", "expected a worker, got none"),
+        ("master a\nserver b 0\n", "hosts:2: expected a count from 1, got 0"),
+        ("master a\nservr b\n", "hosts:2: expected master, server or worker, got servr"),
+        ("master a\nserver b 1 threads\n", "hosts:2: expected setting=value, got threads"),
+        ("master a;b\n", "hosts:1: expected a host name or address, got a;b"),
+        ("master\n", "hosts:1: expected: role host [count] [setting=value ...], got no host"),
+    ],
+)
+def test_wrong_inventory_is_named_with_its_line(here, inventory, words):
+    (here.folder / "hosts").write_text(inventory)
+    assert words in here("status", code=2)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_of_a_script_is_its_head(here, script):
+    assert f"tools/{script}" in here(script, "--help")
+
+
+def test_unknown_words_are_refused_with_the_help(here):
+    assert "tools/start [-c FILE]" in here("start", "--fast", code=2)
+    assert "expected a number of lines, got x" in here("logs", "-n", "x", code=2)

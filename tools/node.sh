@@ -1,0 +1,225 @@
+#!/bin/sh
+# What one host does for the tools: starts, shows and stops the processes of this folder.
+#
+#   node.sh install                  unpacks the wheels that were sent
+#   node.sh start NAME WORD...       runs `snailps WORD...` as NAME, unless it runs already
+#   node.sh status                   a line a process: name, state, last line of its log
+#   node.sh logs LINES [follow]      all logs, each line behind its process
+#   node.sh stop SECONDS             ends the job; after SECONDS SIGTERM, 5 s later SIGKILL
+#   node.sh pack PATH...             an archive of those that exist, to standard output
+#
+# It knows one folder, the one it lies in, and no other host. A process is ours if its number and
+# the time it began are those that `start` wrote down: a number that was given again is not.
+#
+#   wheels/ -> install -> lib/, snailps          run/NAME.pid: number, begin, waiter; NAME.code
+set -eu
+cd "$(dirname "$0")"
+
+fail() {
+    echo "$*" >&2
+    exit 1
+}
+
+began() { # when process $1 began, in ticks since the machine did; fails if it is gone
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+    # The name, in parentheses, may hold anything: count behind it.
+    # shellcheck disable=SC2086
+    set -- ${stat##*) }
+    case $1 in Z | X) return 1 ;; esac
+    echo "${20}"
+}
+
+alive() { # whether the process that run/$1.pid names still runs; its number in $pid
+    [ -f "run/$1.pid" ] || return 1
+    read -r pid since _ <"run/$1.pid" || return 1
+    [ "$(began "$pid")" = "$since" ]
+}
+
+names() { # processes that were ever started here
+    for file in run/*.pid; do
+        if [ -e "$file" ]; then basename "$file" .pid; fi
+    done
+}
+
+left() { # those that still run
+    for name in $(names); do
+        if alive "$name"; then echo "$name"; fi
+    done
+}
+
+state() { # of process $1, in words
+    if alive "$1"; then
+        echo "running, process $pid"
+        return
+    fi
+    # It has ended just now: whoever waits for it is about to write down how.
+    tries=0
+    while [ ! -f "run/$1.code" ] && read -r _ _ waiter <"run/$1.pid" &&
+        [ "$(began "$waiter")" ] && [ "$tries" -lt 100 ]; do
+        tries=$((tries + 1))
+        sleep 0.05
+    done
+    if [ -f "run/$1.code" ]; then
+        echo "ended with code $(cat "run/$1.code")"
+    else
+        echo "gone without a code: killed, or the host went down"
+    fi
+}
+
+python_of() { # the Python that wheel $1 was made for
+    tags=${1##*-cp3} # 11-cp311-linux_x86_64.whl
+    version=3.${tags%%-*}
+    machine=$(uname -m)
+    case $1 in *"$machine.whl") ;; *) fail "expected a wheel for $machine, got ${1##*/}" ;; esac
+    for python in "python$version" python3; do
+        found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+            continue
+        if [ "$found" = "$version" ]; then
+            command -v "$python"
+            return
+        fi
+    done
+    fail "expected Python $version, for which ${1##*/} was made, got ${found:-none}"
+}
+
+install() {
+    wanted=$(cat wheels/*.whl | sha256sum)
+    if [ -x snailps ] && [ "$(cat lib/.wheels)" = "$wanted" ]; then
+        echo "installed already"
+        return
+    fi
+    running=$(left)
+    [ -z "$running" ] || fail "another package was sent, but $running still runs: stop it first"
+    python=$(python_of "$(ls wheels/snailps-*.whl)")
+    # A wheel is a folder to be on the path, zipped: no pip, no environment is needed for it.
+    rm -rf lib snailps
+    for wheel in wheels/*.whl; do "$python" -m zipfile -e "$wheel" lib; done
+    cat >snailps.new <<EOF
+#!/bin/sh
+# snailps of this folder; it finds your own classes in data/.
+here=\$(cd "\$(dirname "\$0")" && pwd)
+if [ -e "\$here/secret" ]; then export SNAILPS_SECRET_FILE="\$here/secret"; fi
+PYTHONPATH=\$here/lib:\$here/data exec $python -m snailps "\$@"
+EOF
+    chmod +x snailps.new
+    ./snailps.new --version
+    echo "$wanted" >lib/.wheels
+    mv snailps.new snailps
+}
+
+start() {
+    name=$1
+    shift
+    [ -x snailps ] || fail "nothing is installed here: tools/distribute first"
+    mkdir -p run logs
+    exec 9>run/lock
+    flock 9 # two who start at once would start twice
+    if alive "$name"; then
+        echo "$name runs already, process $pid"
+        return
+    fi
+    rm -f "run/$name.code" "run/$name.pid" "run/$name.new"
+    # A session of its own: it outlives the connection that started it.
+    # shellcheck disable=SC2016
+    setsid sh -c '
+        name=$1
+        shift
+        ./snailps "$@" >>"logs/$name.log" 2>&1 &
+        echo $! $$ >"run/$name.new"
+        code=0
+        wait $! || code=$?
+        echo "$code" >"run/$name.code"
+    ' snailps-node "$name" "$@" </dev/null >/dev/null 2>&1 9>&- &
+    tries=0
+    until [ -s "run/$name.new" ]; do
+        tries=$((tries + 1))
+        [ "$tries" -le 600 ] || fail "$name did not start within 30 s"
+        sleep 0.05
+    done
+    read -r pid waiter <"run/$name.new"
+    echo "$pid $(began "$pid" || echo 0) $waiter" >"run/$name.pid"
+    rm "run/$name.new"
+    echo "$name started, process $pid"
+}
+
+status() {
+    for name in $(names); do
+        echo "$name: $(state "$name") | $(tail -n 1 "logs/$name.log" | cut -c 1-200)"
+    done
+}
+
+logs() {
+    set -- "$1" "${2:-}" logs/*.log
+    [ -e "$3" ] || fail "no logs yet"
+    if [ -z "$2" ]; then
+        lines=$1
+        shift 2
+        tail -v -n "$lines" "$@" | named
+    else
+        lines=$1
+        shift 2
+        # `tail` ends with this shell, and that when whoever reads has gone, who holds our input.
+        tail -v -n "$lines" -F --pid=$$ "$@" 2>/dev/null | named &
+        cat >/dev/null
+    fi
+}
+
+named() { # `tail` has a header before lines of another file, and an empty line before that
+    name='' empty=0
+    while IFS= read -r line; do
+        case $line in
+        '==> logs/'*'.log <==') next=${line#==> logs/} show=$((empty - 1)) ;;
+        '') empty=$((empty + 1)) && continue ;;
+        *) next='' show=$empty ;;
+        esac
+        while [ "$show" -gt 0 ]; do
+            echo "$name:"
+            show=$((show - 1))
+        done
+        empty=0
+        if [ "$next" ]; then name=${next%.log <==}; else printf '%s: %s\n' "$name" "$line"; fi
+    done
+}
+
+wait_for_end() { # whether all have ended within $1 seconds
+    tenths=0
+    while [ "$(left)" ]; do
+        [ "$tenths" -lt $(($1 * 10)) ] || return 1
+        tenths=$((tenths + 1))
+        sleep 0.1
+    done
+}
+
+stop() {
+    # The master's end is everybody's: the job stops cleanly, and what was learnt is saved.
+    if alive master; then
+        kill -INT "$pid"
+        echo "master: told to end the job"
+    fi
+    wait_for_end "$1" || for name in $(left); do
+        if alive "$name"; then kill -TERM "$pid" && echo "$name: told to leave after $1 s"; fi
+    done
+    wait_for_end 5 || for name in $(left); do
+        if alive "$name"; then kill -KILL "$pid" && echo "$name: killed"; fi
+    done
+    wait_for_end 5 || fail "killed and still there: $(left)"
+    for name in $(names); do echo "$name: $(state "$name")"; done
+}
+
+pack() {
+    for path in "$@"; do
+        shift
+        if [ -e "$path" ]; then set -- "$@" "$path"; fi
+    done
+    [ $# -gt 0 ] || fail "nothing to collect here"
+    # 1: a log grew while it was read.
+    tar -cf - "$@" 2>/dev/null || [ $? = 1 ] || fail "cannot read all of $*"
+}
+
+case ${1:-} in
+install | start | status | logs | stop | pack) "$@" ;;
+*)
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
