@@ -126,15 +126,35 @@ def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
         assert master.wait() == FAILED
 
 
-def test_server_with_sigterm_ends_the_job_for_its_rows_would_go(tmp_path, job, gated):
+@pytest.mark.parametrize("servers", [1, 2])
+def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(
+    tmp_path, job, gated, servers
+):
+    with Cluster(tmp_path, job=job, servers=servers, workers=1) as cluster:
+        master = cluster.master()
+        told, _ = cluster.nodes()
+        gated.meet()
+        for server in told:
+            server.send(signal.SIGTERM)
+        master.wait_line(r"told to leave \(SIGTERM\), and its rows would go with it")
+        gated.open()
+        assert cluster.codes() == [INTERRUPTED] + [0] * (servers + 1)
+        assert "interrupted after" in master.stderr
+    assert (tmp_path / "out.npz").exists()
+
+
+def test_worker_that_leaves_a_job_that_was_interrupted_does_not_fail_it(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
-        (server,), _ = cluster.nodes()
+        _, (worker,) = cluster.nodes()
         gated.meet()
-        server.send(signal.SIGTERM)
+        master.send(signal.SIGTERM)
+        master.wait_line("interrupted: finishing")
+        worker.send(signal.SIGTERM)
+        master.wait_line("SIGTERM")
         gated.open()
-        cluster.codes()
-        assert_one_sentence(master, cluster.name_of(server), "SIGTERM", "rows")
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+    assert (tmp_path / "out.npz").exists()
 
 
 def test_worker_with_sigterm_as_the_last_one_ends_the_job(tmp_path, job, gated):
@@ -206,6 +226,21 @@ def test_worker_with_sigint_ends_the_whole_job_in_order(tmp_path, job, gated):
         master.wait_line("interrupted: finishing")
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0]
+    assert (tmp_path / "out.npz").exists()
+
+
+def test_all_processes_with_sigint_end_in_order(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master = cluster.master()
+        servers, workers = cluster.nodes()
+        gated.meet()
+        for process in [*servers, *workers, master]:
+            process.send(signal.SIGINT)
+        for process in [*servers, *workers]:
+            master.wait_line(rf"{cluster.name_of(process)} .*SIGINT")
+        master.wait_line("interrupted: finishing")
+        gated.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0, 0, 0]
     assert (tmp_path / "out.npz").exists()
 
 

@@ -27,7 +27,6 @@ from snailps.roles.standby_effects import (
     Tally,
 )
 from snailps.roles.standbys import Standbys, lacking_text
-from snailps.roles.status import ShardStatus
 from snailps.store.route import Route
 from snailps.transport import messages
 
@@ -61,10 +60,11 @@ class Keeper:
         tell: Callable[[Member, messages.Message], None],
         expel: Callable[[Member, str], None],
         fail: Callable[[str], None],
+        all_leave: Callable[[str], None],
         on_route: Callable[[Route], None],
         on_rows_lost: Callable[[str], None],
     ) -> None:
-        self._members, self._tell, self._expel, self._fail = members, tell, expel, fail
+        self._members, self._tell, self._expel, self._all_leave = members, tell, expel, all_leave
         self._on_route, self._on_rows_lost = on_route, on_rows_lost
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         self.standbys = Standbys(
@@ -173,21 +173,9 @@ class Keeper:
         tally, self.standbys.tally = self.standbys.tally, Tally()
         return tally.figures()
 
-    def status(self) -> list[ShardStatus]:
-        """Shards as a picture."""
-        if not self._formed:
-            return []
-        replicas = {
-            (member.number, shard["shard"]): shard["replica"]
-            for member in self._members.nodes("server")
-            for shard in member.stats.get("shards", [])
-        }
-        pictures: list[ShardStatus] = []
-        for one in self.standbys.status():
-            replica = replicas.get((one["primary"], one["shard"]), {})
-            lag = {"lag_bytes": replica.get("lag_bytes", 0), "lag_s": replica.get("lag_s", 0.0)}
-            pictures.append({**one, **lag})  # type: ignore[typeddict-item]
-        return pictures
+    def status(self) -> list[dict[str, Any]]:
+        """Who has which shard, as a picture; empty before the cluster is formed."""
+        return self.standbys.status() if self._formed else []
 
     # --- how -------------------------------------------------------------------------------------
 
@@ -276,8 +264,8 @@ class Keeper:
             return
         member.leaving, member.state = False, "ready"
         asked = self._drains.get(effect.server)
-        if not asked and len(self._members.nodes("server")) == 1:
-            self._fail(
+        if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
+            self._all_leave(
                 f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
                 f"{effect.why}"
             )

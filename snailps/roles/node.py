@@ -31,6 +31,7 @@ from snailps.errors import (
     RemoteError,
     SnailError,
 )
+from snailps.roles.checks import look_half_way, why_no_master
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
 from snailps.transport.control import (
@@ -92,12 +93,11 @@ def open_listener(settings: ClusterSettings, trust: Trust) -> Listener:
     SnailError
         No address can be bound, naming the range that was tried, or strangers would be let in.
     """
-    master = parse_addr(settings.master_addr, "master_addr")
     host, port = "", 0
     if settings.listen_addr:
         host, port = parse_addr(settings.listen_addr, "listen_addr", port_optional=True)
     if not host:
-        host = route_host(master)
+        host = _own_host(settings)
     ports = parse_port_range(settings.port_range, "port_range") if port == 0 else None
     if ports is None:
         return listen(host, port, trust)
@@ -121,8 +121,34 @@ def advertised(settings: ClusterSettings, listener: Listener) -> Address:
         )
         return told_host, told_port or port
     if host in ("0.0.0.0", "::"):
-        host = route_host(parse_addr(settings.master_addr, "master_addr"))
+        host = _own_host(settings)
     return host, port
+
+
+def _own_host(settings: ClusterSettings) -> str:
+    """The address of the interface that leads to the master, once its name is known.
+
+    In Docker and Kubernetes a name comes into being with its process: it may be the last to start.
+
+    Raises
+    ------
+    ConnectionLost
+        The master's name does not resolve within `init_timeout`, or there is no route to it.
+    """
+    master = parse_addr(settings.master_addr, "master_addr")
+    until = time.monotonic() + settings.init_timeout
+    waits = False
+    while True:
+        try:
+            return route_host(master)
+        except ConnectionLost as error:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise
+            if not waits:
+                waits = True
+                log.info("waiting for the name of the master: %s %.0f s left", error, left_s)
+        threading.Event().wait(WATCH_S)
 
 
 class Node:
@@ -174,6 +200,13 @@ class Node:
         """
         limit_s = self.settings.init_timeout
         self._endpoints = endpoints or []
+        look = look_half_way(limit_s, "the master", lambda: why_no_master(self.settings))
+        try:
+            return self._join(limit_s)
+        finally:
+            look.cancel()
+
+    def _join(self, limit_s: float) -> messages.Welcome:
         until = time.monotonic() + limit_s
         while self.welcome is None:
             try:
