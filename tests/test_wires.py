@@ -79,6 +79,13 @@ def test_auto_on_this_machine_is_float32_whatever_the_speed(host):
     assert wires.of_pull(Table("t", 4, wire="auto")) == 0
 
 
+def test_auto_on_this_machine_is_measured_where_encryption_takes_its_time():
+    client = Speed(MEASURED_BYTES, 0.05)  # 84 MB/s
+    wires = Wires(client, route_to("127.0.0.1"), sealed=True)
+    assert wires.of_pull(Table("t", 4, wire="auto")) == 1
+    assert not client.packs  # the same cores would pack
+
+
 @pytest.mark.parametrize(
     ("access", "wire", "expected"),
     [

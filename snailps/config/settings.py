@@ -385,7 +385,7 @@ class JobSettings(Settings):
     wire: Literal["auto", "float32", "float16", "bfloat16", "int8"] = setting(
         "auto",
         help="Type of rows while they travel; in memory they are float32. `auto`: float16 where "
-        "the measured network is slow, else float32.",
+        "the measured network is slow (with `tls` also on one machine), else float32.",
         when="To fix what would be measured: float32 for runs that must agree to the last bit.",
     )
     scratch_dir: str = setting(

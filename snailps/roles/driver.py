@@ -65,7 +65,7 @@ class Driver(Node):
                 give_up=self.ended.is_set,
             )
             self._client = self._links.client
-            self._wires = Wires(self._client, route)
+            self._wires = Wires(self._client, route, sealed=self.trust.tls is not None)
             self.routed.set()
             return messages.Ok()
         return super().on_message(message)

@@ -180,7 +180,7 @@ class WorkerProcess(Node):
         finally:
             look.cancel()
         self._client = self._links.client
-        self._wires = Wires(self._client, route)
+        self._wires = Wires(self._client, route, sealed=self.trust.tls is not None)
         self._route, self.route_epoch = route, route.epoch
 
     def _connect(self, route: Route, us: messages.Welcome) -> Links:
