@@ -81,7 +81,12 @@ class Cluster:
 
     def __init__(self, link: Link, folder: Path, settings: dict, sets: list[str]) -> None:
         self.link, self.folder = link, folder
-        self.settings = {"master_addr": f"{link.far.address}:{PORT}", "shard_num": 1, **settings}
+        self.settings = {
+            "master_addr": f"{link.far.address}:{PORT}",
+            "shard_num": 1,
+            "insecure": "true",
+            **settings,
+        }
         self.settings |= dict(pair.split("=", 1) for pair in sets)
         self.file = folder / "cluster.conf"
         self.file.write_text("".join(f"{k}: {v}\n" for k, v in self.settings.items()))

@@ -7,7 +7,8 @@
 ========  =======================================================================================
 ``kill``  one server of two, several times: until it is noticed, until every shard's pulls succeed
 ``cost``  words/s of fastText on two servers with `replication: sync` over those with `none`
-``move``  units/s while a server leaves, and while one joins; the longest pull
+``move``  units/s while a server joins, and while one leaves; the longest pull.  With a corpus
+          units are words of fastText, beside which the table is moved
 ========  =======================================================================================
 
     python bench/failover.py --corpus text8 --json
@@ -43,10 +44,13 @@ from snailps.store.route import fragment_of
 
 HERE = Path(__file__).resolve().parent
 DIM = 100
-FRAG_NUM = 64
+FRAG_NUM = 1024
 LIMIT_S = 240.0
 TARGETS = {"noticed_s_max": 1.0, "pulls_after_s_max": 2.0, "sync_share": 0.7}
 DIP, DIP_S = 0.3, 5.0
+MOVING = "standby|has moved|route epoch"
+CALM_S = 8.0
+"""Without a line of `MOVING`: what is under way by then takes longer than anything seen here."""
 
 
 def say(text: str) -> None:
@@ -127,6 +131,15 @@ class Cluster:
         assert found is not None
         return int(found[1])
 
+    def settled(self, since: float) -> float:
+        """Waits until shards have their standbys and nothing has moved for a while; since when."""
+        at, _ = self.master.wait_line("every shard has its standby again", since)
+        while True:
+            moves = [at for at, line in self.master.lines if re.search(MOVING, line)]
+            if time.time() > moves[-1] + CALM_S:
+                return max(at, moves[-1])
+            time.sleep(0.1)
+
     def figures(self) -> dict[str, Any]:
         """Of the run, once it has ended."""
         assert self.master.process.stdout is not None
@@ -197,9 +210,14 @@ class Probes:
         self._driver.close()
 
 
-def wandering(folder: Path, rows: int) -> dict[str, object]:
-    """A job that goes on until it is ended: random rows of a table."""
+def wandering(folder: Path, rows: int, corpus: str = "") -> dict[str, object]:
+    """A job that goes on until it is ended: random rows of a table, or fastText beside it."""
     (folder / "journal").mkdir(exist_ok=True)
+    if corpus:
+        return {
+            "worker_class": "wander:Words", "input": corpus, "rows": rows, "width": DIM,
+            "journal": folder / "journal", "block_bytes": 1 << 18, "epochs": 500,
+        }  # fmt: skip
     (folder / "input").write_text("x\n" * 500_000)
     return {
         "worker_class": "wander:Wander", "input": folder / "input", "rows": rows, "dim": DIM,
@@ -241,7 +259,7 @@ def kill(folder: Path, rounds: int, rows: int) -> dict[str, Any]:
     }
 
 
-def cost(folder: Path, corpus: str, rounds: int, epochs: int) -> dict[str, Any]:
+def cost(folder: Path, corpus: str, rounds: int, epochs: int, workers: int) -> dict[str, Any]:
     """fastText on two servers with and without standbys, in turns."""
     words: dict[str, list[float]] = {"none": [], "sync": [], "async": []}
     for at in range(rounds):
@@ -249,8 +267,8 @@ def cost(folder: Path, corpus: str, rounds: int, epochs: int) -> dict[str, Any]:
         for mode in order if at % 2 == 0 else reversed(order):
             command = [
                 sys.executable, "-m", "snailps", "train", "fasttext", "--input", corpus,
-                "--output", str(folder / f"out-{mode}"), "--servers", "2", "--workers", "1",
-                "--json", "--epochs", str(epochs), "--bucket", "200000",
+                "--output", str(folder / f"out-{mode}"), "--servers", "2",
+                "--workers", str(workers), "--json", "--epochs", str(epochs), "--bucket", "200000",
             ]  # fmt: skip
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=LIMIT_S,
@@ -276,7 +294,7 @@ def by_second(journal: Path, begin: float, end: float) -> list[float]:
     """Units in each second of a span."""
     counts = [0.0] * max(1, int(end - begin))
     for file in journal.iterdir():
-        for line in file.read_text().splitlines():
+        for line in _lines(file):
             at, count, filling = line.split()
             second = int((float(at) - begin) // 1)
             if filling == "0" and 0 <= second < len(counts):
@@ -284,36 +302,46 @@ def by_second(journal: Path, begin: float, end: float) -> list[float]:
     return counts
 
 
-def move(folder: Path, rows: int) -> dict[str, Any]:
+def await_filled(journal: Path) -> None:
+    """Waits until a block moved rows, not only made them."""
+    until = time.monotonic() + LIMIT_S
+    while not any(line.endswith(" 0") for file in journal.iterdir() for line in _lines(file)):
+        if time.monotonic() > until:
+            raise SystemExit("bench: the table was never filled")
+        time.sleep(0.2)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+def move(folder: Path, rows: int, corpus: str) -> dict[str, Any]:
     """A server joins a cluster of two, then one of those leaves."""
-    cluster = Cluster(wandering(folder, rows), 2, 1, shards=2)
+    cluster = Cluster(wandering(folder, rows, corpus), 2, 1, shards=2)
     spans: dict[str, tuple[float, float]] = {}
     try:
         cluster.master.wait_line("every shard has its standby")
         probes = Probes(cluster.address, 4)
-        time.sleep(12.0)  # until the table is filled
+        await_filled(folder / "journal")
+        time.sleep(7.0)
         quiet = (time.time() - 6.0, time.time())
         begin = time.time()
         late = cluster.server()
         cluster.number_of(late)
-        cluster.master.wait_line("every shard has its standby again", begin)
-        spans["join"] = (begin, time.time() + 3.0)
-        time.sleep(6.0)
+        spans["join"] = (begin, cluster.settled(begin))
         begin = time.time()
         cluster.servers[0].process.send_signal(signal.SIGTERM)
         cluster.master.wait_line("has no shard left", begin)
-        cluster.master.wait_line("every shard has its standby again", begin)
-        spans["drain"] = (begin, time.time() + 3.0)
-        time.sleep(4.0)
+        spans["drain"] = (begin, cluster.settled(begin))
         probes.close()
     finally:
         cluster.close()
     normal = statistics.median(by_second(folder / "journal", *quiet))
     result: dict[str, Any] = {"units_per_s": round(normal)}
     for name, (begin, end) in spans.items():
-        shares = [count / normal for count in by_second(folder / "journal", begin, end)]
+        shares = [count / normal for count in by_second(folder / "journal", begin, end + CALM_S)]
         result[name] = {
-            "took_s": round(end - begin - 3.0, 1),
+            "took_s": round(end - begin, 1),
             "shares": [round(share, 2) for share in shares],
             "low_s": sum(share < 1 - DIP for share in shares),
             "pull_s_max": probes.worst_s(begin, end),
@@ -326,9 +354,12 @@ def main() -> None:
     """Runs all parts, or the one asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", choices=["kill", "cost", "move"], action="append")
-    parser.add_argument("--corpus", default="", help="a text, for the cost of replication")
+    parser.add_argument(
+        "--corpus", default="", help="a text: for the cost of replication, to move with"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1, help="of that training")
     parser.add_argument("--rows", type=int, default=200_000, help="of the table, 400 bytes each")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     args = parser.parse_args()
@@ -339,9 +370,9 @@ def main() -> None:
         if "kill" in parts:
             result["kill"] = kill(folder, args.rounds, args.rows)
         if "move" in parts:
-            result["move"] = move(folder, args.rows)
+            result["move"] = move(folder, args.rows, args.corpus)
         if "cost" in parts:
-            result["cost"] = cost(folder, args.corpus, args.rounds, args.epochs)
+            result["cost"] = cost(folder, args.corpus, args.rounds, args.epochs, args.workers)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     met: dict[str, bool] = {}

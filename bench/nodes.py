@@ -1,6 +1,7 @@
 """One real master and many simulated nodes: how long until all beat, and what the master costs.
 
     python bench/nodes.py --nodes 1000 --json
+    python bench/nodes.py --nodes 1000 --watch      # while `snailps status --watch` asks
 
 A node here is two real connections and nothing else: it registers, acknowledges the route, is told
 to start, and beats.  All of them live in `--clients` processes with one loop each, which speak the
@@ -189,12 +190,22 @@ def start_master(folder, nodes, servers):
     return master, (host, int(port))
 
 
+def start_watch(address):
+    """`snailps status --watch`, which writes a document a second."""
+    where = f"master_addr={address[0]}:{address[1]}"
+    command = [sys.executable, "-m", "snailps", "status", "--watch", "--json", "--set", where]
+    watch = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    watch.stdout.readline()  # it has begun
+    return watch
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000, help="servers and workers together")
     parser.add_argument("--servers", type=int, default=50, help="how many of them are servers")
     parser.add_argument("--clients", type=int, default=2, help="processes that simulate them")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long they beat then")
+    parser.add_argument("--watch", action="store_true", help="look at its status once a second")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object")
     args = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -218,11 +229,15 @@ def main():
                 raise SystemExit(f"a client failed: {ends}")
             joined_s = max(ends) - begin
             joined_cpu = cpu_s(master.pid) - cpu
+            watch = start_watch(address) if args.watch else None
             settled = time.monotonic()
             cpu = cpu_s(master.pid)
             time.sleep(args.seconds)
             rate = (cpu_s(master.pid) - cpu) / (time.monotonic() - settled)
             alive = master.poll() is None
+            if watch is not None:
+                watch.kill()
+                pages = watch.communicate()[0].count(b'"phase"')
             figures = {
                 "nodes": args.nodes,
                 "servers": args.servers,
@@ -230,6 +245,7 @@ def main():
                 "master_cpu_s_joining": round(joined_cpu, 2),
                 "master_cores_beating": round(rate, 3),
                 "master_peak_mb": round(peak_mb(master.pid), 1) if alive else None,
+                **({"pages": pages} if watch is not None else {}),
                 "all_there": alive and all(client.is_alive() for client in clients),
             }
         finally:

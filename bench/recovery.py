@@ -36,6 +36,7 @@ from faults.schedule import (  # noqa: E402
     ISOLATIONS,
     KILLS,
     LINKS,
+    MANIFESTS,
     MASTER_AIMS,
     PAUSES,
     Schedule,
@@ -45,7 +46,9 @@ DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 STALL_S = 90.0
 RUN = 25
 """Faults of one run of the counting job: what is counted then is looked at."""
-OTHERS = (*PAUSES, *FREEZES, *ISOLATIONS, *LINKS, *CONTROL, *AIMS, *CUT_OVERS, *MASTER_AIMS)
+OTHERS = (
+    *PAUSES, *FREEZES, *ISOLATIONS, *LINKS, *CONTROL, *AIMS, *CUT_OVERS, *MASTER_AIMS, *MANIFESTS
+)  # fmt: skip
 
 
 class Training(Rig):
@@ -191,6 +194,8 @@ def counted(args, part, goal, kinds):
     """Counted pushes under faults, in runs of `RUN`, so that each can be repeated by its seed."""
     toll = Toll(part, goal, time.monotonic())
     job = {"window": 8, "own": 2, "shared": 64, "dim": 16, "pushes": 4, "pause": 0.01}
+    if part == "every":
+        job["checkpoint_interval"] = 1
     run = 0
     while len(toll.events) < goal and toll.hangs < 5:
         number = min(RUN, goal - len(toll.events))

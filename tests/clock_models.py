@@ -15,6 +15,7 @@ from snailps import Block, Table, setting
 from snailps.errors import WaitTimeout
 from snailps.models.classifier import Classifier
 from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.fedavg import FedAvg, FedAvgSettings
 from snailps.models.mlp import Mlp, MlpSettings
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear
@@ -155,6 +156,19 @@ class GatedMlp(Gated, Mlp):
     """Multilayer perceptrons with gates."""
 
     Settings = GatedMlpSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GatedFedAvgSettings(FedAvgSettings):
+    """With gates."""
+
+    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
+
+
+class GatedFedAvg(Gated, FedAvg):
+    """Federated averaging with gates."""
+
+    Settings = GatedFedAvgSettings
 
 
 class Early(Counter):

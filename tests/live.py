@@ -25,6 +25,8 @@ class Live:
     ----------
     addresses : dict
         Of "master" and "shard".
+    victim : int
+        Number of a table that may be written to.
     job : int
         The number of this life of the cluster, which peers say in their handshake.
     """
@@ -44,6 +46,7 @@ class Live:
             self.job = self._driver.join().job
             assert self._driver.routed.wait(LIMIT_S)
             self._driver.declare(Table("victim", 4, access="add"))
+            self.victim = self._driver._tables["victim"][0]
             self._driver.declare(Table("honest", 4, access="add"))
         except BaseException:
             self._cluster.close(check=False)
@@ -98,7 +101,7 @@ class Live:
 
 @contextlib.contextmanager
 def served(live):
-    """Honest work all the while; ends with how often it was done."""
+    """Honest work all the while; a list that grows with it, and ends with an error if one came."""
     over, failed, count = threading.Event(), [], []
 
     def serve():
@@ -107,6 +110,7 @@ def served(live):
                 count.append(live.serve())
         except BaseException as error:
             failed.append(error)
+            count.append(error)
 
     thread = threading.Thread(target=serve)
     thread.start()

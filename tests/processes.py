@@ -243,6 +243,8 @@ class Cluster:
         self.host, self.port = host, 0
         self.servers, self.workers = servers, workers
         common = {"shard_num": 1, "threads": 1, "init_timeout": LIMIT_S, **(settings or {})}
+        if host != "127.0.0.1":  # a network of the test's own
+            common.setdefault("insecure", "true")
         for limit in ("heartbeat_timeout", "request_timeout"):  # what ends, ends without them
             common.setdefault(limit, 10 * LIMIT_S)
         size = {"expected_node_num": servers + workers, "expected_servers": servers}

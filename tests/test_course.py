@@ -14,6 +14,7 @@ from snailps.transport import messages
 WORKER = SimpleNamespace(
     number=1, name="worker 1", dropped=False, finished=False, leaving=False,
     wait_for=lambda text: None, log_wait=lambda: None, waits="", standing={},
+    done=0, block_since=0.0,
 )  # fmt: skip
 MICRO_BATCHES = 4
 

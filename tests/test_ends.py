@@ -19,6 +19,7 @@ from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
 
+from snailps.roles.members import Member, names_of
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
@@ -421,3 +422,14 @@ def test_worker_with_text_for_a_number_is_lost_with_one_sentence(tmp_path, job):
             sock.sendall(bad_note('{"is": "Finished", "figures": {"bytes_in": "many"}}'))
             cluster.codes()
         assert_one_sentence(master, f"process {os.getpid()}", "is lost", "expected numbers")
+
+
+@pytest.mark.parametrize(
+    ("count", "tail"), [(8, "worker 7 (host, process 107)"), (1000, "992 more")]
+)
+def test_names_of_many_members_are_one_short_line(count, tail):
+    members = [Member(n, "worker", "host", 100 + n, None, []) for n in range(count)]
+    text = names_of(members)
+    assert text.startswith("worker 0 (host, process 100), worker 1 ")
+    assert text.count("worker") == 8
+    assert text.endswith(", " + tail)

@@ -1,4 +1,4 @@
-"""A server dies in the middle of real trainings: in bsp the same bits, else the same quality."""
+"""A server dies in the middle of real trainings: the same bits in bsp and rounds, else quality."""
 
 import signal
 
@@ -6,6 +6,9 @@ import pytest
 from processes import Cluster, Gate
 from test_bsp import files_of, prepare, run
 from test_cluster import figures_of
+from texts import write_topics
+
+from snailps.models.fedavg.prepare import prepare as prepare_windows
 
 pytestmark = pytest.mark.limit(600)
 
@@ -64,3 +67,18 @@ def test_training_with_a_server_killed_ends_with_its_normal_quality(tmp_path, mo
     assert figures["blocks"] == plain["blocks"]
     # Workers that do not wait for each other never end twice with the same loss.
     assert figures["loss_by_epoch"][-1] < 2 * plain["loss_by_epoch"][-1] + 0.05
+
+
+def test_rounds_with_two_servers_killed_give_the_same_bits(tmp_path):
+    write_topics(tmp_path / "input", 300)
+    prepare_windows([str(tmp_path / "input")], tmp_path / "data", test_windows=50)
+    job = {
+        "worker_class": "clock_models:GatedFedAvg", "input": str(tmp_path / "input"),
+        "output": "out", "data_dir": str(tmp_path / "data"), "bs": 16, "bpe": 4, "rounds": 4,
+        "dim": 16, "shuffle": 64, "learners": 2, "lr": 0.02, "on_node_loss": "recover",
+    }  # fmt: skip
+    plain, _ = run(tmp_path, job, 2, 2)
+    gates = tmp_path / "gates"
+    found, figures = train_and_kill(tmp_path, job | {"gates": str(gates)}, gates, [2, 5])
+    assert found["out.tables.npz"] == plain["out.tables.npz"]
+    assert figures["rounds"] == 4

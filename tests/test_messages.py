@@ -85,6 +85,12 @@ KNOWN = [
     (m.Bye({}), b'{"is":"Bye","figures":{}}'),
     (m.Ask("status"), b'{"is":"Ask","what":"status"}'),
     (m.Report({"a": [1]}), b'{"is":"Report","data":{"a":[1]}}'),
+    (
+        m.Examine(["h", 7], {"host": "n"}),
+        b'{"is":"Examine","endpoint":["h",7],"facts":{"host":"n"}}',
+    ),
+    (m.Examined([]), b'{"is":"Examined","findings":[]}'),
+    (m.Probe(3, b"raw"), b'{"is":"Probe","size":3}raw'),
     (m.Submit({"model": "x"}), b'{"is":"Submit","settings":{"model":"x"}}'),
     (m.Shutdown(), b'{"is":"Shutdown"}'),
     (m.Ok(), b'{"is":"Ok"}'),

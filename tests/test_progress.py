@@ -49,7 +49,7 @@ def make_status(**changes) -> Status:
 def make_node(**changes):
     node = {
         "role": "worker", "id": 1, "host": "10.0.0.7", "pid": 42,
-        "state": "training", "waits": "", "rate": 500_000.0,
+        "state": "training", "waits": "", "waits_s": 0.0, "rate": 500_000.0,
     }  # fmt: skip
     node.update(changes)
     return node

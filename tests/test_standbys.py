@@ -162,13 +162,26 @@ class World:
         self.plan.lost(server, self.now, "killed")
         self.take()
 
-    def replace_master(self, chance):
-        """Another master goes on; of what this one had sent, some has arrived and some has not."""
+    def replace_master(self, chance, lost=0, come=0):
+        """Another master goes on; of what this one had sent, some has arrived and some has not.
+
+        While there was none, one server was lost and another one came; or the other master still
+        struck it off, and did no more.
+        """
         for server in sorted(self.alive):
             sent = [order for order in self.orders if order.server == server]
             for order in sent[: chance.randint(0, len(sent))]:
                 self.do(server, order.message)
         self.orders, self.notes = [], []
+        if lost:
+            self.alive.discard(lost)
+            self.copies[lost] = {}
+            if chance.random() < 0.5:  # the last thing that the other master noted
+                self.hosts_known.discard(lost)
+        if come:
+            self.alive.add(come)
+            self.hosts_known.add(come)
+            self.copies[come] = {}
         route, tally = (self.routes or [self.plan.route])[-1], self.plan.tally
         self.plan = Standbys(replicated=self.plan.replicated, sync=True, tables=list)
         hosts = {n: f"host{n}" for n in self.hosts_known}
@@ -184,6 +197,7 @@ class World:
                     self.notes.append((server, note))
         for server in self.hosts_known - self.alive:
             self.kill(server)
+        self.plan.held = False
 
     def join(self, number, host=None):
         self.alive.add(number)
@@ -567,7 +581,8 @@ def test_held_plan_stands_in_for_the_lost_and_moves_nothing():
 def test_any_order_of_events_loses_no_acknowledged_push(seed):
     """Losses only while redundant; orders and notes are obeyed and delivered at random.
 
-    Every now and then another master takes over, from what the last one had kept.
+    Every now and then another master takes over, from what the last one had kept; servers may
+    have been lost while there was none, unless a shard was just changing over, and may have come.
     """
     chance = random.Random(seed)
     world = World(chance.randint(2, 4), chance.randint(1, 3), obey=False)
@@ -593,7 +608,14 @@ def test_any_order_of_events_loses_no_acknowledged_push(seed):
         elif choice < 0.96:
             world.drain(chance.choice(sorted(world.alive)))
         elif choice < 0.98:
-            world.replace_master(chance)
+            lost = come = 0
+            safe = world.plan.redundant and not world.plan.moving and len(world.alive) > 1
+            if safe and chance.random() < 0.5:
+                lost = chance.choice(sorted(world.alive))
+            if len(world.alive) < 6 and chance.random() < 0.5:
+                number += 1
+                come = number
+            world.replace_master(chance, lost, come)
         for server in emptied(world):
             if server in world.alive:
                 world.kill(server)

@@ -27,6 +27,7 @@ _PANELS = {
         "checkpoint",
         "cluster",
         "status",
+        "doctor",
         "tls",
     ),
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),

@@ -82,7 +82,7 @@ def command(
         session=session,
         any_port=ready_fd >= 0,
         on_listening=listening,
-        on_status=draw,
+        on_status=None if progress is None else draw,
     )
     master.catch_signals()
     try:

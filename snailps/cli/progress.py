@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from snailps.roles.status import Status
+from snailps.roles.status import NodeStatus, Status
 
 REDRAW_S = 0.2  # a terminal: five pictures a second look alive and cost nothing
 ETA_WINDOW_S = 30.0
@@ -190,7 +190,7 @@ class Progress:
             if self._states.get(name) != node["state"]:
                 self._states[name] = node["state"]
                 where = f"{node['role']} {node['id']} ({node['host']}:{node['pid']})"
-                waits = f", waits for {node['waits']}" if node["waits"] else ""
+                waits = f", waits for {waits_text(node)}" if node["waits"] else ""
                 line = f"{_stamp(status)} {where}: {node['state']}{waits}"
                 print(line, file=self._stream, flush=True)
 
@@ -223,10 +223,16 @@ def picture_of(status: Status, eta_s: float | None) -> RenderableType:
             Text(f"{node['host']}:{node['pid']}"),
             Text(node["state"]),
             Text("" if node["rate"] is None else count_text(node["rate"])),
-            Text(node["waits"], style="yellow"),
+            Text(waits_text(node), style="yellow"),
         )
     parts: list[RenderableType] = [bar, Text(" · ".join(_figures(status, eta_s)))]
     return Group(*parts, nodes) if status["nodes"] else Group(*parts)
+
+
+def waits_text(node: NodeStatus) -> str:
+    """For whom a process waits, and how long by now where that is a second or more."""
+    long = node["waits"] and node["waits_s"] >= 1
+    return f"{node['waits']}, for {node['waits_s']:.0f} s now" if long else node["waits"]
 
 
 def count_text(count: float) -> str:

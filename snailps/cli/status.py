@@ -1,21 +1,25 @@
 """``snailps status``: what a running cluster does, and who waits for whom.
 
-master -> Ask -> Status -> lines on standard output
+master -> Ask -> Status -> overview -> standard output, once or every `--interval` seconds
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, NoReturn
 
 import typer
 
 from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
+from snailps.cli.overview import lines_of, picture_of
 from snailps.cli.printing import print_json
-from snailps.cli.progress import count_text, line_of
+from snailps.cli.progress import Eta, seconds_text
 from snailps.config import ClusterSettings, parse_addr
-from snailps.errors import ProtocolError
-from snailps.roles.status import NodeStatus, Status
+from snailps.errors import ProtocolError, RemoteError, SnailError
+from snailps.roles.status import Status
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
 from snailps.transport.session import Channel, Role
@@ -30,23 +34,30 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="As JSON, with all that is known.", metavar="")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.", metavar="")
+    ] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", help="Between two pictures of --watch, in s.", min=0.1)
+    ] = 1.0,
 ) -> None:
     """Shows what a running cluster does: progress, processes, shards, and who waits for whom.
 
-    Asks the master at master_addr. With clocks (consistency ssp, bsp) a worker that waits says
-    for which worker, and how long by now.
+    Asks the master at master_addr. Whoever waits says for whom, and how long by now. With --watch
+    a master that is away is waited for.
 
-    For example: snailps status --set master_addr=node1:16831
+    For example: snailps status --watch --set master_addr=node1:16831
     """
     raw = read_config(config, sets)
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
-    status = ask(settings.master_addr, trust=Trust.of(settings))
+    trust = Trust.of(settings)
+    if watch:
+        watch_master(settings.master_addr, interval_s, trust, as_json=as_json)
+    status = ask(settings.master_addr, trust=trust)
     if as_json:
         print_json(dict(status))
-        return
-    typer.echo(line_of(status, status["eta_s"]))
-    for line in [*table_of(status), *shards_of(status)]:
-        typer.echo(line)
+    else:
+        typer.echo("\n".join(lines_of(status)))
 
 
 def ask(address: str, limit_s: float = DIAL_S, trust: Trust = OPEN) -> Status:
@@ -57,63 +68,121 @@ def ask(address: str, limit_s: float = DIAL_S, trust: Trust = OPEN) -> Status:
     SnailError
         Nobody answers there within `limit_s` seconds, or it is no master.
     """
-    sock = dial(
-        parse_addr(address, "master_addr"),
-        Channel.CONTROL,
-        Role.DRIVER,
-        whom="the master",
-        limit_s=limit_s,
-        trust=trust,
-    )
-    control = ControlClient(sock, lambda message: None, lambda why: None)
-    control.start()
-    with contextlib.closing(control):
-        answer = control.call(messages.Ask("status"), limit_s)
-    if not isinstance(answer, messages.Report):
-        raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
-    return answer.data  # type: ignore[return-value]
+    with contextlib.closing(Line(address, limit_s, trust)) as line:
+        return line.ask()
 
 
-def table_of(status: Status) -> list[str]:
-    """The processes, a line each, in columns."""
-    rows: list[tuple[str, ...]] = [
-        ("process", "host:pid", "state", "clock", f"{status['unit']}/s", "waits for")
-    ]
-    rows += [_row(node) for node in status["nodes"]]
-    return _columns(rows)
+class Line:
+    """A connection to a master, to be asked more than once.
+
+    Raises
+    ------
+    SnailError
+        Nobody answers at `address` within `limit_s` seconds.
+    """
+
+    def __init__(self, address: str, limit_s: float, trust: Trust) -> None:
+        sock = dial(
+            parse_addr(address, "master_addr"),
+            Channel.CONTROL,
+            Role.DRIVER,
+            whom="the master",
+            limit_s=limit_s,
+            trust=trust,
+        )
+        self._limit_s = limit_s
+        self._control = ControlClient(sock, lambda message: None, lambda why: None)
+        self._control.start()
+
+    def ask(self) -> Status:
+        """The status as it is now.
+
+        Raises
+        ------
+        SnailError
+            The master is gone, or does not answer.
+        """
+        answer = self._control.call(messages.Ask("status"), self._limit_s)
+        if not isinstance(answer, messages.Report):
+            raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
+        return answer.data  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._control.close()
 
 
-def shards_of(status: Status) -> list[str]:
-    """The shards, a line each, in columns: who serves them, who stands by; none while forming."""
-    if not status["shards"]:
-        return []
-    rows: list[tuple[str, ...]] = [("shard", "primary", "standby", "state", "behind")]
-    for shard in status["shards"]:
-        state = shard["state"]
-        if state == "seeding":
-            state = f"copying, {shard['seeded']:.0%}"
-        standby = f"server {shard['standby']}" if shard["standby"] else "none"
-        lag = shard["lag_bytes"]
-        behind = f"{lag / 1e6:.1f} MB, {shard['lag_s']:.1f} s" if lag else ""
-        rows.append((str(shard["shard"]), f"server {shard['primary']}", standby, state, behind))
-    return ["", *_columns(rows)]
+def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
+    """Shows the master's status until Ctrl-C: a picture on a terminal, else a block a time.
+
+    A master that is away is told, on standard error if the output is JSON, and waited for.
+
+    Raises
+    ------
+    RemoteError, ProtocolError
+        Who is there refuses us, or is no master: waiting would not help.
+    """
+    show: Callable[[Status], None]
+    if as_json:
+        show = _show_json
+        _watch(address, interval_s, trust, show, lambda text: typer.echo(text, err=True))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        console = Console()
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            _watch(
+                address,
+                interval_s,
+                trust,
+                lambda status: live.update(picture_of(status, console.height), refresh=True),
+                lambda text: live.update(Text(text, style="yellow"), refresh=True),
+            )
+    else:
+        _watch(address, interval_s, trust, _show_lines, typer.echo)
 
 
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-    return [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
-        .rstrip()
-        for row in rows
-    ]  # fmt: skip
+def _watch(
+    address: str,
+    interval_s: float,
+    trust: Trust,
+    show: Callable[[Status], None],
+    tell: Callable[[str], None],
+) -> NoReturn:
+    line: Line | None = None
+    eta = Eta()
+    seen_at = begun = time.monotonic()
+    while True:
+        begin = time.monotonic()
+        try:
+            if line is None:
+                line = Line(address, max(interval_s, 1.0), trust)
+            status = line.ask()
+        except (RemoteError, ProtocolError):
+            raise
+        except SnailError as error:
+            if line is not None:
+                line.close()
+                line = None
+            since = "it was last heard" if seen_at > begun else "the beginning"
+            away = seconds_text(time.monotonic() - seen_at)
+            tell(f"waiting for the master at {address}, {away} since {since}: {error}")
+        else:
+            seen_at = time.monotonic()
+            eta.note(seen_at, status["phase"], status["progress"])
+            if status["eta_s"] is None and status["phase"] in ("survey", "training"):
+                status["eta_s"] = eta.seconds(seen_at)
+            show(status)
+        time.sleep(max(0.0, interval_s - (time.monotonic() - begin)))
 
 
-def _row(node: NodeStatus) -> tuple[str, ...]:
-    return (
-        f"{node['role']} {node['id']}",
-        f"{node['host']}:{node['pid']}",
-        node["state"],
-        "" if node["clock"] is None else str(node["clock"]),
-        "" if node["rate"] is None else count_text(node["rate"]),
-        node["waits"],
-    )
+def _show_json(status: Status) -> None:
+    print_json(dict(status))
+    sys.stdout.flush()
+
+
+def _show_lines(status: Status) -> None:
+    typer.echo("\n".join([*lines_of(status), ""]))
+    sys.stdout.flush()

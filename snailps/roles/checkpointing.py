@@ -30,6 +30,7 @@ from snailps.roles.position import Position, pack, unpack
 from snailps.roles.saving import BEGUN
 from snailps.roles.server_talk import ServerTalk
 from snailps.roles.side import in_thread
+from snailps.roles.status import CheckpointStatus
 from snailps.roles.tables import Table
 from snailps.store.checkpoints import CheckpointFolder, Found, read_course, write_course
 from snailps.store.manifest import Manifest
@@ -82,6 +83,7 @@ class Checkpointing:
         self.saved = 0
         self.continued_from = 0
         self._newest: tuple[int, float] | None = None  # number, share of the training
+        self._saved_at: float | None = None  # when, if this run made it
 
     # --- the beginning of a job --------------------------------------------------------------
 
@@ -281,6 +283,21 @@ class Checkpointing:
         found = {"checkpoints": self.saved, "continued_from": self.continued_from}
         return {name: number for name, number in found.items() if number}
 
+    def status(self) -> CheckpointStatus | None:
+        """The newest one, and whether one is written; None where there are none to be."""
+        if self._folder is None:
+            return None
+        number, share = self._newest or (0, 0.0)
+        age_s = None if self._saved_at is None else time.monotonic() - self._saved_at
+        path = str(self._folder.path)
+        return {
+            "number": number,
+            "progress": share,
+            "age_s": age_s,
+            "path": path,
+            "writing": self.running,
+        }
+
     def advice(self) -> str:
         """What a failed job's user should know of its checkpoints; empty without any."""
         if self._folder is None:
@@ -388,7 +405,7 @@ class Checkpointing:
             raise
         took = time.monotonic() - begin
         self.saved += 1
-        self._newest = (number, float(about["progress"]))
+        self._newest, self._saved_at = (number, float(about["progress"])), time.monotonic()
         folder.prune(self._kept)
         share = about["progress"]
         return (

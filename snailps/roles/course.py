@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.roles.checkpointing import Checkpointing
@@ -24,18 +22,16 @@ from snailps.roles.clocks import Dealt, Rounds, Stepped
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact
 from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
-from snailps.roles.links import Links
 from snailps.roles.members import NOTICE_S, Member, Members, Reply
 from snailps.roles.node import explain, peak_rss_mb
 from snailps.roles.past import Past
 from snailps.roles.position import Position, pack
+from snailps.roles.readings import Readings
 from snailps.roles.rounds import RoundCourse
 from snailps.roles.side import in_thread
 from snailps.roles.status import Phase
-from snailps.roles.worker import Results, Worker
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.session import Role
 from snailps.transport.trust import OPEN, Trust
 
 log = logging.getLogger(__name__)
@@ -46,22 +42,6 @@ DROP_S = 20.0
 """How long a block may take once the training is to end early; after that nobody waits for it."""
 NAMES_S = 0.2
 """Between two looks at who waits for whom."""
-LOOKS = 10
-"""How often the model's inspector looks during the training."""
-Result = TypeVar("Result")
-
-
-def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
-    figures = dict(job.cls.judge(results))
-    for name, value in figures.get("test", {}).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ClusterError(
-                f"the finished model's {name} on the test data is {value}: the training has "
-                "diverged, and nothing is written. Lower lr"
-            )
-    if job.settings.output:
-        figures |= job.cls.export(results)
-    return figures
 
 
 def oldest_kept(ticks: Sequence[int]) -> int:
@@ -113,16 +93,16 @@ class Course:
         self._journal = members.journal
         self._clocks_noted = False
         self.round: RoundCourse | None = None
-        self._round_tables: tuple[Results, Callable[[], None]] | None = None
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
         self.interrupted = False
         self._is_formed = False
         self._submitter: Reply | None = None
-        self._members, self._timeout_s, self._trust = members, timeout_s, trust
-        self._alone_s, self._alone_since, self._notice_at = alone_s, 0.0, 0.0
-        self.lacks = ""
-        """Whom the whole job waits for, in words; empty as a rule."""
+        self._members = members
+        self._readings = Readings(members, timeout_s, trust, lambda: self.figures)
+        self._alone_s, self._notice_at = alone_s, 0.0
+        self.lacks, self.lacks_since = "", 0.0
+        """Whom the whole job waits for, in words, and since when; empty as a rule."""
         self._tell, self._fail, self._on_end = tell, fail, on_end
         self._leases: list[tuple[Member, str, Reply]] = []
         self._summaries: list[Reply] = []
@@ -130,12 +110,8 @@ class Course:
         self._then: Callable[[Any], None] = lambda result: None
         self.checkpoints = Checkpointing(members, on_restored=self._restored, fail=fail)
         self._saved_last = False
-        self._look: Future[None] | None = None
-        self._looks = 0
         self._ticks = [0]
         self._drop_at = self._name_at = 0.0
-        self._links: set[Links] = set()
-        self._closed = threading.Event()
 
     # --- beginning and going on --------------------------------------------------------------
 
@@ -145,7 +121,8 @@ class Course:
         With `reply` (a submitted job) an error is told there, and the cluster lives on.
         """
         self.job, self.figures, self.interrupted = job, {}, False
-        self._looks, self._ticks, self._saved_last = 0, [0], False
+        self._ticks, self._saved_last = [0], False
+        self._readings.begin()
         self.phase, self._submitter = "preparing", reply
 
         def prepare() -> None:
@@ -229,7 +206,8 @@ class Course:
         self._journal.note("train", {"nodes": nodes, "at": time.time(), "restored": restored})
         for member in here:
             member.wait_for("")
-            member.waited_s = 0.0
+            member.waited_s = member.block_since = 0.0
+            member.done = member.fetched = 0
         self.begin_training(job, nodes, position)
         if job.clocked:
             self.set_clock(job, position.clock if position is not None else 0)
@@ -243,7 +221,7 @@ class Course:
             self.round = RoundCourse(
                 job,
                 self._members,
-                self._look_after_round,
+                self._readings.after_round,
                 self._fail,
                 is_saving=lambda: self.checkpoints.running,
                 note=self._journal.note,
@@ -263,6 +241,7 @@ class Course:
         if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
+        member.block_since = 0.0
         if self.phase == "training" and self.job.ledger is not None:
             self._journal.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
@@ -281,7 +260,7 @@ class Course:
         if not (workers or job.ledger.over):
             self._wait_for_a_worker(job.ledger, time.monotonic())
             return
-        self.lacks, self._alone_since = "", 0.0
+        self.lacks, self.lacks_since = "", 0.0
         if job.pass_ == "survey" and job.ledger.over:
             job.end_pass()
             self._beside(lambda: self._end_survey(job), lambda _: self.summarised())
@@ -291,9 +270,9 @@ class Course:
     def _wait_for_a_worker(self, ledger: Ledger, now: float) -> None:
         """The last worker is lost or has left: another one may come, and goes on."""
         blocks = ledger.size - ledger.finished
-        if not self._alone_since:
-            self._alone_since, self._notice_at = now, now
-        left_s = self._alone_s - (now - self._alone_since)
+        if not self.lacks_since:
+            self.lacks_since, self._notice_at = now, now
+        left_s = self._alone_s - (now - self.lacks_since)
         if left_s <= 0:
             within = f", none came within {self._alone_s:.0f} s (master_time_out)"
             text = (
@@ -313,7 +292,7 @@ class Course:
         if not (ledger.over or ledger.closed) and (limit := job.limit_reached()):
             log.info("%s reached: finishing the blocks at work, then saving", limit)
             self._end_early(job, limit)
-        self._check_look(job)
+        self._readings.look(job)
         self._move_clock(job)
         self._note_waits(job, ledger, workers)
         if self.round is not None:
@@ -331,7 +310,7 @@ class Course:
                 log.warning("%s is not waited for: %.0f s at its block", member.name, DROP_S)
         elif ledger.over:
             self.answer()
-            looking = self._look is not None and not self._look.done()
+            looking = self._readings.looking
             looking |= self.round is not None and self.round.closing
             if late or looking or self.checkpoints.running or self._members.rows.expiring:
                 return
@@ -356,8 +335,7 @@ class Course:
 
     def reroute(self, route: Route) -> None:
         """Shards are elsewhere: the master's own clients follow."""
-        for links in list(self._links):
-            links.follow(route)
+        self._readings.reroute(route)
 
     def interrupt(self) -> None:
         """Ends the training early: blocks at work are finished, what was learnt is saved."""
@@ -380,13 +358,11 @@ class Course:
 
     def close(self) -> None:
         """Refuses whatever still waits and lets go of threads and unpacked input."""
-        self._closed.set()
+        self._readings.close()
         self.checkpoints.close()
         for _, _, reply in self._leases:
             reply(ClusterError("the job is over"))
         self._leases.clear()
-        for links in list(self._links):
-            links.client.fail("the cluster has ended")
         if self.job is not None:
             self.job.close()
 
@@ -421,6 +397,7 @@ class Course:
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(job.ledger, Stepped):  # up to three clocks are left, each of many blocks
             self._drop_at = time.monotonic() + DROP_S
+        member.done, member.block_since = member.done + 1, time.monotonic()
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / message.seconds
         reply(messages.Enough() if job.ledger.drops else messages.Ok())
@@ -462,7 +439,7 @@ class Course:
         job = self.job
         if job is None or job.ledger is None or self.phase != "training":
             return
-        self._looks = int(job.progress * LOOKS)
+        self._readings.begin(job.progress)
         workers = self._members.nodes("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished
@@ -534,8 +511,11 @@ class Course:
 
     def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
         """A worker cannot open its block's path and wants the bytes."""
-        member.state = "reading through the master"
-        reply(messages.Content(self._running().content(message.number, message.unit)))
+        job = self._running()
+        assert job.ledger is not None
+        reply(messages.Content(job.content(message.number, message.unit)))
+        member.fetched += 1
+        member.lacks = job.ledger.entry(message.number).block.path
 
     def leaving(self, member: Member) -> None:
         """A worker finishes its block and goes; nobody waits for more of it."""
@@ -603,6 +583,8 @@ class Course:
                 if job.clocked and not self._clocks_noted:
                     self._clocks_noted = True
                     self._journal.note("clocks", {})
+                if member.waits or not member.block_since:
+                    member.block_since = time.monotonic()
                 member.wait_for("")
                 member.worked = True
                 member.state = "counting" if pass_ == "survey" else "training"
@@ -662,7 +644,7 @@ class Course:
             self._begin_training()
             return
         self.phase = "loading"
-        self._beside(lambda: self._with_tables(job, load), lambda _: self._begin_training())
+        self._beside(lambda: self._readings.read(job, load), lambda _: self._begin_training())
 
     def _begin_training(self) -> None:
         job = self._running()
@@ -700,28 +682,13 @@ class Course:
 
     def _begin_export(self) -> None:
         self.phase = "exporting"
-        self._leave_rounds()
+        self._readings.leave_rounds()
         for member in self._members.nodes():
             member.state = "waiting for the export"
         self._members.ask_stats()
         log.info("training done, exporting")
-        self._beside(self._export, self._exported)
-
-    def _leave_rounds(self) -> None:
-        """No round is looked at any more."""
-        tables, self._round_tables = self._round_tables, None
-        if tables is not None:
-            tables[1]()
-
-    def _export(self) -> dict[str, Any]:
         job = self._running()
-        begin = time.monotonic()
-        self._inspect(job)
-        figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
-        figures |= self._with_tables(job, lambda results: _judge_and_export(job, results))
-        if job.settings.output:
-            figures["export_s"] = round(time.monotonic() - begin, 3)
-        return figures
+        self._beside(lambda: self._readings.export(job), self._exported)
 
     def _exported(self, figures: dict[str, Any]) -> None:
         self._journal.note("exported", {"figures": figures})
@@ -795,13 +762,6 @@ class Course:
                 self.checkpoints.ticks = tuple(self._ticks)
                 self.checkpoints.check(self.job)
 
-    def _check_look(self, job: Job) -> None:
-        """Has the model's inspector look, once each tenth of the training."""
-        looks = int(job.progress * LOOKS)
-        if looks > self._looks and (self._look is None or self._look.done()):
-            self._looks = looks
-            self._look = in_thread("snailps-look", lambda: self._inspect(job))
-
     def _move_clock(self, job: Job) -> None:
         """Moves the servers' clock on, and has them delete what no push touched for so long."""
         period = job.cls.expires(job.settings)
@@ -810,75 +770,3 @@ class Course:
             self._journal.note("tick", {"tick": tick})
             self._ticks.append(tick)
             self._members.rows.expire(tick, oldest_kept(self._ticks))
-
-    def _look_after_round(self, job: Job, round_: int) -> Future[Mapping[str, Any]]:
-        """Has the model look at itself after a round, beside the loop."""
-        if job.cls.after_round.__func__ is Worker.after_round.__func__:  # type: ignore[attr-defined]
-            nothing: Future[Mapping[str, Any]] = Future()
-            nothing.set_result({})
-            return nothing
-        told = {"train_s": round(job.elapsed_s, 3), "workers": len(self._members.nodes("worker"))}
-
-        def look() -> Mapping[str, Any]:
-            if self._round_tables is None:  # for all rounds: workers wait while it connects
-                self._round_tables = self._results(job)
-            results, _ = self._round_tables
-            results.figures = {**self.figures, **told}
-            return job.cls.after_round(results, round_)
-
-        return in_thread("snailps-round", look)
-
-    def _inspect(self, job: Job) -> None:
-        look = job.cls.inspector(job.settings)
-        if look is None:
-            return
-        try:
-            found = self._with_tables(job, look)
-        except Exception as error:  # a look is no reason to lose the model
-            log.error("cannot look at the model, the job goes on: %s", explain(error))
-            return
-        job.validation = {name: list(figures) for name, figures in found.items()}
-
-    def _with_tables(self, job: Job, work: Callable[[Results], Result]) -> Result:
-        """Calls `work` on the tables of the job; takes as long as that does."""
-        results, close = self._results(job)
-        try:
-            return work(results)
-        finally:
-            close()
-
-    def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
-        """The tables through a client of the master's own, and how to close it."""
-        route = self._members.route
-        assert route is not None
-        links = Links(
-            route,
-            Role.MASTER,
-            node=0,
-            incarnation=self._members.new_number(),
-            job=self._members.life,
-            timeout_s=self._timeout_s,
-            trust=self._trust,
-            give_up=self._closed.is_set,
-        )
-        self._links.add(links)
-        if self._members.route is not None:  # it may have changed while we connected
-            links.follow(self._members.route)
-        if self._closed.is_set():
-            links.client.fail("the cluster has ended")
-
-        def close() -> None:
-            self._links.discard(links)
-            links.close()
-
-        tables = dict(self._members.tables)
-        results = Results(
-            job.settings,
-            job.summary or b"",
-            dict(self.figures),
-            links.client,
-            {name: number for name, (number, _) in tables.items()},
-            {name: table for name, (_, table) in tables.items()},
-            [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
-        )
-        return results, close

@@ -27,7 +27,6 @@ from snailps.roles.standby_effects import (
     Tally,
 )
 from snailps.roles.standbys import Standbys, lacking_text
-from snailps.roles.status import ShardStatus
 from snailps.store.route import Route
 from snailps.transport import messages
 
@@ -174,21 +173,9 @@ class Keeper:
         tally, self.standbys.tally = self.standbys.tally, Tally()
         return tally.figures()
 
-    def status(self) -> list[ShardStatus]:
-        """Shards as a picture."""
-        if not self._formed:
-            return []
-        replicas = {
-            (member.number, shard["shard"]): shard["replica"]
-            for member in self._members.nodes("server")
-            for shard in member.stats.get("shards", [])
-        }
-        pictures: list[ShardStatus] = []
-        for one in self.standbys.status():
-            replica = replicas.get((one["primary"], one["shard"]), {})
-            lag = {"lag_bytes": replica.get("lag_bytes", 0), "lag_s": replica.get("lag_s", 0.0)}
-            pictures.append({**one, **lag})  # type: ignore[typeddict-item]
-        return pictures
+    def status(self) -> list[dict[str, Any]]:
+        """Who has which shard, as a picture; empty before the cluster is formed."""
+        return self.standbys.status() if self._formed else []
 
     # --- how -------------------------------------------------------------------------------------
 

@@ -9,9 +9,7 @@ It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import os
 import resource
 import signal
@@ -19,19 +17,20 @@ import socket
 import time
 import types
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from snailps.config import MasterSettings, RawConfig, parse_addr
-from snailps.errors import ClusterError, ConfigError, ProtocolError, SnailError
+from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.roles.course import Course
+from snailps.roles.desk import Desk
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
-from snailps.roles.members import Member, Members, Reply
+from snailps.roles.members import Member, Members, Reply, names_of
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from snailps.roles.past import compact, journal_path, life_of, unended
-from snailps.roles.status import BlockCounts, Phase, Status
+from snailps.roles.picture import Picture
+from snailps.roles.status import Phase, Status
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
@@ -44,6 +43,8 @@ HASTE_S = 0.001
 PREPARE_S = 1.0
 """How long the master looks for its input before it listens: enough to find a wrong path."""
 STATUS_S = 0.2
+NODES_PER_S = 1000
+"""Of large clusters fewer pictures are drawn: so many nodes a second."""
 STATS_S = 1.0
 PULSES_S = 0.25
 """Between two looks at heartbeats."""
@@ -83,27 +84,24 @@ class Master:
         session: bool = False,
         any_port: bool = False,
         on_listening: Callable[[str, int], None] = lambda host, port: None,
-        on_status: Callable[[Status], None] = lambda status: None,
+        on_status: Callable[[Status], None] | None = None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
         self._trust = Trust.of(settings)
         self._session, self._any_port = session, any_port
         self._on_listening, self._on_status = on_listening, on_status
-        self._begun = time.monotonic()
         self._phase: Phase = "forming"
         self._signals = 0
         self._asked = False  # by a signal to another process, however often
         self._failed = False
         self._code = EXIT_OK
         self._stop_at: float | None = None
-        self._status_at = self._stats_at = self._log_at = 0.0
-        self._log_file: TextIO | None = None
+        self._status_at = self._stats_at = 0.0
         # While members of another master's come back: what they say waits until the job goes on.
         self._returning = self._took_over = False
         self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
         self._stepped_at = 0.0
         self._deaf_until = self._looked_at = 0.0
-        self._logged: dict[str, list[tuple[str, float]]] = {}
         self.verdict = ""
         """Why the cluster ended; empty for the ordinary end."""
 
@@ -133,7 +131,7 @@ class Master:
             raise
         try:
             if self._settings.json_log:
-                self._open_log(self._settings.json_log)
+                self._picture.open_log(self._settings.json_log)
             if job is not None:
                 servers = max(1, self._settings.expected_servers)
                 self._course.prepare(job, self._settings.expected_node_num - servers)
@@ -145,7 +143,8 @@ class Master:
             while self._phase not in ("done", "failed"):
                 self._server.step(HASTE_S if self._course.in_haste else STEP_S)
                 self._tick(time.monotonic())
-            self._on_status(self.status())
+            if self._on_status is not None:
+                self._on_status(self.status())
             self._journal.end()
         except SnailError:
             if not self._took_over:  # it could not begin, and says why
@@ -153,14 +152,14 @@ class Master:
             raise
         finally:
             self._journal.close()
+            self._members.close()
             self._course.close()
             if job is not None:
                 job.close()
             self._server.close()
             self._pulse.stop()
+            self._picture.close()
             self._trust.close()
-            if self._log_file is not None:
-                self._log_file.close()
         if self._failed:
             error = ClusterError(self.verdict)
             error.exit_code = self._code
@@ -242,6 +241,15 @@ class Master:
             on_rows_lost=self._rows_lost,
         )
         self._members.rows = self._keeper.errands
+        self._desk = Desk("master", False, others=self._members.endpoints)
+        self._picture = Picture(
+            self._settings,
+            self._members,
+            self._course,
+            self._keeper,
+            silences=self._pulse.silences,
+            address=show(listener.getsockname()[:2]),
+        )
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -266,16 +274,13 @@ class Master:
             if self._stop_at is None and self._members.route is not None:
                 self._members.ask_stats()
                 self._course.check_checkpoint()
-        if now >= self._status_at:
-            self._status_at = now + STATUS_S
+        self._picture.step(self._told_phase, self.verdict)
+        self._desk.step()
+        if self._on_status is not None and now >= self._status_at:
+            self._status_at = now + max(STATUS_S, len(self._members.all) / NODES_PER_S)
             self._on_status(self.status())
-        busy = self._course.phase in ("restoring", "survey", "loading", "training", "exporting")
-        job = self._course.job
-        news = job is not None and job.validation is not self._logged
-        if self._log_file is not None and busy and (now >= self._log_at or news):
-            self._log_at = now + self._settings.json_log_interval
-            self._logged = job.validation if job is not None else {}
-            self._write_log()
+        if self._course.phase in ("restoring", "survey", "loading", "training", "exporting"):
+            self._picture.log_if_due(self._told_phase, self.verdict)
 
     def _ready(self, member: Member) -> None:
         if self._phase == "forming":
@@ -376,11 +381,11 @@ class Master:
         here = [m for m in self._members.all.values() if m.peer in self._server.peers]
         if here and now - self._stop_at < GOODBYE_S:
             return
-        for member in here:
-            log.warning("%s did not say goodbye within %.0f s", member.name, GOODBYE_S)
+        if here:
+            log.warning("%s did not say goodbye within %.0f s", names_of(here), GOODBYE_S)
         if self._course.job is not None and self._course.job.pass_ == "train" and not self._failed:
             self._collect_figures()
-            self._write_log()
+            self._picture.log_now(self._told_phase, self.verdict)
         self._phase = "failed" if self._failed else "done"
 
     def _check_pulses(self) -> None:
@@ -422,6 +427,7 @@ class Master:
         self._pulse.add(sock, member.number)
 
     def _on_lost(self, peer: Peer, why: str) -> None:
+        self._desk.forget(peer)
         if isinstance(peer.tag, Member):
             self._lose(peer.tag, why)
 
@@ -495,6 +501,8 @@ class Master:
     # --- messages ----------------------------------------------------------------------------
 
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
+        if self._desk.handle(peer, message, reply):
+            return
         own = (messages.Register, messages.Rejoin, messages.Ask)
         if self._returning and not isinstance(message, own):
             self._parked.append((peer, message, reply))
@@ -518,7 +526,7 @@ class Master:
             self._members.register(peer, message, reply)
             return
         if isinstance(message, messages.Ask):
-            reply(messages.Report(dict(self.status())))
+            self._picture.ask(reply)
             return
         if isinstance(message, messages.Drain):
             self._keeper.drain(message.server, reply)
@@ -591,7 +599,7 @@ class Master:
 
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
         if not self._session or self._phase != "idle" or self._course.job is not None:
-            raise ClusterError(f"this cluster takes no job now: it is {self.status()['phase']}")
+            raise ClusterError(f"this cluster takes no job now: it is {self._told_phase}")
         workers = len(self._members.nodes("worker"))
         if not workers:
             raise ClusterError("a job needs a worker, and this cluster has none")
@@ -602,56 +610,11 @@ class Master:
 
     def status(self) -> Status:
         """A picture of the run as it is now."""
-        job = self._course.job
-        ledger = job.ledger if job is not None else None
-        blocks: BlockCounts = {"left": 0, "leased": 0, "done": 0}
-        if ledger is not None:
-            blocks = {
-                "left": ledger.size - ledger.finished - ledger.leased,
-                "leased": ledger.leased,
-                "done": ledger.finished,
-            }
-        return {
-            "phase": self._phase if self._phase != "idle" else self._course.phase,
-            "waiting_for": (
-                self._members.missing() if self._phase == "forming" else self._course.lacks
-            ),
-            "progress": job.progress if job is not None and ledger is not None else 0.0,
-            "pass_": job.pass_text() if job is not None else "",
-            "unit": job.cls.counts if job is not None else "examples",
-            "units": job.units if job is not None else 0,
-            "units_per_s": job.rate() if job is not None and ledger is not None else 0.0,
-            "loss": job.loss if job is not None else None,
-            "lr": job.lr if job is not None else None,
-            "eta_s": None,
-            "elapsed_s": time.monotonic() - self._begun,
-            "blocks": blocks,
-            "nodes": [
-                member.status(ledger.clock_of(member.number) if ledger is not None else None)
-                for member in self._members.all.values()
-            ],
-            "shards": self._keeper.status(),
-            "message": self.verdict,
-            "validation": job.validation if job is not None else {},
-            "figures": dict(self._course.figures),
-        }
+        return self._picture.status(self._told_phase, self.verdict)
 
-    def _open_log(self, path: str) -> None:
-        try:
-            self._log_file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed by run
-        except OSError as error:
-            raise ConfigError(f"json_log: cannot write {path}: {error.strerror}") from None
-
-    def _write_log(self) -> None:
-        if self._log_file is None:
-            return
-        record = {key: value for key, value in self.status().items() if key != "nodes"}
-        try:
-            self._log_file.write(json.dumps(_finite({"time": time.time(), **record})) + "\n")
-            self._log_file.flush()
-        except OSError as error:
-            log.error("json_log: cannot write: %s; no more records", error.strerror)
-            self._log_file = None
+    @property
+    def _told_phase(self) -> Phase:
+        return self._phase if self._phase != "idle" else self._course.phase
 
 
 def _raise_descriptors() -> None:
@@ -659,15 +622,6 @@ def _raise_descriptors() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for what JSON has no number for."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _member_of(peer: Peer, message: messages.Message) -> Member:

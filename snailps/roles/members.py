@@ -11,6 +11,7 @@ a master must know again of them is in its journal.  It knows no job: what the m
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.roles.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.roles.errands import Errands
 from snailps.roles.journal import Fact, Journal
-from snailps.roles.status import NodeStatus
 from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
@@ -32,6 +33,8 @@ NOTICE_S = 5.0
 WAIT_TOLD_S = 3.0
 """How long a worker waits for others before the log says so."""
 TABLES_MAX = 4096
+NAMED_MAX = 8
+"""Members that a message names one by one."""
 NUMBERS_AHEAD = 1024
 """Numbers that a master that takes over skips, or they might be given twice."""
 
@@ -75,6 +78,16 @@ class Member:
         What it told of itself when it came back (`Rejoin.state`).
     figures, stats : dict
         Its last `Finished` or `Bye`; a server's last `Report`.
+    stats_before : dict
+        The `Report` before that one.
+    stats_s, stats_at : float
+        Seconds between the two, 0 before there are two; when it came, monotonic seconds.
+    done : int
+        Its blocks of this job.
+    block_since : float
+        When it began its present block, or asked for it, monotonic seconds.
+    fetched, lacks : int, str
+        Blocks whose bytes it asked the master for, and the path that it could not open.
     """
 
     number: int
@@ -100,6 +113,13 @@ class Member:
     standing: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
+    stats_before: dict[str, Any] = field(default_factory=dict)
+    stats_s: float = 0.0
+    done: int = 0
+    block_since: float = 0.0
+    fetched: int = 0
+    lacks: str = ""
+    stats_at: float = 0.0
     _waits_since: float = 0.0
     _wait_told: bool = False
 
@@ -128,21 +148,24 @@ class Member:
             self._wait_told = True
             log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
 
-    def status(self, clock: int | None = None) -> NodeStatus:
-        """It as a picture."""
-        waits = self.waits
-        if waits and (waited_s := time.monotonic() - self._waits_since) >= 1:
-            waits = f"{waits}, for {waited_s:.0f} s now"
-        return {
-            "role": self.role,
-            "id": self.number,
-            "host": self.host,
-            "pid": self.pid,
-            "state": self.state,
-            "waits": waits,
-            "clock": clock,
-            "rate": self.rate,
-        }
+    @property
+    def waits_s(self) -> float:
+        """How long it has waited, if it waits, seconds."""
+        return time.monotonic() - self._waits_since if self.waits else 0.0
+
+    def take_stats(self, stats: dict[str, Any]) -> None:
+        """Keeps a server's report, and the one before it, for figures a second."""
+        now = time.monotonic()
+        self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
+        self.stats, self.stats_at = stats, now
+
+
+def names_of(members: list[Member]) -> str:
+    """How a message calls several: each one, or the first few and how many more there are."""
+    names = [member.name for member in members[:NAMED_MAX]]
+    if len(members) > NAMED_MAX:
+        names.append(f"{len(members) - NAMED_MAX} more")
+    return ", ".join(names)
 
 
 class Members:
@@ -195,6 +218,7 @@ class Members:
         self._since = time.monotonic()
         self._notice_at = self._since + NOTICE_S
         self._formed = False
+        self._look: threading.Timer | None = None
 
     @property
     def frag_num(self) -> int:
@@ -211,9 +235,33 @@ class Members:
         """Members of a role; without one, servers and workers."""
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
 
+    def endpoints(self) -> list[list[Any]]:
+        """Servers' shards, each with what to call it."""
+        return [
+            [f"server {member.number}", list(endpoint)]
+            for member in self.nodes("server")
+            for endpoint in member.endpoints
+        ]
+
+    @property
+    def waits_since(self) -> float:
+        """When the present step of forming began, monotonic seconds."""
+        return self._since
+
     def restart_clock(self) -> None:
         """Counts the time limits of forming from now."""
         self._since = time.monotonic()
+        settings = self._settings
+        self._look = look_half_way(
+            settings.master_time_out,
+            "nodes",
+            lambda: why_no_nodes(settings, settings.expected_node_num),
+        )
+
+    def close(self) -> None:
+        """Looks for nobody any more."""
+        if self._look is not None:
+            self._look.cancel()
 
     def new_number(self) -> int:
         """A number for a node, and its incarnation: never given twice in this life."""
@@ -363,13 +411,12 @@ class Members:
             self._send_route(member)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
-        """Keeps a member that left, or was lost, for the figures only."""
-        if self.all.pop(member.number, None) is not None:
+        """Keeps a member that left, or was lost, for the figures only; of a driver nothing."""
+        if self.all.pop(member.number, None) is not None and member.role != "driver":
             self.left.append(member)
             self.gone[member.number] = lost
-            if member.role != "driver":
-                gone = {"number": member.number, "lost": lost, "figures": member.figures}
-                self.journal.note("gone", gone)
+            gone = {"number": member.number, "lost": lost, "figures": member.figures}
+            self.journal.note("gone", gone)
 
     # --- forming ---------------------------------------------------------------------------
 
@@ -378,10 +425,10 @@ class Members:
         if self._formed:
             return ""
         if self.route is not None:
-            away = ", ".join(m.name for m in self.nodes() if m.away)
+            away = names_of([m for m in self.nodes() if m.away])
             if away:
                 return f"{away} to come back"
-            slow = ", ".join(m.name for m in self.nodes() if not (m.acknowledged or m.missed))
+            slow = names_of([m for m in self.nodes() if not (m.acknowledged or m.missed)])
             return f"{slow} to connect to every server"
         servers, have = len(self.nodes("server")), len(self.nodes())
         want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
@@ -391,7 +438,7 @@ class Members:
         if servers < wanted_servers:
             lacking = wanted_servers - servers
             parts.append(f"{lacking} of them a server" if parts else f"{lacking} more server(s)")
-        there = ", ".join(m.name for m in self.nodes()) or "nobody"
+        there = names_of(self.nodes()) or "nobody"
         return f"{', at least '.join(parts)} (here: {there})"
 
     def check_formed(self, now: float) -> bool:
@@ -399,6 +446,7 @@ class Members:
         if self.route is not None:
             if all(member.acknowledged or member.missed for member in self.nodes()):
                 self._formed = True
+                self.close()
                 here = [member for member in self.nodes() if not member.missed]
                 log.info("cluster complete: %s", ", ".join(m.name for m in here))
                 return True
@@ -445,6 +493,13 @@ class Members:
             self._fail(str(error))
             return
         self._since = time.monotonic()
+        self.close()
+        ways = [(shard.server, (shard.host, shard.port)) for shard in shards]
+        self._look = look_half_way(
+            self._settings.init_timeout,
+            "all nodes to connect to every shard",
+            lambda: why_not_connected(ways),
+        )
         log.info("route epoch 1: %d shards, %d fragments", len(shards), self.route.frag_num)
         for member in self.nodes():
             self._note_member(member)
@@ -599,6 +654,6 @@ class Members:
     def _note_stats(self, member: Member) -> Callable[[Answer], None]:
         def note(answer: Answer) -> None:
             if isinstance(answer, messages.Report):
-                member.stats = answer.data
+                member.take_stats(answer.data)
 
         return note

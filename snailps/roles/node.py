@@ -31,6 +31,7 @@ from snailps.errors import (
     RemoteError,
     SnailError,
 )
+from snailps.roles.checks import look_half_way, why_no_master
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
 from snailps.transport.control import (
@@ -199,6 +200,13 @@ class Node:
         """
         limit_s = self.settings.init_timeout
         self._endpoints = endpoints or []
+        look = look_half_way(limit_s, "the master", lambda: why_no_master(self.settings))
+        try:
+            return self._join(limit_s)
+        finally:
+            look.cancel()
+
+    def _join(self, limit_s: float) -> messages.Welcome:
         until = time.monotonic() + limit_s
         while self.welcome is None:
             try:

@@ -156,8 +156,10 @@ class Standbys:
         """Goes on where another master had come to; its orders may have been obeyed or not.
 
         What servers told meanwhile they have to tell again: `backed`, `unbacked`.  Those that do
-        not come back are `lost` afterwards.
+        not come back are `lost` afterwards, and until then, when `held` is set anew, nothing moves:
+        a standby that made room for a new one may be all that is left of a shard.
         """
+        self.held = True
         self.route, self._epoch = route, int(picture["epoch"])
         self._next_copy = int(picture["copy"])
         self._places.servers = {n: Server(n, host) for n, host in hosts.items()}
@@ -165,6 +167,9 @@ class Standbys:
             if number in hosts:
                 self._places.servers[number].leaving = True
         self._places.shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
+        # The other master may have struck a server off, and have come no further.
+        struck = {n for s in self._places.shards for n in self._places.holders(s)} - hosts.keys()
+        self._places.servers |= {n: Server(n, "") for n in struck}
         halfway = [
             shard
             for shard in self._places.shards
@@ -181,6 +186,11 @@ class Standbys:
         for shard in self._places.shards:
             if shard.step == "promoting" and shard not in halfway:
                 self._ask_promote(shard, now)
+            elif shard.standby is None and shard not in halfway:
+                # Its primary may not know yet, and would acknowledge nothing.
+                self._order(shard.primary, messages.Alone(shard.number), now)
+        for number in sorted(struck):
+            self.lost(number, now, f"server {number} is lost")
         self._publish()
         self._plan(now)
 

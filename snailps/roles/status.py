@@ -32,37 +32,86 @@ class BlockCounts(TypedDict):
 
 
 class NodeStatus(TypedDict):
-    """One process of the cluster.  `waits` is empty when it waits for nothing.
+    """One process of the cluster.
 
-    `clock` is where a worker stands: blocks that it has finished (ssp), the step or round that it
-    is at (bsp, rounds); None where there are no clocks.
+    `address` is where its control connection comes from, `endpoints` a server's shards; both are
+    empty where an earlier master knew them and it is not back.  `heartbeat_s`: since it was last
+    heard, None: never yet.  `waits` says whom it waits for, empty: nobody, and `waits_s` how long
+    by now.  `clock` is where a worker stands: blocks that it has finished (ssp), the step or round
+    that it is at (bsp, rounds); None where there are no clocks.  `rate` counts units a second on
+    its last block, `done` its blocks of this job, `leased` those that it has, `block_s` how long it
+    has been at the present one, `fetched` those whose bytes the master sent it, because it cannot
+    open `lacks`.
     """
 
     role: str
     id: int
     host: str
     pid: int
+    address: str
+    endpoints: list[str]
+    heartbeat_s: float | None
+    epoch: int
     state: str
     waits: str
+    waits_s: float
     clock: int | None
     rate: float | None
+    done: int
+    leased: int
+    block_s: float | None
+    fetched: int
+    lacks: str
 
 
 class ShardStatus(TypedDict):
-    """One shard: the servers that have it.
+    """One shard: the servers that have it, and what it does.
 
     `standby` is 0 where there is none; `state` that of the standby (none, asked, seeding, ready) or
     of a change (yielding, promoting); `seeded` the share of the rows that it has; the lag is what
-    it does not have yet.
+    it does not have yet.  The rest is as its server last told, at most some seconds ago: rows and
+    all their memory, requests a second, requests that wait for something (`parked`: a clock, a
+    standby), and what the clock waits for.
     """
 
     shard: int
     primary: int
+    address: str
     standby: int
     state: str
     seeded: float
     lag_bytes: int
     lag_s: float
+    fragments: int
+    rows: int
+    bytes: int
+    pulls_per_s: float
+    pushes_per_s: float
+    connections: int
+    parked: int
+    clock: int
+    waits: str
+
+
+class WaitStatus(TypedDict):
+    """Somebody waits: who, for whom and what, since how many seconds."""
+
+    who: str
+    whom: str
+    seconds: float
+
+
+class CheckpointStatus(TypedDict):
+    """Checkpoints of the job: the newest good one (`number` 0: none yet), and one under way.
+
+    `age_s` is None where an earlier run made it.
+    """
+
+    number: int
+    progress: float
+    age_s: float | None
+    path: str
+    writing: bool
 
 
 class Status(TypedDict):
@@ -70,10 +119,16 @@ class Status(TypedDict):
 
     `progress` is the share of the present pass, 0 to 1; `units` counts words or examples since
     its start, `units_per_s` is the present rate; `elapsed_s` counts from the birth of the master.
+    `waits` lists everybody who waits, whatever for, the longest first.  `requests_per_s` counts
+    pulls and pushes at all shards.  `checkpoint` is None where the job makes none.
     `validation` is what the model's inspector saw last (for word vectors: words and their
     neighbours with cosines), empty before.
     """
 
+    version: str
+    address: str
+    life: str
+    epoch: int
     phase: Phase
     waiting_for: str
     progress: float
@@ -88,6 +143,9 @@ class Status(TypedDict):
     blocks: BlockCounts
     nodes: list[NodeStatus]
     shards: list[ShardStatus]
+    waits: list[WaitStatus]
+    requests_per_s: float
+    checkpoint: CheckpointStatus | None
     message: str
     validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]

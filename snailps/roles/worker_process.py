@@ -34,6 +34,7 @@ from snailps.errors import (
     WaitTimeout,
 )
 from snailps.roles import blas
+from snailps.roles.checks import look_half_way, why_not_connected
 from snailps.roles.coming import Coming
 from snailps.roles.links import Links
 from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain, peak_rss_mb
@@ -137,6 +138,8 @@ class WorkerProcess(Node):
             if self._model is not None:
                 self._model.slowest = message.clock
             return None
+        if isinstance(message, messages.Ask):
+            return messages.Report({"waits": self._client.waits() if self._client else []})
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         raise ProtocolError(f"a worker does not take {type(message).__name__}")
@@ -169,19 +172,28 @@ class WorkerProcess(Node):
             self._links.follow(route)
             self._route, self.route_epoch = self._links.route, self._links.route.epoch
             return
-        self._links = Links(
+        shards = [(shard.server, (shard.host, shard.port)) for shard in route.shards]
+        limit_s = min(self.settings.init_timeout, self.settings.request_timeout)
+        look = look_half_way(limit_s, "every shard", lambda: why_not_connected(shards))
+        try:
+            self._links = self._connect(route, self.welcome)
+        finally:
+            look.cancel()
+        self._client = self._links.client
+        self._wires = Wires(self._client, route)
+        self._route, self.route_epoch = route, route.epoch
+
+    def _connect(self, route: Route, us: messages.Welcome) -> Links:
+        return Links(
             route,
             Role.WORKER,
-            node=self.welcome.node,
-            incarnation=self.welcome.incarnation,
-            job=self.welcome.job,
+            node=us.node,
+            incarnation=us.incarnation,
+            job=us.job,
             timeout_s=self.settings.request_timeout,
             trust=self.trust,
             give_up=self.ended.is_set,
         )
-        self._client = self._links.client
-        self._wires = Wires(self._client, route)
-        self._route, self.route_epoch = route, route.epoch
 
     # --- one job ---------------------------------------------------------------------------
 

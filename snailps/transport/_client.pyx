@@ -71,6 +71,8 @@ STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state t
 _SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QII")
 _CLOCK = struct.Struct("<QII")      # ClockHead
+TOLD_S = 1.0                        # an open request of this age is told of by `waits`
+TOLD_MAX = 3
 PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs a microsecond
 
 
@@ -94,6 +96,7 @@ cdef class Pending:
     cdef bint waits                 # nobody but the caller, who waits, holds it
     cdef bint told                  # its failure was raised to somebody
     cdef bint abandoned             # nobody waits for it any more
+    cdef double begun_s
 
     def __init__(self):
         raise TypeError("a Pending comes from Client.pull_async or Client.push_async")
@@ -746,6 +749,21 @@ cdef class Client:
         return [pending for pending in live
                 if pending.request.kind in (KIND_PUSH, KIND_BACKWARD) and not pending.done]
 
+    def waits(self):
+        """The oldest requests of more than `TOLD_S` that are not answered: what, by whom, seconds.
+
+        A list of [str, str, float], the oldest first, at most `TOLD_MAX`.  From any thread.
+        """
+        cdef Pending pending
+        cdef double now = now_s()
+        found = []
+        for pending in list(self.live):         # one step under the GIL; oldest first
+            if len(found) == TOLD_MAX or now - pending.begun_s < TOLD_S:
+                break
+            if not pending.done and not pending.abandoned:
+                found.append([pending._what(), self._whom(pending), now - pending.begun_s])
+        return found
+
     def fail(self, text):
         """Ends every request, now and later, with `ConnectionLost(text)`."""
         cdef bytes words = text.encode("utf-8", "replace")
@@ -902,6 +920,7 @@ cdef class Client:
         return r.raw_reply[:r.raw_reply_bytes]
 
     cdef _send(self, Pending pending):
+        pending.begun_s = now_s()
         if pending.waits:
             self.live[pending] = None       # one step under the GIL, and so is its end
         else:

@@ -10,8 +10,8 @@ This module only gathers the names that the roles use.
 
 from snailps.transport.control_client import ControlClient
 from snailps.transport.control_server import ControlServer, Peer
-from snailps.transport.relay import Address
 from snailps.transport.sockets import Listener, dial, listen, route_host, show
+from snailps.transport.tls_link import Address
 from snailps.transport.trust import Trust
 
 __all__ = [

@@ -30,7 +30,7 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
-from snailps.transport.relay import HANDSHAKE_LIMIT_S, UNKNOWN_MAX, Address
+from snailps.transport.relay import HANDSHAKE_LIMIT_S, UNKNOWN_MAX
 from snailps.transport.session import (
     NONCE_BYTES,
     Channel,
@@ -41,6 +41,7 @@ from snailps.transport.session import (
     remote_error,
 )
 from snailps.transport.sockets import Listener, set_options, show
+from snailps.transport.tls_link import Address
 from snailps.transport.trust import OPEN, Trust
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,11 @@ sockets, clocks or threads here.
 
 Who says what (a *call* is answered, a *note* is not):
 
+    anyone -> master   Ask>Report  Examine>Report  Probe>Content|Report
+                       Examined
     node   -> master   Register>Welcome  Rejoin>Welcome  Declare>Declared  Lease>Leased
                        Fetch>Content  Summarise>Summary|Again  Done>Ok|Enough  Settled  Finished
-                       Failed  Leaving  Bye  Ask>Report  Saved  Loaded
+                       Failed  Leaving  Bye  Saved  Loaded
     driver -> master   Submit>Ok  Shutdown>Ok  Drain>Ok
     master -> node     TakeRoute>Ok  MakeTables>Ok  Expire>Report  Ask>Report  Start  Stop
                        Freeze>Report  Save>Ok  StopSaving>Ok  Load>Ok
@@ -438,7 +440,7 @@ class Bye(Message):
 @_message
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """What is going on?  `what` is "status" (master) or "stats" (server)."""
+    """What is going on?  `what` is "status" (master) or "stats" (server, worker)."""
 
     what: str
 
@@ -449,6 +451,38 @@ class Report(Message):
     """Answer to Ask."""
 
     data: dict[str, Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Examine(Message):
+    """A doctor says what there is to know of its host, and asks the same (docs/wire_format.md).
+
+    Whoever is asked connects to the doctor's `endpoint` [host, port] before it answers.
+    """
+
+    endpoint: list[Any]
+    facts: dict[str, Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Examined(Message):
+    """A doctor is done: what it found."""
+
+    findings: list[Any]
+
+
+@_message
+@dataclass(frozen=True, slots=True)
+class Probe(Message):
+    """Measures the way: takes a blob, and is answered by a Content of `size` bytes.
+
+    With `size` 0 it is a Report: ``time``, seconds since 1970, and how many were ``examined`` here.
+    """
+
+    size: int
+    blob: bytes = b""
 
 
 @_message

@@ -23,19 +23,16 @@ from collections import deque
 from typing import Any
 
 from snailps.transport.attempts import Attempts
+from snailps.transport.tls_link import CLOSED, NO_TLS, Address, Link, words
 
 log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
 HANDSHAKE_LIMIT_S = 10.0
 UNKNOWN_MAX = 512
 """Connections of one listener whose handshake is not done; one more, and the oldest has to go."""
-CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""What a handshake raises when the peer closes the connection without a word of why."""
 FLUSH_S = 2.0
 """How long the end of a relay waits for what is still on its way to peers."""
 BUFFER_BYTES = 256 << 10
-TURN_BYTES = 1 << 20
 LOOK_S = 1.0
 LINGER_S = 2.0
 """How long a refused peer may take to read why: closing at once, while bytes of its own are unread
@@ -43,25 +40,6 @@ here, would reset the connection and destroy the words."""
 _WAKE = 0
 _LISTENER = 1
 _FIRST = 2
-
-
-class _Link:
-    """One connection: the encrypted socket, our end of the pair, and what waits on its way."""
-
-    __slots__ = (
-        "address", "down", "far", "far_ended", "far_mask", "gone", "near", "near_ended",
-        "near_mask", "number", "refused", "since", "up", "wants_write",
-    )  # fmt: skip
-
-    def __init__(self, number: int, far: ssl.SSLSocket, address: Address, now: float) -> None:
-        self.number, self.far, self.address, self.since = number, far, address, now
-        self.near: socket.socket | None = None  # once the handshake is done
-        self.up = self.down = b""
-        self.near_ended = self.far_ended = False
-        self.gone = False  # whoever had the other end of the pair has closed it
-        self.refused = False  # it is told why, and its words are no longer listened to
-        self.wants_write = False
-        self.near_mask = self.far_mask = 0
 
 
 class Relay:
@@ -93,8 +71,8 @@ class Relay:
         self._accepted_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
         self._adopted: deque[tuple[ssl.SSLSocket, socket.socket, Address]] = deque()
         self._attempts = Attempts()
-        self._links: dict[int, _Link] = {}
-        self._unknown: dict[int, _Link] = {}  # oldest first
+        self._links: dict[int, Link] = {}
+        self._unknown: dict[int, Link] = {}  # oldest first
         self._more: set[int] = set()  # links with work left although no event will tell
         self._numbers = itertools.count(_FIRST, 2)
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -235,8 +213,8 @@ class Relay:
             for link in [*self._unknown.values()]:
                 self._drop(link)
 
-    def _new(self, far: ssl.SSLSocket, address: Address) -> _Link:
-        link = _Link(next(self._numbers), far, address, time.monotonic())
+    def _new(self, far: ssl.SSLSocket, address: Address) -> Link:
+        link = Link(next(self._numbers), far, address, time.monotonic())
         self._links[link.number] = link
         return link
 
@@ -268,7 +246,7 @@ class Relay:
             self._drop(oldest)
         self._serve(link, broken=False)
 
-    def _shake(self, link: _Link) -> None:
+    def _shake(self, link: Link) -> None:
         try:
             link.far.do_handshake()
         except ssl.SSLWantReadError:
@@ -295,32 +273,23 @@ class Relay:
         self._accepted.append((theirs, link.address))
         os.eventfd_write(self._accepted_fd, 1)
 
-    def _pair(self, link: _Link, ours: socket.socket) -> None:
+    def _pair(self, link: Link, ours: socket.socket) -> None:
         ours.setblocking(False)
         link.near = ours
         self._tokens[ours.fileno()] = link.number + 1
         self._epoll.register(ours, 0)
 
-    def _note(self, link: _Link, why: str) -> None:
+    def _note(self, link: Link, why: str) -> None:
         self._attempts.note(f"{link.address[0]}:{link.address[1]}", why)
 
-    def _drain(self, link: _Link) -> bool:
-        """Takes what a refused peer still says; False once it has closed the connection."""
-        try:
-            return socket.socket.recv_into(link.far, self._buffer) > 0
-        except BlockingIOError:
-            return True
-
-    # --- bytes --------------------------------------------------------------------------------
-
-    def _serve(self, link: _Link, broken: bool) -> None:
+    def _serve(self, link: Link, broken: bool) -> None:
         """Moves what can be moved, both ways, for one turn."""
         try:
             if link.refused:
-                broken = broken or not self._drain(link)
+                broken = broken or not link.drain(self._buffer)
             elif link.near is None:
                 self._shake(link)
-            if link.near is not None and self._pump(link):
+            if link.near is not None and link.pump(self._buffer):
                 self._more.add(link.number)
         except OSError as error:
             log.debug("%s: %s", link.address, error)
@@ -333,87 +302,7 @@ class Relay:
             return
         self._watch(link)
 
-    def _pump(self, link: _Link) -> bool:
-        """True where more could be moved at once."""
-        moved = 0
-        while moved < TURN_BYTES:
-            step = self._pump_down(link) + self._pump_up(link)
-            if step == 0:
-                return False
-            moved += step
-        return True
-
-    def _pump_down(self, link: _Link) -> int:
-        """From the peer to the plain socket."""
-        assert link.near is not None
-        data: memoryview | bytes = link.down
-        got = 0
-        if not data and not link.far_ended:
-            while got < BUFFER_BYTES:
-                try:
-                    n = link.far.recv_into(self._buffer[got:])
-                except ssl.SSLWantReadError:
-                    break
-                except ssl.SSLWantWriteError:
-                    link.wants_write = True
-                    break
-                except OSError:
-                    if got == 0:
-                        raise
-                    n = 0  # what came before is still delivered
-                if n == 0:
-                    link.far_ended = True
-                    break
-                got += n
-            data = self._buffer[:got]
-        sent = 0
-        if data:
-            try:
-                while sent < len(data):
-                    sent += link.near.send(data[sent:], socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                pass
-            except (BrokenPipeError, ConnectionResetError):
-                link.far_ended = True  # nobody reads it any more
-                sent = len(data)
-            link.down = bytes(data[sent:])
-        if link.far_ended and not link.down:
-            with contextlib.suppress(OSError):
-                link.near.shutdown(socket.SHUT_WR)
-        return sent
-
-    def _pump_up(self, link: _Link) -> int:
-        """From the plain socket to the peer."""
-        assert link.near is not None
-        data: memoryview | bytes = link.up
-        if not data and not link.near_ended:
-            try:
-                got = link.near.recv_into(self._buffer)
-            except BlockingIOError:
-                return 0
-            except ConnectionResetError:
-                got = 0
-            if got == 0:
-                link.near_ended = True
-            data = self._buffer[:got]
-        sent = 0
-        if data:
-            link.wants_write = False
-            try:
-                while sent < len(data):
-                    sent += link.far.send(data[sent:])
-            except ssl.SSLWantWriteError:
-                link.wants_write = True
-            except ssl.SSLWantReadError:
-                pass
-            link.up = bytes(data[sent:])
-        if link.near_ended and not link.up:
-            # Without TLS's own farewell: frames have lengths, and the end of one is never guessed.
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(link.far, socket.SHUT_WR)
-        return sent
-
-    def _watch(self, link: _Link) -> None:
+    def _watch(self, link: Link) -> None:
         """Tells epoll what the connection waits for."""
         wanted = select.EPOLLIN if not link.far_ended and not link.down else 0
         if link.up or link.wants_write:
@@ -442,7 +331,7 @@ class Relay:
             self._epoll.modify(link.near, wanted)
             link.near_mask = wanted
 
-    def _drop(self, link: _Link) -> None:
+    def _drop(self, link: Link) -> None:
         self._links.pop(link.number, None)
         self._unknown.pop(link.number, None)
         self._more.discard(link.number)
@@ -450,34 +339,3 @@ class Relay:
             if sock is not None:
                 self._tokens.pop(sock.fileno(), None)
                 sock.close()  # also takes it out of epoll
-
-
-def words(error: OSError) -> str:
-    """What an error of TLS means."""
-    text = str(error).upper().replace(" ", "_")
-    for key, meaning in _MEANINGS.items():
-        if key in text:
-            return meaning
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
-    return error.strerror or str(error) or type(error).__name__
-
-
-NO_TLS = "what it speaks is no TLS: is tls set on both sides?"
-_MEANINGS = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
-    "CERTIFICATE_REQUIRED": "it asks for a certificate",
-    "ALERT_UNKNOWN_CA": "its folder tls holds another CA than this one's",
-    "ALERT_BAD_CERTIFICATE": "it does not accept this certificate",
-    "ALERT_CERTIFICATE_EXPIRED": "it says that this certificate has expired",
-    "ALERT_DECRYPT_ERROR": "it does not accept this certificate",
-    "SELF-SIGNED_CERTIFICATE": "its certificate is of another CA",
-    "SELF_SIGNED_CERTIFICATE": "its certificate is of another CA",
-    "UNABLE_TO_GET_LOCAL_ISSUER": "its certificate is of another CA",
-    "SIGNATURE_FAILURE": "its certificate is of another CA",
-    "CERTIFICATE_HAS_EXPIRED": "its certificate has expired",
-    "NOT_YET_VALID": "its certificate is not valid yet: are the clocks right?",
-    "WRONG_VERSION_NUMBER": NO_TLS,
-    "RECORD_LAYER_FAILURE": NO_TLS,
-    "HTTP_REQUEST": "it speaks HTTP",
-}

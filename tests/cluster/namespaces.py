@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 GONE_S = 30.0
-"""How long a killed process may take to be gone, on a machine under load."""
+"""How long a process that has ended may be seen, on a machine under load."""
 
 RSH = """#!/bin/sh
 # In the place of ssh: HOST SCRIPT.
@@ -83,6 +83,14 @@ class Namespaces:
         )
         return [int(word) for word in told.stdout.split()]
 
+    def wait_until_empty(self) -> None:
+        """Until no host has a process."""
+        until = time.monotonic() + GONE_S
+        while left := [pid for address in self.addresses for pid in self.processes(address)]:
+            if time.monotonic() > until:
+                raise AssertionError(f"processes {left} are still there after {GONE_S:.0f} s")
+            time.sleep(0.05)
+
     def kill(self, address: str) -> None:
         """The host dies: its link goes down, its processes are killed, nobody can log in."""
         (self.folder / f"dead-{address}").touch()
@@ -111,7 +119,9 @@ class Namespaces:
         until = time.monotonic() + GONE_S
         while left := self.processes(address):
             if time.monotonic() > until:
-                raise AssertionError(f"{address}: processes {left} outlive kill -9 by {GONE_S} s")
+                raise AssertionError(
+                    f"{address}: processes {left} outlive kill -9 by {GONE_S:.0f} s"
+                )
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

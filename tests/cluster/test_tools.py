@@ -18,16 +18,16 @@ from namespaces import Namespaces
 from snailps.vectors import load
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 240.0
+WAIT_S = 400.0
 """Limit of one wait, on a machine under load."""
 
 INVENTORY = """
 master {0}
-server {1} 1 shard_num=1
-server {2} 1 shard_num=1      # and a comment
-server {3} 1 shard_num=1
-worker {3} 1 threads=1
-worker {4} 1 threads=1
+server {1} 1 shard_num=1 init_timeout=300
+server {2} 1 shard_num=1 init_timeout=300      # and a comment
+server {3} 1 shard_num=1 init_timeout=300
+worker {3} 1 threads=1 init_timeout=300
+worker {4} 1 threads=1 init_timeout=300
 """
 
 
@@ -84,14 +84,14 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.limit(900)
+@pytest.mark.limit(1500)
 def test_five_hosts_train_and_lose_one_and_stop_and_have_good_vectors(hosts, wheels, text):
     tools = Tools(hosts, wheels)
     dead = hosts.addresses[3]
     said = tools("distribute", "--copy", str(text))
     assert all(f"{address}: snailps" in said for address in hosts.addresses)
     job = ["dim=16", "min_count=1", "sample=1", "bucket=1000", "epochs=100000", "lr=0.1"]
-    words = ["input=data/corpus.txt", "output=out/model", "on_node_loss=recover", *job]
+    words = ["input=data/corpus.txt", "output=out/model", "master_time_out=300", *job]
     assert tools("start", *words).count("started, process") == 6
     assert tools("start", *words).count("runs already") == 6
     tools.wait_for(r"master: .* every shard has its standby()", "logs", "--once", "-n", "99")
@@ -102,10 +102,10 @@ def test_five_hosts_train_and_lose_one_and_stop_and_have_good_vectors(hosts, whe
     said = tools("status", code=1)
     assert f"{dead}: cannot reach {dead}" in said
     assert f"status: {dead}: failed" in said
-    said = tools("stop", "60", code=1)
+    said = tools("stop", "300", code=1)
     assert f"{hosts.addresses[0]}: master: ended with code 130" in said  # interrupted
     assert f"{hosts.addresses[4]}: worker-2: ended with code 0" in said
-    assert not any(hosts.processes(address) for address in hosts.addresses)
+    hosts.wait_until_empty()
 
     tools("collect", "got", code=1)
     log = (hosts.folder / "got" / hosts.addresses[0] / "logs" / "master.log").read_text()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from faults.cluster import Hang, JobOver, Rig
-from faults.schedule import DISK, KILLS, LINKS, Schedule
+from faults.schedule import DISK, KILLS, LINKS, MANIFESTS, Schedule
+from snailps.store.checkpoints import CheckpointFolder
 
 pytestmark = pytest.mark.limit(180)
 WALK = {
@@ -59,6 +60,29 @@ def test_full_disk_costs_a_checkpoint_and_no_push(tmp_path):
                         for line in rig.master.process.lines[failed:]),
             "a checkpoint after the disk was emptied",
         )  # fmt: skip
+        rig.finish()
+        rig.assert_exact()
+
+
+def test_master_killed_at_a_manifest_costs_no_push_and_leaves_good_checkpoints(tmp_path):
+    job = {"checkpoint_interval": 0.2, "checkpoint_dir": str(tmp_path / "saved"), "pause": 0.005}
+    with Rig(tmp_path, job=job) as rig:
+        rig.form().run(Schedule(1, 2, MANIFESTS)).finish()
+        rig.assert_exact()
+    found = CheckpointFolder(tmp_path / "saved").found()
+    assert {one.state for one in found} == {"good"}
+
+
+@pytest.mark.parametrize("roles", [("master", "server"), ("server", "master")])
+def test_server_and_master_lost_together_cost_no_acknowledged_push(tmp_path, roles):
+    with Rig(tmp_path, {"heartbeat_timeout": 2}, job={"window": 8, "pause": 0.002}) as rig:
+        rig.form()
+        victims = [rig.alive(role)[-1] for role in roles]
+        for victim in victims:
+            rig.kill(victim)
+        for victim in victims:
+            rig.revive(victim)
+        rig.until(rig.is_redundant, "redundancy after server and master were lost")
         rig.finish()
         rig.assert_exact()
 

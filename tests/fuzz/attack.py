@@ -23,8 +23,6 @@ BATCH = 50
 END_LIMIT_S = 60.0
 """How long the other side may take to end a connection: six times its own limit."""
 GROWTH_MB = 50.0
-VICTIM = 0
-"""Number of the table that broken pushes go to."""
 
 
 class Hung(AssertionError):
@@ -54,7 +52,9 @@ class Attacker:
     def __init__(self, live, door, seed):
         self.live, self.door, self.seed = live, door, seed
         self.channel = Channel.DATA if door == "shard" else Channel.CONTROL
-        self.corpus = DataCorpus(live.job, FRAG_NUM, VICTIM) if door == "shard" else ControlCorpus()
+        self.corpus = (
+            DataCorpus(live.job, FRAG_NUM, live.victim) if door == "shard" else ControlCorpus()
+        )
         self.frames = self.connections = 0
 
     def run(self, frames, over):
@@ -131,6 +131,8 @@ def attack(live, seed, frames, *, tell=lambda tally: None):
 
     threads = [threading.Thread(target=run, args=(attacker, frames // 2)) for attacker in attackers]
     with contextlib.ExitStack() as stack:
+        for _ in range(50):  # numbers of pushes are above those of the corpus by then
+            live.serve()
         count = stack.enter_context(served(live))
         stack.callback(over.set)
         for thread in threads:
@@ -138,6 +140,9 @@ def attack(live, seed, frames, *, tell=lambda tally: None):
         while any(thread.is_alive() for thread in threads) or len(tally.memory_mb) < 2:
             time.sleep(0.2)  # between two looks; nothing waits for it
             dead = [name for name, p in live.processes.items() if p.popen.poll() is not None]
+            if count and isinstance(count[-1], BaseException):
+                over.set()
+                break
             if dead:
                 over.set()
                 failed.append(AssertionError(f"{dead} ended: {live.processes[dead[0]].lines[-9:]}"))

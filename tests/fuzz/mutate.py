@@ -23,6 +23,8 @@ EDGES = [
 HEADER_FIELDS = [("<H", 4), ("<H", 6), ("<I", 8), ("<I", 12)] + [
     ("<Q", at) for at in (16, 24, 32, 40)
 ]
+STRANGER = 1 << 40
+"""Incarnation of all who push: marks of honest ones must not rise."""
 KEYS = 8
 """Per fragment: few, so that pushes that are still good make few rows."""
 
@@ -115,7 +117,11 @@ class DataCorpus:
         ]  # fmt: skip
         self._frames = [
             dataclasses.replace(
-                frame, job=job, table=table if frame.table else 0, request=number + 1
+                frame,
+                job=job,
+                table=table if frame.table else 0,
+                request=number + 1,
+                incarnation=STRANGER,
             )
             for number, frame in enumerate(frames)
         ]

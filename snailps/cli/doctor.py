@@ -1,0 +1,108 @@
+"""``snailps doctor``: what keeps this host from its cluster, before a job begins.
+
+file -> settings -> Doctor -> findings, each with its cure -> standard output, exit code 0 or 1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Annotated
+
+import typer
+
+from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
+from snailps.cli.printing import print_json
+from snailps.config import JobSettings, MasterSettings, ServerSettings
+from snailps.errors import SnailError
+from snailps.roles.checks import Finding
+from snailps.roles.doctor import Diagnosis, Doctor
+from snailps.roles.job import job_settings
+from snailps.roles.worker import load_class
+
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+
+
+def command(
+    config: ConfigOption = None,
+    sets: SetOption = None,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="How long to wait for other hosts, in s.", min=0.0)
+    ] = 10.0,
+    hosts: Annotated[
+        int, typer.Option("--hosts", help="Hosts in all: do not wait longer than for these.", min=0)
+    ] = 0,
+    rows: Annotated[
+        int, typer.Option("--rows", help="Rows expected in each table, to judge memory.", min=0)
+    ] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, with all that was measured.", metavar="")
+    ] = False,
+) -> None:
+    """Looks for what would keep this host from its cluster: names, ports, clocks, memory, disk.
+
+    Run it on all hosts at the same time, with the file that they will use; the one on the master's
+    host prints what all have found. With a master that runs, it looks at the way to it. Exit code 1
+    if something will not work.
+
+    For example: snailps doctor -c config/master.conf --hosts 4
+    """
+    raw = read_config(config, sets)
+    known = known_classes(raw)
+    settings = raw.build(MasterSettings, also_known=known)
+    server = raw.build(ServerSettings, also_known=known)
+    model, trouble = None, None
+    entry = raw.explicit("worker_class", JobSettings)
+    if entry is not None and entry.value:
+        try:
+            cls = load_class(entry.value, entry.origin)
+            model = cls, job_settings(cls, raw, known)
+        except SnailError as error:
+            trouble = Finding("error", "job", str(error))
+
+    def tell(finding: Finding) -> None:
+        if not as_json:
+            _show("", finding)
+
+    doctor = Doctor(settings, server, model, wait_s=wait_s, hosts=hosts, rows=rows, on_finding=tell)
+    if trouble is not None:
+        doctor.add(trouble)
+    found = doctor.run()
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show_rest(found)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+def _show_rest(found: Diagnosis) -> None:
+    """What other hosts told, and the sum of it."""
+    for host, told in found.others.items():
+        typer.echo(f"\n{host}:")
+        for one in told:
+            if one["level"] != "ok":
+                _show("  ", Finding(**one))  # type: ignore[arg-type]
+        typer.echo(f"  {sum(one['level'] == 'ok' for one in told)} checks are good")
+    typer.echo("")
+    typer.echo("nothing stands in the way" if found.ok else "see the lines that begin with error")
+
+
+def _show(indent: str, finding: Finding) -> None:
+    """A line a finding, and one for its cure; in colours on a terminal."""
+    line = f"{indent}{finding.level:8}{finding.check:11}{finding.text}"
+    cure = f"{indent}{'':19}-> {finding.cure}"
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        text = Text(line)
+        text.stylize(_STYLES.get(finding.level, ""), len(indent), len(indent) + 8)
+        console = Console(highlight=False)
+        console.print(text, soft_wrap=True)
+        if finding.cure:
+            console.print(Text(cure, style="dim"), soft_wrap=True)
+        return
+    with contextlib.suppress(BrokenPipeError):
+        print(line, flush=True)
+        if finding.cure:
+            print(cure, flush=True)

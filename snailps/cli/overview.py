@@ -1,0 +1,173 @@
+"""How a status looks: sections of a name, columns and rows, as lines or as a picture.
+
+    Status -> sections -> lines_of -> standard output      -> picture_of -> rich, cut to the screen
+
+Owns the words and the order of things on the page; it knows no socket and no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from snailps.cli.progress import count_text, line_of, seconds_text
+from snailps.roles.status import NodeStatus, Status
+
+_HEAD_LINES = 8
+"""Of a page on a terminal: titles, blank lines, the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: plain lines, or rows in columns; empty parts are not shown."""
+
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def cut(self, rows_max: int) -> Section:
+        """The same with at most so many rows; the last one says how many are missing."""
+        if len(self.rows) <= rows_max:
+            return self
+        left = len(self.rows) - rows_max + 1
+        more = (f"... {left} more", *("" for _ in self.columns[1:]))
+        return Section(self.title, self.columns, [*self.rows[: rows_max - 1], more])
+
+
+def sections_of(status: Status) -> list[Section]:
+    """The page, in the order in which it is read: who is there, where the rows are, who waits."""
+    waits: list[tuple[str, ...]] = [
+        (wait["who"], seconds_text(wait["seconds"]) if wait["seconds"] >= 1 else "", wait["whom"])
+        for wait in status["waits"]
+    ]
+    unit = f"{status['unit']}/s"
+    columns = ("process", "host:pid", "address", "heard", "state", "done", "leased")
+    found = [
+        Section("", (*columns, "clock", unit), [_row(n) for n in status["nodes"]]),
+        Section(
+            "",
+            ("shard", "primary", "standby", "state", "rows", "MB", "pulls/s", "pushes/s", "behind"),
+            _shards(status),
+        ),
+        Section("", ("who waits", "since", "for whom"), waits),
+        Section("", (), [(line,) for line in _notes(status)]),
+    ]
+    return [section for section in found if section.rows]
+
+
+def head_of(status: Status) -> list[str]:
+    """What is under way, and the cluster in a line."""
+    parts = [
+        f"master {status['address']}",
+        f"{len(status['nodes'])} processes",
+        f"route epoch {status['epoch']}",
+        f"{count_text(status['requests_per_s'])} requests/s",
+    ]
+    return [line_of(status, status["eta_s"]), ", ".join(parts)]
+
+
+def lines_of(status: Status) -> list[str]:
+    """The whole page as plain lines."""
+    lines = head_of(status)
+    for section in sections_of(status):
+        lines += ["", *_columns(section)]
+    return lines
+
+
+def picture_of(status: Status, height: int) -> RenderableType:
+    """The page for a terminal of so many lines; where it is too long, rows are left out."""
+    sections = sections_of(status)
+    # Notes and waits are short and matter most; processes and shards share what is left.
+    fixed = sum(len(s.cut(height // 3).rows) for s in sections if not _is_long(s))
+    long = sum(_is_long(s) for s in sections)
+    room = max(4, (height - _HEAD_LINES - fixed) // max(1, long) - 2)
+    parts = [Text(line) for line in head_of(status)]
+    for section in sections:
+        lines = _columns(section.cut(room if _is_long(section) else max(2, height // 3)))
+        head = 1 if section.columns else 0
+        parts += [Text(""), *(Text(line, style="dim") for line in lines[:head])]
+        parts += [Text(line, style="" if head else "yellow") for line in lines[head:]]
+    for part in parts:  # a line too long for the screen loses its end
+        part.no_wrap, part.overflow = True, "ellipsis"
+    return Group(*parts)
+
+
+def _is_long(section: Section) -> bool:
+    return section.columns[:1] in (("process",), ("shard",))
+
+
+def _columns(section: Section) -> list[str]:
+    rows = [section.columns, *section.rows] if section.columns else section.rows
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    return [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
+        .rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+def _row(node: NodeStatus) -> tuple[str, ...]:
+    heard, block_s = node["heartbeat_s"], node["block_s"]
+    works = node["role"] == "worker"
+    state = node["state"]
+    if block_s is not None and block_s >= 1:
+        state += f", {seconds_text(block_s)} at this block"
+    return (
+        f"{node['role']} {node['id']}",
+        f"{node['host']}:{node['pid']}",
+        node["address"].rpartition(":")[0],
+        "never" if heard is None else f"{heard:.1f} s ago",
+        state,
+        str(node["done"]) if works else "",
+        str(node["leased"]) if works else "",
+        "" if node["clock"] is None else str(node["clock"]),
+        "" if node["rate"] is None else count_text(node["rate"]),
+    )
+
+
+def _shards(status: Status) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for shard in status["shards"]:
+        state = shard["state"]
+        if state == "seeding":
+            state = f"copying, {shard['seeded']:.0%}"
+        lag = shard["lag_bytes"]
+        rows.append(
+            (
+                str(shard["shard"]),
+                f"server {shard['primary']} {shard['address']}",
+                f"server {shard['standby']}" if shard["standby"] else "none",
+                state,
+                f"{shard['rows']:,}",
+                f"{shard['bytes'] / 1e6:,.1f}",
+                count_text(shard["pulls_per_s"]),
+                count_text(shard["pushes_per_s"]),
+                f"{lag / 1e6:.1f} MB, {shard['lag_s']:.1f} s" if lag else "",
+            )
+        )
+    return rows
+
+
+def _notes(status: Status) -> list[str]:
+    """What concerns one or none of the lines above."""
+    notes = []
+    checkpoint = status["checkpoint"]
+    if checkpoint is not None:
+        age_s = checkpoint["age_s"]
+        when = "of an earlier run" if age_s is None else f"{seconds_text(age_s)} ago"
+        line = (
+            f"checkpoint {checkpoint['number']}, {checkpoint['progress']:.0%} of the training, "
+            f"{when}, in {checkpoint['path']}"
+            if checkpoint["number"]
+            else f"no checkpoint yet in {checkpoint['path']}"
+        )
+        notes.append(line + ("; another is being written" if checkpoint["writing"] else ""))
+    for node in status["nodes"]:
+        if node["fetched"]:
+            notes.append(
+                f"worker {node['id']} reads through the master, {node['fetched']} blocks so far: "
+                f"{node['host']} cannot open {node['lacks']}"
+            )
+    return notes

@@ -1,0 +1,408 @@
+"""What can be wrong with a machine's place in a cluster: checks, each a list of findings.
+
+    settings, addresses, /proc -> Finding(level, check, text, cure)
+
+Each looks at this machine alone, or tries to reach one address.  `snailps doctor` runs them all
+(`doctor.py`); a process whose start-up wait is half over runs those that may say why.  They know no
+message and no handshake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import logging
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from snailps import kernels
+from snailps.config import ClusterSettings, parse_addr, parse_port_range
+from snailps.errors import SnailError
+from snailps.roles.tables import Table
+from snailps.transport.control import Address, route_host, show
+
+log = logging.getLogger(__name__)
+
+Level = Literal["ok", "note", "warning", "error"]
+REACH_S = 3.0
+"""How long an attempt to connect may take: a lost packet is sent again after 1 s."""
+ROW_OVERHEAD_BYTES = 24
+"""Of a row beside its floats: key, index at half its load (`store`)."""
+SPARE_FILES = 64
+"""Descriptors that a process needs besides those of its peers."""
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    level : str
+        ``ok``, ``note`` (worth knowing), ``warning`` (will hurt), ``error`` (will not work).
+    check : str
+        What was looked at: name, interface, port, reach, clock, version, memory, files, disk, ...
+    text, cure : str
+        What was found, and what to do; no cure where nothing is to be done.
+    """
+
+    level: Level
+    check: str
+    text: str
+    cure: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.text}" + (f" -> {self.cure}" if self.cure else "")
+
+
+# --- names and addresses ----------------------------------------------------------------------
+
+
+def check_name(address: str, setting: str) -> list[Finding]:
+    """Whether the host of an address has one here, and one that others can reach."""
+    host, port = parse_addr(address, setting)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        why = error.strerror or str(error)
+        text = f"{host} ({setting}) has no address on this host: {why}"
+        cure = f"correct {setting}, or tell this host the name (/etc/hosts, DNS)"
+        return [Finding("error", "name", text, cure)]
+    addresses = sorted({str(where[0]) for *_, where in found})
+    text = f"{host} ({setting}) is {', '.join(addresses)}"
+    if host in addresses:
+        text = f"{host} ({setting}) is an address"
+    local = [one for one in addresses if _is_loopback(one)]
+    if not local:
+        return [Finding("ok", "name", text)]
+    if host == "localhost" or host in addresses:
+        cure = f"for more machines than this one, write its name or address into {setting}"
+        return [Finding("note", "name", f"{text}, of this machine alone", cure)]
+    text = f"{host} ({setting}) is {', '.join(local)} here: no other host can reach that"
+    cure = f"give {host} its address in the network, in /etc/hosts of this host"
+    return [Finding("error", "name", text, cure)]
+
+
+def check_interface(settings: ClusterSettings) -> list[Finding]:
+    """By which address others reach this process, and why that one."""
+    master = parse_addr(settings.master_addr, "master_addr")
+    host = ""
+    if settings.listen_addr:
+        host = parse_addr(settings.listen_addr, "listen_addr", port_optional=True)[0]
+    if host and host not in ("0.0.0.0", "::"):
+        why = f"listen_addr says {host}"
+    else:
+        try:
+            host = route_host(master)
+        except SnailError as error:
+            cure = "see the name above, and the routes of this host (ip route)"
+            return [Finding("error", "interface", str(error), cure)]
+        why = f"packets to the master at {show(master)} leave by it"
+    if not is_own(host):
+        cure = "correct listen_addr, or leave it out"
+        return [Finding("error", "interface", f"{host} is no address of this machine: {why}", cure)]
+    device = device_of(host)
+    text = f"{host}{f' ({device})' if device else ''}, because {why}"
+    found = [Finding("ok", "interface", text)]
+    if settings.advertise_addr:
+        found += check_name_only(settings.advertise_addr)
+    return found
+
+
+def check_name_only(advertised: str) -> list[Finding]:
+    """Whether the address that others are told has a name that resolves here."""
+    host, _ = parse_addr(advertised, "advertise_addr", port_optional=True)
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        cure = "others are told this name: correct advertise_addr, or leave it out"
+        text = f"{host} (advertise_addr) has no address here: {error.strerror}"
+        return [Finding("error", "name", text, cure)]
+    return [Finding("note", "name", f"others are told {advertised} (advertise_addr)")]
+
+
+def is_own(host: str) -> bool:
+    """Whether an address, or a name's first one, is of this machine."""
+    return _can_bind(host, 0)
+
+
+def _can_bind(host: str, port: int) -> bool:
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(where)
+    except OSError:
+        return False
+    return True
+
+
+def device_of(host: str) -> str:
+    """Name of the network device that has an IPv4 address; empty where none is found."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                asked = struct.pack("256s", name.encode()[:15])
+                told = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, asked)
+                if socket.inet_ntoa(told[20:24]) == host:
+                    return name
+    return ""
+
+
+def _is_loopback(address: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    return False
+
+
+# --- ports ------------------------------------------------------------------------------------
+
+
+def check_port_range(settings: ClusterSettings, wanted: int) -> list[Finding]:
+    """Whether enough ports of `port_range` are free for the shards of a server."""
+    ports = parse_port_range(settings.port_range, "port_range") if settings.port_range else None
+    if ports is None:
+        return []
+    free = sum(_can_bind("0.0.0.0", port) for port in range(ports[0], ports[1] + 1))
+    text = f"{free} of ports {ports[0]} to {ports[1]} (port_range) are free"
+    if free >= wanted:
+        return [Finding("ok", "port", text)]
+    cure = "widen port_range, or set a smaller shard_num: a server needs a port a shard"
+    return [Finding("error", "port", f"{text}, a server here needs {wanted}", cure)]
+
+
+def port_in_use(address: Address) -> Finding:
+    """That somebody else listens at an address of this machine, and who."""
+    holder = holder_of(address[1])
+    text = f"port {address[1]} is in use{f' by {holder}' if holder else ''}, and it is no snailps"
+    return Finding("error", "port", text, "end that process, or choose another port in master_addr")
+
+
+def holder_of(port: int) -> str:
+    """The process that listens at a TCP port of this machine, in words; empty if none is seen."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{fields[9]}]")
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()) in inodes:
+                pid = link.parts[2]
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                return f"process {pid} ({command.decode('utf-8', 'replace').strip()[:60]})"
+    return ""
+
+
+def check_reach(address: Address, whom: str, limit_s: float = REACH_S) -> Finding:
+    """Whether a TCP connection to an address can be made from here, and how long that took."""
+    where, begin = show(address), time.monotonic()
+    try:
+        socket.create_connection(address, timeout=limit_s).close()
+    except OSError as error:
+        return unreachable(address, whom, error, limit_s)
+    took_ms = (time.monotonic() - begin) * 1e3
+    return Finding("ok", "reach", f"{whom} at {where} is in reach, {took_ms:.1f} ms")
+
+
+def unreachable(address: Address, whom: str, error: OSError, limit_s: float) -> Finding:
+    """What a failed connection says of the network."""
+    where, (host, port) = show(address), address[:2]
+    if isinstance(error, socket.gaierror):
+        text = f"{whom}: {host} has no address here: {error.strerror}"
+        return Finding("error", "reach", text, "tell this host the name, or use the address")
+    if isinstance(error, ConnectionRefusedError):
+        text = f"{whom}: {host} answers, but nobody listens at port {port}"
+        cure = (
+            "start it there, or correct the port; if it runs, it listens on another address, "
+            "or a firewall rejects"
+        )
+        return Finding("error", "reach", text, cure)
+    if isinstance(error, TimeoutError):
+        text = f"{whom}: {where} does not answer at all within {limit_s:.0f} s: packets are dropped"
+        cure = f"let TCP port {port} of {host} through the firewall; is that host up?"
+        return Finding("error", "reach", text, cure)
+    unrouted = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
+    cure = "is that host up, and in the same network (ip route)?" if unrouted else ""
+    return Finding("error", "reach", f"{whom}: {where}: {error.strerror or error}", cure)
+
+
+# --- waits that last --------------------------------------------------------------------------
+
+
+def look_half_way(
+    limit_s: float, whom: str, look: Callable[[], Sequence[Finding]]
+) -> threading.Timer:
+    """Once half of a time limit is over, looks for the reason of the wait and logs what it finds.
+
+    Returns what to `cancel` when the wait is over before.
+    """
+
+    def tell() -> None:
+        log.warning("half of %.0f s is over, still waiting for %s:", limit_s, whom)
+        try:
+            found = look()
+        except SnailError as error:
+            found = [Finding("error", "settings", str(error))]
+        for one in found:
+            log.log(logging.INFO if one.level in ("ok", "note") else logging.WARNING, "  %s", one)
+
+    timer = threading.Timer(limit_s / 2, tell)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def why_no_master(settings: ClusterSettings) -> list[Finding]:
+    """What may keep this process from the master: name, interface, way to it."""
+    found = [*check_name(settings.master_addr, "master_addr"), *check_interface(settings)]
+    if not any(one.level == "error" for one in found):
+        found.append(check_reach(parse_addr(settings.master_addr, "master_addr"), "the master"))
+    return found
+
+
+def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
+    """What may keep nodes from the master that this process is."""
+    listens = settings.listen_addr or settings.master_addr
+    host, _ = parse_addr(listens, "listen_addr", port_optional=True)
+    found = check_name(settings.master_addr, "master_addr") + check_files(2 * nodes)
+    found = [one for one in found if one.level == "error"]
+    with contextlib.suppress(OSError):
+        addresses = {str(where[0]) for *_, where in socket.getaddrinfo(host or "0.0.0.0", None)}
+        if all(_is_loopback(one) for one in addresses):
+            text = f"the master listens on {host}: no other host can reach that"
+            cure = "for nodes on other hosts set master_addr to its address in the network"
+            found.append(Finding("warning", "interface", text, cure))
+    text = "nothing here keeps them away: see the logs of those who are missing"
+    cure = "run snailps doctor on their hosts: it tries the way to this master"
+    return found or [Finding("ok", "nodes", text, cure)]
+
+
+def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:
+    """Which of these shards, by their server's number, are out of reach from here."""
+    found = [check_reach(address, f"server {number}") for number, address in shards]
+    return [one for one in found if one.level != "ok"] or found[:1]
+
+
+# --- the machine ------------------------------------------------------------------------------
+
+
+def check_files(peers: int) -> list[Finding]:
+    """Whether this process may open as many sockets as it has peers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = peers + SPARE_FILES
+    text = f"{hard:,} files may be open at once ({soft:,} without asking), {needed:,} are needed"
+    if hard >= needed:
+        return [Finding("ok", "files", text)]
+    cure = f"raise the limit to {needed:,}: ulimit -n, LimitNOFILE= of systemd, --ulimit of docker"
+    return [Finding("error", "files", text, cure)]
+
+
+def free_memory() -> tuple[int, str]:
+    """Bytes that processes here may still take, and what says so."""
+    free, why = 0, "MemAvailable"
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limits = [] if soft == resource.RLIM_INFINITY else [(soft, "ulimit -v")]
+    with contextlib.suppress(OSError, ValueError):  # where cgroups are of version 2
+        inside = Path("/proc/self/cgroup").read_text().partition("::")[2].strip()
+        group = Path("/sys/fs/cgroup") / inside.lstrip("/")
+        used = int((group / "memory.current").read_text())
+        limits.append((int((group / "memory.max").read_text()) - used, "the control group"))
+    for limit, name in limits:
+        if limit < free:
+            free, why = max(0, limit), name
+    return free, why
+
+
+def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
+    """Memory of a row of each table, by name."""
+    return {
+        table.name: 4 * (table.dim + table.state_floats) + ROW_OVERHEAD_BYTES for table in tables
+    }
+
+
+def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) -> list[Finding]:
+    """Whether this machine's memory is enough for its part of `rows` rows of each table.
+
+    With `rows` 0, nobody knows how many there will be, and it says how many there may be.
+    """
+    free, why = free_memory()
+    text = f"{free / 1e9:,.1f} GB are free ({why})"
+    if not tables:
+        return [Finding("note", "memory", f"{text}; the file names no job whose tables are known")]
+    each = row_bytes(tables)
+    a_row = sum(each.values()) * copies
+    told = ", ".join(f"{size:,} ({name})" for name, size in each.items())
+    kept = ", each kept twice (replication)" if copies > 1 else ""
+    text += f"; a row takes {told} bytes{kept}"
+    fit = int(free * servers / a_row)
+    if not rows:
+        room = f"{servers} such servers hold {fit:,} rows of each table"
+        return [Finding("note", "memory", f"{text}: {room}")]
+    needed = rows * a_row / servers
+    text += f"; {rows:,} rows on {servers} servers need {needed / 1e9:,.1f} GB of each"
+    if needed <= free:
+        return [Finding("ok", "memory", text)]
+    cure = f"start {-(-rows * a_row // max(free, 1)):,} such servers, or set replication: none"
+    return [Finding("error", "memory", text, cure)]
+
+
+def check_disk(path: Path, needed: int = 0) -> list[Finding]:
+    """Whether checkpoints can be written here, and how much room there is."""
+    folder = next(one for one in (path, *path.parents) if one.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        cure = "make it writable for this user, or set checkpoint_dir"
+        return [Finding("error", "disk", f"{path}: cannot write to {folder}", cure)]
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    text = f"{path}: {free / 1e9:,.1f} GB are free for checkpoints"
+    if needed and free < needed:
+        cure = "make room, set another checkpoint_dir, or keep fewer (checkpoints_kept)"
+        return [Finding("error", "disk", f"{text}, {needed / 1e9:,.1f} GB are needed", cure)]
+    return [Finding("ok", "disk", text)]
+
+
+def check_input(paths: Sequence[str], *, master: bool) -> list[Finding]:
+    """Whether the input can be opened here: the master must, a worker should."""
+    missing = [path for path in paths if not _can_read(path)]
+    if not paths:
+        return []
+    if not missing:
+        return [Finding("ok", "input", f"{len(paths)} input path(s) can be read")]
+    text = f"cannot read {', '.join(missing[:3])}"
+    if master:
+        cure = "the master must: correct input, or mount it"
+        return [Finding("error", "input", text, cure)]
+    cure = "workers here will be sent the bytes by the master, which is slow: mount the input here"
+    return [Finding("warning", "input", text, cure)]
+
+
+def _can_read(path: str) -> bool:
+    if any(mark in path for mark in "*?["):
+        return True  # a glob: what it means is the master's business
+    return os.access(Path(path).expanduser(), os.R_OK)
+
+
+def check_kernels() -> list[Finding]:
+    """Which build of the kernels this machine runs, and whether it could run a faster one."""
+    builds = kernels.builds_available()
+    text = f"kernels {kernels.BUILD}, of {', '.join(builds)} that this processor can run"
+    if builds[0] == kernels.BUILD:
+        return [Finding("ok", "kernels", text)]
+    return [Finding("note", "kernels", text, "unset SNAILPS_KERNELS to have the fastest")]

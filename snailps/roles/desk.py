@@ -1,0 +1,147 @@
+"""Where doctors ask: who else is here, can you reach me, how fast is the way?
+
+    Examine -> connect to the doctor, facts -> Report    Probe -> time or bytes    Examined -> kept
+
+A master has one, so that a doctor finds out about a cluster that runs or forms; every doctor has
+one.  It connects to nobody but where a doctor says that it listens, and answers in its owner's
+loop.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps import kernels
+from snailps._version import __version__
+from snailps.errors import ProtocolError, SnailError
+from snailps.roles.checks import Finding, check_reach
+from snailps.roles.side import in_thread
+from snailps.transport import messages
+from snailps.transport.frame import VERSION
+
+PROBE_BYTES = 1 << 20
+VISITORS_MAX = 4096
+BACKS_MAX = 64
+"""Connections to doctors under way; more are told to come again."""
+
+Reply = Callable[[messages.Message | SnailError], None]
+
+
+@dataclass(slots=True)
+class Visitor:
+    """A doctor that asked here, and what it found once it is done."""
+
+    facts: dict[str, Any]
+    endpoint: tuple[str, int]
+    findings: list[Any] | None = None
+    here: bool = True
+
+
+@dataclass(slots=True)
+class Desk:
+    """Answers doctors.
+
+    Parameters
+    ----------
+    what : str
+        ``master`` or ``doctor``.
+    measures : bool
+        Whether it takes and gives blobs; a running master only answers.
+    clock : callable
+        Seconds since 1970.
+    others : callable
+        More addresses that a doctor should reach: pairs of a name and [host, port].
+
+    Attributes
+    ----------
+    token : str
+        Name of a file in the checkpoints' folder, which other hosts should see; empty: none.
+    address : (str, int)
+        Where others find this desk.
+    visitors : dict
+        Doctors that asked, by their connection.
+    """
+
+    what: str
+    measures: bool
+    clock: Callable[[], float] = time.time
+    others: Callable[[], list[list[Any]]] = list
+    token: str = ""
+    address: tuple[str, int] = ("", 0)
+    visitors: dict[object, Visitor] = field(default_factory=dict)
+    _backs: list[tuple[Future[Finding], Reply, list[list[Any]]]] = field(default_factory=list)
+
+    def handle(self, who: object, message: messages.Message, reply: Reply | None) -> bool:
+        """Takes a message of `who`, any object that stands for its connection; False: not ours."""
+        if isinstance(message, messages.Examine) and reply is not None:
+            self._examine(who, message, reply)
+        elif isinstance(message, messages.Probe) and reply is not None:
+            if not 0 <= message.size <= PROBE_BYTES * self.measures:
+                raise ProtocolError(f"Probe: no {message.size:,} bytes are sent here")
+            if message.size:
+                reply(messages.Content(os.urandom(message.size)))
+            else:
+                done = sum(one.findings is not None for one in self.visitors.values())
+                reply(messages.Report({"time": self.clock(), "examined": done}))
+        elif isinstance(message, messages.Examined):
+            if who in self.visitors:
+                self.visitors[who].findings = message.findings
+        else:
+            return False
+        return True
+
+    def step(self) -> None:
+        """Answers doctors to whom the way back was tried."""
+        for back in [one for one in self._backs if one[0].done()]:
+            self._backs.remove(back)
+            finding, reply, peers = back[0].result(), back[1], back[2]
+            trouble = "" if finding.level == "ok" else finding.text
+            facts = {**facts_of_host(self.clock), "token": self.token}
+            reply(messages.Report({"what": self.what, "back": trouble, "peers": peers, **facts}))
+
+    def _examine(self, who: object, message: messages.Examine, reply: Reply) -> None:
+        endpoint = _address(message.endpoint)
+        if len(self._backs) >= BACKS_MAX or len(self.visitors) >= VISITORS_MAX:
+            raise ProtocolError("Examine: too many doctors at once; try again")
+        peers = [
+            [f"the doctor of {one.facts.get('host', '?')}", list(one.endpoint)]
+            for visitor, one in self.visitors.items()
+            if one.here and visitor is not who
+        ]
+        self.visitors[who] = Visitor(message.facts, endpoint)
+        name = f"{message.facts.get('host', '?')} from {socket.gethostname()}"
+        future = in_thread("snailps-back", lambda: check_reach(endpoint, name))
+        self._backs.append((future, reply, [*peers, *self.others()]))
+
+    def forget(self, who: object) -> None:
+        """Its connection is gone; what it told a doctor stays."""
+        if who in self.visitors and self.measures:
+            self.visitors[who].here = False
+        else:
+            self.visitors.pop(who, None)
+
+
+def facts_of_host(clock: Callable[[], float] = time.time) -> dict[str, Any]:
+    """What hosts compare."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "version": __version__,
+        "wire": VERSION,
+        "python": platform.python_version(),
+        "kernels": kernels.BUILD,
+        "time": clock(),
+    }
+
+
+def _address(endpoint: list[Any]) -> tuple[str, int]:
+    if len(endpoint) != 2 or type(endpoint[0]) is not str or type(endpoint[1]) is not int:
+        raise ProtocolError(f"Examine: expected [host, port], got {endpoint!r:.80}")
+    return endpoint[0], endpoint[1]

@@ -1,0 +1,474 @@
+"""What `snailps doctor` does on one host: looks at it, finds the others, measures the ways to them.
+
+    settings -> checks -> findings          master_addr -> Examine -> peers -> Probe -> ways
+
+On the master's host, where no master runs yet, it listens in its place, so that doctors of other
+hosts find each other there.  Every doctor listens as a server would, and each later one connects to
+each earlier one, which connects back: so ports are tried both ways.  With a master that runs it
+looks at the way to it and to its servers, and takes no bandwidth from a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snailps.config import MasterSettings, ServerSettings, effective_shard_num, parse_addr
+from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteError, SnailError
+from snailps.roles import checks
+from snailps.roles.checkpointing import folder_of
+from snailps.roles.checks import Finding
+from snailps.roles.desk import PROBE_BYTES, Desk, facts_of_host
+from snailps.roles.node import advertised, cores, open_listener
+from snailps.roles.tables import Table, Tensor
+from snailps.roles.worker import Worker
+from snailps.transport import messages
+from snailps.transport.control import Address, ControlClient, ControlServer, dial, listen, show
+from snailps.transport.session import Channel, Role
+from snailps.transport.trust import Trust
+
+SKEW_S = 1.0
+"""Clocks further apart make logs of several hosts hard to read; and then are an error: certificates
+and what is compared by time may fail."""
+SKEW_BAD_S = 30.0
+ROUND_TRIPS = 20
+SECONDS = 0.4
+"""Of a measurement of bandwidth, each way."""
+OPEN_PROBES = 4
+BUSY = 0.5
+"""Share of the time for which this process had work: above it, its own host limits the figure."""
+ANSWER_S = 10.0
+STEP_S = 0.05
+SLOW_BYTES_PER_S = 30e6
+"""Of 1 Gbit/s a quarter: below it a job waits for the network, even with `wire: float16`."""
+
+
+@dataclass(slots=True)
+class Way:
+    """The way to another host, measured: seconds, and bytes a second (0: not measured)."""
+
+    to: str
+    address: str
+    rtt_s: float
+    skew_s: float = 0.0
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """What a doctor found, here, on the ways from here, and what doctors of other hosts told."""
+
+    facts: dict[str, Any]
+    findings: list[Finding] = field(default_factory=list)
+    ways: list[Way] = field(default_factory=list)
+    others: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """No error, here or anywhere else."""
+        levels = [one.level for one in self.findings]
+        levels += [one["level"] for told in self.others.values() for one in told]  # type: ignore[misc]
+        return "error" not in levels
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+class Doctor:
+    """Examines this host.
+
+    Parameters
+    ----------
+    settings : MasterSettings
+    server : ServerSettings
+        Of the same file.
+    model : Worker class and its settings, optional
+        The job, where the file names one.
+    wait_s : float
+        How long doctors of other hosts are waited for.
+    hosts : int
+        So many hosts there are in all: when all are examined, nobody waits longer.  0: not known.
+    rows : int
+        Expected rows of each table; 0: not known.
+    on_finding : callable
+        Told of each finding at once.
+    clock : callable
+        Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        server: ServerSettings,
+        model: tuple[type[Worker], Any] | None = None,
+        *,
+        wait_s: float = 10.0,
+        hosts: int = 0,
+        rows: int = 0,
+        on_finding: Callable[[Finding], None] = lambda finding: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings, self._server, self._model = settings, server, model
+        self._wait_s, self._hosts, self._rows = wait_s, hosts, rows
+        self._on_finding, self._clock = on_finding, clock
+        self._trust = Trust()
+        self._master = parse_addr(settings.master_addr, "master_addr")
+        self._until = 0.0
+        self._found = Diagnosis(facts_of_host(clock))
+        self._token: Path | None = None
+
+    def run(self) -> Diagnosis:
+        """Looks at everything; takes as long as others are waited for."""
+        self._until = time.monotonic() + self._wait_s
+        try:
+            self._look_here()
+            errors = {one.check for one in self._found.findings if one.level == "error"}
+            if not errors & _FATAL:
+                self._look_around()
+        finally:
+            self._trust.close()
+            if self._token is not None:
+                self._token.unlink(missing_ok=True)
+        return self._found
+
+    def add(self, *findings: Finding) -> None:
+        """Takes findings, its own and its caller's."""
+        for finding in findings:
+            self._found.findings.append(finding)
+            self._on_finding(finding)
+
+    @property
+    def _is_masters(self) -> bool:
+        return checks.is_own(self._master[0])
+
+    # --- this host -----------------------------------------------------------------------------
+
+    def _look_here(self) -> None:
+        facts, settings = self._found.facts, self._settings
+        text = f"snailps {facts['version']}, wire format {facts['wire']}, Python {facts['python']}"
+        self.add(Finding("ok", "version", text))
+        self.add(*checks.check_kernels())
+        name = checks.check_name(settings.master_addr, "master_addr")
+        self.add(*name)
+        if not any(one.level == "error" for one in name):
+            self.add(*checks.check_interface(settings))
+        try:
+            self._trust = Trust.of(settings)
+        except ConfigError as error:
+            self.add(Finding("error", "secret", str(error)))
+        shards = effective_shard_num(self._server, cores())[0]
+        self.add(*checks.check_port_range(settings, shards))
+        nodes = settings.expected_node_num
+        self.add(*checks.check_files(max(2 * nodes, shards * nodes)))
+        self._look_at_job()
+
+    def _look_at_job(self) -> None:
+        servers = max(1, self._settings.expected_servers)
+        copies = 2 if self._settings.replication != "none" and servers > 1 else 1
+        self.add(*checks.check_memory(self._tables(), self._rows, servers, copies))
+        if self._model is None:
+            return
+        job = self._model[1]
+        self.add(*checks.check_input(job.input, master=self._is_masters))
+        if job.checkpoint_interval or job.param_backup_period or job.checkpoint_dir:
+            each = sum(checks.row_bytes(self._tables()).values())
+            self.add(*checks.check_disk(folder_of(job), self._rows * each))
+
+    def _tables(self) -> list[Table]:
+        """The job's tables, where they are known before its input has been read."""
+        if self._model is None:
+            return []
+        cls, settings = self._model
+        try:
+            declared = cls(settings, 1).tables()
+            return [one.table() if isinstance(one, Tensor) else one for one in declared]
+        except Exception:  # a model of the user's, which may need its survey first
+            return []
+
+    def _leave_token(self) -> str:
+        """A file where checkpoints go, which other hosts must see; empty where there is no such."""
+        job = self._model[1] if self._model is not None else None
+        if job is None or not (job.checkpoint_interval or job.param_backup_period):
+            return ""
+        folder = folder_of(job)
+        token = folder.parent / f".snailps-doctor-{os.urandom(8).hex()}"
+        with contextlib.suppress(OSError):
+            token.touch()
+            self._token = token
+            return token.name
+        return ""
+
+    def _check_token(self, token: str) -> None:
+        if not token or self._model is None or "/" in token:
+            return
+        folder = folder_of(self._model[1]).parent
+        if (folder / token).exists():
+            self.add(Finding("ok", "disk", f"{folder} is the folder that the master's host sees"))
+            return
+        text = f"{folder} is another folder than at the master's host, or is not there"
+        cure = "checkpoints need one disk that the master and all servers see under one path"
+        self.add(Finding("error", "disk", text, cure))
+
+    # --- the others ----------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        if self._is_masters:
+            with contextlib.suppress(ConnectionLost), self._listening(self._own_address()) as desk:
+                desk.token = self._leave_token()
+                here = f"nobody listens at {self._settings.master_addr} yet"
+                self.add(Finding("ok", "port", f"{here}: the master can"))
+                self._wait_for_others(desk)
+                return
+        try:
+            with self._listening(None) as desk:
+                self._visit(self._master, "the master", desk, stay=True)
+        except SnailError as error:
+            self.add(Finding("error", "port", str(error)))
+
+    def _own_address(self) -> Address:
+        address = self._settings.listen_addr or self._settings.master_addr
+        host, port = parse_addr(address, "listen_addr", port_optional=True)
+        return host, port or self._master[1]
+
+    @contextlib.contextmanager
+    def _listening(self, where: Address | None) -> Any:
+        """A desk at an address, or where a server would listen, served by a thread of its own."""
+        listener = (
+            listen(*where, self._trust) if where else open_listener(self._settings, self._trust)
+        )
+        desk = Desk("doctor", True, self._clock)
+        desk.address = advertised(self._settings, listener)
+        server = ControlServer(
+            listener,
+            role=Role.DRIVER,
+            trust=self._trust,
+            job=0,
+            on_message=lambda peer, message, reply: _handle(server, desk, peer, message, reply),
+            on_lost=lambda peer, why: desk.forget(peer),
+            on_pulse=lambda hello, sock: sock.close(),
+        )
+        stop = threading.Event()
+
+        def serve() -> None:
+            while not stop.is_set():
+                server.step(STEP_S)
+                desk.step()
+
+        thread = threading.Thread(target=serve, name="snailps-desk", daemon=True)
+        thread.start()
+        try:
+            yield desk
+        finally:
+            stop.set()
+            thread.join()
+            server.close()
+
+    def _wait_for_others(self, desk: Desk) -> None:
+        """Serves doctors of other hosts until all that are expected are examined, or it is time."""
+        wanted = max(0, self._hosts - 1)
+        while time.monotonic() < self._until + (ANSWER_S if _unfinished(desk) else 0.0):
+            done = [one for one in list(desk.visitors.values()) if one.findings is not None]
+            if (self._hosts and len(done) >= wanted) and not any(one.here for one in done):
+                break
+            threading.Event().wait(STEP_S)
+        for one in desk.visitors.values():
+            name = f"{one.facts.get('host', '?')} ({one.facts.get('pid', '?')})"
+            if one.findings is None:
+                text = f"{name} came, and did not finish"
+                self.add(Finding("warning", "reach", text, "see what its own doctor says"))
+            else:
+                self._found.others[name] = [_finding_of(told) for told in one.findings]
+        if len(desk.visitors) < wanted or not (desk.visitors or self._hosts):
+            text = f"{len(desk.visitors)} doctors of other hosts came within {self._wait_s:.0f} s"
+            cure = "run it on the others at the same time (--wait): ways between hosts are untested"
+            self.add(Finding("warning" if self._hosts else "note", "reach", text, cure))
+
+    def _visit(self, address: Address, name: str, desk: Desk, *, stay: bool = False) -> None:
+        """Looks at the way to a master or another doctor; `stay`: and asks it who else is there."""
+        left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
+        try:
+            control = self._connect(address, name, left_s)
+        except SnailError as error:
+            self.add(self._no_way(address, name, error))
+            return
+        with contextlib.closing(control):
+            try:
+                self._exchange(control, address, name, desk, stay=stay)
+            except SnailError as error:
+                self.add(Finding("error", "reach", f"{name} at {show(address)}: {error}"))
+
+    def _connect(self, address: Address, name: str, limit_s: float) -> ControlClient:
+        sock = dial(
+            address, Channel.CONTROL, Role.DRIVER, whom=name, limit_s=limit_s, trust=self._trust
+        )
+        control = ControlClient(sock, lambda message: None, lambda why: None)
+        control.start()
+        return control
+
+    def _no_way(self, address: Address, name: str, error: SnailError) -> Finding:
+        """Why an address cannot be talked to: the network, or whoever is there."""
+        reach = checks.check_reach(address, name)
+        if reach.level != "ok":
+            return reach
+        if checks.is_own(address[0]) and not isinstance(error, ProtocolError | RemoteError):
+            return checks.port_in_use(address)
+        cure = "the same version, secret and tls everywhere? Is it snailps that listens there?"
+        return Finding("error", "handshake", f"{name} at {show(address)}: {error}", cure)
+
+    def _exchange(
+        self, control: ControlClient, address: Address, name: str, desk: Desk, *, stay: bool
+    ) -> None:
+        endpoint, facts = list(desk.address), facts_of_host(self._clock)
+        answer = control.call(messages.Examine(endpoint, facts), ANSWER_S)
+        assert isinstance(answer, messages.Report)
+        theirs = answer.data
+        if stay and theirs["what"] == "doctor":
+            name = f"the master's host, {theirs['host']}"
+        where = show(address)
+        self.add(Finding("ok", "reach", f"{name} at {where} is in reach"))
+        if theirs["back"]:
+            cure = f"let TCP port {endpoint[1]} of this host through (port_range: which ports)"
+            self.add(Finding("error", "reach back", theirs["back"], cure))
+        else:
+            back = f"{theirs['host']} reaches this host at {show(desk.address)}"
+            self.add(Finding("ok", "reach back", back))
+        self._compare(theirs, name)
+        self._check_token(str(theirs.get("token", "")))
+        self.add(*self._measure(control, name, where, theirs["what"] == "doctor"))
+        for peer_name, (host, port) in theirs["peers"]:
+            if str(peer_name).startswith("server"):
+                self.add(checks.check_reach((host, port), str(peer_name)))
+            else:
+                self._visit((host, port), str(peer_name), desk)
+        if stay and theirs["what"] == "doctor":
+            told = [asdict(finding) for finding in self._found.findings]
+            control.note(messages.Examined(told))
+            self._stay(control)
+
+    def _stay(self, control: ControlClient) -> None:
+        """Lets later doctors reach this one, until all are examined or it is time."""
+        while time.monotonic() < self._until:
+            try:
+                answer = control.call(messages.Probe(0), ANSWER_S)
+            except SnailError:
+                return  # the master's host has ended
+            done = answer.data["examined"] if isinstance(answer, messages.Report) else 0
+            if self._hosts and done >= self._hosts - 1:
+                return
+            threading.Event().wait(STEP_S)
+
+    def _compare(self, theirs: dict[str, Any], name: str) -> None:
+        ours = self._found.facts
+        if theirs["version"] != ours["version"]:
+            text = f"snailps {ours['version']} here, {theirs['version']} at {name}"
+            self.add(Finding("error", "version", text, "install the same version on every host"))
+        if theirs["kernels"] != ours["kernels"]:
+            job = self._model[1] if self._model is not None else None
+            bsp = job is not None and job.consistency == "bsp"
+            text = f"kernels {ours['kernels']} here, {theirs['kernels']} at {name}"
+            cure = "set SNAILPS_KERNELS to one that all can run: results differ in the last bits"
+            self.add(Finding("warning" if bsp else "note", "kernels", text, cure if bsp else ""))
+
+    def _measure(
+        self, control: ControlClient, name: str, where: str, moves: bool
+    ) -> Sequence[Finding]:
+        """Round trip, clocks, and bandwidth where the other side takes part."""
+        best = (float("inf"), 0.0)
+        for _ in range(ROUND_TRIPS):
+            begin, sent = time.perf_counter(), self._clock()
+            answer = control.call(messages.Probe(0), ANSWER_S)
+            took = time.perf_counter() - begin
+            if isinstance(answer, messages.Report):
+                best = min(best, (took, float(answer.data["time"]) - (sent + took / 2)))
+        rtt_s, skew_s = best
+        way = Way(name, where, rtt_s, skew_s)
+        found = [_clock_finding(skew_s, name)]
+        text = f"round trip to {name} {rtt_s * 1e3:.2f} ms"
+        level: checks.Level = "ok"
+        cure = ""
+        if moves:
+            blob = os.urandom(PROBE_BYTES)
+            begin, begin_s = time.perf_counter(), _runnable_s()
+            way.up_bytes_per_s = _rate(control, messages.Probe(0, blob))
+            way.down_bytes_per_s = _rate(control, messages.Probe(PROBE_BYTES))
+            busy = (_runnable_s() - begin_s) / (time.perf_counter() - begin)
+            slower = min(way.up_bytes_per_s, way.down_bytes_per_s)
+            text += (
+                f", at least {way.up_bytes_per_s / 1e6:,.0f} MB/s there and "
+                f"{way.down_bytes_per_s / 1e6:,.0f} MB/s back"
+            )
+            if slower < SLOW_BYTES_PER_S and busy > BUSY:
+                text += ", measured while this host was busy"
+                level, cure = "note", "try again when it is idle"
+            elif slower < SLOW_BYTES_PER_S:
+                level = "warning"
+                cure = "below a quarter of 1 Gbit/s: if both hosts are idle, it is the network"
+        self._found.ways.append(way)
+        return [*found, Finding(level, "way", text, cure)]
+
+
+_FATAL = {"name", "interface", "secret"}
+"""Checks without which nobody can be reached."""
+
+
+def _handle(
+    server: ControlServer, desk: Desk, peer: Any, message: messages.Message, reply: Any
+) -> None:
+    try:
+        known = desk.handle(peer, message, reply)
+    except ProtocolError as error:
+        if reply is None:
+            raise
+        reply(error)
+        return
+    if not known:
+        # A node that looks for its master: it tries again, and the master may be there then.
+        server.close_peer(peer)
+
+
+def _unfinished(desk: Desk) -> bool:
+    return any(one.here and one.findings is None for one in list(desk.visitors.values()))
+
+
+def _finding_of(told: Any) -> dict[str, str]:
+    fields = ("level", "check", "text", "cure")
+    return {name: str(told.get(name, "")) if isinstance(told, dict) else "" for name in fields}
+
+
+def _clock_finding(skew_s: float, name: str) -> Finding:
+    text = f"clock {abs(skew_s):.3f} s {'behind' if skew_s > 0 else 'ahead of'} {name}"
+    if abs(skew_s) < SKEW_S:
+        return Finding("ok", "clock", text)
+    level: checks.Level = "warning" if abs(skew_s) < SKEW_BAD_S else "error"
+    return Finding(level, "clock", text, "set the clocks by NTP (chrony, systemd-timesyncd)")
+
+
+def _runnable_s() -> float:
+    """Seconds that threads of this process have run or waited for a core so far."""
+    total_ns = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):
+            total_ns += sum(int(field) for field in path.read_text().split()[:2])
+    return total_ns / 1e9
+
+
+def _rate(control: ControlClient, probe: messages.Probe) -> float:
+    """Bytes a second of probes of which some are always under way."""
+    size, moved = max(len(probe.blob), probe.size), 0
+    begin = time.perf_counter()
+    under_way = deque(control.call_async(probe) for _ in range(OPEN_PROBES))
+    while under_way:
+        control.result(under_way.popleft(), ANSWER_S, "Probe")
+        moved += size
+        if time.perf_counter() - begin < SECONDS:
+            under_way.append(control.call_async(probe))
+    return moved / (time.perf_counter() - begin)

@@ -1,0 +1,192 @@
+"""What the master itself does with the tables of a job: looks at the model, and the export.
+
+    inspect, after_round, export -> Links of its own -> Results -> the model's class -> figures
+
+Each reading is for a thread beside the master's loop.  It owns the connections that this takes,
+and one for all rounds.  When to look, and what comes of the figures, is the course's matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from snailps.errors import ClusterError
+from snailps.roles.job import Job
+from snailps.roles.links import Links
+from snailps.roles.members import Members
+from snailps.roles.node import explain
+from snailps.roles.side import in_thread
+from snailps.roles.worker import Results, Worker
+from snailps.store.route import Route
+from snailps.transport.session import Role
+from snailps.transport.trust import Trust
+
+log = logging.getLogger(__name__)
+
+LOOKS = 10
+"""How often the model's inspector looks during the training."""
+Result = TypeVar("Result")
+
+
+class Readings:
+    """The master's own reading of the tables.
+
+    Parameters
+    ----------
+    members : Members
+    timeout_s : float
+        Limit of one request, seconds.
+    trust : Trust
+        What the servers are asked for.
+    figures : callable
+        The figures of the run so far, which the model's class may see.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        timeout_s: float,
+        trust: Trust,
+        figures: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._members, self._timeout_s, self._trust = members, timeout_s, trust
+        self._figures = figures
+        self._of_rounds: tuple[Results, Callable[[], None]] | None = None
+        self._look: Future[None] | None = None
+        self._looks = 0
+        self._links: set[Links] = set()
+        self._closed = threading.Event()
+
+    @property
+    def looking(self) -> bool:
+        """The model's inspector is at work."""
+        return self._look is not None and not self._look.done()
+
+    def begin(self, progress: float = 0.0) -> None:
+        """A job begins, or goes on where this much of it is done."""
+        self._looks = int(progress * LOOKS)
+
+    def look(self, job: Job) -> None:
+        """Has the model's inspector look, once each tenth of the training."""
+        looks = int(job.progress * LOOKS)
+        if looks > self._looks and not self.looking:
+            self._looks = looks
+            self._look = in_thread("snailps-look", lambda: self._inspect(job))
+
+    def after_round(self, job: Job, round_: int) -> Future[Mapping[str, Any]]:
+        """Has the model look at itself after a round."""
+        if job.cls.after_round.__func__ is Worker.after_round.__func__:  # type: ignore[attr-defined]
+            nothing: Future[Mapping[str, Any]] = Future()
+            nothing.set_result({})
+            return nothing
+        told = {"train_s": round(job.elapsed_s, 3), "workers": len(self._members.nodes("worker"))}
+
+        def look() -> Mapping[str, Any]:
+            if self._of_rounds is None:  # for all rounds: workers wait while it connects
+                self._of_rounds = self._results(job)
+            results, _ = self._of_rounds
+            results.figures = {**self._figures(), **told}
+            return job.cls.after_round(results, round_)
+
+        return in_thread("snailps-round", look)
+
+    def leave_rounds(self) -> None:
+        """No round is looked at any more."""
+        tables, self._of_rounds = self._of_rounds, None
+        if tables is not None:
+            tables[1]()
+
+    def export(self, job: Job) -> dict[str, Any]:
+        """Judges the model and writes it; the figures of that.  Takes as long as it does."""
+        begin = time.monotonic()
+        self._inspect(job)
+        figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
+        figures |= self.read(job, lambda results: _judge_and_export(job, results))
+        if job.settings.output:
+            figures["export_s"] = round(time.monotonic() - begin, 3)
+        return figures
+
+    def read(self, job: Job, work: Callable[[Results], Result]) -> Result:
+        """Calls `work` on the tables of the job; takes as long as that does."""
+        results, close = self._results(job)
+        try:
+            return work(results)
+        finally:
+            close()
+
+    def reroute(self, route: Route) -> None:
+        """Shards are elsewhere: the clients follow."""
+        for links in list(self._links):
+            links.follow(route)
+
+    def close(self) -> None:
+        """Fails whatever is being read."""
+        self._closed.set()
+        for links in list(self._links):
+            links.client.fail("the cluster has ended")
+
+    def _inspect(self, job: Job) -> None:
+        look = job.cls.inspector(job.settings)
+        if look is None:
+            return
+        try:
+            found = self.read(job, look)
+        except Exception as error:  # a look is no reason to lose the model
+            log.error("cannot look at the model, the job goes on: %s", explain(error))
+            return
+        job.validation = {name: list(figures) for name, figures in found.items()}
+
+    def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
+        """The tables through a client of the master's own, and how to close it."""
+        route = self._members.route
+        assert route is not None
+        links = Links(
+            route,
+            Role.MASTER,
+            node=0,
+            incarnation=self._members.new_number(),
+            job=self._members.life,
+            timeout_s=self._timeout_s,
+            trust=self._trust,
+            give_up=self._closed.is_set,
+        )
+        self._links.add(links)
+        if self._members.route is not None:  # it may have changed while we connected
+            links.follow(self._members.route)
+        if self._closed.is_set():
+            links.client.fail("the cluster has ended")
+
+        def close() -> None:
+            self._links.discard(links)
+            links.close()
+
+        tables = dict(self._members.tables)
+        results = Results(
+            job.settings,
+            job.summary or b"",
+            dict(self._figures()),
+            links.client,
+            {name: number for name, (number, _) in tables.items()},
+            {name: table for name, (_, table) in tables.items()},
+            [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
+        )
+        return results, close
+
+
+def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
+    figures = dict(job.cls.judge(results))
+    for name, value in figures.get("test", {}).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ClusterError(
+                f"the finished model's {name} on the test data is {value}: the training has "
+                "diverged, and nothing is written. Lower lr"
+            )
+    if job.settings.output:
+        figures |= job.cls.export(results)
+    return figures

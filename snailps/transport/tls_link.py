@@ -1,0 +1,155 @@
+"""One encrypted connection and the plain socket that it is relayed to: its bytes, both ways.
+
+    peer -> far, TLS -> near, plain                    near -> far -> peer
+
+It owns what is on its way, and what errors of TLS mean.  It knows no thread and no listener; both
+sockets never block, and whoever calls says when to try again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+
+Address = tuple[str, int]
+TURN_BYTES = 1 << 20
+CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What a handshake raises when the peer closes the connection without a word of why."""
+
+
+class Link:
+    """One connection: the encrypted socket, our end of the pair, and what waits on its way."""
+
+    __slots__ = (
+        "address", "down", "far", "far_ended", "far_mask", "gone", "near", "near_ended",
+        "near_mask", "number", "refused", "since", "up", "wants_write",
+    )  # fmt: skip
+
+    def __init__(self, number: int, far: ssl.SSLSocket, address: Address, now: float) -> None:
+        self.number, self.far, self.address, self.since = number, far, address, now
+        self.near: socket.socket | None = None  # once the handshake is done
+        self.up = self.down = b""
+        self.near_ended = self.far_ended = False
+        self.gone = False  # whoever had the other end of the pair has closed it
+        self.refused = False  # it is told why, and its words are no longer listened to
+        self.wants_write = False
+        self.near_mask = self.far_mask = 0
+
+    def pump(self, buffer: memoryview) -> bool:
+        """True where more could be moved at once."""
+        moved = 0
+        while moved < TURN_BYTES:
+            step = self._pump_down(buffer) + self._pump_up(buffer)
+            if step == 0:
+                return False
+            moved += step
+        return True
+
+    def _pump_down(self, buffer: memoryview) -> int:
+        """From the peer to the plain socket."""
+        assert self.near is not None
+        data: memoryview | bytes = self.down
+        got = 0
+        if not data and not self.far_ended:
+            while got < len(buffer):
+                try:
+                    n = self.far.recv_into(buffer[got:])
+                except ssl.SSLWantReadError:
+                    break
+                except ssl.SSLWantWriteError:
+                    self.wants_write = True
+                    break
+                except OSError:
+                    if got == 0:
+                        raise
+                    n = 0  # what came before is still delivered
+                if n == 0:
+                    self.far_ended = True
+                    break
+                got += n
+            data = buffer[:got]
+        sent = 0
+        if data:
+            try:
+                while sent < len(data):
+                    sent += self.near.send(data[sent:], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                pass
+            except (BrokenPipeError, ConnectionResetError):
+                self.far_ended = True  # nobody reads it any more
+                sent = len(data)
+            self.down = bytes(data[sent:])
+        if self.far_ended and not self.down:
+            with contextlib.suppress(OSError):
+                self.near.shutdown(socket.SHUT_WR)
+        return sent
+
+    def _pump_up(self, buffer: memoryview) -> int:
+        """From the plain socket to the peer."""
+        assert self.near is not None
+        data: memoryview | bytes = self.up
+        if not data and not self.near_ended:
+            try:
+                got = self.near.recv_into(buffer)
+            except BlockingIOError:
+                return 0
+            except ConnectionResetError:
+                got = 0
+            if got == 0:
+                self.near_ended = True
+            data = buffer[:got]
+        sent = 0
+        if data:
+            self.wants_write = False
+            try:
+                while sent < len(data):
+                    sent += self.far.send(data[sent:])
+            except ssl.SSLWantWriteError:
+                self.wants_write = True
+            except ssl.SSLWantReadError:
+                pass
+            self.up = bytes(data[sent:])
+        if self.near_ended and not self.up:
+            # Without TLS's own farewell: frames have lengths, and the end of one is never guessed.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self.far, socket.SHUT_WR)
+        return sent
+
+    def drain(self, buffer: memoryview) -> bool:
+        """Takes what a refused peer still says; False once it has closed the connection."""
+        try:
+            return socket.socket.recv_into(self.far, buffer) > 0
+        except BlockingIOError:
+            return True
+
+
+def words(error: OSError) -> str:
+    """What an error of TLS means."""
+    text = str(error).upper().replace(" ", "_")
+    for key, meaning in _MEANINGS.items():
+        if key in text:
+            return meaning
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    return error.strerror or str(error) or type(error).__name__
+
+
+NO_TLS = "what it speaks is no TLS: is tls set on both sides?"
+_MEANINGS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate",
+    "ALERT_UNKNOWN_CA": "its folder tls holds another CA than this one's",
+    "ALERT_BAD_CERTIFICATE": "it does not accept this certificate",
+    "ALERT_CERTIFICATE_EXPIRED": "it says that this certificate has expired",
+    "ALERT_DECRYPT_ERROR": "it does not accept this certificate",
+    "SELF-SIGNED_CERTIFICATE": "its certificate is of another CA",
+    "SELF_SIGNED_CERTIFICATE": "its certificate is of another CA",
+    "UNABLE_TO_GET_LOCAL_ISSUER": "its certificate is of another CA",
+    "SIGNATURE_FAILURE": "its certificate is of another CA",
+    "CERTIFICATE_HAS_EXPIRED": "its certificate has expired",
+    "NOT_YET_VALID": "its certificate is not valid yet: are the clocks right?",
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "RECORD_LAYER_FAILURE": NO_TLS,
+    "HTTP_REQUEST": "it speaks HTTP",
+}

@@ -1,0 +1,231 @@
+"""`snailps status` of real clusters: its document, its page, and how it watches.
+
+The master is asked while a test holds the cluster at a point: a gate, a stopped process, a lack.
+"""
+
+import fcntl
+import io
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port
+from rich.console import Console
+from test_ends import Observer
+from test_failures import INTERRUPTED
+
+from snailps.cli.overview import lines_of, picture_of
+from snailps.roles.status import NodeStatus, ShardStatus, Status
+
+TREE = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Ten blocks that count 1,000 lines."""
+    write_numbers(tmp_path / "in.txt", 1000)
+    return {
+        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
+        "gates": str(tmp_path / "gates"), "frag_num": 64,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def gate(tmp_path, job):
+    """A worker stands there, at its third block, while something is looked at."""
+    return Gate(tmp_path / "gates", 2)
+
+
+def status_of(cluster, *options):
+    """What `snailps status` prints."""
+    done = subprocess.run(
+        [*SNAILPS, "status", "--set", f"master_addr={cluster.address}", *options],
+        capture_output=True, text=True, check=True, timeout=LIMIT_S, env=environment(),
+    )  # fmt: skip
+    return done.stdout
+
+
+def watching(cluster, tmp_path, *options):
+    command = [*SNAILPS, "status", "--watch", "--interval", "0.1", *options]
+    # Its pages come by standard error here, where a test can wait for lines.
+    shell = ["bash", "-c", 'exec "$@" 1>&2', "bash", *command]
+    return Process("watch", [*shell, "--set", f"master_addr={cluster.address}"], cwd=tmp_path)
+
+
+def test_status_as_json_has_the_documented_keys(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
+        cluster.master()
+        cluster.nodes()
+        gate.meet()
+        with Observer(cluster) as observer:  # until servers have told of themselves twice
+            observer.until(lambda s: sum(shard["rows"] for shard in s["shards"]))
+        status = json.loads(status_of(cluster, "--json"))
+        page = status_of(cluster)
+        gate.open()
+        assert cluster.codes() == [0] * 4
+    assert status.keys() == Status.__annotations__.keys()
+    assert all(node.keys() == NodeStatus.__annotations__.keys() for node in status["nodes"])
+    assert all(shard.keys() == ShardStatus.__annotations__.keys() for shard in status["shards"])
+    document = (TREE / "docs" / "operations.md").read_text()
+    told = {*status, *status["nodes"][0], *status["shards"][0]}
+    assert not [key for key in told if f"`{key}`" not in document]
+    (worker,) = [node for node in status["nodes"] if node["role"] == "worker"]
+    assert worker["done"] == 2
+    assert worker["leased"] == 2  # the one it is at, and the one that it prepares
+    assert worker["block_s"] >= 0
+    assert worker["heartbeat_s"] < 60
+    assert status["epoch"] == worker["epoch"] == 1
+    assert sum(shard["fragments"] for shard in status["shards"]) == 64
+    assert all(shard["bytes"] > 0 and shard["address"] for shard in status["shards"])
+    assert re.search(rf"^worker {worker['id']} .* ago +training.* 2 +2", page, re.MULTILINE)
+    assert "route epoch 1" in page
+
+
+def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
+        cluster.master()
+        (server,), (worker,) = cluster.nodes()
+        gate.meet()
+        name, waits = cluster.name_of(server), cluster.name_of(worker)
+        server.send(signal.SIGSTOP)
+        gate.open()  # it pulls, and nobody answers
+        with Observer(cluster) as observer:
+            status = observer.until(lambda s: any(w["who"] == waits for w in s["waits"]))
+            observer.until(lambda s: any("sign of life" in w["whom"] for w in s["waits"]))
+        (wait,) = [wait for wait in status["waits"] if wait["who"] == waits][:1]
+        assert name in wait["whom"]
+        assert "rows of table" in wait["whom"]
+        assert wait["seconds"] >= 1
+        page = status_of(cluster)
+        server.send(signal.SIGCONT)
+        assert cluster.codes() == [0] * 3
+    assert re.search(rf"^the master +\d+ s +a sign of life of {name}", page, re.MULTILINE)
+    assert "who waits" in page
+
+
+def test_status_tells_of_workers_that_read_through_the_master(tmp_path, job, gate):
+    descriptor = os.open(tmp_path / "in.txt", os.O_RDONLY)
+    path = f"/proc/self/fd/{descriptor}"  # the master alone has it
+    try:
+        with Cluster(tmp_path, job={**job, "input": path}) as cluster:
+            cluster.master(pass_fds=(descriptor,))
+            cluster.nodes()
+            gate.meet()
+            status = json.loads(status_of(cluster, "--json"))
+            page = status_of(cluster)
+            gate.open()
+            assert cluster.codes() == [0] * 3
+    finally:
+        os.close(descriptor)
+    (node,) = [node for node in status["nodes"] if node["fetched"]]
+    assert node["role"] == "worker"
+    assert node["fetched"] >= 2
+    assert node["lacks"] == path
+    assert re.search(r"worker \d reads through the master, \d blocks so far", page)
+
+
+def test_status_of_a_forming_cluster_names_who_is_missing(tmp_path, job):
+    with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
+        cluster.master()
+        page = status_of(cluster)
+        cluster.nodes()
+        assert cluster.codes() == [0] * 3
+    assert re.search(r"^the master .*2 more of 2 nodes", page, re.MULTILINE)
+
+
+def test_watch_waits_for_a_master_shows_it_and_waits_again(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.port = free_port()
+        watch = watching(cluster, tmp_path)
+        watch.wait_line(r"waiting for the master at .* since the beginning: .*refused")
+        cluster.master(port=cluster.port)
+        cluster.nodes()
+        gate.meet()
+        watch.wait_line(r"training 2\d")
+        gate.open()
+        assert cluster.codes() == [0] * 3
+        watch.wait_line(r"waiting for the master at .* since it was last heard")
+        watch.send(signal.SIGINT)
+        assert watch.wait() == INTERRUPTED
+        watch.close()
+
+
+def test_watch_as_json_prints_one_document_a_line(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.master()
+        cluster.nodes()
+        gate.meet()
+        watch = watching(cluster, tmp_path, "--json")
+        lines = [watch.wait_line(r'^\{.*"phase": "training"')]
+        gate.open()
+        assert cluster.codes() == [0] * 3
+        watch.send(signal.SIGINT)
+        assert watch.wait() == INTERRUPTED
+        watch.close()
+    assert json.loads(lines[0])["nodes"]
+
+
+def test_watch_on_a_terminal_redraws_until_ctrl_c(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.master()
+        cluster.nodes()
+        gate.meet()
+        near, far = os.openpty()
+        fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        command = [*SNAILPS, "status", "-w", "--set", f"master_addr={cluster.address}"]
+        watch = subprocess.Popen(
+            command, stdin=far, stdout=far, stderr=far, env=environment(TERM="xterm")
+        )
+        os.close(far)
+        try:
+            seen, until = b"", time.monotonic() + LIMIT_S
+            while seen.count(b"worker ") < 2:
+                assert time.monotonic() < until, seen
+                if select.select([near], [], [], 1.0)[0]:
+                    seen += os.read(near, 1 << 16)
+            watch.send_signal(signal.SIGINT)
+            assert watch.wait(LIMIT_S) == INTERRUPTED
+        finally:
+            watch.kill()
+            watch.wait()
+            os.close(near)
+        gate.open()
+        assert cluster.codes() == [0] * 3
+
+
+def large_status(nodes):
+    """A status of so many workers, all of which wait."""
+    node = {
+        "role": "worker", "host": "h", "pid": 1, "address": "10.0.0.1:5", "endpoints": [],
+        "heartbeat_s": 0.5, "epoch": 1, "state": "training", "waits": "", "waits_s": 0.0,
+        "clock": 3, "rate": 10.0, "done": 1, "leased": 1, "block_s": 5.0, "fetched": 0, "lacks": "",
+    }  # fmt: skip
+    return {
+        "version": "1", "address": "10.0.0.1:1", "life": "1", "epoch": 1, "phase": "training",
+        "waiting_for": "", "progress": 0.5, "pass_": "", "unit": "words", "units": 1,
+        "units_per_s": 1.0, "loss": 1.0, "lr": 0.1, "eta_s": None, "elapsed_s": 1.0,
+        "blocks": {"left": 1, "leased": 1, "done": 1},
+        "nodes": [{**node, "id": number} for number in range(nodes)], "shards": [],
+        "waits": [{"who": f"worker {n}", "whom": "worker 0", "seconds": 9.0} for n in range(nodes)],
+        "requests_per_s": 0.0, "checkpoint": None, "message": "", "validation": {}, "figures": {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("height", [24, 50])
+def test_picture_of_a_thousand_nodes_fits_the_terminal(height):
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, height=height, force_terminal=False)
+    console.print(picture_of(large_status(1000), height))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) <= height
+    assert sum("more" in line for line in lines) == 2
+    assert len(lines_of(large_status(1000))) > 2000
