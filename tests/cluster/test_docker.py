@@ -141,13 +141,12 @@ class Stack:
 
     def codes(self) -> list[int] | None:
         """Exit codes of all containers, once they have ended."""
-        words = "{{.State.Status}} {{.State.ExitCode}}"
-        states = [
-            self.engine.docker("inspect", "-f", words, one).split() for one in self.containers()
-        ]
-        if any(state != "exited" for state, _ in states):
+        words = ["inspect", "-f", "{{.State.Status}} {{.State.ExitCode}}"]
+        # One of those that were taken away may be removed between the two questions.
+        states = [self.engine.docker(*words, one, code=None) for one in self.containers()]
+        if not all(state.startswith("exited ") for state in states):
             return None
-        return [int(code) for _, code in states]
+        return [int(state.split()[1]) for state in states]
 
     def scale(self, workers: int) -> None:
         self.engine.docker("service", "scale", "-d", f"snailps_worker={workers}")
@@ -197,6 +196,8 @@ def test_stack_in_a_swarm_trains_while_workers_come_and_go(
         )
         engine.docker("stack", "rm", "snailps")
         wait_for("the stack is gone", lambda: not stack.containers(), stack.shown)
+        networks = ["network", "ls", "-q", "--filter", "name=snailps"]
+        wait_for("its network is gone", lambda: not engine.docker(*networks), stack.shown)
 
     # Those that were taken away left by themselves: nobody missed them, and no block was lost.
     assert len(re.findall(r"worker \d+ .* left, \d+ blocks returned", told.stderr)) == 2, (
@@ -206,7 +207,6 @@ def test_stack_in_a_swarm_trains_while_workers_come_and_go(
     figures = json.loads(told.stdout)
     assert figures["ended_by"] == "epochs"
     assert figures["blocks"] == EPOCHS * -(-TEXT_BYTES // BLOCK_BYTES)
-    assert "snailps" not in engine.docker("network", "ls")
     collect = ["run", "--rm", "-v", "snailps_results:/results:ro", "--entrypoint", "cat", image]
     assert_vectors(engine.docker(*collect, "/results/vectors.vec"))
     volumes = engine.docker("volume", "ls", "-q").split()
