@@ -237,7 +237,7 @@ class Doctor:
             self.add(Finding("error", "port", str(error)))
 
     def _stand_in(self) -> None:
-        """Listens in the place of the master that does not run yet; `ConnectionLost` if one does."""
+        """Listens in the place of a master that is not there; `ConnectionLost` if one is."""
         with self._listening(self._own_address()) as desk:
             desk.token = self._leave_token()
             here = f"nobody listens at {self._settings.master_addr} yet"
