@@ -50,10 +50,10 @@ def _group() -> None:
 
 @app.command("init")
 def init_command(
-    folder: Annotated[Path, typer.Argument(help="Where the CA is, or is to be.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the CA is, or is to be.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="One certificate each; without any: cluster."),
+        typer.Argument(metavar="[NAME]", help="One certificate each; without any: cluster."),
     ] = None,
 ) -> None:
     """Makes a private CA, and certificates by it: FOLDER/NAME is what the setting tls names.
