@@ -64,8 +64,7 @@ def stop_at_block(tmp_path, job, number, *, earlier=(), kill="server"):
     gate = Gate(tmp_path / "gates", number)
     before = [Gate(tmp_path / "gates", block) for block in earlier]
     with Cluster(tmp_path, job=job) as cluster:
-        # A master that goes on would wait for another worker.
-        master = cluster.master(f"on_node_loss={'stop' if kill == 'worker' else 'recover'}")
+        master = cluster.master()
         nodes = cluster.nodes()
         for block, other in zip(earlier, before, strict=True):
             other.meet()
@@ -125,6 +124,7 @@ def test_job_whose_master_was_killed_is_continued_by_the_same_command(tmp_path, 
 
 
 def test_job_whose_worker_was_killed_is_continued_by_the_same_command(tmp_path, job):
+    job["on_node_loss"] = "stop"
     stop_at_block(tmp_path, job, 4, kill="worker")
     run_on(tmp_path, job)
     assert_counted_once(tmp_path)
