@@ -64,7 +64,8 @@ def stop_at_block(tmp_path, job, number, *, earlier=(), kill="server"):
     gate = Gate(tmp_path / "gates", number)
     before = [Gate(tmp_path / "gates", block) for block in earlier]
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
+        # A master that goes on would wait for another worker.
+        master = cluster.master(f"on_node_loss={'stop' if kill == 'worker' else 'recover'}")
         nodes = cluster.nodes()
         for block, other in zip(earlier, before, strict=True):
             other.meet()

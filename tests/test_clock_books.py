@@ -45,6 +45,13 @@ def test_dealt_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(s
     assert book.take(1) is not None
 
 
+def test_dealt_to_nobody_waits_for_the_first_that_comes():
+    book = Dealt(blocks(3), 2, nodes=[], staleness=1)
+    assert not book.over
+    book.join(7)
+    assert [book.take(7).number for _ in range(2)] == [0, 1]
+
+
 def test_dealt_in_lock_step_leases_nothing_ahead():
     book = Dealt(blocks(6), nodes=[1, 2], staleness=0)
     first = book.take(1)

@@ -151,7 +151,7 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
     gate = Gate(tmp_path / "gates", BLOCKS + 2)
     job["param_backup_period"] = 1
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
+        master = cluster.master("on_node_loss=stop")
         _, (first,) = cluster.nodes()
         gate.meet()  # two blocks behind the push, and a third one at work
         master.wait_line(rf"checkpoint \d+: {BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows")

@@ -63,6 +63,8 @@ def test_tls_of_a_folder_that_lacks_something_or_is_open_to_others_says_so(tmp_p
     with pytest.raises(ConfigError, match=r"ca\.pem does not exist; 'snailps tls init'"):
         Tls(str(tmp_path))
     (mine,) = init(tmp_path / "certs", ["mine"])
+    with pytest.raises(ConfigError, match=r"name the folder of a node, e\.g\. .*/certs/mine$"):
+        Tls(str(tmp_path / "certs"))
     (mine / "node.key").chmod(0o644)
     with pytest.raises(ConfigError, match=r"mode 0644\): chmod 600"):
         Tls(str(mine))

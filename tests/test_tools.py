@@ -156,6 +156,25 @@ def test_distribute_sends_to_each_host_what_is_its_own_and_only_once(here, text)
     assert said.count("installed already") == 3
 
 
+def test_distribute_takes_for_shares_only_what_it_cut_and_keeps_the_key_of_the_ca(here, text):
+    for name in (".stop", "text.py", "text.4", "text.1"):
+        (here.folder / name).write_text(name)
+    (here.folder / "tls").mkdir()
+    for name in ("ca.key", "ca.pem"):
+        (here.folder / "tls" / name).write_text(name)
+    here("distribute", "--copy", ".stop", "tls", "text.1")
+    for host in ("one", "three"):
+        assert here.path(host, "data/.stop").read_text() == ".stop"
+        assert here.path(host, "data/text.1").read_text() == "text.1"
+        assert [path.name for path in here.path(host, "data/tls").iterdir()] == ["ca.pem"]
+    here("distribute", "--split", text, "--copy", "text.py", "text.4")
+    assert here.path("two", "data/text.py").exists()
+    assert here.path("three", "data/text.4").exists()
+    said = here("distribute", "--split", text, "--copy", "text.1", code=1)
+    assert "text.1': File exists" in said
+    assert (here.folder / "text.1").read_text() == "text.1"
+
+
 def test_start_passes_on_what_the_inventory_says_and_leaves_alone_what_runs(here):
     here("distribute")
     said = here("start", "-c", "config/fm.conf", "input=a b's $x")
@@ -279,6 +298,11 @@ def test_shares_are_the_whole_cut_at_ends(tmp_path, packed, end):
         ("master a\nservr b\n", "hosts:2: expected master, server or worker, got servr"),
         ("master a\nserver b 1 threads\n", "hosts:2: expected setting=value, got threads"),
         ("master a;b\n", "hosts:1: expected a host name or address, got a;b"),
+        ("master ann@a\n", "got ann@a: user and port go into ~/.ssh/config"),
+        ("master a:22\n", "got a:22: user and port go into ~/.ssh/config"),
+        ("master a master_port=abc\n", "expected master_port from 1 to 65535, got abc"),
+        ("master a master_port=65536\n", "expected master_port from 1 to 65535, got 65536"),
+        ("master a\nserver b master_port=1\n", "hosts:2: master_port is for the line of"),
         ("master\n", "hosts:1: expected: role host [count] [setting=value ...], got no host"),
     ],
 )

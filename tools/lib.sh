@@ -42,7 +42,9 @@ inventory() { # ROLE HOST COUNT SETTING=VALUE..., one a line, checked
         NF == 0 { next }
         $1 !~ /^(master|server|worker)$/ { bad("expected master, server or worker, got " $1) }
         NF < 2 { bad("expected: role host [count] [setting=value ...], got no host") }
-        $2 !~ /^[A-Za-z0-9][A-Za-z0-9._:-]*$/ { bad("expected a host name or address, got " $2) }
+        $2 !~ /^[A-Za-z0-9][A-Za-z0-9._:-]*$/ || $2 ~ /^[^:]*:[^:]*$/ {
+            bad("expected a host name or address, got " $2 ": user and port go into ~/.ssh/config")
+        }
         {
             count = 1; first = 3
             if (NF >= 3 && $3 !~ /=/) { count = $3; first = 4 }
@@ -50,6 +52,12 @@ inventory() { # ROLE HOST COUNT SETTING=VALUE..., one a line, checked
             line = $1 " " $2 " " count
             for (i = first; i <= NF; i++) {
                 if ($i !~ /^[a-z][a-z0-9_]*=/) bad("expected setting=value, got " $i)
+                if ($i ~ /^master_port=/) {
+                    if ($1 != "master") bad("master_port is for the line of the master")
+                    port = substr($i, 13)
+                    if (port !~ /^[1-9][0-9]*$/ || port + 0 > 65535)
+                        bad("expected master_port from 1 to 65535, got " port)
+                }
                 line = line " " $i
             }
             number[$1] += count

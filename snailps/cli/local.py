@@ -171,8 +171,8 @@ def run_local(
                 progress.say(line)
         figures = _figures(launcher.output())
         progress.validate(figures.get("validation", {}))
-        if figures.get("blocks"):
-            progress.say(_summary(figures))
+        if summary := _summary(figures):
+            progress.say(summary)
         if kept and figures.get("files"):
             progress.say(f"wrote {', '.join(figures['files'])}")
         progress.close()
@@ -209,13 +209,15 @@ def _figures(text: str) -> dict[str, Any]:
 
 
 def _summary(figures: Mapping[str, Any]) -> str:
-    """What was trained, in a line."""
+    """What was trained, in a line; empty where that did not come to its end."""
     unit = "words" if "words" in figures else "examples"
+    speed, moved = figures.get(f"{unit}_per_s"), figures.get(f"bytes_per_{unit[:-1]}")
+    if not speed:
+        return ""
     text = (
         f"trained {figures[unit]:,} {unit} in {figures['train_s']:.1f} s, "
-        f"{figures[f'{unit}_per_s']:,.0f} {unit}/s, {figures['blocks']} blocks"
+        f"{speed:,.0f} {unit}/s, {figures['blocks']} blocks"
     )
-    moved = figures[f"bytes_per_{unit[:-1]}"]
     return text if moved is None else f"{text}, {moved:.0f} bytes over TCP for each"
 
 

@@ -195,7 +195,7 @@ class Progress:
                 print(line, file=self._stream, flush=True)
 
     def _eta_s(self, status: Status, now: float) -> float | None:
-        if status["phase"] not in ("survey", "training"):
+        if status["phase"] not in ("survey", "training") or status["waiting_for"]:
             return None
         return self._eta.seconds(now) if status["eta_s"] is None else status["eta_s"]
 

@@ -17,11 +17,10 @@ from typing import Annotated
 import typer
 
 from snailps.errors import ConfigError, SnailError
-from snailps.transport.tls import CA, CERTIFICATE, KEY
+from snailps.transport.tls import CA, CA_KEY, CERTIFICATE, KEY
 
 app = typer.Typer(no_args_is_help=True, help="Certificates for encrypted connections.")
 
-CA_KEY = "ca.key"
 DAYS = 3650
 OPENSSL_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -51,10 +50,10 @@ def _group() -> None:
 
 @app.command("init")
 def init_command(
-    folder: Annotated[Path, typer.Argument(help="Where the CA is, or is to be.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the CA is, or is to be.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="One certificate each; without any: cluster."),
+        typer.Argument(metavar="[NAME]", help="One certificate each; without any: cluster."),
     ] = None,
 ) -> None:
     """Makes a private CA, and certificates by it: FOLDER/NAME is what the setting tls names.

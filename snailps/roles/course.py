@@ -21,7 +21,7 @@ from snailps.roles.checkpointing import Checkpointing
 from snailps.roles.clocks import Dealt, Rounds, Stepped
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact
-from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
+from snailps.roles.ledger import ANYBODY, LOSSES_MAX, Entry, Ledger
 from snailps.roles.members import NOTICE_S, Member, Members, Reply
 from snailps.roles.node import explain, peak_rss_mb
 from snailps.roles.past import Past
@@ -202,6 +202,9 @@ class Course:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
         here = [m for m in self._members.nodes("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
+        if not nodes:
+            self._fail("every worker has left before the training began")
+            return
         restored = self.checkpoints.continued_from
         self._journal.note("train", {"nodes": nodes, "at": time.time(), "restored": restored})
         for member in here:
@@ -258,7 +261,7 @@ class Course:
         assert job.ledger is not None
         workers = self._members.nodes("worker")
         if not (workers or job.ledger.over):
-            self._wait_for_a_worker(job.ledger, time.monotonic())
+            self._go_on_alone(job, job.ledger, time.monotonic())
             return
         self.lacks, self.lacks_since = "", 0.0
         if job.pass_ == "survey" and job.ledger.over:
@@ -266,6 +269,17 @@ class Course:
             self._beside(lambda: self._end_survey(job), lambda _: self.summarised())
         elif job.pass_ == "train":
             self._step_training(job, job.ledger, workers)
+
+    def _go_on_alone(self, job: Job, ledger: Ledger, now: float) -> None:
+        """What can be done without a worker: end, where it is time to; else wait for one."""
+        if job.pass_ == "train":
+            self._check_limit(job, ledger)
+            if self.round is not None:
+                self.round.step()
+            if isinstance(ledger, Stepped) and ledger.closed:
+                ledger.abandon(ANYBODY)  # nobody is left to complete its clock
+        if not (ledger.over or (self.round is not None and self.round.closing)):
+            self._wait_for_a_worker(ledger, now)
 
     def _wait_for_a_worker(self, ledger: Ledger, now: float) -> None:
         """The last worker is lost or has left: another one may come, and goes on."""
@@ -282,16 +296,17 @@ class Course:
             self._fail(text.rstrip(". "))
         elif now >= self._notice_at:
             self._notice_at = now + NOTICE_S
-            self.lacks = "a worker: the last one is gone (snailps worker -c FILE starts another)"
-            log.warning("waiting for %s, %.0f s left; %d blocks to do", self.lacks, left_s, blocks)
+            hint = " (snailps worker -c FILE starts another)" if self.lacks else ""
+            self.lacks = "a worker: the last one is gone"
+            log.warning(
+                "waiting for %s%s, %.0f s left; %d blocks to do", self.lacks, hint, left_s, blocks
+            )
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
         if job.diverged:
             self._fail(job.diverged)
             return
-        if not (ledger.over or ledger.closed) and (limit := job.limit_reached()):
-            log.info("%s reached: finishing the blocks at work, then saving", limit)
-            self._end_early(job, limit)
+        self._check_limit(job, ledger)
         self._readings.look(job)
         self._move_clock(job)
         self._note_waits(job, ledger, workers)
@@ -322,6 +337,17 @@ class Course:
                 return
             job.end_pass()
             self._begin_export()
+
+    def _check_limit(self, job: Job, ledger: Ledger) -> None:
+        if not (ledger.over or ledger.closed) and (limit := job.limit_reached()):
+            log.info("%s reached: finishing the blocks at work, then saving", limit)
+            self._end_early(job, limit)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether the job is where it can wait for a worker: not between two of its phases."""
+        between = self.phase not in ("survey", "training") or self._side is not None
+        return self.phase == "exporting" or not between
 
     @property
     def in_haste(self) -> bool:

@@ -22,7 +22,7 @@ class Dealt(Ledger):
     blocks, epochs, limit, done
         As of `Ledger`.
     nodes : sequence of int
-        The workers, at least one.
+        The workers; without any, all is for the first that comes.
     staleness : int
         How far a worker may begin an entry ahead of the slowest clock; -1: as far as it likes.
 
@@ -48,7 +48,8 @@ class Dealt(Ledger):
         self._clocks = dict.fromkeys(nodes, 0)
         for number in range(self._size):
             if number not in self._done:
-                self._left[nodes[number % len(nodes)]].append(number)
+                mine = self._left[nodes[number % len(nodes)]] if nodes else self._back
+                mine.append(number)
         self._next = self._size  # nothing is given but what was dealt
         self.ahead_max = 0
 

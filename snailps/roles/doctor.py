@@ -165,7 +165,7 @@ class Doctor:
         try:
             self._trust = Trust.of(settings)
         except ConfigError as error:
-            self.add(Finding("error", "secret", str(error)))
+            self.add(Finding("error", "tls" if settings.tls else "secret", str(error)))
         shards = effective_shard_num(self._server, cores())[0]
         self.add(*checks.check_port_range(settings, shards))
         nodes = settings.expected_node_num
@@ -222,18 +222,28 @@ class Doctor:
     # --- the others ----------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        if self._is_masters:
-            with contextlib.suppress(ConnectionLost), self._listening(self._own_address()) as desk:
-                desk.token = self._leave_token()
-                here = f"nobody listens at {self._settings.master_addr} yet"
-                self.add(Finding("ok", "port", f"{here}: the master can"))
-                self._wait_for_others(desk)
-                return
+        if self._wait_s >= 1:
+            text = (
+                f"looking for the master and doctors of other hosts, {self._wait_s:.0f} s at most"
+            )
+            self.add(Finding("note", "reach", text, "--wait and --hosts say how long"))
         try:
+            if self._is_masters:
+                with contextlib.suppress(ConnectionLost):
+                    self._stand_in()
+                    return
             with self._listening(None) as desk:
                 self._visit(self._master, "the master", desk, stay=True)
         except SnailError as error:
             self.add(Finding("error", "port", str(error)))
+
+    def _stand_in(self) -> None:
+        """Listens in the place of a master that is not there; `ConnectionLost` if one is."""
+        with self._listening(self._own_address()) as desk:
+            desk.token = self._leave_token()
+            here = f"nobody listens at {self._settings.master_addr} yet"
+            self.add(Finding("ok", "port", f"{here}: the master can"))
+            self._wait_for_others(desk)
 
     def _own_address(self) -> Address:
         address = self._settings.listen_addr or self._settings.master_addr

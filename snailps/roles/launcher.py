@@ -235,19 +235,26 @@ class Launcher:
         for index, dead in enumerate(self.children[1:], 1):
             code, deaths = dead.process.poll(), self._deaths.get(dead.name, 0)
             lasting = dead.name.startswith("server") and self._servers == 1
-            if code is None or code >= 0 or lasting or deaths >= self._revivals_max:
+            if code is None or code >= 0 or lasting or deaths > self._revivals_max:
                 continue
             self._deaths[dead.name] = deaths + 1
             name = signal.Signals(-code).name
-            self._on_line(dead.name, f"was ended by {name}: another one takes its place")
+            what = f"process {dead.process.pid} was ended by {name}"
+            if deaths == self._revivals_max:
+                self._on_line(dead.name, f"{what} again: no other one is started")
+                continue
+            self._on_line(dead.name, f"{what}: another one takes its place")
             self._main = None  # this process has threads by now
             with contextlib.ExitStack() as pipes:
                 address, address_write = _pipe(pipes)
                 address_write.write(self.address.encode())
                 address_write.close()
-                child = self._spawn(
-                    dead.name, [], ["--address-fd", str(address.fileno())], address.fileno()
-                )
+                told = ["--address-fd", str(address.fileno())]
+                try:
+                    child = self._spawn(dead.name, [], told, address.fileno())
+                except OSError as error:  # memory is short: the others go on
+                    self._on_line(dead.name, f"cannot start another one: {error}")
+                    continue
             self.children[index] = self.children.pop()
             self._listen(child)
 

@@ -90,6 +90,7 @@ class Master:
         self._on_listening, self._on_status = on_listening, on_status
         self._phase: Phase = "forming"
         self._signals = 0
+        self._goes_on = settings.on_node_loss == "recover"
         self._asked = False  # by a signal to another process, however often
         self._failed = False
         self._code = EXIT_OK
@@ -221,7 +222,7 @@ class Master:
             self._members,
             self._settings.request_timeout,
             # A session's workers are its own: nobody else would start one.
-            0.0 if self._session else self._settings.master_time_out,
+            self._settings.master_time_out if self._goes_on and not self._session else 0.0,
             tell=lambda member, message: self._server.note(member.peer, message),
             fail=self._fail,
             on_end=self._job_ended,
@@ -472,12 +473,12 @@ class Master:
 
     def _goes_on_without(self, member: Member) -> bool:
         """Whether the job can go on when this member is lost."""
-        if self._settings.on_node_loss != "recover" or self._phase == "forming":
+        if not self._goes_on or self._phase == "forming":
             return False
         if member.role == "server":
             return self._course.phase != "restoring"
         others = any(other is not member for other in self._members.nodes("worker"))
-        return others or not self._session
+        return others or (self._course.can_wait and not self._session)
 
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""

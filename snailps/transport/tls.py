@@ -23,6 +23,7 @@ from snailps.transport.session import error_frame
 from snailps.transport.tls_link import Address
 
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
+CA_KEY = "ca.key"
 
 
 class Tls:
@@ -43,10 +44,7 @@ class Tls:
         paths = [Path(folder, name) for name in (CA, CERTIFICATE, KEY)]
         for path in paths:
             if not path.is_file():
-                raise ConfigError(
-                    f"tls: {path} does not exist; 'snailps tls init' makes {CA}, {CERTIFICATE} "
-                    f"and {KEY}"
-                )
+                raise ConfigError(f"tls: {path} does not exist; {_where_else(Path(folder))}")
         mode = paths[2].stat().st_mode
         if mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ConfigError(
@@ -87,6 +85,15 @@ class Tls:
             relay = self._relay
         if relay is not None:
             relay.close()
+
+
+def _where_else(folder: Path) -> str:
+    """What to do about a folder that is none of a node."""
+    nodes = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
+    if nodes or (folder / CA_KEY).exists():
+        node = nodes[0] if nodes else folder / "node1"
+        return f"name the folder of a node, e.g. {node}"
+    return f"'snailps tls init' makes {CA}, {CERTIFICATE} and {KEY}"
 
 
 def _context(protocol: ssl._SSLMethod, paths: list[Path]) -> ssl.SSLContext:
