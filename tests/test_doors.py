@@ -4,17 +4,22 @@ import contextlib
 import logging
 import os
 import random
+import resource
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from live import SECRET, Live, served
 from processes import LIMIT_S
 
+from snailps.errors import ProtocolError
 from snailps.transport.attempts import LINES_MAX, PERIOD_S, Attempts
+from snailps.transport.control import dial
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.relay import UNKNOWN_MAX
 from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
+from snailps.transport.trust import Trust
 
 DOORS = ["master", "shard"]
 
@@ -68,6 +73,7 @@ RANDOM = random.Random(8)
     [
         (b"GET / HTTP/1.1\r\n\r\n", "magic"),
         (RANDOM.randbytes(100_000), "magic"),
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(200), "magic"),
         (header(Kind.HELLO, 1 << 40), "too-long"),
         (header(Kind.PULL, 1 << 20), None),
         (header(Kind.CALL, 256 << 20), "too-long"),
@@ -135,6 +141,37 @@ def test_more_strangers_than_a_listener_keeps_push_out_the_oldest_of_them(live, 
             left(stranger)
         live.serve()
         assert live.descriptors() - before <= UNKNOWN_MAX + 20
+
+
+def test_master_and_server_raise_their_limit_and_make_room_where_that_is_reached(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+    try:
+        live = Live(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        for door, process in live.processes.items():
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+            # Descriptors are numbers below the limit: what is open at the moment keeps its own.
+            opened = max(int(fd.name) for fd in Path(f"/proc/{process.pid}/fd").iterdir())
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (opened + 10, hard))
+            with contextlib.ExitStack() as stack:
+                for _ in range(60):
+                    stack.enter_context(knock(live, door))
+                channel = hello(live, door).channel
+                trust = Trust(SECRET.encode())
+                args = (live.addresses[door], channel, Role.WORKER)
+                dial(*args, whom=door, limit_s=LIMIT_S, job=live.job, trust=trust).close()
+                process.wait_line(r"refused 127\.0\.0\.1:\d+: made room for newer connections")
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    finally:
+        live.close()
+
+
+def test_who_speaks_tls_to_a_port_without_is_told_what_is_missing():
+    with pytest.raises(ProtocolError, match="it speaks TLS, and `tls` is not set here"):
+        list(FrameDecoder().feed(b"\x16\x03\x01\x02\x00\x01" + bytes(200)))
 
 
 def test_log_of_a_flood_is_short(live):

@@ -1,6 +1,7 @@
 """TLS: certificates, the relay in front of plain sockets, and whole clusters over it."""
 
 import contextlib
+import errno
 import select
 import socket
 import ssl
@@ -16,6 +17,7 @@ from snailps.errors import ConfigError, ProtocolError
 from snailps.transport.control import dial
 from snailps.transport.session import Channel, Role
 from snailps.transport.tls import Tls
+from snailps.transport.tls_link import Link
 from snailps.transport.trust import Trust
 
 
@@ -206,6 +208,66 @@ def test_relay_refuses_a_certificate_of_another_ca_and_none_at_all(echo, folders
     ):
         sock.recv(1)
     assert "it has no certificate" in caplog.text
+
+
+class Full(socket.socket):
+    """A listener that finds no descriptor left, so often."""
+
+    times = 0
+
+    def accept(self):
+        if self.times:
+            self.times -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_relay_without_descriptors_makes_room_or_waits_and_says_so(folders, caplog):
+    listener = Full()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    relay = Tls(str(folders["a"])).listening(listener)
+    where = listener.getsockname()
+    tls = Tls(str(folders["b"]))
+    listener.times = 2  # nobody is there yet: both times it can only wait
+    connected(tls, where).close()
+    assert caplog.text.count("cannot accept it yet: Too many open files") == 2
+    select.select([relay], [], [], LIMIT_S)
+    relay.accept()[0].close()
+    with socket.create_connection(where, LIMIT_S) as stranger:
+        # Whoever has his handshake after the stranger was accepted after him.
+        connected(tls, where).close()
+        listener.times = 1
+        connected(tls, where).close()
+        assert received(stranger) == b""
+        port = stranger.getsockname()[1]
+    assert f"refused 127.0.0.1:{port}: made room for newer connections" in caplog.text
+    tls.close()
+    relay.close()
+
+
+def test_relay_outlives_what_nobody_foresaw_of_one_connection(echo, folders, caplog, monkeypatch):
+    tls = Tls(str(folders["b"]))
+    with connected(tls, echo.address) as served, connected(tls, echo.address) as broken:
+        for sock in (served, broken):
+            sock.sendall(b"both")
+            assert sock.recv(100) == b"both"
+        pump, failed = Link.pump, []
+
+        def fail_once(link, buffer):
+            if not failed:
+                failed.append(link)
+                raise ValueError("unforeseen")
+            return pump(link, buffer)
+
+        monkeypatch.setattr(Link, "pump", fail_once)
+        with contextlib.suppress(OSError):
+            broken.sendall(b"lost")
+            assert broken.recv(100) == b""
+        served.sendall(b"still here?")
+        assert served.recv(100) == b"still here?"
+    assert caplog.text.count("the relay for TLS has failed for one connection") == 1
+    tls.close()
 
 
 # --- clusters ---------------------------------------------------------------------------------

@@ -110,8 +110,8 @@ class ClusterSettings(Settings):
         "",
         help=(
             "File with the secret that all processes of a cluster share, readable by its owner "
-            "alone; the variable `SNAILPS_SECRET` holds it as well. Empty: none, and this process "
-            "listens only where other machines cannot reach it (docs/security.md)."
+            "and at most his group; the variable `SNAILPS_SECRET` holds it as well. Empty: none, "
+            "and this process listens only where other machines cannot reach it (docs/security.md)."
         ),
         when="As soon as the cluster has more than one machine.",
         unit="path",

@@ -278,7 +278,9 @@ def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
     """What may keep nodes from the master that this process is."""
     listens = settings.listen_addr or settings.master_addr
     host, _ = parse_addr(listens, "listen_addr", port_optional=True)
-    found = check_name(settings.master_addr, "master_addr") + check_files(2 * nodes)
+    found = check_name(settings.master_addr, "master_addr") + check_files(
+        2 * nodes, bool(settings.tls)
+    )
     found = [one for one in found if one.level == "error"]
     with contextlib.suppress(OSError):
         addresses = {str(where[0]) for *_, where in socket.getaddrinfo(host or "0.0.0.0", None)}
@@ -300,11 +302,11 @@ def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:
 # --- the machine ------------------------------------------------------------------------------
 
 
-def check_files(peers: int) -> list[Finding]:
-    """Whether this process may open as many sockets as it has peers."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = peers + SPARE_FILES
-    text = f"{hard:,} files may be open at once ({soft:,} without asking), {needed:,} are needed"
+def check_files(connections: int, tls: bool) -> list[Finding]:
+    """Whether this process may open the sockets of so many connections."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # which every process asks for
+    needed = connections * (3 if tls else 1) + SPARE_FILES  # the relay's pair comes on top
+    text = f"{hard:,} files may be open at once, {needed:,} are needed"
     if hard >= needed:
         return [Finding("ok", "files", text)]
     cure = f"raise the limit to {needed:,}: ulimit -n, LimitNOFILE= of systemd, --ulimit of docker"

@@ -26,7 +26,7 @@ from snailps.roles import checks
 from snailps.roles.checkpointing import folder_of
 from snailps.roles.checks import Finding
 from snailps.roles.desk import PROBE_BYTES, Desk, facts_of_host
-from snailps.roles.node import advertised, cores, open_listener
+from snailps.roles.node import advertised, cores, open_listener, raise_descriptors
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.worker import Worker
 from snailps.transport import messages
@@ -128,6 +128,7 @@ class Doctor:
 
     def run(self) -> Diagnosis:
         """Looks at everything; takes as long as others are waited for."""
+        raise_descriptors()
         self._until = time.monotonic() + self._wait_s
         try:
             self._look_here()
@@ -168,7 +169,7 @@ class Doctor:
         shards = effective_shard_num(self._server, cores())[0]
         self.add(*checks.check_port_range(settings, shards))
         nodes = settings.expected_node_num
-        self.add(*checks.check_files(max(2 * nodes, shards * nodes)))
+        self.add(*checks.check_files(max(2 * nodes, shards * nodes), bool(settings.tls)))
         self._look_at_job()
 
     def _look_at_job(self) -> None:

@@ -8,10 +8,8 @@ It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import time
@@ -27,7 +25,7 @@ from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
 from snailps.roles.members import Member, Members, Reply, names_of
-from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, raise_descriptors
 from snailps.roles.past import compact, journal_path, life_of, unended
 from snailps.roles.picture import Picture
 from snailps.roles.status import Phase, Status
@@ -118,7 +116,7 @@ class Master:
         if not self._session:
             job = Job(self._raw, self._also_known)
         address = self._settings.listen_addr or self._settings.master_addr
-        _raise_descriptors()
+        raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
         if port == 0 and not self._any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
@@ -616,13 +614,6 @@ class Master:
     @property
     def _told_phase(self) -> Phase:
         return self._phase if self._phase != "idle" else self._course.phase
-
-
-def _raise_descriptors() -> None:
-    """As many open sockets as this process is allowed: a node needs two."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _member_of(peer: Peer, message: messages.Message) -> Member:

@@ -9,6 +9,7 @@ what it does meanwhile.  It knows no rows and no models.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -78,6 +79,13 @@ def peak_rss_mb() -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1000
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000  # some sandboxes tell no more
+
+
+def raise_descriptors() -> None:
+    """As many open sockets as this process is allowed: peers need some, and so do strangers."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def cores() -> int:

@@ -15,7 +15,14 @@ from snailps.config import ServerSettings, effective_shard_num
 from snailps.errors import ClusterError, ProtocolError
 from snailps.roles._shard import ShardThread
 from snailps.roles.hosting import ShardHost
-from snailps.roles.node import Node, advertised, cores, open_listener, peak_rss_mb
+from snailps.roles.node import (
+    Node,
+    advertised,
+    cores,
+    open_listener,
+    peak_rss_mb,
+    raise_descriptors,
+)
 from snailps.roles.saving import Loading, Saving
 from snailps.roles.tables import Table
 from snailps.store.route import Route
@@ -45,6 +52,7 @@ class Server(Node):
 
     def run(self) -> int:
         """Serves until the end; returns the exit code."""
+        raise_descriptors()
         shard_num, notice = effective_shard_num(self._server_settings, cores())
         if notice:
             log.warning("%s", notice)

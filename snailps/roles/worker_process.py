@@ -37,7 +37,16 @@ from snailps.roles import blas
 from snailps.roles.checks import look_half_way, why_not_connected
 from snailps.roles.coming import Coming
 from snailps.roles.links import Links
-from snailps.roles.node import EXIT_FAILED, EXIT_OK, End, Node, cores, explain, peak_rss_mb
+from snailps.roles.node import (
+    EXIT_FAILED,
+    EXIT_OK,
+    End,
+    Node,
+    cores,
+    explain,
+    peak_rss_mb,
+    raise_descriptors,
+)
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block, Worker, load_class
@@ -95,6 +104,7 @@ class WorkerProcess(Node):
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
+        raise_descriptors()
         self.join()
         try:
             while True:

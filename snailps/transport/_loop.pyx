@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
@@ -171,6 +171,9 @@ cdef void _accept_some(Loop *loop, void *self) noexcept nogil:
             continue
         fd = accept4(loop.listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if fd < 0:
+            if (errno == EMFILE or errno == ENFILE) and loop.unknown:
+                _make_room(loop, self)
+                continue
             # Out of descriptors: epoll would report the waiting peer for ever.  Try again later.
             if errno != EAGAIN and errno != EINTR:
                 _listen(loop, False)

@@ -30,7 +30,12 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
-from snailps.transport.relay import HANDSHAKE_LIMIT_S, UNKNOWN_MAX
+from snailps.transport.relay import (
+    ACCEPT_PAUSE_S,
+    HANDSHAKE_LIMIT_S,
+    NO_DESCRIPTORS,
+    UNKNOWN_MAX,
+)
 from snailps.transport.session import (
     NONCE_BYTES,
     Channel,
@@ -49,8 +54,6 @@ log = logging.getLogger(__name__)
 LINGER_S = 2.0
 """How long a peer that we close may take to read our last words.  Closing at once, while bytes of
 its own are unread here, would reset the connection and destroy them."""
-ACCEPT_PAUSE_S = 0.5
-"""Until the next try, when there is no descriptor left for a new connection."""
 RECV_BYTES = 256 << 10
 OUT_BYTES_MAX = 2 * CONTROL_BODY_MAX
 """A peer that takes none of this much is dropped."""
@@ -220,7 +223,10 @@ class ControlServer:
         except (BlockingIOError, ConnectionError):
             return
         except OSError as error:
-            log.warning("cannot accept a connection: %s", error.strerror or error)
+            if self._unknown and error.errno in NO_DESCRIPTORS:
+                self._make_room()  # the next step tries again
+                return
+            self._attempts.note("a connection", f"cannot accept it yet: {error.strerror or error}")
             self._selector.unregister(self._listener)
             self._accept_at = self._clock() + ACCEPT_PAUSE_S
             return
@@ -235,10 +241,13 @@ class ControlServer:
             self._clock(),
         )
         if len(self._unknown) >= UNKNOWN_MAX:
-            self._refuse(next(iter(self._unknown)), "made room for newer connections")
+            self._make_room()
         self._peers.add(peer)
         self._unknown[peer] = None
         self._selector.register(sock, selectors.EVENT_READ, peer)
+
+    def _make_room(self) -> None:
+        self._refuse(next(iter(self._unknown)), "made room for newer connections")
 
     def _read(self, peer: Peer) -> None:
         try:

@@ -314,6 +314,8 @@ def check_header(
     ProtocolError
         Its `code` is what the peer is told.
     """
+    if magic[:2] == b"\x16\x03":
+        raise ProtocolError("it speaks TLS, and `tls` is not set here", "magic")
     if magic != MAGIC:
         raise ProtocolError(
             f"expected a snailps frame (magic {MAGIC!r}), got {magic!r}: is this a snailps peer?",

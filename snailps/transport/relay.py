@@ -11,6 +11,7 @@ The thread needs the GIL between two records of 16 KiB, so heartbeats over TLS n
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -20,16 +21,21 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from snailps.transport.attempts import Attempts
 from snailps.transport.tls_link import CLOSED, NO_TLS, Address, Link, words
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 HANDSHAKE_LIMIT_S = 10.0
 UNKNOWN_MAX = 512
 """Connections of one listener whose handshake is not done; one more, and the oldest has to go."""
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+ACCEPT_PAUSE_S = 0.5
+"""Until the next try, when there is no descriptor left for a new connection."""
 FLUSH_S = 2.0
 """How long the end of a relay waits for what is still on its way to peers."""
 BUFFER_BYTES = 256 << 10
@@ -78,6 +84,8 @@ class Relay:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._closing_at: float | None = None
         self._look_at = 0.0
+        self._accept_at: float | None = None
+        self._failed = False
         self._lock = threading.Lock()
         self._closed = False
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -173,8 +181,9 @@ class Relay:
 
     def _turn(self) -> None:
         wait_s = 0.0 if self._more else 0.1 if self._closing_at else LOOK_S / 4
-        for descriptor, events in self._epoll.poll(wait_s):
-            token = self._tokens.get(descriptor)
+        # All looked up first: a descriptor that is closed in this turn may be another's by its end.
+        batch = [(self._tokens.get(fd), events) for fd, events in self._epoll.poll(wait_s)]
+        for token, events in batch:
             if token == _WAKE:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
@@ -187,9 +196,7 @@ class Relay:
                 self._serve(link, broken=not token & 1 and bool(events & select.EPOLLERR))
         while self._adopted:
             far, ours, address = self._adopted.popleft()
-            link = self._new(far, address)
-            self._pair(link, ours)
-            self._serve(link, broken=False)
+            self._serve(self._new(far, address), broken=False, ours=ours)
         for number in [*self._more]:
             self._more.discard(number)
             self._serve(self._links[number], broken=False)
@@ -209,6 +216,10 @@ class Relay:
                 self._drop(link)
         if self._attempts.unsaid:
             self._attempts.sum_up()
+        if self._accept_at is not None and now >= self._accept_at:
+            assert self._listener is not None
+            self._accept_at = None
+            self._epoll.register(self._listener, select.EPOLLIN)
         if self._closing_at is not None:
             for link in [*self._unknown.values()]:
                 self._drop(link)
@@ -222,11 +233,13 @@ class Relay:
         """Accepts a connection; its handshake begins."""
         assert self._listener is not None
         try:
-            sock, address = self._listener.accept()
+            sock, address = self._with_room(self._listener.accept)
+        except (BlockingIOError, ConnectionError):
+            return
         except OSError as error:
-            if not isinstance(error, BlockingIOError | ConnectionError):
-                log.warning("cannot accept a connection: %s", error.strerror or error)
-                threading.Event().wait(0.05)  # no descriptor is left: others have to end first
+            self._attempts.note("a connection", f"cannot accept it yet: {error.strerror or error}")
+            self._epoll.unregister(self._listener)
+            self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
             return
         sock.setblocking(False)
         with contextlib.suppress(OSError):
@@ -240,11 +253,25 @@ class Relay:
         link = self._new(far, (address[0], address[1]))
         self._unknown[link.number] = link
         if len(self._unknown) > UNKNOWN_MAX:
-            oldest = next(iter(self._unknown.values()))
-            if not oldest.refused:
-                self._note(oldest, "made room for newer connections")
-            self._drop(oldest)
+            self._make_room()
         self._serve(link, broken=False)
+
+    def _make_room(self) -> None:
+        """Closes the oldest connection whose handshake is not done."""
+        oldest = next(iter(self._unknown.values()))
+        if not oldest.refused:
+            self._note(oldest, "made room for newer connections")
+        self._drop(oldest)
+
+    def _with_room(self, function: Callable[[], T]) -> T:
+        """Calls what needs descriptors; where none is left, unfinished handshakes give theirs."""
+        while True:
+            try:
+                return function()
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self._unknown:
+                    raise
+                self._make_room()
 
     def _shake(self, link: Link) -> None:
         try:
@@ -268,7 +295,7 @@ class Relay:
             return
         self._unknown.pop(link.number, None)
         link.wants_write = False
-        ours, theirs = socket.socketpair()
+        ours, theirs = self._with_room(socket.socketpair)
         self._pair(link, ours)
         self._accepted.append((theirs, link.address))
         os.eventfd_write(self._accepted_fd, 1)
@@ -282,7 +309,20 @@ class Relay:
     def _note(self, link: Link, why: str) -> None:
         self._attempts.note(f"{link.address[0]}:{link.address[1]}", why)
 
-    def _serve(self, link: Link, broken: bool) -> None:
+    def _serve(self, link: Link, broken: bool, ours: socket.socket | None = None) -> None:
+        """A turn of one connection; whatever goes wrong in it ends that one alone."""
+        try:
+            if ours is not None:
+                self._pair(link, ours)
+            self._move(link, broken)
+        except Exception as error:
+            self._note(link, f"the relay for TLS has failed: {error!r}")
+            if not self._failed:
+                self._failed = True  # a peer may be able to do it again and again
+                log.exception("the relay for TLS has failed for one connection")
+            self._drop(link)
+
+    def _move(self, link: Link, broken: bool) -> None:
         """Moves what can be moved, both ways, for one turn."""
         try:
             if link.refused:
