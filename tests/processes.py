@@ -158,8 +158,20 @@ class Process:
                 self._news.wait(left)
 
     def send(self, number):
-        """Sends a signal."""
+        """Sends a signal; after SIGSTOP waits until no thread runs any more."""
         self.popen.send_signal(number)
+        until = time.monotonic() + LIMIT_S
+        while number == signal.SIGSTOP and self._runs():
+            assert time.monotonic() < until, f"{self.name} has not stopped for {LIMIT_S:g} s"
+            time.sleep(0.001)
+
+    def _runs(self):
+        """Whether a thread is not stopped yet."""
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has just ended
+                if (task / "stat").read_text().rpartition(")")[2].split()[0] not in "TtZX":
+                    return True
+        return False
 
     def close(self):
         """Kills what still runs in the process's session; True if that was needed."""

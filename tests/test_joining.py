@@ -149,7 +149,8 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
     job = sparse(tmp_path, "GatedLinear") | {"input": "input", "output": "out", "epochs": 1}
     job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
     gate = Gate(tmp_path / "gates", BLOCKS + 2)
-    job["param_backup_period"] = 1
+    # By the clock: one that came between push and block would be the last one by pushes.
+    job["checkpoint_interval"] = 1
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master("on_node_loss=stop")
         _, (first,) = cluster.nodes()

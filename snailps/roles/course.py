@@ -202,7 +202,7 @@ class Course:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
         here = [m for m in self._members.nodes("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
-        if not nodes:
+        if job.rounds and not nodes:  # who takes part in them is settled now
             self._fail("every worker has left before the training began")
             return
         restored = self.checkpoints.continued_from
