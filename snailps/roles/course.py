@@ -22,7 +22,8 @@ from snailps.roles.clocks import Dealt, Rounds, Stepped
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact
 from snailps.roles.ledger import ANYBODY, LOSSES_MAX, Entry, Ledger
-from snailps.roles.members import NOTICE_S, Member, Members, Reply
+from snailps.roles.member import Member, Reply
+from snailps.roles.members import NOTICE_S, Members
 from snailps.roles.node import explain, peak_rss_mb
 from snailps.roles.past import Past
 from snailps.roles.position import Position, pack
@@ -160,7 +161,8 @@ class Course:
             self.past.go_on(self, job)
             return
         if not self.past.known:
-            self._members.forget_job_tables()
+            self._members.catalogue.forget_job()
+            self._members.rows.expired = 0
         if not self._members.nodes("worker"):
             self._fail(
                 "a job needs a worker, and none is here: raise expected_node_num or start workers"

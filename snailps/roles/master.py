@@ -24,7 +24,8 @@ from snailps.roles.desk import Desk
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
-from snailps.roles.members import Member, Members, Reply, names_of
+from snailps.roles.member import Member, Reply, names_of
+from snailps.roles.members import Members
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, raise_descriptors
 from snailps.roles.past import compact, journal_path, life_of, unended
 from snailps.roles.picture import Picture
@@ -543,7 +544,7 @@ class Master:
         elif isinstance(message, messages.Fetch):
             self._course.fetch(member, message, reply)
         elif isinstance(message, messages.Declare):
-            self._members.declare(member, message, reply)
+            self._members.catalogue.declare(member, message, reply)
         elif isinstance(message, messages.Submit):
             self._submit(message, reply)
         elif isinstance(message, messages.Shutdown):

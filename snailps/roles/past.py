@@ -147,7 +147,7 @@ class Past:
             The input has changed, or the journal is damaged.
         """
         self.begun = False
-        self._members.remake_tables()
+        self._members.catalogue.remake()
         course.checkpoints.forget_others()
         now = time.time()
         train, exported = self._last("train"), self._last("exported")

@@ -21,7 +21,8 @@ from snailps.config import MasterSettings
 from snailps.errors import ConfigError, SnailError
 from snailps.roles.course import Course
 from snailps.roles.keeper import Keeper
-from snailps.roles.members import Member, Members, Reply
+from snailps.roles.member import Member, Reply
+from snailps.roles.members import Members
 from snailps.roles.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
 from snailps.transport import messages
 from snailps.transport.control import show

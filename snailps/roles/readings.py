@@ -166,7 +166,7 @@ class Readings:
             self._links.discard(links)
             links.close()
 
-        tables = dict(self._members.tables)
+        tables = dict(self._members.catalogue.tables)
         results = Results(
             job.settings,
             job.summary or b"",
