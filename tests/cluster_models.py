@@ -246,6 +246,15 @@ def wait_at(settings, name):
             gate.read()
 
 
+def gated_job(folder):
+    """Ten blocks that count 1,000 lines; `processes.Gate` holds them up in folder/gates."""
+    write_numbers(folder / "in.txt", 1000)
+    return {
+        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
+        "gates": str(folder / "gates"), "frag_num": 64,
+    }  # fmt: skip
+
+
 def write_numbers(path, lines, rows=50):
     """A text for `Counter`: `lines` lines with the numbers from 0 to rows - 1 in turns."""
     path.write_text("".join(f"{at % rows}\n" for at in range(lines)))

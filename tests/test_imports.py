@@ -15,7 +15,7 @@ SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
 
 # What a part of the package may import from the rest of it; itself always.  A part is the first
 # name below `snailps`: a package, or a module.  The leaves know nothing.
-LEAVES = {"errors", "_version", "_hash", "_ops", "_wire"}
+LEAVES = {"errors", "_version", "_fetch", "_hash", "_ops", "_wire"}
 NUMERIC = {
     "_words",
     "_labels",
