@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
-from snailps.roles import course
+from snailps.roles import leasing
 from snailps.store import checkpoints
 from snailps.store.manifest import NAME
 
@@ -205,7 +205,7 @@ class Hurried(Counter):
 
     @classmethod
     def check(cls, settings):
-        course.DROP_S = 0.5  # only the master checks settings, in a process of its own
+        leasing.DROP_S = 0.5  # only the master checks settings, in a process of its own
 
     @classmethod
     def export(cls, results):

@@ -483,9 +483,9 @@ class Master:
 
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""
-        culprit = self._course.blame(member)
+        culprit = self._course.leasing.blame(member)
         self._members.remove(member, lost=True)
-        self._members.rows.fence(member.number, self._course.last_of(member))
+        self._members.rows.fence(member.number, self._course.leasing.last_of(member))
         returned = self._course.released(member)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
@@ -536,13 +536,13 @@ class Master:
             return
         member = _member_of(peer, message)
         if isinstance(message, messages.Lease):
-            self._course.lease(member, message, reply)
+            self._course.leasing.lease(member, message, reply)
         elif isinstance(message, messages.Done):
-            self._course.done(member, message, reply)
+            self._course.leasing.done(member, message, reply)
         elif isinstance(message, messages.Summarise):
             self._course.summarise(member, reply)
         elif isinstance(message, messages.Fetch):
-            self._course.fetch(member, message, reply)
+            self._course.leasing.fetch(member, message, reply)
         elif isinstance(message, messages.Declare):
             self._members.catalogue.declare(member, message, reply)
         elif isinstance(message, messages.Submit):
@@ -563,9 +563,9 @@ class Master:
     def _on_note(self, peer: Peer, message: messages.Message) -> None:
         member = _member_of(peer, message)
         if isinstance(message, messages.Finished):
-            self._course.finished(member, message.figures)
+            self._course.leasing.finished(member, message.figures)
         elif isinstance(message, messages.Settled):
-            self._course.settled(member, message.numbers)
+            self._course.leasing.settled(member, message.numbers)
         elif isinstance(message, messages.Saved | messages.Loaded):
             self._course.checkpoints.heard(member, message)
         elif isinstance(message, messages.Backed | messages.Unbacked | messages.Yielded):
@@ -595,7 +595,7 @@ class Master:
         member.leaving = True
         if self._course.phase not in ("survey", "loading", "training"):
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
-        self._course.leaving(member)
+        self._course.leasing.leaving(member)
 
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
         if not self._session or self._phase != "idle" or self._course.job is not None:

@@ -208,7 +208,7 @@ class Past:
             else:
                 stands = stands or fact.kind == "clocks"
                 _replay(job, fact)
-        course.resume_clock(ticks)
+        course.ageing.resume(ticks)
         if job.clocked and not stands:
             course.set_clock(job, position.clock)
         if closing and course.round is not None:
