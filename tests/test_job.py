@@ -9,7 +9,8 @@ from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.data._text import WordCounter
 from snailps.errors import ConfigError, DataError, ProtocolError
-from snailps.roles.job import RATE_WINDOW_S, Job, block_seed
+from snailps.roles.job import Job, block_seed
+from snailps.roles.tally import RATE_WINDOW_S
 from snailps.transport import messages
 
 
