@@ -158,7 +158,7 @@ class Checkpointing:
             for name in ours
             if theirs.get(name) != ours[name]
         ]
-        if sorted(position.sources) != sorted(job.sources):
+        if sorted(position.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
         if found.manifest.frag_num != self._members.frag_num:
             differ.append(

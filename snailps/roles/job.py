@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import logging
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from snailps.config import JobSettings, RawConfig, to_mapping
-from snailps.data.blocks import Block, Source, cut, expand, read_block
-from snailps.data.scratch import Scratch
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
-from snailps.roles.job_settings import job_settings, without_effect
+from snailps.roles.job_input import JobInput
+from snailps.roles.job_settings import check_output, job_settings, without_effect
 from snailps.roles.ledger import Entry, Ledger
 from snailps.roles.position import Outcomes, Position
 from snailps.roles.tally import Tally
@@ -105,13 +102,8 @@ class Job:
         self.ledger: Ledger | None = None
         self.outcomes = Outcomes(0)
         self._at_round: tuple[int, list[list[float]]] = (0, [])
-        self.files: list[str] = []
-        self.total_bytes = 0
         self._start: messages.Start | None = None
-        self._scratch = Scratch(self.settings.scratch_dir, self.settings.scratch_bytes)
-        self._sources: list[Source] = []
-        self._blocks: list[Block] = []
-        self._block_bytes = 0
+        self.input = JobInput(self.cls, self.settings)
         self._clock = clock
         self._begun = clock()
         self._pass_begun = self._begun
@@ -133,46 +125,16 @@ class Job:
         ConfigError
             No input is named, or nothing can be written where the output is to go.
         """
-        self.check_output()
+        check_output(self.settings)
         if self.rounds:  # each worker finds its own data
             return
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
-        self._sources = expand(self.settings.input, self._scratch)
-        self.files = [source.path for source in self._sources]
-        self.total_bytes = sum(source.bytes for source in self._sources)
-        size = self.settings.block_bytes or self.cls.block_bytes(
-            self.settings, self.total_bytes, self.workers_told(max(1, workers))
-        )
-        tenth = max(1, -(-self.total_bytes // 10))
-        pieces = self.cls.pieces(self.settings, self._sources, max(1, workers))
-        if pieces is None:
-            self._cut(max(1, min(size, tenth)))
-        else:
-            self._blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
-
-    def _cut(self, block_bytes: int) -> None:
-        self._block_bytes = block_bytes
-        self._blocks = cut(self._sources, block_bytes)
-
-    def check_output(self) -> None:
-        """Makes the folder of the result, now: hours later would be too late to find it missing."""
-        if not self.settings.output:
-            return
-        folder = Path(self.settings.output).absolute().parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            raise ConfigError(
-                f"output: {self.settings.output}: cannot write in {folder}: {error.strerror}; "
-                "choose another output"
-            ) from None
+        self.input.find(max(1, workers), self.workers_told(max(1, workers)))
 
     def describe(self) -> tuple[str, int, float]:
         """Class, number of files, megabytes: for a log line."""
-        return self.worker_class, len(self.files), self.total_bytes / 1e6
+        return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6
 
     def workers_told(self, workers: int) -> int:
         """Workers as models count them: in bsp all that a result depends on are micro-batches."""
@@ -198,9 +160,9 @@ class Job:
         self.pass_ = name
         train = name == "train"
         if position is not None:
-            self._blocks, self._block_bytes = position.blocks, position.block_bytes
+            self.input.take(position.blocks, position.block_bytes)
             self.summary, self._surveyor = position.summary, None
-        self.ledger = self._book(nodes, position) if train else Ledger(self._blocks)
+        self.ledger = self._book(nodes, position) if train else Ledger(self.input.blocks)
         self._results, self._parts = _InOrder(self.ledger.finished), _InOrder()
         self._pass_begun = self._clock()
         # Losses by epoch, or by round as they come: there may be very many of those.
@@ -216,8 +178,10 @@ class Job:
         if self.rounds:
             first = position.clock if position is not None else 0
             return Rounds(self.rounds, nodes, self.cls.fraction(s), s.seed, first)
-        done = [n for n in done if n < (s.max_steps or n + 1) and n < len(self._blocks) * s.epochs]
-        all_ = (self._blocks, s.epochs, s.max_steps, done)
+        done = [
+            n for n in done if n < (s.max_steps or n + 1) and n < len(self.input.blocks) * s.epochs
+        ]
+        all_ = (self.input.blocks, s.epochs, s.max_steps, done)
         if self.clocked:
             return Stepped(*all_, micro_batches=s.micro_batches, nodes=nodes)
         if s.consistency == "ssp" or s.assign == "own":
@@ -230,11 +194,6 @@ class Job:
         self._seconds[self.pass_] = self._clock() - self._pass_begun
 
     # --- checkpoints -----------------------------------------------------------------------
-
-    @property
-    def sources(self) -> list[tuple[str, int]]:
-        """The files of the input, and how long each is."""
-        return [(source.path, source.bytes) for source in self._sources]
 
     def position(self, clock: int = -1) -> Position:
         """How far the training is, as a checkpoint of now has it.
@@ -257,9 +216,9 @@ class Job:
             figures |= {"rounds": self.round_figures, "units": self._at_round[0]}
             figures |= {"losses": self._at_round[1]}
         return Position(
-            self.sources,
-            self._blocks,
-            self._block_bytes,
+            self.input.sources,
+            self.input.blocks,
+            self.input.block_bytes,
             outcomes,
             self.summary,
             max(0, clock),
@@ -274,7 +233,7 @@ class Job:
             outcome = position.outcomes[number]
             held = (outcome[name].item() for name in ("units", "loss", "examples"))
             self._tally.count(self.ledger.entry(number).epoch, *held)
-            if number < len(self._blocks):
+            if number < len(self.input.blocks):
                 self._tally.bad_lines += int(outcome["bad_lines"])
         figures = position.figures
         if self.rounds:
@@ -296,13 +255,19 @@ class Job:
         figures |= {"wall_s": 0.0, "rounds": [], "units": 0, "losses": []}
         nothing = Outcomes(0).settled()
         return Position(
-            self.sources, self._blocks, self._block_bytes, nothing, self.summary, 0, figures
+            self.input.sources,
+            self.input.blocks,
+            self.input.block_bytes,
+            nothing,
+            self.summary,
+            0,
+            figures,
         )
 
     def adopt(self, position: Position) -> None:
         """Takes over what an earlier master had surveyed: nothing of the survey is left to do."""
         assert self.ledger is not None
-        self._blocks, self._block_bytes = position.blocks, position.block_bytes
+        self.input.take(position.blocks, position.block_bytes)
         self.summary, self._surveyor = position.summary, None
         self._seconds["survey"] = position.figures["survey_s"]
         self.ledger.close()
@@ -333,7 +298,7 @@ class Job:
         return "target_loss" if self._low_enough() else ""
 
     def _low_enough(self) -> bool:
-        return self._tally.is_low(self.settings.target_loss, len(self._blocks))
+        return self._tally.is_low(self.settings.target_loss, len(self.input.blocks))
 
     def end_early(self, why: str) -> None:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
@@ -379,7 +344,7 @@ class Job:
             return ""
         if isinstance(self.ledger, Rounds):
             return f"round {self.ledger.round + 1} of {self.rounds}"
-        epoch = min(self.ledger.finished // len(self._blocks) + 1, self.settings.epochs)
+        epoch = min(self.ledger.finished // len(self.input.blocks) + 1, self.settings.epochs)
         return f"epoch {epoch} of {self.settings.epochs}"
 
     def end_survey(self) -> None:
@@ -394,8 +359,7 @@ class Job:
             )
         self.summary = summary
         if not self.settings.block_bytes:
-            size = self.cls.fit_block(self.settings, self._block_bytes, self.total_bytes, summary)
-            self._cut(max(1, min(size, self._block_bytes)))
+            self.input.fit(summary)
 
     def lease(self, node: int, back: bool = False) -> messages.Leased | None:
         """The next block for a node, or None when there is none to give just now.
@@ -438,14 +402,7 @@ class Job:
             or not 0 <= number < self.ledger.size
         ):
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
-        block = self.ledger.entry(number).block
-        return read_block(
-            block.path,
-            block.start,
-            block.stop,
-            unit="word" if unit == "word" else "line",
-            scratch=self._scratch,
-        )
+        return self.input.read(self.ledger.entry(number).block, unit)
 
     def done(self, message: messages.Done, node: int) -> bool:
         """Takes the result of a block; False if that block is not this node's."""
@@ -560,7 +517,7 @@ class Job:
         losses = self._tally.loss_by_epoch()
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
-        whole = 0 if self.rounds else self.settings.epochs * len(self._blocks)
+        whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
         bad = {"bad_lines": self._tally.bad_lines} if self._tally.bad_lines else {}
         return {
             **bad,
@@ -576,7 +533,7 @@ class Job:
             "progress": round(self.ledger.progress, 6),
             "epochs": self.settings.epochs,
             "blocks": self.ledger.finished,
-            "blocks_per_epoch": len(self._blocks),
+            "blocks_per_epoch": len(self.input.blocks),
             f"block_{kind}_max": self._tally.block_units,
             f"bytes_per_{kind[:-1]}": round(moved / self.units, 2) if self.units else None,
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
@@ -601,5 +558,4 @@ class Job:
 
     def close(self) -> None:
         """Lets go of unpacked input; more calls do nothing."""
-        self._scratch.close()
-        self._scratch.clean()
+        self.input.close()

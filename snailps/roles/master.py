@@ -22,6 +22,7 @@ from snailps.roles.course import Course
 from snailps.roles.desk import Desk
 from snailps.roles.hearing import Hearing
 from snailps.roles.job import Job
+from snailps.roles.job_settings import check_output
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
 from snailps.roles.member import Member, Reply, names_of
@@ -181,7 +182,7 @@ class Master:
         self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)
         past: list[Fact] = []
         if job is not None and self._journal.path is not None:
-            job.check_output()
+            check_output(job.settings)
             past = unended(self._journal, job, self._settings.frag_num)
             if past:
                 life = past[0].data["life"]

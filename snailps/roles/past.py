@@ -174,7 +174,7 @@ class Past:
     def _base(self, job: Job) -> Position:
         """The position at which the training began."""
         position = unpack(self._members.journal.base())
-        if sorted(position.sources) != sorted(job.sources):
+        if sorted(position.sources) != sorted(job.input.sources):
             raise ConfigError(
                 f"{self._members.journal.path}: the input has other files, or files of other "
                 "lengths, than the run had that is to be taken over. Put them back, or begin anew "
