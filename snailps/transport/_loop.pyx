@@ -59,6 +59,7 @@ cdef enum:
     ID_STREAM = 3
     UNKNOWN_MAX = 512               # peers that have not proved who they are: one more, and the
                                     # oldest has to go
+    STRANGERS_SHARE = 4             # ... and no more than a part of the descriptors that are left
     ACCEPTS_MAX = 64                # at a time: those who shake hands have their turn in between
 
 cdef double HANDSHAKE_LIMIT_S = 10.0
@@ -160,27 +161,42 @@ cdef void _make_room(Loop *loop, void *self) noexcept nogil:
     _close(loop, oldest, self)
 
 
-cdef void _accept_some(Loop *loop, void *self) noexcept nogil:
-    cdef int fd, i
-    for i in range(ACCEPTS_MAX):
-        if loop.unknown > UNKNOWN_MAX:
-            _make_room(loop, self)
-        if loop.relayed:
-            if not _accept_relayed(self):
-                return
-            continue
-        fd = accept4(loop.listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
-        if fd < 0:
-            if (errno == EMFILE or errno == ENFILE) and loop.unknown:
-                _make_room(loop, self)
-                continue
-            # Out of descriptors: epoll would report the waiting peer for ever.  Try again later.
-            if errno != EAGAIN and errno != EINTR:
-                _listen(loop, False)
-            return
+cdef uint32_t _strangers_max(int fd) noexcept nogil:
+    """As strangers.strangers_max: how many are kept when the newest has this descriptor."""
+    cdef rlimit limits
+    if getrlimit(RLIMIT_NOFILE, &limits) < 0 or limits.rlim_cur > 1 << 30:
+        return UNKNOWN_MAX
+    return max(1, min(UNKNOWN_MAX, (<long>limits.rlim_cur - fd) // STRANGERS_SHARE))
+
+
+cdef int _accept(Loop *loop, void *self) noexcept nogil:
+    """A new connection's descriptor; -1 = there is none now, or none is left for it."""
+    cdef int fd
+    if loop.relayed:
+        return _accept_relayed(self)
+    fd = accept4(loop.listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+    if fd >= 0:
         set_options(fd)
         if _welcome(loop, fd) == NULL:
             c_close(fd)
+    return fd
+
+
+cdef void _accept_some(Loop *loop, void *self) noexcept nogil:
+    cdef int fd, i
+    for i in range(ACCEPTS_MAX):
+        fd = _accept(loop, self)
+        if fd < 0:
+            # Without descriptors it fails even when nobody waits.  At first somebody does, and gets
+            # one of a stranger's; later epoll would tell.
+            if i == 0 and not loop.relayed and errno != EAGAIN and errno != EINTR:
+                if (errno == EMFILE or errno == ENFILE) and loop.unknown:
+                    _make_room(loop, self)
+                    continue
+                _listen(loop, False)    # epoll would report him for ever: try again later
+            return
+        while loop.unknown > _strangers_max(fd):
+            _make_room(loop, self)
 
 
 # --- requests --------------------------------------------------------------------------------
@@ -678,8 +694,8 @@ cdef void _forget_session(void *self, uint64_t conn_id) noexcept with gil:
     door.origins.pop(conn_id, None)
 
 
-cdef bint _accept_relayed(void *self) noexcept with gil:
-    """Takes a connection from the relay; False = there is none."""
+cdef int _accept_relayed(void *self) noexcept with gil:
+    """Takes a connection from the relay; -1 = there is none."""
     cdef ShardLoop door = <ShardLoop>self
     cdef Conn *conn
     try:
@@ -689,9 +705,10 @@ cdef bint _accept_relayed(void *self) noexcept with gil:
         if conn != NULL:
             sock.detach()
             door.origins[conn.id] = show(address)
-        return True
+            return conn.fd
     except OSError:
-        return False
+        pass
+    return -1
 
 
 cdef void _refused(void *self, uint64_t conn_id, const char *why) noexcept with gil:
