@@ -18,7 +18,7 @@ from snailps.transport.attempts import LINES_MAX, PERIOD_S, Attempts
 from snailps.transport.control import dial
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
-from snailps.transport.strangers import UNKNOWN_MAX
+from snailps.transport.strangers import UNKNOWN_MAX, strangers_max
 from snailps.transport.trust import Trust
 
 DOORS = ["master", "shard"]
@@ -169,6 +169,24 @@ def test_master_and_server_raise_their_limit_and_make_room_where_that_is_reached
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (hard, hard))
     finally:
         live.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "descriptor", "kept"),
+    [
+        (resource.RLIM_INFINITY, 100, UNKNOWN_MAX),
+        (1 << 20, 100, UNKNOWN_MAX),
+        (1024, 24, 250),
+        (1024, 624, 100),
+        (1024, 1023, 1),
+        (64, 100, 1),  # it was lowered
+    ],
+)
+def test_strangers_take_a_part_of_the_descriptors_that_are_left(
+    monkeypatch, limit, descriptor, kept
+):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (limit, limit))
+    assert strangers_max(descriptor) == kept
 
 
 def left_of(process):
