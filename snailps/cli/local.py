@@ -156,6 +156,8 @@ def run_local(
     try:
         launcher.start(lambda: bool(interrupts))
         if launcher.address:
+            at = f"master_addr={launcher.address}"
+            progress.say(f"to look closer: snailps status --watch --set {at}")
             _watch(launcher, trust, progress, lines, interrupts)
     except MasterEnded:
         pass
