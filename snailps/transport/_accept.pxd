@@ -17,6 +17,7 @@ from snailps.transport._stream cimport held_forget
 cdef enum:
     UNKNOWN_MAX = 512               # peers that have not proved who they are: one more, and the
                                     # oldest has to go
+    STRANGERS_SHARE = 4             # ... and no more than a part of the descriptors that are left
     ACCEPTS_MAX = 64                # at a time: those who shake hands have their turn in between
 
 
@@ -77,24 +78,39 @@ cdef inline void make_room(Loop *loop) noexcept nogil:
     close(loop, oldest)
 
 
-cdef inline void accept_some(Loop *loop) noexcept nogil:
-    cdef int fd, i
-    for i in range(ACCEPTS_MAX):
-        if loop.unknown > UNKNOWN_MAX:
-            make_room(loop)
-        if loop.relayed:
-            if not loop.reception.accept(loop.reception.self):
-                return
-            continue
-        fd = accept4(loop.listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
-        if fd < 0:
-            if (errno == EMFILE or errno == ENFILE) and loop.unknown:
-                make_room(loop)
-                continue
-            # Out of descriptors: epoll would report the waiting peer for ever.  Try again later.
-            if errno != EAGAIN and errno != EINTR:
-                listen(loop, False)
-            return
+cdef inline uint32_t _strangers_max(int fd) noexcept nogil:
+    """As strangers.strangers_max: how many are kept when the newest has this descriptor."""
+    cdef rlimit limits
+    if getrlimit(RLIMIT_NOFILE, &limits) < 0 or limits.rlim_cur > 1 << 30:
+        return UNKNOWN_MAX
+    return max(1, min(UNKNOWN_MAX, (<long>limits.rlim_cur - fd) // STRANGERS_SHARE))
+
+
+cdef inline int _accept(Loop *loop) noexcept nogil:
+    """A new connection's descriptor; -1 = there is none now, or none is left for it."""
+    cdef int fd
+    if loop.relayed:
+        return loop.reception.accept(loop.reception.self)
+    fd = accept4(loop.listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+    if fd >= 0:
         set_options(fd)
         if welcome(loop, fd) == NULL:
             c_close(fd)
+    return fd
+
+
+cdef inline void accept_some(Loop *loop) noexcept nogil:
+    cdef int fd, i
+    for i in range(ACCEPTS_MAX):
+        fd = _accept(loop)
+        if fd < 0:
+            # Without descriptors it fails even when nobody waits.  At first somebody does, and gets
+            # one of a stranger's; later epoll would tell.
+            if i == 0 and not loop.relayed and errno != EAGAIN and errno != EINTR:
+                if (errno == EMFILE or errno == ENFILE) and loop.unknown:
+                    make_room(loop)
+                    continue
+                listen(loop, False)     # epoll would report him for ever: try again later
+            return
+        while loop.unknown > _strangers_max(fd):
+            make_room(loop)

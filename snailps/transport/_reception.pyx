@@ -54,8 +54,8 @@ cdef class Receptionist:
         loop.reception.sum_up = _sum_up
 
 
-cdef bint _accept(void *self) noexcept with gil:
-    """Takes a connection from the relay; False = there is none."""
+cdef int _accept(void *self) noexcept with gil:
+    """Takes a connection from the relay; -1 = there is none."""
     cdef Receptionist door = <Receptionist>self
     cdef Conn *conn
     try:
@@ -65,9 +65,10 @@ cdef bint _accept(void *self) noexcept with gil:
         if conn != NULL:
             sock.detach()
             door.origins[conn.id] = show(address)
-        return True
+            return conn.fd
     except OSError:
-        return False
+        pass
+    return -1
 
 
 cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noexcept with gil:

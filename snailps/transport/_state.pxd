@@ -18,7 +18,7 @@ cdef enum:                          # smaller than ID_CONN_BASE
 
 cdef struct Reception:              # who a peer is, and what is said to one that is refused
     void *self
-    bint (*accept)(void *self) noexcept nogil   # a connection of the relay; False = there is none
+    int (*accept)(void *self) noexcept nogil    # a connection of the relay; -1 = there is none
     void (*greet)(void *self, uint64_t conn_id, const char *frame, size_t n) noexcept nogil
     void (*refuse)(void *self, uint64_t conn_id, const char *head, size_t n) noexcept nogil
     void (*refused)(void *self, uint64_t conn_id, const char *why) noexcept nogil
