@@ -2,6 +2,7 @@
 
     Cluster(folder, settings) -> .conf files -> start(role) -> Process: lines, wait, kill
 
+A cluster's processes are copies of one with all imports done, or new Pythons where a test says so.
 Nothing here sleeps: a test waits for a line on standard error, for the end of a process, or at a
 `Gate`, where a worker's `train` meets it.  Whatever a test does, no process outlives it, and
 `Cluster.close` fails where one that should have ended by itself had to be killed.
@@ -19,6 +20,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+import copies
 
 import snailps
 
@@ -39,6 +42,13 @@ def environment(**variables):
     found = {key: value for key, value in os.environ.items() if not key.startswith("SNAILPS_")}
     found["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(TESTS)])
     return {**found, **variables}
+
+
+def _at_start(env=None):
+    """Variables that are read when Python or a module of ours is loaded."""
+    read = ("PYTHON", "LD_", "SNAILPS_KERNELS")
+    env = environment() if env is None else env
+    return {key: value for key, value in env.items() if key.startswith(read)}
 
 
 _claims = []
@@ -71,6 +81,7 @@ def is_listening(address):
 
 
 def _tie_to_parent():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nohup, and shells in the background, ignore it
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
 
@@ -83,26 +94,33 @@ class Process:
     name : str
         For messages.
     command : list of str
+    copied : bool
+        ``python -m`` may be done by a copy (see copies.py), unless the environment has other
+        words for Python itself.
     """
 
-    def __init__(self, name, command, *, cwd, env=None, pass_fds=()):
+    def __init__(self, name, command, *, cwd, env=None, pass_fds=(), copied=False):
         self.name = name
         self.lines = []
         self._output = []
         self._news = threading.Condition()
         self._open = 2
-        self.popen = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=env or environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            preexec_fn=_tie_to_parent,
-            pass_fds=pass_fds,
-        )
+        env = env or environment()
+        if copied and command[:2] == [sys.executable, "-m"] and _at_start(env) == _at_start():
+            self.popen = copies.start(command[2], command[3:], cwd=cwd, env=env, pass_fds=pass_fds)
+        else:
+            self.popen = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                preexec_fn=_tie_to_parent,
+                pass_fds=pass_fds,
+            )
         self._readers = [
             threading.Thread(target=self._read, args=pair, daemon=True)
             for pair in [(self.popen.stderr, self.lines), (self.popen.stdout, self._output)]
@@ -247,10 +265,15 @@ class Cluster:
         Of the master: ``job.conf``, which ``master.conf`` imports.
     host : str
         Where the master listens.
+    copied : bool
+        False: each process is a new Python, which takes half a second more.
     """
 
-    def __init__(self, folder, settings=None, job=None, *, host="127.0.0.1", servers=1, workers=1):
-        self.folder = folder
+    def __init__(
+        self, folder, settings=None, job=None, *, host="127.0.0.1", servers=1, workers=1,
+        copied=True,
+    ):  # fmt: skip
+        self.folder, self._copied = folder, copied
         self.processes = []
         self.host, self.port = host, 0
         self.servers, self.workers = servers, workers
@@ -327,6 +350,7 @@ class Cluster:
             cwd=cwd or self.folder,
             env=env,
             pass_fds=pass_fds,
+            copied=self._copied,
         )
         self.processes.append(process)
         return process

@@ -144,7 +144,7 @@ def test_master_and_server_raise_their_limit_of_descriptors(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
     try:
-        live = Live(tmp_path)
+        live = Live(tmp_path, copied=False)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
