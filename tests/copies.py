@@ -1,11 +1,11 @@
 """Processes for tests as copies of one that has imported snailps: imports are most of a start.
 
-    start(module, words) -> request -> a source, in another process -> fork -> become
-    Copy: process id, pipes, exit code <- process descriptor, wait status <- python -m MODULE WORDS
+    start(words) -> request -> a source, in another process -> fork -> become
+    Copy: process id, pipes, exit code <- process descriptor, wait status <- python -m WORDS
 
 From its imports on, a copy does what a new Python does: `runpy` runs the module, and Python ends by
-itself.  But its command line and the system's limits are those of the source.  There are two
-sources, which hash strings differently, so that processes of one cluster do.
+itself.  But its command line, its network and the system's limits are those of the source.  There
+are two sources, which hash strings differently, so that processes of one cluster do.
 """
 
 import atexit
@@ -29,6 +29,8 @@ from pathlib import Path
 SOURCES = 2
 REQUEST_MAX = 1 << 17
 FDS_MAX = 16
+READ_AT_START = ("PYTHON", "LD_", "SNAILPS_KERNELS")
+"""Variables that are read when Python, or a module of ours, is loaded."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -97,10 +99,9 @@ class Source:
             )
         atexit.register(self.close)
 
-    def start(self, module, words, *, cwd, env, pass_fds=()):
-        """A copy that does what ``python -m MODULE WORDS`` does."""
-        request = {"module": module, "words": words, "cwd": str(cwd), "env": env}
-        request["kept"] = list(pass_fds)
+    def start(self, words, *, cwd, env, pass_fds=()):
+        """A copy that does what ``python -m WORDS`` does."""
+        request = {"words": words, "cwd": str(cwd), "env": env, "kept": list(pass_fds)}
         status, status_write = os.pipe()
         out, out_write = os.pipe()
         err, err_write = os.pipe()
@@ -125,12 +126,31 @@ _sources = []
 _turns = itertools.count()
 
 
-def start(module, words, *, cwd, env, pass_fds=()):
-    """A process that does what ``python -m MODULE WORDS`` does, as a `Copy`."""
+def network():
+    """The network of this thread, which a new process would be in."""
+    return Path("/proc/thread-self/ns/net").readlink()
+
+
+_network = network()
+
+
+def suffices(command, env, usual):
+    """Whether a copy does the same as the command: nothing but its words is out of the usual."""
+    at_start = [
+        {k: v for k, v in one.items() if k.startswith(READ_AT_START)} for one in (env, usual)
+    ]
+    return (
+        command[:2] == [sys.executable, "-m"]
+        and at_start[0] == at_start[1]
+        and network() == _network
+    )
+
+
+def start(words, *, cwd, env, pass_fds=()):
+    """A process that does what ``python -m WORDS`` does, as a `Copy`."""
     if not _sources:
         _sources.extend(Source(env, seed) for seed in range(SOURCES))
-    source = _sources[next(_turns) % SOURCES]
-    return source.start(module, words, cwd=cwd, env=env, pass_fds=pass_fds)
+    return _sources[next(_turns) % SOURCES].start(words, cwd=cwd, env=env, pass_fds=pass_fds)
 
 
 # --- there --------------------------------------------------------------------------------------
@@ -184,11 +204,10 @@ def become(request, passed):
     os.chdir(request["cwd"])
     sys.path[0] = str(Path.cwd())
     importlib.invalidate_caches()
-    sys.argv[1:] = request["words"]
+    sys.argv[1:] = request["words"][1:]
 
 
 def main():
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests
     from typer.main import get_command
 
     from snailps.cli.entry import BLAS_THREADS
@@ -206,7 +225,7 @@ def main():
         request, passed = serve(sock)
         sock.detach()
     become(request, passed)
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    runpy.run_module(request["words"][0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -44,13 +44,6 @@ def environment(**variables):
     return {**found, **variables}
 
 
-def _at_start(env=None):
-    """Variables that are read when Python or a module of ours is loaded."""
-    read = ("PYTHON", "LD_", "SNAILPS_KERNELS")
-    env = environment() if env is None else env
-    return {key: value for key, value in env.items() if key.startswith(read)}
-
-
 _claims = []
 
 
@@ -81,7 +74,6 @@ def is_listening(address):
 
 
 def _tie_to_parent():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nohup, and shells in the background, ignore it
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
 
@@ -95,8 +87,7 @@ class Process:
         For messages.
     command : list of str
     copied : bool
-        ``python -m`` may be done by a copy (see copies.py), unless the environment has other
-        words for Python itself.
+        A copy may do it (see copies.py).
     """
 
     def __init__(self, name, command, *, cwd, env=None, pass_fds=(), copied=False):
@@ -106,8 +97,8 @@ class Process:
         self._news = threading.Condition()
         self._open = 2
         env = env or environment()
-        if copied and command[:2] == [sys.executable, "-m"] and _at_start(env) == _at_start():
-            self.popen = copies.start(command[2], command[3:], cwd=cwd, env=env, pass_fds=pass_fds)
+        if copied and copies.suffices(command, env, environment()):
+            self.popen = copies.start(command[2:], cwd=cwd, env=env, pass_fds=pass_fds)
         else:
             self.popen = subprocess.Popen(
                 command,

@@ -119,7 +119,7 @@ def job(tmp_path):
 
 def run_command(folder, *words, env=None):
     """Exit code, standard output and error of a command."""
-    process = Process("command", [*SNAILPS, *words], cwd=folder, env=env)
+    process = Process("command", [*SNAILPS, *words], cwd=folder, env=env, copied=True)
     try:
         return process.wait(), process.stdout, process.stderr
     finally:
