@@ -8,10 +8,12 @@ baseline, so that a wheel built here runs anywhere.
 
 import os
 import platform
+import shutil
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 PACKAGE = HERE / "snailps"
@@ -69,9 +71,26 @@ def plain_extensions() -> list[Extension]:
     ]
 
 
+class BuildChanged(build_ext):
+    """Compiles for ``pip install -e`` only what has changed.
+
+    Setuptools does that in a new folder each time, where nothing is up to date.
+    """
+
+    def build_extension(self, ext: Extension) -> None:
+        built = Path(self.get_ext_fullpath(ext.name))
+        if self.editable_mode:
+            here = HERE / built.relative_to(self.build_lib)
+            if here.exists():
+                built.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(here, built)  # with its time, which is what is compared
+        super().build_extension(ext)
+
+
 os.chdir(HERE)
 CORES = os.cpu_count() or 1
 setup(
+    cmdclass={"build_ext": BuildChanged},
     options={"build_ext": {"parallel": CORES}},
     ext_modules=cythonize(
         kernel_extensions() + plain_extensions(),
