@@ -104,9 +104,7 @@ $(VENV)/.made:
 	@touch $@
 
 # .made-run is the package alone, .made-test and .made-lint have the extra of that name as well.
-# Compiler flags are not among what the build compares, so a changed setup.py drops what is there.
 $(VENV)/.made-%: $(VENV)/.made $(SOURCES)
 	@echo "installing snailps$(patsubst %, and what it takes to %,$(filter-out run,$*)), compiling what has changed ..."
-	@if test -e $@ -a setup.py -nt $@; then find snailps -name '*.so' -delete; fi
 	@$(PIP) -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)
 	@touch $@

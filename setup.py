@@ -20,6 +20,9 @@ PACKAGE = HERE / "snailps"
 # -g0: Python's own -g would cost a third of the time, and nobody debugs what users get.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
 KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
+DEPENDS = ["setup.py"]  # for the flags
+# Rebuilt with them; so they are part of the source package, too.
+HEADERS = sorted(f"snailps/{path.name}" for path in PACKAGE.glob("*.h"))
 KERNEL_BUILDS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
     KERNEL_BUILDS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
@@ -41,20 +44,7 @@ def kernel_extensions() -> list[Extension]:
             Extension(
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
-                # rebuilt with them; so they are part of the source package, too
-                depends=[
-                    f"snailps/{name}.h"
-                    for name in (
-                        "_cbow",
-                        "_csr",
-                        "_fm",
-                        "_linear",
-                        "_locks",
-                        "_steps",
-                        "_tiles",
-                        "_wire",
-                    )
-                ],
+                depends=[*DEPENDS, *HEADERS],
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
         )
@@ -65,7 +55,9 @@ def plain_extensions() -> list[Extension]:
     """Every other .pyx of the package, under its own name."""
     sources = [p.relative_to(HERE) for p in PACKAGE.rglob("*.pyx")]
     return [
-        Extension(".".join(p.with_suffix("").parts), [str(p)], extra_compile_args=FLAGS)
+        Extension(
+            ".".join(p.with_suffix("").parts), [str(p)], depends=DEPENDS, extra_compile_args=FLAGS
+        )
         for p in sorted(sources)
         if not p.name.startswith("_kernels")
     ]
