@@ -147,7 +147,7 @@ def test_master_and_server_raise_their_limit_and_make_room_where_that_is_reached
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
     try:
-        live = Live(tmp_path)
+        live = Live(tmp_path, copied=False)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
