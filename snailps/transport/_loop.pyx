@@ -79,6 +79,7 @@ cdef struct Loop:
     bint retry_parked
     Stream stream                   # to the standby of this shard
     bint seeding                    # more of what it lacks can be sent at once
+    double asked_at                 # the last request of a client came
     uint64_t follows                # connection of the primary whose standby this is; 0 = none so far
     uint64_t *released              # connections that held replies were written to
     uint32_t released_num
@@ -241,6 +242,7 @@ cdef void _handle(Loop *loop, Conn *conn, const FrameHeader *head, const char *b
                   double now) noexcept nogil:
     """Answers or parks one data frame of an open connection."""
     cdef Reply reply
+    loop.asked_at = now
     if head.job != conn.job:
         _reply_error(loop, conn, head.request, b"job", b"request of another cluster")
         return
@@ -447,8 +449,9 @@ cdef void _stream_turn(Loop *loop, void *self, double now) noexcept nogil:
     cdef epoll_event event
     cdef bint blocked
     loop.seeding = False
-    if s.state == STREAM_SEEDING and s.seeded_at == 0 and stream_waiting(s) < SEED_BYTES // 4:
+    if stream_may_seed(s, now - loop.asked_at < ASKED_S, now):
         loop.seeding = loop.handler.seed(loop.handler.context)
+        s.piece_end = s.sent_bytes
     if s.state != STREAM_LOST:
         if s.probe == 0 and s.sent > s.acked:
             s.probe = s.sent
@@ -629,6 +632,14 @@ cdef void _turns(Loop *loop, void *self, double now) noexcept nogil:
         memmove(conns.ready, conns.ready + turns, conns.ready_count * sizeof(uint64_t))
 
 
+cdef int _idle_ms(const Loop *loop) noexcept nogil:
+    """How long to wait for events: no longer than a rest of seeding lasts."""
+    cdef double rest_s = loop.stream.rest_until - now_s()
+    if loop.stream.state != STREAM_SEEDING or loop.stream.rest_until == 0:
+        return TIMER_MS
+    return min(<int>TIMER_MS, 1 + <int>(1e3 * max(rest_s, 0.0)))
+
+
 cdef void _run(Loop *loop, void *self) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
     cdef int n, i
@@ -637,7 +648,7 @@ cdef void _run(Loop *loop, void *self) noexcept nogil:
     while not loop.stop:
         n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX,
                         0 if loop.conns.ready_count or loop.retry_parked or loop.seeding
-                        else TIMER_MS, &blind)
+                        else _idle_ms(loop), &blind)
         now = now_s()
         for i in range(n):
             _event(loop, events[i].data.u64, events[i].events, self, now)
