@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from snailps.store.route import ShardAddress
 
-COPIES_MAX = 2
-"""Shards that a server copies at a time, out or in: the training goes on beside it."""
+COPIES_MAX = 1
+"""Shards that a server copies at a time, out or in: the training goes on beside it, and those that
+wait for their turn to move still have a standby."""
 
 State = Literal["asked", "seeding", "ready"]
 Step = Literal["", "yielding", "promoting"]
