@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
-from snailps.roles import course
+from snailps.roles import leasing
 from snailps.store import checkpoints
 from snailps.store.manifest import NAME
 
@@ -205,7 +205,7 @@ class Hurried(Counter):
 
     @classmethod
     def check(cls, settings):
-        course.DROP_S = 0.5  # only the master checks settings, in a process of its own
+        leasing.DROP_S = 0.5  # only the master checks settings, in a process of its own
 
     @classmethod
     def export(cls, results):
@@ -244,6 +244,15 @@ def wait_at(settings, name):
     if path.exists():
         with path.open() as gate:
             gate.read()
+
+
+def gated_job(folder):
+    """Ten blocks that count 1,000 lines; `processes.Gate` holds them up in folder/gates."""
+    write_numbers(folder / "in.txt", 1000)
+    return {
+        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
+        "gates": str(folder / "gates"), "frag_num": 64,
+    }  # fmt: skip
 
 
 def write_numbers(path, lines, rows=50):

@@ -135,3 +135,15 @@ def data_dir() -> Path:
 def repo_root() -> Path:
     """Folder of the repository."""
     return ROOT
+
+
+@pytest.fixture
+def netns(repo_root, monkeypatch):
+    """The module bench/netns.py; the test is skipped where it cannot make a link."""
+    monkeypatch.syspath_prepend(repo_root / "bench")
+    import netns
+
+    reason = netns.why_not()
+    if reason:
+        pytest.skip(reason)
+    return netns

@@ -33,18 +33,6 @@ with linked() as link:
 
 
 @pytest.fixture
-def netns(repo_root, monkeypatch):
-    """The module; the test is skipped where it cannot make a link."""
-    monkeypatch.syspath_prepend(repo_root / "bench")
-    import netns
-
-    reason = netns.why_not()
-    if reason:
-        pytest.skip(reason)
-    return netns
-
-
-@pytest.fixture
 def shaped(netns):
     """What tc tells of the queue that a side of a link sends through."""
 

@@ -498,6 +498,12 @@ def test_local_with_master_that_stalls_says_so_and_goes_on(tmp_path, conf):
         gate.meet()
         master = child_of(run.pid, "master")
         run.wait_line("worker .*training")
+        words = run.wait_line("look closer").partition("snailps ")[2].split()
+        words[words.index("--watch")] = "--json"
+        looked = subprocess.run(
+            [*SNAILPS, *words], env=environment(), capture_output=True, text=True, timeout=LIMIT_S
+        )
+        assert json.loads(looked.stdout)["phase"] == "training", looked.stderr
         os.kill(master, signal.SIGSTOP)
         run.wait_line("the master does not answer")
         os.kill(master, signal.SIGCONT)

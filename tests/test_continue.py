@@ -16,7 +16,7 @@ from snailps.config import RawConfig
 from snailps.errors import ConfigError, MisuseError, ModelFileError
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
-from snailps.roles.job import job_settings
+from snailps.roles.job_settings import job_settings
 from snailps.roles.tables import Table
 from snailps.roles.worker import Results
 from snailps.vectors import BinHeader, evaluate_analogies, evaluate_similarity, load, read_bin

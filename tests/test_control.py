@@ -284,7 +284,7 @@ def test_calls_of_many_threads_share_one_client(master, connect):
 
 def test_call_that_is_too_large_is_our_own_fault_and_leaves_no_trace(master, connect, monkeypatch):
     client = connect()
-    monkeypatch.setattr(messages, "JSON_BYTES_MAX", 10)
+    monkeypatch.setattr(messages.body, "JSON_BYTES_MAX", 10)
     with pytest.raises(MisuseError):
         client.call_async(messages.Lease("train"))
     monkeypatch.undo()

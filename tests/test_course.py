@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from snailps.data.blocks import Block
-from snailps.roles import course as module
+from snailps.roles import course as course_module
+from snailps.roles import leasing as leasing_module
 from snailps.roles.clocks import Stepped
-from snailps.roles.course import DROP_S, Course
+from snailps.roles.course import Course
 from snailps.roles.journal import Journal
+from snailps.roles.leasing import DROP_S
 from snailps.transport import messages
 
 WORKER = SimpleNamespace(
@@ -23,7 +25,8 @@ MICRO_BATCHES = 4
 def now(monkeypatch):
     """The time as the course sees it."""
     time = SimpleNamespace(s=100.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.s))
+    for module in (course_module, leasing_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.s))
     return time
 
 
@@ -55,7 +58,7 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
         assert book.take(1).number == number
         now.s += DROP_S - 1  # all together take longer than one may
         step()
-        course.done(worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None)
+        course.leasing.done(worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None)
     assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, False)
 
 

@@ -236,18 +236,6 @@ def test_master_that_waits_for_nodes_says_why_when_half_is_over(tmp_path):
 # --- hosts --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def netns(repo_root, monkeypatch):
-    """The module; the test is skipped where it cannot make a link."""
-    monkeypatch.syspath_prepend(repo_root / "bench")
-    import netns
-
-    reason = netns.why_not()
-    if reason:
-        pytest.skip(reason)
-    return netns
-
-
 def in_pair(netns, tmp_path, port, *, closed_there=0, closed_back=0):
     """Doctors of the master's host and of another one, where a firewall drops what it answers."""
     path = tmp_path / "job.conf"

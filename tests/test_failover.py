@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import gated_job
 from processes import SNAILPS, Cluster, Gate, environment
 from test_cluster import figures_of
 
@@ -26,11 +26,7 @@ AGAIN = "every shard has its standby again"
 @pytest.fixture
 def job(tmp_path):
     """Ten blocks that count 1,000 lines, with a gate before the third."""
-    write_numbers(tmp_path / "in.txt", 1000)
-    return {
-        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
-        "gates": str(tmp_path / "gates"), "frag_num": 64,
-    }  # fmt: skip
+    return gated_job(tmp_path)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from snailps.models.fedavg.network import Network, plain_output, sum_into
 from snailps.models.fedavg.plotting import label_of, plot_histories, read_history
 from snailps.models.fedavg.prepare import prepare
 from snailps.models.fedavg.settings import read_cfg, read_test, read_vocab
-from snailps.roles.job import job_settings
+from snailps.roles.job_settings import job_settings
 
 CLASS = "snailps.models.fedavg:FedAvg"
 JOB = {

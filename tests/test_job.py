@@ -9,7 +9,8 @@ from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.data._text import WordCounter
 from snailps.errors import ConfigError, DataError, ProtocolError
-from snailps.roles.job import RATE_WINDOW_S, Job, block_seed
+from snailps.roles.job import Job, block_seed
+from snailps.roles.tally import RATE_WINDOW_S
 from snailps.transport import messages
 
 
@@ -68,7 +69,7 @@ def test_job_with_block_bytes_cuts_at_least_ten_blocks(make, block_bytes, blocks
     job = make(block_bytes=block_bytes)
     job.begin_pass("train")
     assert job.ledger.size == 2 * blocks
-    assert job.total_bytes == 2800
+    assert job.input.total_bytes == 2800
 
 
 def test_job_in_training_gives_leases_with_seeds_and_takes_results(make, clock):
@@ -262,7 +263,7 @@ def test_job_with_rows_beyond_the_memory_of_a_worker_cuts_smaller_blocks(make, t
     assert job.ledger.size > 2 * counted
     blocks = [job.ledger.entry(i).block for i in range(job.ledger.size)]
     assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
-    assert blocks[-1].stop == job.total_bytes
+    assert blocks[-1].stop == job.input.total_bytes
 
 
 @pytest.mark.parametrize("settings", [{}, {"worker_memory": "1M", "block_bytes": "50000"}])

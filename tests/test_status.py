@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import gated_job
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port
 from rich.console import Console
 from test_ends import Observer
@@ -32,11 +32,7 @@ TREE = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def job(tmp_path):
     """Ten blocks that count 1,000 lines."""
-    write_numbers(tmp_path / "in.txt", 1000)
-    return {
-        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
-        "gates": str(tmp_path / "gates"), "frag_num": 64,
-    }  # fmt: skip
+    return gated_job(tmp_path)
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from snailps.cli.status import DIAL_S, ask
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import SnailError, WaitTimeout
 from snailps.transport import messages
-from snailps.transport.control import ControlClient, Trust, dial
-from snailps.transport.session import Channel, Role
+from snailps.transport.control import Trust, visit
 
 app = typer.Typer(no_args_is_help=True, help="Change a running cluster.")
 
@@ -69,16 +68,7 @@ def drain(
         There is no such master or server, nobody can take its shards, or it takes too long.
     """
     address, trust = settings.master_addr, Trust.of(settings)
-    sock = dial(
-        parse_addr(address, "master_addr"),
-        Channel.CONTROL,
-        Role.DRIVER,
-        whom="the master",
-        limit_s=DIAL_S,
-        trust=trust,
-    )
-    control = ControlClient(sock, lambda message: None, lambda why: None)
-    control.start()
+    control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
     with contextlib.closing(control):
         answer = control.call_async(messages.Drain(server))
         until, told = time.monotonic() + limit_s, ""

@@ -17,7 +17,7 @@ from snailps.config import JobSettings, MasterSettings, ServerSettings
 from snailps.errors import SnailError
 from snailps.roles.checks import Finding
 from snailps.roles.doctor import Diagnosis, Doctor
-from snailps.roles.job import job_settings
+from snailps.roles.job_settings import job_settings
 from snailps.roles.worker import load_class
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}

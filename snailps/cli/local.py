@@ -45,8 +45,7 @@ from snailps.roles.node import EXIT_INTERRUPTED, cores, peak_rss_mb
 from snailps.roles.status import Status
 from snailps.roles.worker import load_class
 from snailps.transport import messages
-from snailps.transport.control import ControlClient, Trust, dial
-from snailps.transport.session import Channel, Role
+from snailps.transport.control import ControlClient, Trust, visit
 
 LOOK_S = 0.2
 DIAL_S = 1.0
@@ -156,6 +155,8 @@ def run_local(
     try:
         launcher.start(lambda: bool(interrupts))
         if launcher.address:
+            at = f"master_addr={launcher.address}"
+            progress.say(f"to look closer: snailps status --watch --set {at}")
             _watch(launcher, trust, progress, lines, interrupts)
     except MasterEnded:
         pass
@@ -241,16 +242,7 @@ class _StatusLine:
             The master has closed the connection.
         """
         if self._control is None:
-            sock = dial(
-                self._address,
-                Channel.CONTROL,
-                Role.DRIVER,
-                whom="the master",
-                limit_s=max(limit_s, DIAL_S),
-                trust=self._trust,
-            )
-            self._control = ControlClient(sock, lambda message: None, lambda why: None)
-            self._control.start()
+            self._control = visit(self._address, max(limit_s, DIAL_S), self._trust)
         if self._asked is None:
             self._asked = self._control.call_async(messages.Ask("status"))
         answer = self._control.result(self._asked, limit_s, "Ask")

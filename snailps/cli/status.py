@@ -21,8 +21,7 @@ from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import ProtocolError, RemoteError, SnailError
 from snailps.roles.status import Status
 from snailps.transport import messages
-from snailps.transport.control import ControlClient, dial
-from snailps.transport.session import Channel, Role
+from snailps.transport.control import visit
 from snailps.transport.trust import OPEN, Trust
 
 DIAL_S = 5.0
@@ -82,17 +81,8 @@ class Line:
     """
 
     def __init__(self, address: str, limit_s: float, trust: Trust) -> None:
-        sock = dial(
-            parse_addr(address, "master_addr"),
-            Channel.CONTROL,
-            Role.DRIVER,
-            whom="the master",
-            limit_s=limit_s,
-            trust=trust,
-        )
         self._limit_s = limit_s
-        self._control = ControlClient(sock, lambda message: None, lambda why: None)
-        self._control.start()
+        self._control = visit(parse_addr(address, "master_addr"), limit_s, trust)
 
     def ask(self) -> Status:
         """The status as it is now.

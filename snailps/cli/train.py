@@ -19,7 +19,7 @@ from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_loca
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
-from snailps.roles.job import job_settings
+from snailps.roles.job_settings import job_settings
 from snailps.roles.worker import load_class
 
 _NOT_OPTIONS = ("worker_class", "fresh")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from snailps.vectors.atomic import atomic_file
 
 if TYPE_CHECKING:
-    from snailps.roles.worker import Results
+    from snailps.roles.results import Results
 
 
 def write_tables(path: Path, results: Results) -> None:

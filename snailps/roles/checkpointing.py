@@ -24,7 +24,8 @@ from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError
 from snailps.roles.clocks import Rounds, Stepped
 from snailps.roles.job import Job
-from snailps.roles.members import Answer, Member, Members
+from snailps.roles.member import Answer, Member
+from snailps.roles.members import Members
 from snailps.roles.node import explain
 from snailps.roles.position import Position, pack, unpack
 from snailps.roles.saving import BEGUN
@@ -157,7 +158,7 @@ class Checkpointing:
             for name in ours
             if theirs.get(name) != ours[name]
         ]
-        if sorted(position.sources) != sorted(job.sources):
+        if sorted(position.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
         if found.manifest.frag_num != self._members.frag_num:
             differ.append(
@@ -227,7 +228,7 @@ class Checkpointing:
         position = None if stepped else self._position(job, clock)
         tables = tuple(
             {"number": number, "table": table.to_dict()}
-            for number, table in self._members.tables.values()
+            for number, table in self._members.catalogue.tables.values()
         )
         servers = self._members.nodes("server")
         self._saving = in_thread(
@@ -348,7 +349,7 @@ class Checkpointing:
         def look() -> Answer | None:
             if not asked:
                 asked.append(True)
-                self._members.adopt(tables, answers.append)
+                self._members.catalogue.adopt(tables, answers.append)
             return answers[0] if answers else None
 
         answer = self._talk.in_loop(look)

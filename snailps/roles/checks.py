@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import ipaddress
 import logging
 import os
 import resource
@@ -30,6 +29,7 @@ from snailps.config import ClusterSettings, parse_addr, parse_port_range
 from snailps.errors import SnailError
 from snailps.roles.tables import Table
 from snailps.transport.control import Address, route_host, show
+from snailps.transport.trust import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def check_name(address: str, setting: str) -> list[Finding]:
     text = f"{host} ({setting}) is {', '.join(addresses)}"
     if host in addresses:
         text = f"{host} ({setting}) is an address"
-    local = [one for one in addresses if _is_loopback(one)]
+    local = [one for one in addresses if is_loopback(one)]
     if not local:
         return [Finding("ok", "name", text)]
     if host == "localhost" or host in addresses:
@@ -158,12 +158,6 @@ def device_of(host: str) -> str:
                 if socket.inet_ntoa(told[20:24]) == host:
                     return name
     return ""
-
-
-def _is_loopback(address: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    return False
 
 
 # --- ports ------------------------------------------------------------------------------------
@@ -284,7 +278,7 @@ def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
     found = [one for one in found if one.level == "error"]
     with contextlib.suppress(OSError):
         addresses = {str(where[0]) for *_, where in socket.getaddrinfo(host or "0.0.0.0", None)}
-        if all(_is_loopback(one) for one in addresses):
+        if all(is_loopback(one) for one in addresses):
             text = f"the master listens on {host}: no other host can reach that"
             cure = "for nodes on other hosts set master_addr to its address in the network"
             found.append(Finding("warning", "interface", text, cure))

@@ -30,8 +30,8 @@ from snailps.roles.node import advertised, cores, open_listener, raise_descripto
 from snailps.roles.tables import Table, Tensor
 from snailps.roles.worker import Worker
 from snailps.transport import messages
-from snailps.transport.control import Address, ControlClient, ControlServer, dial, listen, show
-from snailps.transport.session import Channel, Role
+from snailps.transport.control import Address, ControlClient, ControlServer, listen, show, visit
+from snailps.transport.session import Role
 from snailps.transport.trust import Trust
 
 SKEW_S = 1.0
@@ -307,7 +307,7 @@ class Doctor:
         """Looks at the way to a master or another doctor; `stay`: and asks it who else is there."""
         left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
         try:
-            control = self._connect(address, name, left_s)
+            control = visit(address, left_s, self._trust, whom=name)
         except SnailError as error:
             self.add(self._no_way(address, name, error))
             return
@@ -316,14 +316,6 @@ class Doctor:
                 self._exchange(control, address, name, desk, stay=stay)
             except SnailError as error:
                 self.add(Finding("error", "reach", f"{name} at {show(address)}: {error}"))
-
-    def _connect(self, address: Address, name: str, limit_s: float) -> ControlClient:
-        sock = dial(
-            address, Channel.CONTROL, Role.DRIVER, whom=name, limit_s=limit_s, trust=self._trust
-        )
-        control = ControlClient(sock, lambda message: None, lambda why: None)
-        control.start()
-        return control
 
     def _no_way(self, address: Address, name: str, error: SnailError) -> Finding:
         """Why an address cannot be talked to: the network, or whoever is there."""

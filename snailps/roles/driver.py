@@ -17,9 +17,8 @@ from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, Re
 from snailps.roles.links import Links
 from snailps.roles.node import EXIT_OK, End, Node
 from snailps.roles.status import Status
-from snailps.roles.tables import Table
+from snailps.roles.tables import Keys, Rows, Table
 from snailps.roles.wires import Wires
-from snailps.roles.worker import Keys, Rows
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport._client import Client, Pending

@@ -3,38 +3,32 @@
     settings -> Job.load -> prepare (files -> blocks) -> Ledger of "survey" -> summary
              -> Ledger of "train" -> figures -> export
 
-It owns what is to be done and what has been done; it knows no connection.  `Master` asks it for
-leases and tells it what came back.
+It owns what is to be done and what has been done; it knows no connection.  `leasing.py` asks it for
+leases and tells it what came back; sums of figures are `tally.py`'s.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from snailps.config import JobSettings, RawConfig, to_mapping
-from snailps.config.fields import Settings
-from snailps.data.blocks import Block, Source, cut, expand, read_block
-from snailps.data.scratch import Scratch
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
+from snailps.roles.job_input import JobInput
+from snailps.roles.job_settings import check_output, job_settings, without_effect
 from snailps.roles.ledger import Entry, Ledger
 from snailps.roles.position import Outcomes, Position
+from snailps.roles.tally import Tally
 from snailps.roles.worker import Surveyor, Worker, load_class
 from snailps.transport import messages
 from snailps.transport.frame import CONTROL_BODY_MAX
 
 log = logging.getLogger(__name__)
 
-RATE_WINDOW_S = 10.0
-RECENT_BLOCKS = 16
-"""The loss shown, and compared with `target_loss`, is the mean over so many blocks."""
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
 """It travels in one message."""
 _MASK64 = (1 << 64) - 1
@@ -46,47 +40,6 @@ def block_seed(seed: int, number: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
     return x ^ (x >> 31)
-
-
-_OF_MODE = {"staleness": "ssp", "micro_batches": "bsp", "consistency": ""}
-"""Settings that one kind of consistency alone looks at; none of them matters in rounds."""
-
-
-def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
-    """Sentences on settings that the user made and that this job does not look at."""
-    in_rounds = cls.rounds(settings) > 0
-    mode = "a job in rounds" if in_rounds else f"consistency {settings.consistency}"
-    found = []
-    for name, own in _OF_MODE.items():
-        entry = raw.explicit(name, cls.Settings)
-        if entry is not None and (in_rounds or own not in ("", settings.consistency)):
-            found.append(f"{entry.origin}: {name} has no effect in {mode}")
-    return found
-
-
-def job_settings(
-    cls: type[Worker], raw: RawConfig, also_known: Iterable[type[Settings]] = ()
-) -> JobSettings:
-    """Settings of a job, with what files that they name add to them, checked.
-
-    Raises
-    ------
-    SnailError
-        A setting is wrong, or contradicts such a file.
-    """
-
-    def explicit(name: str) -> str | None:
-        entry = raw.explicit(name, cls.Settings)
-        return None if entry is None else entry.origin
-
-    settings = cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit)
-    cls.check(settings)
-    if cls.clocked(settings) and cls.expires(settings):
-        raise ConfigError(
-            "rows cannot expire in a job with clocks (consistency: bsp, or rounds): which ones do "
-            "would depend on who was how fast. Leave expire_after at 0, or use async or ssp"
-        )
-    return settings
 
 
 class _InOrder:
@@ -149,30 +102,18 @@ class Job:
         self.ledger: Ledger | None = None
         self.outcomes = Outcomes(0)
         self._at_round: tuple[int, list[list[float]]] = (0, [])
-        self.units = 0
-        self.files: list[str] = []
-        self.total_bytes = 0
         self._start: messages.Start | None = None
-        self._scratch = Scratch(self.settings.scratch_dir, self.settings.scratch_bytes)
-        self._sources: list[Source] = []
-        self._blocks: list[Block] = []
-        self._block_bytes = 0
+        self.input = JobInput(self.cls, self.settings)
         self._clock = clock
         self._begun = clock()
         self._pass_begun = self._begun
-        self._rates: deque[tuple[float, int]] = deque()
-        self._losses: list[list[float]] = []
-        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_BLOCKS)
-        self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
+        self._tally = Tally(clock)
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
-        self._lr: float | None = None
         self._results = _InOrder()
         self._parts = _InOrder()
         self._reached_in = -1
-        self._bad_lines = 0
         self._seconds: dict[str, float] = {}
-        self._block_units = 0
 
     def prepare(self, workers: int) -> None:
         """Finds the input and cuts it into blocks.  May take long (unpacking).
@@ -184,46 +125,16 @@ class Job:
         ConfigError
             No input is named, or nothing can be written where the output is to go.
         """
-        self.check_output()
+        check_output(self.settings)
         if self.rounds:  # each worker finds its own data
             return
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
-        self._sources = expand(self.settings.input, self._scratch)
-        self.files = [source.path for source in self._sources]
-        self.total_bytes = sum(source.bytes for source in self._sources)
-        size = self.settings.block_bytes or self.cls.block_bytes(
-            self.settings, self.total_bytes, self.workers_told(max(1, workers))
-        )
-        tenth = max(1, -(-self.total_bytes // 10))
-        pieces = self.cls.pieces(self.settings, self._sources, max(1, workers))
-        if pieces is None:
-            self._cut(max(1, min(size, tenth)))
-        else:
-            self._blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
-
-    def _cut(self, block_bytes: int) -> None:
-        self._block_bytes = block_bytes
-        self._blocks = cut(self._sources, block_bytes)
-
-    def check_output(self) -> None:
-        """Makes the folder of the result, now: hours later would be too late to find it missing."""
-        if not self.settings.output:
-            return
-        folder = Path(self.settings.output).absolute().parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            raise ConfigError(
-                f"output: {self.settings.output}: cannot write in {folder}: {error.strerror}; "
-                "choose another output"
-            ) from None
+        self.input.find(max(1, workers), self.workers_told(max(1, workers)))
 
     def describe(self) -> tuple[str, int, float]:
         """Class, number of files, megabytes: for a log line."""
-        return self.worker_class, len(self.files), self.total_bytes / 1e6
+        return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6
 
     def workers_told(self, workers: int) -> int:
         """Workers as models count them: in bsp all that a result depends on are micro-batches."""
@@ -249,16 +160,13 @@ class Job:
         self.pass_ = name
         train = name == "train"
         if position is not None:
-            self._blocks, self._block_bytes = position.blocks, position.block_bytes
+            self.input.take(position.blocks, position.block_bytes)
             self.summary, self._surveyor = position.summary, None
-        self.ledger = self._book(nodes, position) if train else Ledger(self._blocks)
+        self.ledger = self._book(nodes, position) if train else Ledger(self.input.blocks)
         self._results, self._parts = _InOrder(self.ledger.finished), _InOrder()
-        self.units = 0
         self._pass_begun = self._clock()
-        self._rates.clear()
-        self._block_units = 0
-        # By epoch, or by round as they come: there may be very many of those.
-        self._losses = [[0.0, 0.0] for _ in range(0 if self.rounds else self.settings.epochs)]
+        # Losses by epoch, or by round as they come: there may be very many of those.
+        self._tally = Tally(self._clock, 0 if self.rounds else self.settings.epochs)
         self.outcomes = Outcomes(self.ledger.size if train and not self.rounds else 0)
         if position is not None:
             self._resume_figures(position)
@@ -270,8 +178,10 @@ class Job:
         if self.rounds:
             first = position.clock if position is not None else 0
             return Rounds(self.rounds, nodes, self.cls.fraction(s), s.seed, first)
-        done = [n for n in done if n < (s.max_steps or n + 1) and n < len(self._blocks) * s.epochs]
-        all_ = (self._blocks, s.epochs, s.max_steps, done)
+        done = [
+            n for n in done if n < (s.max_steps or n + 1) and n < len(self.input.blocks) * s.epochs
+        ]
+        all_ = (self.input.blocks, s.epochs, s.max_steps, done)
         if self.clocked:
             return Stepped(*all_, micro_batches=s.micro_batches, nodes=nodes)
         if s.consistency == "ssp" or s.assign == "own":
@@ -285,11 +195,6 @@ class Job:
 
     # --- checkpoints -----------------------------------------------------------------------
 
-    @property
-    def sources(self) -> list[tuple[str, int]]:
-        """The files of the input, and how long each is."""
-        return [(source.path, source.bytes) for source in self._sources]
-
     def position(self, clock: int = -1) -> Position:
         """How far the training is, as a checkpoint of now has it.
 
@@ -302,7 +207,7 @@ class Job:
         if clock >= 0 and not self.rounds:
             outcomes = self.outcomes.first(clock * self.settings.micro_batches)
         figures: dict[str, Any] = {
-            "lr": self._lr,
+            "lr": self._tally.lr,
             "survey_s": self._seconds.get("survey", 0.0),
             "train_s": self.elapsed_s,
             "wall_s": self._clock() - self._begun,
@@ -311,9 +216,9 @@ class Job:
             figures |= {"rounds": self.round_figures, "units": self._at_round[0]}
             figures |= {"losses": self._at_round[1]}
         return Position(
-            self.sources,
-            self._blocks,
-            self._block_bytes,
+            self.input.sources,
+            self.input.blocks,
+            self.input.block_bytes,
             outcomes,
             self.summary,
             max(0, clock),
@@ -326,15 +231,16 @@ class Job:
         self.outcomes.resume(position.outcomes)
         for number in sorted(self.ledger.finished_numbers):
             outcome = position.outcomes[number]
-            self._count(number, *(outcome[name].item() for name in ("units", "loss", "examples")))
-            if number < len(self._blocks):
-                self._bad_lines += int(outcome["bad_lines"])
+            held = (outcome[name].item() for name in ("units", "loss", "examples"))
+            self._tally.count(self.ledger.entry(number).epoch, *held)
+            if number < len(self.input.blocks):
+                self._tally.bad_lines += int(outcome["bad_lines"])
         figures = position.figures
         if self.rounds:
-            self.round_figures, self.units = list(figures["rounds"]), int(figures["units"])
-            self._losses = [list(sums) for sums in figures["losses"]]
+            self.round_figures, self._tally.units = list(figures["rounds"]), int(figures["units"])
+            self._tally.losses = [list(sums) for sums in figures["losses"]]
             self.begin_round()
-        self._lr = figures["lr"]
+        self._tally.lr = figures["lr"]
         self._seconds["survey"] = figures["survey_s"]
         self._pass_begun = self._clock() - figures["train_s"]
         self._begun = self._clock() - figures["wall_s"]
@@ -349,13 +255,19 @@ class Job:
         figures |= {"wall_s": 0.0, "rounds": [], "units": 0, "losses": []}
         nothing = Outcomes(0).settled()
         return Position(
-            self.sources, self._blocks, self._block_bytes, nothing, self.summary, 0, figures
+            self.input.sources,
+            self.input.blocks,
+            self.input.block_bytes,
+            nothing,
+            self.summary,
+            0,
+            figures,
         )
 
     def adopt(self, position: Position) -> None:
         """Takes over what an earlier master had surveyed: nothing of the survey is left to do."""
         assert self.ledger is not None
-        self._blocks, self._block_bytes = position.blocks, position.block_bytes
+        self.input.take(position.blocks, position.block_bytes)
         self.summary, self._surveyor = position.summary, None
         self._seconds["survey"] = position.figures["survey_s"]
         self.ledger.close()
@@ -368,25 +280,13 @@ class Job:
     def began(self, job_s: float, pass_s: float) -> None:
         """The job and its pass began so many seconds ago, under another master."""
         self._begun, self._pass_begun = self._clock() - job_s, self._clock() - pass_s
-        self._rates.clear()
+        self._tally.forget_rate()
 
     def begin_round(self) -> None:
         """A round begins: a checkpoint in its course has the figures of now."""
         assert isinstance(self.ledger, Rounds)
-        self._at_round = (self.units, [list(sums) for sums in self._losses[: self.ledger.round]])
-
-    def _count(self, number: int, units: int, loss: float, examples: float) -> None:
-        """Adds what a block of the training held to the figures."""
-        assert self.ledger is not None
-        self.units += units
-        self._block_units = max(self._block_units, units)
-        if examples > 0 and not math.isnan(loss):
-            epoch = self.ledger.entry(number).epoch
-            self._losses += [[0.0, 0.0] for _ in range(len(self._losses), epoch + 1)]
-            sums = self._losses[epoch]
-            sums[0] += loss
-            sums[1] += examples
-            self._recent.append((loss, examples))
+        losses = self._tally.losses[: self.ledger.round]
+        self._at_round = (self.units, [list(sums) for sums in losses])
 
     def limit_reached(self) -> str:
         """Name of the setting that ends the training now; empty while none does."""
@@ -398,10 +298,7 @@ class Job:
         return "target_loss" if self._low_enough() else ""
 
     def _low_enough(self) -> bool:
-        """Whether the mean loss of the last blocks is as low as is wanted."""
-        target = self.settings.target_loss
-        enough = len(self._recent) >= min(RECENT_BLOCKS, len(self._blocks))
-        return bool(target and enough and self.loss is not None and self.loss <= target)
+        return self._tally.is_low(self.settings.target_loss, len(self.input.blocks))
 
     def end_early(self, why: str) -> None:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
@@ -435,9 +332,8 @@ class Job:
         shares = [entry.before, entry.after]
         limit_s = 0.0 if self.clocked else self.settings.max_seconds
         if limit_s and self.pass_ == "train":
-            block_s = sum(self._durations) / max(1, len(self._durations))
             shares = [
-                min(1.0, max(share, (self.elapsed_s + blocks * block_s) / limit_s))
+                min(1.0, max(share, (self.elapsed_s + blocks * self._tally.block_s) / limit_s))
                 for blocks, share in enumerate(shares, 1)
             ]
         return shares
@@ -448,7 +344,7 @@ class Job:
             return ""
         if isinstance(self.ledger, Rounds):
             return f"round {self.ledger.round + 1} of {self.rounds}"
-        epoch = min(self.ledger.finished // len(self._blocks) + 1, self.settings.epochs)
+        epoch = min(self.ledger.finished // len(self.input.blocks) + 1, self.settings.epochs)
         return f"epoch {epoch} of {self.settings.epochs}"
 
     def end_survey(self) -> None:
@@ -463,8 +359,7 @@ class Job:
             )
         self.summary = summary
         if not self.settings.block_bytes:
-            size = self.cls.fit_block(self.settings, self._block_bytes, self.total_bytes, summary)
-            self._cut(max(1, min(size, self._block_bytes)))
+            self.input.fit(summary)
 
     def lease(self, node: int, back: bool = False) -> messages.Leased | None:
         """The next block for a node, or None when there is none to give just now.
@@ -507,14 +402,7 @@ class Job:
             or not 0 <= number < self.ledger.size
         ):
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
-        block = self.ledger.entry(number).block
-        return read_block(
-            block.path,
-            block.start,
-            block.stop,
-            unit="word" if unit == "word" else "line",
-            scratch=self._scratch,
-        )
+        return self.input.read(self.ledger.entry(number).block, unit)
 
     def done(self, message: messages.Done, node: int) -> bool:
         """Takes the result of a block; False if that block is not this node's."""
@@ -522,13 +410,12 @@ class Job:
             return False
         if not self.ledger.done(message.number, node):
             return False
-        self._rates.append((self._clock(), message.units))
+        self._tally.came(message.units)
         if self.pass_ == "survey":
-            self.units += message.units
-            self._block_units = max(self._block_units, message.units)
+            self._tally.add(message.units)
             self._merge(message)
             return True
-        self._durations.append(message.seconds)
+        self._tally.took(message.seconds)
         if not self.rounds:
             self.outcomes.done(
                 message.number,
@@ -568,11 +455,11 @@ class Job:
                 f"block {message.number}: the loss is {loss}: the training has diverged, and more "
                 "of it would not mend that. Lower lr; checkpoints, if any, are as they were saved"
             )
-        self._count(message.number, message.units, loss, examples)
+        self._tally.count(epoch, message.units, loss, examples)
         if epoch == 0:
-            self._bad_lines += int(message.metrics.get("bad_lines", 0))
+            self._tally.bad_lines += int(message.metrics.get("bad_lines", 0))
         if "lr" in message.metrics:
-            self._lr = message.metrics["lr"]
+            self._tally.lr = message.metrics["lr"]
 
     def round_done(self, figures: Mapping[str, Any]) -> None:
         """Takes the figures of a round, as `Worker.after_round` returned them.
@@ -598,23 +485,23 @@ class Job:
     # --- figures ---------------------------------------------------------------------------
 
     @property
+    def units(self) -> int:
+        """Units of the blocks of this pass that count by now."""
+        return self._tally.units
+
+    @property
     def loss(self) -> float | None:
         """Mean loss over the last few blocks."""
-        examples = sum(n for _, n in self._recent)
-        return sum(loss for loss, _ in self._recent) / examples if examples else None
+        return self._tally.loss
 
     @property
     def lr(self) -> float | None:
         """Learning rate at the end of the last block, where the model tells it."""
-        return self._lr
+        return self._tally.lr
 
     def rate(self) -> float:
-        """Units per second over the last `RATE_WINDOW_S` seconds."""
-        now = self._clock()
-        while self._rates and now - self._rates[0][0] > RATE_WINDOW_S:
-            self._rates.popleft()
-        window = min(RATE_WINDOW_S, now - self._pass_begun)
-        return sum(units for _, units in self._rates) / window if window > 0 else 0.0
+        """Units per second over the last few seconds."""
+        return self._tally.rate(self._pass_begun)
 
     def figures(self, nodes: Mapping[str, float]) -> dict[str, Any]:
         """Figures of the run.
@@ -627,10 +514,11 @@ class Job:
         assert self.ledger is not None
         kind = self.cls.counts
         seconds = self._seconds.get("train", 0.0)
-        last = [sums for sums in self._losses if sums[1] > 0]
+        losses = self._tally.loss_by_epoch()
+        known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
-        whole = 0 if self.rounds else self.settings.epochs * len(self._blocks)
-        bad = {"bad_lines": self._bad_lines} if self._bad_lines else {}
+        whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
+        bad = {"bad_lines": self._tally.bad_lines} if self._tally.bad_lines else {}
         return {
             **bad,
             **self._clock_figures(),
@@ -640,13 +528,13 @@ class Job:
             "train_s": round(seconds, 3),
             "survey_s": round(self._seconds.get("survey", 0.0), 3),
             "wall_s": round(self._clock() - self._begun, 3),
-            "train_loss": last[-1][0] / last[-1][1] if last else None,
-            "loss_by_epoch": [sums[0] / sums[1] if sums[1] else None for sums in self._losses],
+            "train_loss": known[-1] if known else None,
+            "loss_by_epoch": losses,
             "progress": round(self.ledger.progress, 6),
             "epochs": self.settings.epochs,
             "blocks": self.ledger.finished,
-            "blocks_per_epoch": len(self._blocks),
-            f"block_{kind}_max": self._block_units,
+            "blocks_per_epoch": len(self.input.blocks),
+            f"block_{kind}_max": self._tally.block_units,
             f"bytes_per_{kind[:-1]}": round(moved / self.units, 2) if self.units else None,
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
         }
@@ -670,5 +558,4 @@ class Job:
 
     def close(self) -> None:
         """Lets go of unpacked input; more calls do nothing."""
-        self._scratch.close()
-        self._scratch.clean()
+        self.input.close()

@@ -15,7 +15,8 @@ from typing import Any
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.roles.errands import Errands
-from snailps.roles.members import Answer, Member, Members, Reply
+from snailps.roles.member import Answer, Member, Reply
+from snailps.roles.members import Members
 from snailps.roles.standby_effects import (
     Effect,
     Emptied,
@@ -68,7 +69,7 @@ class Keeper:
         self._on_route, self._on_rows_lost = on_route, on_rows_lost
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         self.standbys = Standbys(
-            replicated=wanted != "none", sync=wanted == "sync", tables=members.made_tables
+            replicated=wanted != "none", sync=wanted == "sync", tables=members.catalogue.made
         )
         self.errands = Errands(
             lambda: self.standbys.count,

@@ -31,8 +31,8 @@ from snailps.errors import ClusterError, ConfigError, SnailError
 from snailps.roles.driver import Driver
 from snailps.roles.launcher import Launcher
 from snailps.roles.status import Status
-from snailps.roles.tables import Table, Tensor
-from snailps.roles.worker import Keys, Rows, Worker
+from snailps.roles.tables import Keys, Rows, Table, Tensor
+from snailps.roles.worker import Worker
 
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: it says better what is missing."""

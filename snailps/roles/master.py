@@ -2,8 +2,8 @@
 
     messages -> Members (who) or Course (what) -> answers      pulses, lost connections -> the end
 
-It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'s, what is done is
-`course.py`'s and `job.py`'s business; it never sees a row.
+It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'s, who is heard
+`hearing.py`'s, what is done `course.py`'s and `job.py`'s business; it never sees a row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import time
 import types
 from collections.abc import Callable
@@ -21,18 +20,20 @@ from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.roles.course import Course
 from snailps.roles.desk import Desk
+from snailps.roles.hearing import Hearing
 from snailps.roles.job import Job
+from snailps.roles.job_settings import check_output
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
-from snailps.roles.members import Member, Members, Reply, names_of
+from snailps.roles.member import Member, Reply, names_of
+from snailps.roles.members import Members
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, raise_descriptors
 from snailps.roles.past import compact, journal_path, life_of, unended
 from snailps.roles.picture import Picture
 from snailps.roles.status import Phase, Status
 from snailps.transport import messages
-from snailps.transport._pulse import Pulse
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
-from snailps.transport.session import Hello, Role
+from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,6 @@ STATUS_S = 0.2
 NODES_PER_S = 1000
 """Of large clusters fewer pictures are drawn: so many nodes a second."""
 STATS_S = 1.0
-PULSES_S = 0.25
-"""Between two looks at heartbeats."""
 BACK_S = 3.0
 """How long members of a run whose result is written are waited for, only to be told."""
 _BEFORE = ("idle", "preparing", "ready")
@@ -99,8 +98,6 @@ class Master:
         # While members of another master's come back: what they say waits until the job goes on.
         self._returning = self._took_over = False
         self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
-        self._stepped_at = 0.0
-        self._deaf_until = self._looked_at = 0.0
         self.verdict = ""
         """Why the cluster ended; empty for the ordinary end."""
 
@@ -156,7 +153,7 @@ class Master:
             if job is not None:
                 job.close()
             self._server.close()
-            self._pulse.stop()
+            self._hearing.close()
             self._picture.close()
             self._trust.close()
         if self._failed:
@@ -185,7 +182,7 @@ class Master:
         self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)
         past: list[Fact] = []
         if job is not None and self._journal.path is not None:
-            job.check_output()
+            check_output(job.settings)
             past = unended(self._journal, job, self._settings.frag_num)
             if past:
                 life = past[0].data["life"]
@@ -196,10 +193,8 @@ class Master:
             job=life,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            on_pulse=self._on_pulse,
+            on_pulse=lambda hello, sock: self._hearing.add(hello, sock),
         )
-        self._pulse = Pulse(self._settings.heartbeat_interval)
-        self._pulse.start()
         self._members = Members(
             self._settings,
             life,
@@ -209,12 +204,13 @@ class Master:
             self._trouble,
             self._journal,
         )
+        self._hearing = Hearing(self._settings, self._members, self._expel)
         for fact in past:
             self._members.replay(fact)
         self._took_over = bool(past)
         self._returning = self._members.route is not None
         over = any(fact.kind == "exported" for fact in past)
-        self._back_s = BACK_S if over else self._settings.heartbeat_timeout
+        self._hearing.back_s = BACK_S if over else self._settings.heartbeat_timeout
         if job is not None and self._journal.path is not None:
             first = compact(past) or [life_of(life, job, self._settings.frag_num)]
             self._journal.begin([*first, Fact(*self._members.keep_numbers())])
@@ -246,7 +242,7 @@ class Master:
             self._members,
             self._course,
             self._keeper,
-            silences=self._pulse.silences,
+            silences=self._hearing.silences,
             address=show(listener.getsockname()[:2]),
         )
 
@@ -255,7 +251,7 @@ class Master:
     def _tick(self, now: float) -> None:
         if self._signals or self._asked:
             self._interrupted()
-        self._check_pulses()
+        self._hearing.step(time.monotonic(), stopping=self._stop_at is not None)
         if self._stop_at is not None:
             self._check_stopped(now)
         elif self._phase == "forming" and self._members.check_formed(now):
@@ -297,7 +293,7 @@ class Master:
             self._members.remove(member)
             self._members.left.remove(member)
             self._course.released(member)
-            self._pulse.remove(member.number)
+            self._hearing.forget(member.number)
             member.state = "gone"
         else:
             self._fail(f"{member.name} {text}")
@@ -387,43 +383,12 @@ class Master:
             self._picture.log_now(self._told_phase, self.verdict)
         self._phase = "failed" if self._failed else "done"
 
-    def _check_pulses(self) -> None:
-        limit_s, now = self._settings.heartbeat_timeout, time.monotonic()
-        # A master that was stopped itself has heard nobody: that is not their silence.
-        if self._stepped_at and now - self._stepped_at > limit_s / 2:
-            self._deaf_until = now + limit_s
-        self._stepped_at = now
-        if now < self._looked_at + PULSES_S or now < self._deaf_until or self._stop_at is not None:
-            return
-        self._looked_at = now
-        silences = self._pulse.silences()
-        for number, silence_s in silences.items():
-            member = self._members.all.get(number)
-            if member is None:
-                self._pulse.remove(number)
-            elif limit_s < silence_s < float("inf"):
-                self._expel(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)")
-        for member in list(self._members.all.values()):
-            allowed_s = self._back_s if member.away else limit_s
-            silent = member.number not in silences and now - member.since > allowed_s
-            if silent and member.state != "gone" and not member.missed:
-                since = "this master took over" if member.away else "it registered"
-                what = "it did not come back" if member.away else "no heartbeat"
-                self._expel(member, f"{what} within {allowed_s:.0f} s after {since}")
-
     def _expel(self, member: Member, why: str) -> None:
         """Takes a member for lost that may still live: it is told so, should it ever hear that."""
         text = f"the master took it for lost, {why}; others do its work"
         self._server.note(member.peer, messages.Stop(True, text))
         self._server.close_peer(member.peer)
         self._lose(member, why)
-
-    def _on_pulse(self, hello: Hello, sock: socket.socket) -> None:
-        member = self._members.all.get(hello.node)
-        if member is None or hello.incarnation != member.number or hello.job != self._members.life:
-            sock.close()
-            return
-        self._pulse.add(sock, member.number)
 
     def _on_lost(self, peer: Peer, why: str) -> None:
         self._desk.forget(peer)
@@ -434,7 +399,7 @@ class Master:
         """A member is gone: in good order after Bye, else by the policy of the cluster."""
         if member.state == "gone":
             return
-        self._pulse.remove(member.number)
+        self._hearing.forget(member.number)
         said_bye, member.state = member.state == "bye", "gone"
         if self._stop_at is not None:
             return
@@ -482,9 +447,9 @@ class Master:
 
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""
-        culprit = self._course.blame(member)
+        culprit = self._course.leasing.blame(member)
         self._members.remove(member, lost=True)
-        self._members.rows.fence(member.number, self._course.last_of(member))
+        self._members.rows.fence(member.number, self._course.leasing.last_of(member))
         returned = self._course.released(member)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
@@ -535,15 +500,15 @@ class Master:
             return
         member = _member_of(peer, message)
         if isinstance(message, messages.Lease):
-            self._course.lease(member, message, reply)
+            self._course.leasing.lease(member, message, reply)
         elif isinstance(message, messages.Done):
-            self._course.done(member, message, reply)
+            self._course.leasing.done(member, message, reply)
         elif isinstance(message, messages.Summarise):
             self._course.summarise(member, reply)
         elif isinstance(message, messages.Fetch):
-            self._course.fetch(member, message, reply)
+            self._course.leasing.fetch(member, message, reply)
         elif isinstance(message, messages.Declare):
-            self._members.declare(member, message, reply)
+            self._members.catalogue.declare(member, message, reply)
         elif isinstance(message, messages.Submit):
             self._submit(message, reply)
         elif isinstance(message, messages.Shutdown):
@@ -562,9 +527,9 @@ class Master:
     def _on_note(self, peer: Peer, message: messages.Message) -> None:
         member = _member_of(peer, message)
         if isinstance(message, messages.Finished):
-            self._course.finished(member, message.figures)
+            self._course.leasing.finished(member, message.figures)
         elif isinstance(message, messages.Settled):
-            self._course.settled(member, message.numbers)
+            self._course.leasing.settled(member, message.numbers)
         elif isinstance(message, messages.Saved | messages.Loaded):
             self._course.checkpoints.heard(member, message)
         elif isinstance(message, messages.Backed | messages.Unbacked | messages.Yielded):
@@ -594,7 +559,7 @@ class Master:
         member.leaving = True
         if self._course.phase not in ("survey", "loading", "training"):
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
-        self._course.leaving(member)
+        self._course.leasing.leaving(member)
 
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
         if not self._session or self._phase != "idle" or self._course.job is not None:

@@ -1,11 +1,10 @@
-"""Who belongs to the cluster, which fragments they own, which tables they keep.
+"""Who belongs to the cluster, and which fragments they own.
 
     Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
-    Declare -> numbers -> MakeTables on every server -> Declared
 
-It owns the list of members, the route and the tables, and says in words who is still missing; what
-a master must know again of them is in its journal.  It knows no job: what the members are to do is
-`course.py`'s business.
+It owns the list of members and the route, and says in words who is still missing; what a master
+must know again of them is in its journal.  It knows no job: what the members are to do is
+`course.py`'s business, which tables there are is `catalogue.py`'s.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.roles.catalogue import Catalogue
 from snailps.roles.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.roles.errands import Errands
 from snailps.roles.journal import Fact, Journal
-from snailps.roles.tables import Table
+from snailps.roles.member import Answer, Member, Reply, names_of
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, Peer, show
@@ -30,142 +29,8 @@ from snailps.transport.control import ControlServer, Peer, show
 log = logging.getLogger(__name__)
 
 NOTICE_S = 5.0
-WAIT_TOLD_S = 3.0
-"""How long a worker waits for others before the log says so."""
-TABLES_MAX = 4096
-NAMED_MAX = 8
-"""Members that a message names one by one."""
 NUMBERS_AHEAD = 1024
 """Numbers that a master that takes over skips, or they might be given twice."""
-
-Answer = messages.Message | SnailError
-Reply = Callable[[Answer], None]
-
-
-@dataclass(eq=False, slots=True)
-class Member:
-    """A registered process.
-
-    Attributes
-    ----------
-    state, waits : str
-        What it does and for whom it waits, in words for people; see `wait_for`.
-    waited_s : float
-        How long it has waited for others in this job.
-    acknowledged : bool
-        It has the route.
-    finished : bool
-        A worker: no block left, all pushes acknowledged.
-    leaving : bool
-        It was told to leave (SIGTERM).
-    late : bool
-        It joined after the start.
-    worked : bool
-        It has had a block.
-    dropped : bool
-        The job ended without the block it still works on.
-    since : float
-        When it registered, monotonic seconds.
-    rate : float or None
-        Units per second on its last block.
-    epoch : int
-        Of the route that it has last taken.
-    away : bool
-        Known from the journal of an earlier master, and not back yet.
-    missed : str
-        Why it did not come back, or was lost again before the job went on.
-    standing : dict
-        What it told of itself when it came back (`Rejoin.state`).
-    figures, stats : dict
-        Its last `Finished` or `Bye`; a server's last `Report`.
-    stats_before : dict
-        The `Report` before that one.
-    stats_s, stats_at : float
-        Seconds between the two, 0 before there are two; when it came, monotonic seconds.
-    done : int
-        Its blocks of this job.
-    block_since : float
-        When it began its present block, or asked for it, monotonic seconds.
-    fetched, lacks : int, str
-        Blocks whose bytes it asked the master for, and the path that it could not open.
-    """
-
-    number: int
-    role: str
-    host: str
-    pid: int
-    peer: Peer
-    endpoints: list[tuple[str, int]]
-    state: str = "registered"
-    waits: str = ""
-    acknowledged: bool = False
-    finished: bool = False
-    leaving: bool = False
-    late: bool = False
-    worked: bool = False
-    dropped: bool = False
-    since: float = field(default_factory=time.monotonic)
-    rate: float | None = None
-    epoch: int = 0
-    waited_s: float = 0.0
-    away: bool = False
-    missed: str = ""
-    standing: dict[str, Any] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
-    stats: dict[str, Any] = field(default_factory=dict)
-    stats_before: dict[str, Any] = field(default_factory=dict)
-    stats_s: float = 0.0
-    done: int = 0
-    block_since: float = 0.0
-    fetched: int = 0
-    lacks: str = ""
-    stats_at: float = 0.0
-    _waits_since: float = 0.0
-    _wait_told: bool = False
-
-    @property
-    def name(self) -> str:
-        """How messages call it."""
-        return f"{self.role} {self.number} ({self.host}, process {self.pid})"
-
-    def wait_for(self, whom: str) -> None:
-        """Notes for whom it waits, empty: for nobody."""
-        now = time.monotonic()
-        if whom and not self.waits:
-            self._waits_since = now
-        elif self.waits and not whom:
-            waited_s = now - self._waits_since
-            self.waited_s += waited_s
-            if self._wait_told:
-                log.info("%s goes on after %.1f s", self.name, waited_s)
-                self._wait_told = False
-        self.waits = whom
-
-    def log_wait(self) -> None:
-        """Says in the log, once, that it has been waiting for long."""
-        waited_s = time.monotonic() - self._waits_since
-        if self.waits and not self._wait_told and waited_s >= WAIT_TOLD_S:
-            self._wait_told = True
-            log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
-
-    @property
-    def waits_s(self) -> float:
-        """How long it has waited, if it waits, seconds."""
-        return time.monotonic() - self._waits_since if self.waits else 0.0
-
-    def take_stats(self, stats: dict[str, Any]) -> None:
-        """Keeps a server's report, and the one before it, for figures a second."""
-        now = time.monotonic()
-        self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
-        self.stats, self.stats_at = stats, now
-
-
-def names_of(members: list[Member]) -> str:
-    """How a message calls several: each one, or the first few and how many more there are."""
-    names = [member.name for member in members[:NAMED_MAX]]
-    if len(members) > NAMED_MAX:
-        names.append(f"{len(members) - NAMED_MAX} more")
-    return ", ".join(names)
 
 
 class Members:
@@ -204,16 +69,13 @@ class Members:
         self.shards: dict[str, Any] = {}  # where an earlier master had its shards
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
-        self.tables: dict[str, tuple[int, Table]] = {}
         self._settings = settings
         self._server, self._fail = server, fail
+        self.catalogue = Catalogue(lambda: self.nodes("server"), self.call, fail, self.journal)
         self._on_ready, self._on_trouble = on_ready, on_trouble
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._next_number = 1
         self._numbers_kept = 0
-        self._next_table = 1
-        self._made: dict[int, Table] = {}
-        self._of_job: set[str] = set()
         self.left: list[Member] = []
         self._since = time.monotonic()
         self._notice_at = self._since + NOTICE_S
@@ -299,12 +161,7 @@ class Members:
         elif fact.kind == "shards":
             self.shards = data
         elif fact.kind == "table":
-            table = Table.from_dict(data["table"])
-            self.tables[table.name] = (data["number"], table)
-            self._made[data["number"]] = table
-            self._next_table = max(self._next_table, data["number"] + 1)
-            if data["of_job"]:
-                self._of_job.add(table.name)
+            self.catalogue.replay(fact)
 
     def rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> Member:
         """Takes back a member of this life, which was another master's.
@@ -546,100 +403,7 @@ class Members:
             self._told_route = (route, messages.TakeRoute(route.to_dict()))
         self._server.call(member.peer, self._told_route[1], acknowledged)
 
-    # --- tables and statistics ---------------------------------------------------------------
-
-    def forget_job_tables(self) -> None:
-        """Lets the next job of a session declare its tables afresh.
-
-        Until then the driver can read what the last job left.  The rows stay on the servers until
-        the cluster ends.
-        """
-        for name in self._of_job:
-            self.tables.pop(name, None)
-        self.rows.expired = 0
-        self._of_job.clear()
-
-    def declare(self, member: Member, message: messages.Declare, reply: Reply) -> None:
-        """Numbers the tables and has every server make them, then answers.
-
-        Raises
-        ------
-        ConfigError
-            A table is declared in two ways, or there are too many.
-        """
-        tables = [Table.from_dict(item) for item in message.tables]
-        self._declare(tables, member.role == "worker", reply)
-
-    def adopt(self, tables: list[Table], reply: Reply) -> None:
-        """The same for the tables of a checkpoint, before any worker declares them."""
-        try:
-            self._declare(tables, True, reply)
-        except SnailError as error:
-            reply(error)
-
-    def _declare(self, tables: list[Table], of_job: bool, reply: Reply) -> None:
-        numbered: list[tuple[int, Table]] = []
-        told = False
-        for table in tables:
-            number, known = self.tables.get(table.name, (self._next_table, table))
-            if known != table:
-                raise ConfigError(
-                    f"table {table.name!r} is declared in two ways: {known} and {table}"
-                )
-            if number > TABLES_MAX:
-                raise ConfigError(f"more than {TABLES_MAX:,} tables")
-            if number == self._next_table:
-                self._next_table += 1
-                if of_job:
-                    self._of_job.add(table.name)
-            if table.name not in self.tables:
-                fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
-                self.journal.note("table", fact)
-            self.tables[table.name] = (number, table)
-            self._made[number] = table
-            numbered.append((number, table))
-        order = messages.MakeTables([[number, table.to_dict()] for number, table in numbered])
-        left = {member.number for member in self.nodes("server")}
-
-        def made(member: Member) -> Callable[[Answer], None]:
-            def note(answer: Answer) -> None:
-                nonlocal told
-                if told:
-                    return
-                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
-                    told = True
-                    for number, table in numbered:
-                        self.tables.pop(table.name, None)
-                        self._made.pop(number, None)
-                    reply(ClusterError(f"{member.name} cannot make the tables: {answer}"))
-                    return
-                left.discard(member.number)
-                if not left:
-                    told = True
-                    reply(messages.Declared([number for number, _ in numbered]))
-
-            return note
-
-        for member in self.nodes("server"):
-            self._server.call(member.peer, order, made(member))
-
-    def made_tables(self) -> list[Any]:
-        """All tables with their numbers, those of earlier jobs too: their rows are still there."""
-        return [[number, table.to_dict()] for number, table in self._made.items()]
-
-    def remake_tables(self) -> None:
-        """Has every server make all tables: a lost master may not have told all of them."""
-        order = messages.MakeTables(self.made_tables())
-
-        def note(member: Member) -> Callable[[Answer], None]:
-            def answered(answer: Answer) -> None:
-                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
-                    self._fail(f"{member.name} cannot make the tables: {answer}")
-
-            return answered
-
-        for member in self.nodes("server"):
-            self._server.call(member.peer, order, note(member))
+    # --- statistics ---------------------------------------------------------------------------
 
     def ask_stats(self) -> None:
         """Asks every server for its counters; `Member.stats` gets them."""

@@ -20,8 +20,9 @@ from snailps.errors import CheckpointError, MisuseError, SnailError
 from snailps.roles.access import AccessMethod, load_method
 from snailps.roles.backup import write_tables
 from snailps.roles.position import unpack
-from snailps.roles.tables import Table
-from snailps.roles.worker import Keys, Results, Rows, load_class
+from snailps.roles.results import Results
+from snailps.roles.tables import Keys, Rows, Table
+from snailps.roles.worker import load_class
 from snailps.store._sections import put_section
 from snailps.store._store import ShardStore
 from snailps.store.checkpoints import open_checkpoint, read_course

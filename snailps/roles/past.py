@@ -147,7 +147,7 @@ class Past:
             The input has changed, or the journal is damaged.
         """
         self.begun = False
-        self._members.remake_tables()
+        self._members.catalogue.remake()
         course.checkpoints.forget_others()
         now = time.time()
         train, exported = self._last("train"), self._last("exported")
@@ -174,7 +174,7 @@ class Past:
     def _base(self, job: Job) -> Position:
         """The position at which the training began."""
         position = unpack(self._members.journal.base())
-        if sorted(position.sources) != sorted(job.sources):
+        if sorted(position.sources) != sorted(job.input.sources):
             raise ConfigError(
                 f"{self._members.journal.path}: the input has other files, or files of other "
                 "lengths, than the run had that is to be taken over. Put them back, or begin anew "
@@ -208,7 +208,7 @@ class Past:
             else:
                 stands = stands or fact.kind == "clocks"
                 _replay(job, fact)
-        course.resume_clock(ticks)
+        course.ageing.resume(ticks)
         if job.clocked and not stands:
             course.set_clock(job, position.clock)
         if closing and course.round is not None:

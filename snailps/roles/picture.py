@@ -21,7 +21,8 @@ from snailps.config import MasterSettings
 from snailps.errors import ConfigError, SnailError
 from snailps.roles.course import Course
 from snailps.roles.keeper import Keeper
-from snailps.roles.members import Member, Members, Reply
+from snailps.roles.member import Member, Reply
+from snailps.roles.members import Members
 from snailps.roles.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
 from snailps.transport import messages
 from snailps.transport.control import show
@@ -130,7 +131,7 @@ class Picture:
                 "done": ledger.finished,
             }
         silences = self._silences()
-        route = self._members.route
+        route, missing = self._members.route, self._members.missing()
         shards = self._shards()
         nodes = [
             self._node(
@@ -148,7 +149,7 @@ class Picture:
             "life": f"{self._members.life:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
-            "waiting_for": self._members.missing() if phase == "forming" else self._course.lacks,
+            "waiting_for": missing if phase == "forming" else self._course.lull.lacks,
             "progress": job.progress if job is not None and ledger is not None else 0.0,
             "pass_": job.pass_text() if job is not None else "",
             "unit": job.cls.counts if job is not None else "examples",
@@ -242,8 +243,8 @@ class Picture:
         found: list[tuple[str, str, float]] = []
         if phase == "forming" and (missing := self._members.missing()):
             found.append(("the master", missing, now - self._members.waits_since))
-        if self._course.lacks:
-            found.append(("the job", self._course.lacks, now - self._course.lacks_since))
+        if self._course.lull.lacks:
+            found.append(("the job", self._course.lull.lacks, now - self._course.lull.since))
         if phase in _MASTERS_WORK:
             found.append(("everybody", f"the master, {phase}", now - self._phase_since))
         silent_s = SILENT_BEATS * self._settings.heartbeat_interval

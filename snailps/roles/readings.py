@@ -21,8 +21,9 @@ from snailps.roles.job import Job
 from snailps.roles.links import Links
 from snailps.roles.members import Members
 from snailps.roles.node import explain
+from snailps.roles.results import Results
 from snailps.roles.side import in_thread
-from snailps.roles.worker import Results, Worker
+from snailps.roles.worker import Worker
 from snailps.store.route import Route
 from snailps.transport.session import Role
 from snailps.transport.trust import Trust
@@ -166,7 +167,7 @@ class Readings:
             self._links.discard(links)
             links.close()
 
-        tables = dict(self._members.tables)
+        tables = dict(self._members.catalogue.tables)
         results = Results(
             job.settings,
             job.summary or b"",

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from snailps.errors import CheckpointError, ConnectionLost, SnailError
-from snailps.roles.members import Answer, Member, Members
+from snailps.roles.member import Answer, Member
+from snailps.roles.members import Members
 from snailps.transport import messages
 
 STALL_S = 120.0

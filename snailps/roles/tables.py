@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from snailps.errors import ConfigError, MisuseError
 from snailps.roles.access import load_method
 
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+
 DIM_MAX = 65_536
 TENSOR_CHUNK = 1024
 """Values of a tensor in one row: 4 KiB, so that a frame carries 64 rows and even a small tensor

@@ -7,7 +7,6 @@ It knows no sockets and no rows; it is asked once a request, by whoever pulls an
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import math
 
@@ -15,6 +14,7 @@ from snailps.kernels import WIRE_TYPES
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport._client import Client
+from snailps.transport.trust import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Wires:
         self._chosen = "float32"
         self._measured = (0, 0.0)  # bytes, seconds at the last decision
         self._enough: float = MEASURED_BYTES
-        self._here = all(_is_loopback(shard.host) for shard in route.shards)
+        self._here = all(is_loopback(shard.host) for shard in route.shards)
         if exact or (self._here and not sealed):
             self._enough = math.inf
 
@@ -94,10 +94,3 @@ class Wires:
                 ", packed where that saves a tenth" if packed else "",
             )
         self._chosen, self._enough, self._measured = chosen, AGAIN_BYTES, (moved, seconds)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,31 +2,26 @@
 
     class MyModel(snailps.Worker): Settings, tables(), train(block)   ->  worker_class: a:MyModel
 
-A model sees settings, blocks, and pull / push on NumPy arrays.  It never sees a socket, a lease or
-another worker; `roles/worker_process.py` drives it, `roles/job.py` asks its class methods at the
-master for what concerns the job as a whole.
+It owns what a model may say of itself; what it uses, pulls and pushes, is `model_tables.py`'s.  A
+model sees settings, blocks and NumPy arrays.  It never sees a socket, a lease or another worker;
+`roles/worker_process.py` drives it, `roles/job.py` asks its class methods at the master for what
+concerns the job as a whole.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
-from snailps.errors import MisuseError
+from snailps.roles.block import Block
 from snailps.roles.loading import load_named
-from snailps.roles.moment import Moment, Moments
+from snailps.roles.model_tables import ModelTables
+from snailps.roles.results import Results
 from snailps.roles.tables import Table, Tensor
-from snailps.roles.wires import Wires
-from snailps.transport._client import Client, Forward, Pending
+from snailps.transport._client import Forward, Pending
 from snailps.transport.frame import BATCHES_BYTES
 
 __all__ = [
@@ -40,62 +35,6 @@ __all__ = [
     "load_class",
 ]
 
-Keys = NDArray[np.uint64]
-Rows = NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class Block:
-    """A piece of input that this worker has on lease.
-
-    Attributes
-    ----------
-    number : int
-        Number of the lease, unique in its pass.
-    path : str
-        File it is a part of.
-    start, stop : int
-        Bytes of that file; a line or word belongs to the block that its first byte lies in.
-    epoch : int
-        0 for the first.
-    seed : int
-        uint64 of this block in this epoch: use it, and a block is repeatable.
-    progress : tuple of float
-        Share of the whole training before and after this block, 0 to 1: what a falling learning
-        rate goes by.
-    prepared : object
-        What `Worker.prepare` returned for this block.
-    clock, slot, slots : int
-        With ``consistency: bsp`` and in rounds: this block is contribution `slot` of `slots` to
-        step `clock`, and sees rows as they are before that step.  Else -1, 0 and 1.
-    index : int
-        In rounds: which of the job's workers this contribution is asked of, 0 to `workers` - 1, so
-        that each can have data of its own.  Else -1.
-    """
-
-    number: int
-    path: str
-    start: int
-    stop: int
-    epoch: int
-    seed: int
-    progress: tuple[float, float]
-    read: Callable[[], bytes]
-    prepared: Any = None
-    clock: int = -1
-    slot: int = 0
-    slots: int = 1
-    index: int = -1
-    _data: bytes | None = None
-    _pulls: list[Pending] = field(default_factory=list)
-
-    @property
-    def data(self) -> bytes:
-        """The bytes of its lines or words, read once."""
-        if self._data is None:
-            self._data = self.read()
-        return self._data
-
 
 class Surveyor(Protocol):
     """Merges what workers found in a first pass over the input; lives at the master."""
@@ -107,83 +46,7 @@ class Surveyor(Protocol):
         """What every worker gets, as `Worker.summary`."""
 
 
-class Results:
-    """The model as the master sees it, before, during or after training: settings, summary, tables.
-
-    Attributes
-    ----------
-    settings : JobSettings
-    summary : bytes
-        Of the survey; empty without one.
-    figures : dict
-        Figures of the run, for reading.
-    """
-
-    def __init__(
-        self,
-        settings: JobSettings,
-        summary: bytes,
-        figures: Mapping[str, Any],
-        client: Client,
-        numbers: Mapping[str, int],
-        tables: Mapping[str, Table],
-        shards: Sequence[Sequence[int]],
-    ) -> None:
-        self.settings, self.summary, self.figures = settings, summary, figures
-        self._client, self._numbers, self._shards = client, numbers, shards
-        self.tables = tables
-
-    def pull(self, table: str, keys: Keys) -> Rows:
-        """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
-        rows = np.empty((len(keys), self.tables[table].dim), np.float32)
-        self._client.pull(self._numbers[table], keys, rows)
-        return rows
-
-    def forward(
-        self, table: str, ptr: NDArray[np.int64], keys: Keys, values: Rows | None = None
-    ) -> Rows:
-        """Product of sparse examples with a table, as `Worker.forward`, at the shards."""
-        dim = self.tables[table].dim
-        number = self._numbers[table]
-        return self._client.forward_async(number, ptr, keys, values, dim, keep=False).wait()
-
-    def put(self, table: str, keys: Keys, rows: Rows) -> None:
-        """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
-
-        Parameters
-        ----------
-        table : str
-            Of access method ``add``.
-        keys : numpy.ndarray
-            uint64 (n,), each once.
-        rows : numpy.ndarray
-            float32 (n, dim), finite.
-
-        Notes
-        -----
-        A server adds what is pushed.  So the first value is taken away, which leaves exactly 0,
-        and the row added to that: ``x + (row - x)`` would be off by rounding.  Rows that are so
-        already cost a pull only and are not stored.
-        """
-        if self.tables[table].access != "add":
-            raise MisuseError(f"table {table!r}: put() needs access 'add'")
-        self.tables[table].check_width(rows, self.tables[table].dim)
-        found = self.pull(table, keys)
-        other = np.flatnonzero((found != rows).any(axis=1))
-        keys, number = keys[other], self._numbers[table]
-        if found[other].any():
-            self._client.push_async(number, keys, -found[other], False, False).wait()
-        self._client.push_async(number, keys, rows[other], False, False).wait()
-
-    def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim)."""
-        for shard, fragments in enumerate(self._shards):
-            yield from self._client.scan(
-                self._numbers[table], self.tables[table].dim, fragments, shard
-            )
-
-
-class Worker:
+class Worker(ModelTables):
     """A model.  Subclass it, say which tables it has, and train a block at a time.
 
     Parameters
@@ -220,18 +83,18 @@ class Worker:
     """What `units` in the result of `train` counts, for messages and figures."""
 
     def __init__(self, settings: JobSettings, threads: int = 1) -> None:
+        super().__init__()
         self.settings = settings
         self.threads = threads
         self.workers = 1
         self.prefetch = 1
         self.summary = b""
         self.slowest = 0
-        self._clocked = False
-        self._moments = Moments()
-        self._client: Client | None = None
-        self._wires: Wires | None = None
-        self._tables: dict[str, tuple[int, Table]] = {}
-        self._tensors: dict[str, Tensor] = {}
+
+    @property
+    def alone(self) -> bool:
+        """Nobody else changes the tables: what was pulled stays true until `workers_changed`."""
+        return self.workers == 1 and not self._clocked
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -275,6 +138,14 @@ class Worker:
 
     def finish(self) -> None:
         """Called once after the last block; push what is left here."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether `train` has ended for blocks of which it has not pushed all yet.
+
+        A model that pushes every few blocks overrides it: no checkpoint counts such a block.
+        """
+        return False
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
@@ -417,278 +288,6 @@ class Worker:
         path = Path(f"{results.settings.output}.npz")
         write_tables(path, results)
         return {"files": [str(path)]}
-
-    # --- to be used by the model -----------------------------------------------------------
-
-    def pull(
-        self,
-        table: str,
-        keys: Keys,
-        out: Rows | None = None,
-        *,
-        state: bool = False,
-        held: Keys | None = None,
-    ) -> Rows:
-        """Rows of `keys` as they are now.
-
-        Parameters
-        ----------
-        table : str
-        keys : numpy.ndarray
-            uint64 (n,); repeated keys are allowed.
-        out : numpy.ndarray, optional
-            float32 (n, dim) to be filled; rows contiguous, their stride free.
-        state : bool
-            The optimiser's state behind the weights: rows are ``dim + Table.state_floats`` wide.
-        held : numpy.ndarray, optional
-            uint64 (n,), for tables with ``track="version"``: numbers that an earlier pull left
-            here for what `out` holds, 0 where it holds nothing.  Rows that have not changed since
-            do not travel and stay as they are; the numbers become those of now.
-
-        Returns
-        -------
-        numpy.ndarray
-            float32 (n, dim).
-        """
-        if self._clocked:
-            self._moments.now("pull", preparing=False)
-            return self.pull_async(table, keys, out, state=state, held=held).wait()
-        number, out, wire = self._pulled(table, keys, out, state, held)
-        return self._client.pull(number, keys, out, state, wire, held)  # type: ignore[union-attr]
-
-    def pull_async(
-        self,
-        table: str,
-        keys: Keys,
-        out: Rows | None = None,
-        *,
-        state: bool = False,
-        held: Keys | None = None,
-        ahead: bool = False,
-    ) -> Pending:
-        """Starts a pull; ``.wait()`` gives the rows.
-
-        With `ahead` it may overtake own pushes that are still on their way: `correct` the rows
-        with each of them.  In a job with clocks it gets the rows as the block's step finds them,
-        whatever is on its way: it waits at the servers until that step has begun.
-
-        Raises
-        ------
-        MisuseError
-            Wrong shape, or `held` without `out` or for a table without versions.
-        """
-        number, out, wire = self._pulled(table, keys, out, state, held)
-        if not self._clocked:
-            return self._client.pull_async(  # type: ignore[union-attr]
-                number, keys, out, state, wire, held, ahead
-            )
-        moment = self._moments.now("pull_async")
-        pull = self._client.pull_async(  # type: ignore[union-attr]
-            number, keys, out, state, wire, held, False, clock=moment.clock
-        )
-        moment.pulls.append(pull)
-        return pull
-
-    def _pulled(
-        self, table: str, keys: Keys, out: Rows | None, state: bool, held: Keys | None
-    ) -> tuple[int, Rows, int]:
-        """Number of the table, where the rows go, and as what they travel."""
-        number, declared = self._find(table)
-        width = declared.dim + declared.state_floats if state else declared.dim
-        if held is not None and (out is None or "version" not in declared.track):
-            raise MisuseError(
-                f"table {table!r}: a pull of changes needs the rows held, as `out`, and a table "
-                'declared with track="version"'
-            )
-        if out is None:
-            out = np.empty((len(keys), width), np.float32)
-        declared.check_width(out, width)
-        return number, out, self._wires.of_pull(declared, state)  # type: ignore[union-attr]
-
-    def push(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> None:
-        """Hands `values` to the table's access method, row by row; returns once it is done.
-
-        Parameters
-        ----------
-        table : str
-        keys : numpy.ndarray
-            uint64 (n,).  The values of a repeated key count as their sum.
-        values : numpy.ndarray
-            float32 (n, dim); (n, dim + 1) for access method ``average``.
-        state : bool
-            `values` are differences of weights and state, (n, dim + state_floats): the optimiser
-            ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``, ``ftrl``.
-
-        Raises
-        ------
-        MisuseError
-            Wrong shape, or the table's state does not add up.
-        """
-        if self._clocked:
-            self.push_async(table, keys, values, state=state).wait()
-            return
-        arguments = self._pushed(table, keys, values, state)
-        self._client.push(*arguments)  # type: ignore[union-attr]
-
-    def push_async(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> Pending:
-        """Starts a push; `values` must not change until ``.wait()`` has returned."""
-        arguments = self._pushed(table, keys, values, state)
-        if not self._clocked:
-            return self._client.push_async(*arguments)  # type: ignore[union-attr]
-        moment = self._moments.now("push_async", preparing=False)
-        return self._client.push_async(  # type: ignore[union-attr]
-            *arguments, clock=moment.clock, slot=moment.slot
-        )
-
-    def forward(
-        self,
-        table: str,
-        ptr: NDArray[np.int64],
-        keys: Keys,
-        values: Rows | None = None,
-        *,
-        keep: bool = True,
-    ) -> Forward:
-        """Starts the product of sparse examples with a table, at its shards: no row travels.
-
-        ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1``; ``.wait()`` gives Z,
-        float32 (m, dim).  It sees what was pushed, and went back, before this call.
-
-        Parameters
-        ----------
-        table : str
-            Of any built-in access method but ``average``.
-        ptr : numpy.ndarray
-            int64 (m + 1,), from 0 on.
-        keys : numpy.ndarray
-            uint64 (nnz,); may repeat, in any order.
-        values : numpy.ndarray, optional
-            float32 (nnz,); None: all are 1.
-        keep : bool
-            `backward` will follow.  Each shard keeps up to 8 such batches of this worker, and up
-            to `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
-
-        Raises
-        ------
-        MisuseError
-            Arrays of another type or shape.
-
-        Notes
-        -----
-        Two batches under way at once use the network best: start the next one's `forward` before
-        waiting for this one's.  It then lacks this one's step, as it would with prefetched rows.
-        """
-        if self._clocked:
-            raise MisuseError(
-                "forward() does not work with clocks (consistency: bsp, or rounds): pull the rows"
-            )
-        number, declared = self._find(table)
-        wire = self._wires.of_pull(declared)  # type: ignore[union-attr]
-        return self._client.forward_async(  # type: ignore[union-attr]
-            number, ptr, keys, values, declared.dim, wire, keep
-        )
-
-    def backward(self, forward: Forward, gradient: Rows) -> Pending:
-        """Starts the way back of a batch: the shards step the rows that it touched.
-
-        Each row's gradient is summed over the whole batch and handed to the table's access method
-        once, in the order of this worker's pushes and exactly once, also if a server forgot the
-        batch meanwhile.
-
-        Parameters
-        ----------
-        forward : Forward
-            What `forward` returned, waited for.
-        gradient : numpy.ndarray
-            float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
-            Travels as the table's wire type, scaled.
-
-        Raises
-        ------
-        MisuseError
-            Another shape, or a batch that was not kept or has gone back.
-        """
-        return self._client.backward_async(  # type: ignore[union-attr]
-            forward, gradient, forward.wire
-        )
-
-    @property
-    def shards(self) -> int:
-        """How many shards the tables are spread over."""
-        return len(self._client.names)  # type: ignore[union-attr]
-
-    def _pushed(
-        self, table: str, keys: Keys, values: Rows, state: bool
-    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
-        number, declared = self._find(table)
-        merge = declared.check_push(values, state)
-        wire, feedback = self._wires.of_push(declared, state)  # type: ignore[union-attr]
-        return number, keys, values, state, merge, wire, feedback
-
-    def pull_tensor(self, name: str) -> NDArray[np.float32]:
-        """A whole tensor as it is now, float32 of its shape."""
-        tensor = self._find_tensor(name)
-        return tensor.from_rows(self.pull(name, tensor.keys()))
-
-    def push_tensor(self, name: str, values: NDArray[Any]) -> None:
-        """Hands an array of the tensor's shape to its access method; returns once it is done."""
-        tensor = self._find_tensor(name)
-        self.push(name, tensor.keys(), tensor.to_rows(values))
-
-    def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
-        """Adds to prefetched rows what an own push added after they were read (access ``add``).
-
-        In a job with clocks there is nothing to add: rows are those of the block's step.
-        """
-        if self._clocked:
-            return 0
-        corrected: int = self._client.correct(pull, push, base)  # type: ignore[union-attr]
-        return corrected
-
-    @property
-    def owes(self) -> bool:
-        """Whether `train` has ended for blocks of which it has not pushed all yet.
-
-        A model that pushes every few blocks overrides it: no checkpoint counts such a block.
-        """
-        return False
-
-    @property
-    def alone(self) -> bool:
-        """Nobody else changes the tables: what was pulled stays true until `workers_changed`."""
-        return self.workers == 1 and not self._clocked
-
-    def _at(
-        self, block: Block, *, preparing: bool = False
-    ) -> contextlib.AbstractContextManager[None]:
-        """Pulls and pushes belong to this block, where there are clocks."""
-        return self._moments.at(Moment(block.clock, block.slot, preparing, block._pulls))
-
-    def _find_tensor(self, name: str) -> Tensor:
-        try:
-            return self._tensors[name]
-        except KeyError:
-            known = ", ".join(sorted(self._tensors)) or "none"
-            raise MisuseError(f"no tensor {name!r} was declared; declared: {known}") from None
-
-    def _find(self, table: str) -> tuple[int, Table]:
-        try:
-            return self._tables[table]
-        except KeyError:
-            known = ", ".join(sorted(self._tables)) or "none"
-            raise MisuseError(f"no table {table!r} was declared; declared: {known}") from None
-
-    def _connect(
-        self,
-        client: Client,
-        wires: Wires,
-        tables: Mapping[str, tuple[int, Table]],
-        tensors: Mapping[str, Tensor] = MappingProxyType({}),
-        clocked: bool = False,
-    ) -> None:
-        self._clocked = clocked
-        self._client, self._wires = client, wires
-        self._tables, self._tensors = dict(tables), dict(tensors)
 
 
 def load_class(path: str, origin: str) -> type[Worker]:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import queue
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -24,11 +22,9 @@ from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
 from snailps.data.scratch import Scratch
 from snailps.errors import (
-    ClusterError,
     ConfigError,
     ConnectionLost,
     DataError,
-    MisuseError,
     ProtocolError,
     SnailError,
     WaitTimeout,
@@ -47,25 +43,19 @@ from snailps.roles.node import (
     peak_rss_mb,
     raise_descriptors,
 )
+from snailps.roles.standing import Standing
 from snailps.roles.tables import Table, Tensor
+from snailps.roles.user_code import Ended, named, numbers_of
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport._client import Client, Pending
+from snailps.transport._client import Client
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
 TURN_S = 0.1
 """How often a worker that waits for its step looks whether something else is to be done."""
-
-
-TOLD_MAX = 256
-"""Finished blocks that are told again to a master that takes over: more than a disk is behind."""
-
-
-class _Ended(Exception):
-    """The process is to end; the verdict says why."""
 
 
 class WorkerProcess(Node):
@@ -93,14 +83,7 @@ class WorkerProcess(Node):
         self._workers = 1
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
-        self._unpushed: list[int] = []  # blocks trained, while the model owes pushes of theirs
-        self._unsettled: deque[tuple[int, list[Pending]]] = deque()
-        # What a master that takes over has to know; answers change it in the reader thread.
-        self._started = False
-        self._held: set[tuple[str, int]] = set()
-        self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
-        self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
-        self._figures: dict[str, float] | None = None
+        self._stand = Standing()
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
@@ -115,7 +98,7 @@ class WorkerProcess(Node):
                 self._work(message)
                 if self._leaving:
                     self.end(EXIT_OK, "left as asked")
-        except _Ended:
+        except Ended:
             pass
         except Exception as error:
             self._give_up(error)
@@ -131,10 +114,7 @@ class WorkerProcess(Node):
             self._take_route(Route.from_dict(message.route))
             return messages.Ok()
         if isinstance(message, messages.Start):
-            self._started, self._figures = True, None
-            self._held.clear()
-            self._told.clear()
-            self._open.clear()
+            self._stand.start()
             self._workers = message.workers
             self._inbox.put(message)
             return None
@@ -168,13 +148,7 @@ class WorkerProcess(Node):
 
     def standing(self) -> dict[str, Any]:
         """Where this worker is in its job."""
-        return {
-            "started": self._started,
-            "held": sorted(self._held),
-            "told": list(self._told),
-            "unsettled": sorted(self._open),
-            "finished": self._figures,
-        }
+        return self._stand.to_dict()
 
     def _take_route(self, route: Route) -> None:
         assert self.welcome is not None
@@ -241,21 +215,20 @@ class WorkerProcess(Node):
                 assert isinstance(answer, messages.Summary)
                 model.summary = answer.blob
             model.workers = self._workers
-            with _named(model, "setup"):
+            with named(model, "setup"):
                 model.setup()
             if not self._leaving:
                 self._train(model, scratch)
-            with _named(model, "finish"):
+            with named(model, "finish"):
                 model.finish()
             self._client.flush(self.settings.request_timeout)
-            self._unsettled.clear()
-            self._open.clear()
-            self._figures = {
+            figures = {
                 "peak_rss_mb": peak_rss_mb(),
                 "waited_s": self._waited_s,
                 **self._moved_since(before),
             }
-            self.control.note(messages.Finished(self._figures))
+            self._stand.finish(figures)
+            self.control.note(messages.Finished(figures))
         finally:
             self._model = None
             scratch.close()
@@ -290,7 +263,7 @@ class WorkerProcess(Node):
         while (lease := self._leased("survey")) is not None:
             begin = time.monotonic()
             block = self._block(lease, "survey", model, scratch)
-            with _named(model, "survey", block):
+            with named(model, "survey", block):
                 part = model.survey(block)
                 if not isinstance(part, bytes):
                     raise TypeError(f"expected bytes, got {part!r:.80}")
@@ -310,9 +283,7 @@ class WorkerProcess(Node):
                 raise
 
     def _train_blocks(self, model: Worker, scratch: Scratch, helper: ThreadPoolExecutor) -> None:
-        self._unpushed.clear()
-        self._unsettled.clear()
-        self._held.clear()
+        self._stand.train()
 
         def ask(back: bool = False) -> Future[Block | None]:
             return helper.submit(self._next_block, model, scratch, back)
@@ -335,10 +306,10 @@ class WorkerProcess(Node):
         begin = time.monotonic()
         if model.workers != self._workers:
             model.workers = self._workers
-            with _named(model, "workers_changed"):
+            with named(model, "workers_changed"):
                 model.workers_changed()
-        with _named(model, "train", block), model._at(block):
-            metrics = _numbers(model.train(block))
+        with named(model, "train", block), model._at(block):
+            metrics = numbers_of(model.train(block))
         assert self._client is not None
         in_round = block.index >= 0
         if block.clock >= 0 or model.settings.consistency == "ssp":
@@ -368,15 +339,7 @@ class WorkerProcess(Node):
         """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them."""
         assert self._client is not None
         assert self._model is not None
-        self._unpushed.append(number)
-        if not self._model.owes:
-            pushes = self._client.open_pushes()
-            self._unsettled.extend((trained, pushes) for trained in self._unpushed)
-            self._unpushed.clear()
-        settled = []
-        while self._unsettled and all(push.done for push in self._unsettled[0][1]):
-            settled.append(self._unsettled.popleft()[0])
-        self._open.difference_update(settled)
+        settled = self._stand.settle(number, None if self._model.owes else self._client)
         if settled:
             self.control.note(messages.Settled(settled))
 
@@ -401,7 +364,7 @@ class WorkerProcess(Node):
                     reach.wait(TURN_S)
                     return block
                 if self.ended.is_set():
-                    raise _Ended
+                    raise Ended
                 # What is free now may have come back while we trained; later the master tells.
                 if not asked or self._came_back.is_set():
                     asked = True
@@ -422,7 +385,7 @@ class WorkerProcess(Node):
         if lease is None:
             return None
         block = self._block(lease, "train", model, scratch)
-        with _named(model, "prepare", block), model._at(block, preparing=True):
+        with named(model, "prepare", block), model._at(block, preparing=True):
             block.prepared = model.prepare(block)
         return block
 
@@ -432,7 +395,7 @@ class WorkerProcess(Node):
 
         def heard(answer: messages.Message) -> None:
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._held.add((pass_, answer.number))
+                self._stand.got(pass_, answer.number)
 
         answer = self._ask(messages.Lease(pass_, back), None, heard)
         assert isinstance(answer, messages.Leased)
@@ -440,15 +403,7 @@ class WorkerProcess(Node):
 
     def _done(self, done: messages.Done) -> messages.Message:
         """Tells the master that a block is finished; its answer."""
-
-        def heard(answer: messages.Message) -> None:
-            self._held.discard((done.pass_, done.number))
-            if done.pass_ == "train":
-                self._open.add(done.number)
-                fields = ("number", "units", "seconds", "metrics")
-                self._told.append({name: getattr(done, name) for name in fields})
-
-        return self._ask(done, self.settings.request_timeout, heard)
+        return self._ask(done, self.settings.request_timeout, lambda answer: self._stand.told(done))
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
         def read() -> bytes:
@@ -505,7 +460,7 @@ class WorkerProcess(Node):
                     f"the master has not answered {type(message).__name__} for "
                     f"{timeout_s:g} s: look at its log"
                 )
-        raise _Ended
+        raise Ended
 
     def _give_up(self, error: Exception) -> None:
         """Tells the master, once, why this worker cannot go on, and ends it."""
@@ -518,33 +473,3 @@ class WorkerProcess(Node):
             log.error("%s\n%s", explain(error), trace)
         self.end(EXIT_FAILED, explain(error))  # first: the master's Stop may be very quick
         self.control.note(messages.Failed(explain(error), trace))
-
-
-@contextlib.contextmanager
-def _named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
-    """Whatever the user's code raises gets the name of its method and of its block."""
-    try:
-        yield
-    except _Ended:
-        raise
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SnailError) and not isinstance(error, MisuseError):
-            raise
-        where = (
-            f" on block {block.number} ({block.path}, bytes {block.start:,} to {block.stop:,})"
-            if block is not None
-            else ""
-        )
-        raise ClusterError(
-            f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _numbers(result: object) -> dict[str, float]:
-    """What `Worker.train` returned, checked."""
-    if not isinstance(result, Mapping):
-        raise TypeError(f"expected a mapping with 'units', got {result!r:.80}")
-    numbers = {str(key): float(value) for key, value in result.items()}
-    if not math.isfinite(numbers.get("units", numbers.get("examples", math.nan))):
-        raise ValueError(f"expected a number of 'units', got {dict(result)!r:.200}")
-    return numbers

@@ -7,22 +7,16 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from snailps._fetch cimport FETCH_AT_SHARD, fetch, fetch_row
 from snailps._hash cimport hash_key
 from snailps.store._slab cimport (
     Bucket, Part, Slab, first_row, key_of, lowest_bit, match8, part_find, row_at, weights_of,
 )
 
-cdef extern from *:
-    """
-    #define snail_fetch(address) __builtin_prefetch((const void *)(address), 0, 3)
-    """
-    void fetch "snail_fetch"(const void *address) noexcept nogil
-
 cdef enum:
     BATCH = 32                  # more misses than a core keeps in flight
     BATCH_BYTES = 12 << 10      # of rows fetched at once: they and the values must fit into L1
     BATCH_MIN = 8
-    FETCH_BYTES = 2048          # of each row; the hardware follows longer ones by itself
 
 cdef struct Batch:
     Part *parts[BATCH]
@@ -49,15 +43,6 @@ cdef inline void hash_batch(Batch *batch, Part *part, const uint64_t *keys,
         fetch(&buckets[tag & mask])
 
 
-cdef inline void fetch_row(const char *row, uint32_t row_bytes) noexcept nogil:
-    cdef uint32_t offset
-    if row_bytes > FETCH_BYTES:
-        row_bytes = FETCH_BYTES
-    for offset in range(0, row_bytes, 64):
-        fetch(row + offset)
-    fetch(row + row_bytes - 1)
-
-
 cdef inline void find_rows(Batch *batch, const Slab *slab, uint32_t n,
                             uint32_t row_bytes) noexcept nogil:
     """Second step: the first row whose tag fits.  Only its line of the index is read."""
@@ -73,7 +58,7 @@ cdef inline void find_rows(Batch *batch, const Slab *slab, uint32_t n,
         row = NULL
         if slot:
             row = row_at(slab, part, slot - 1)
-            fetch_row(row, row_bytes)
+            fetch_row(row, row_bytes, FETCH_AT_SHARD)
         batch.rows[i] = row
 
 

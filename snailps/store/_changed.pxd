@@ -21,9 +21,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps.store._batch cimport (
-    BATCH, Batch, batch_rows, copy_rows, fetch, fetch_row, find_rows, hash_batch,
-)
+from snailps._fetch cimport FETCH_AT_SHARD, fetch, fetch_row
+from snailps.store._batch cimport BATCH, Batch, batch_rows, copy_rows, find_rows, hash_batch
 from snailps.store._slab cimport KEY_BYTES, Part, Slab, key_of, part_find
 from snailps.store._tables cimport Shard, Table
 
@@ -81,7 +80,7 @@ cdef inline uint32_t store_pull_changed(Shard *shard, Table *table, uint32_t fra
             if version >= held[done + i]:
                 changed[(done + i) // 8] |= <uint8_t>(1 << (done + i) % 8)
                 if row != NULL:
-                    fetch_row(row, row_bytes)
+                    fetch_row(row, row_bytes, FETCH_AT_SHARD)
                 # The batch shrinks to what changed: place `some` has been looked at already.
                 some_keys[some] = keys[done + i]
                 batch.rows[some] = row

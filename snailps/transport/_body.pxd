@@ -8,8 +8,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from snailps._fetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
 from snailps._wire cimport WIRE_FLOAT32, WireOps, wire_row_bytes
-from snailps.transport._fetch cimport fetch_row, fetch_row_to_write
 from snailps.transport._frame cimport *
 from snailps.transport._keys cimport (
     key_bytes, keys_digest, narrow_keys_bytes, write_narrow_keys,
@@ -123,7 +123,7 @@ cdef inline bint write_values(const WireOps *wire, const Request *r, Part *part,
         return True
     for i in range(part.start, last):
         if i + AHEAD < last:
-            fetch_row(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim)
+            fetch_row(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim, FETCH_AT_CLIENT)
         value = <const float *>(r.rows + r.order[i] * r.row_stride)
         if r.later != NULL:
             memcpy(r.sum, value, <size_t>r.dim * 4)
@@ -234,13 +234,15 @@ cdef inline bint take_rows(const WireOps *wire, const Request *r, const Part *pa
     elif r.wire == WIRE_FLOAT32:
         for i in range(part.start, last):
             if i + AHEAD < last:
-                fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, r.row_bytes)
+                fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, r.row_bytes,
+                                   FETCH_AT_CLIENT)
             memcpy(r.rows + r.order[i] * r.row_stride, body, r.row_bytes)
             body += r.row_bytes
     else:
         for i in range(part.start, last):
             if i + AHEAD < last:
-                fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim)
+                fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim,
+                                   FETCH_AT_CLIENT)
             take_row(wire, r, i, body)
             body += r.row_bytes
     return True

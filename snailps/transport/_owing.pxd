@@ -10,8 +10,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
+from snailps._fetch cimport FETCH_AT_CLIENT, fetch, fetch_row
 from snailps._hash cimport hash_key
-from snailps.transport._fetch cimport fetch, fetch_row
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **taken, size_t alignment, size_t size)
@@ -155,4 +155,4 @@ cdef inline void owing_fetch_row(const Owing *owing, uint64_t key) noexcept nogi
         at = hash_key(key) & owing.mask
         if owing.slots[at].row:
             fetch_row(<const char *>_owing_row(owing, owing.slots[at].row - 1),
-                      4 * owing.floats)
+                      4 * owing.floats, FETCH_AT_CLIENT)

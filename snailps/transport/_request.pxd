@@ -10,8 +10,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
+from snailps._fetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
 from snailps._hash cimport fragment_of_hash, hash_key
-from snailps.transport._fetch cimport fetch_row, fetch_row_to_write
 from snailps.transport._frame cimport KIND_BACKWARD, KIND_PUSH, KIND_SEAL
 from snailps.transport._owing cimport Owing
 
@@ -385,10 +385,12 @@ cdef inline int64_t add_group(const Request *pull, uint32_t g, const Request *pu
         heads[at] = j + 1
     for i in range(pull.group_start[g], pull.group_start[g + 1]):
         if i + 8 < pull.group_start[g + 1]:         # the join of a row ahead, as far as it is sure
-            fetch_row_to_write(pull.rows + pull.order[i + 8] * pull.row_stride, 4 * pull.dim)
+            fetch_row_to_write(pull.rows + pull.order[i + 8] * pull.row_stride, 4 * pull.dim,
+                               FETCH_AT_CLIENT)
             at = heads[<uint32_t>hash_key(pull.keys[i + 8]) & mask]
             if at:
-                fetch_row(push.rows + push.order[first + at - 1] * push.row_stride, 4 * pull.dim)
+                fetch_row(push.rows + push.order[first + at - 1] * push.row_stride, 4 * pull.dim,
+                          FETCH_AT_CLIENT)
         at = <uint32_t>hash_key(pull.keys[i]) & mask
         while heads[at] and push.keys[first + heads[at] - 1] != pull.keys[i]:
             at = (at + 1) & mask

@@ -1,14 +1,14 @@
 """The control plane over sockets: a server for the master, a client for everyone else.
 
     `ControlServer`  the master's end                     control_server.py
-    `ControlClient`  a node's end                         control_client.py
+    `ControlClient`  a node's end; `visit`: a caller's    control_client.py
     `listen`, `dial` the sockets they are given           sockets.py
     `Trust`          who is let in                        trust.py
 
 This module only gathers the names that the roles use.
 """
 
-from snailps.transport.control_client import ControlClient
+from snailps.transport.control_client import ControlClient, visit
 from snailps.transport.control_server import ControlServer, Peer
 from snailps.transport.sockets import Listener, dial, listen, route_host, show
 from snailps.transport.tls_link import Address
@@ -25,4 +25,5 @@ __all__ = [
     "listen",
     "route_host",
     "show",
+    "visit",
 ]

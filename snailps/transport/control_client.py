@@ -34,7 +34,10 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
-from snailps.transport.session import error_frame, remote_error
+from snailps.transport.session import Channel, Role, error_frame, remote_error
+from snailps.transport.sockets import dial
+from snailps.transport.tls_link import Address
+from snailps.transport.trust import Trust
 
 log = logging.getLogger(__name__)
 
@@ -318,3 +321,19 @@ class ControlClient:
             call.future.set_exception(ConnectionLost(f"{self._whom} is gone: {why}"))
         if told is None:
             self._on_lost(why)
+
+
+def visit(
+    address: Address, limit_s: float, trust: Trust, *, whom: str = "the master"
+) -> ControlClient:
+    """A connection to whoever listens there, from one who only calls and belongs to nothing.
+
+    Raises
+    ------
+    SnailError
+        Nobody answers there within `limit_s` seconds.
+    """
+    sock = dial(address, Channel.CONTROL, Role.DRIVER, whom=whom, limit_s=limit_s, trust=trust)
+    client = ControlClient(sock, lambda message: None, lambda why: None)
+    client.start()
+    return client

@@ -92,8 +92,11 @@ OPEN = Trust()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an IP address is reached from this machine only."""
-    address: Any = ipaddress.ip_address(host.partition("%")[0])
+    """Whether an IP address, or the name localhost, is reached from this machine only."""
+    try:
+        address: Any = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
     return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
 
 

@@ -1,0 +1,62 @@
+"""The clock of tables that forget rows: when it ticks, and which rows go.
+
+    units trained -> ticks -> Expire, by `Errands` -> servers delete what no push touched
+
+It owns the ticks of a job; it knows no table and no connection.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from snailps.roles.job import Job
+from snailps.roles.members import Members
+
+TICKS = 8
+"""Steps of the clock in the time after which untouched rows are deleted."""
+
+
+def oldest_kept(ticks: Sequence[int]) -> int:
+    """Least tick that a row's last push may have left, if the row is to be kept.
+
+    A push leaves the tick of the clock, which stood there until the next tick: that is how late
+    the push may have been.  However slow the servers were, a row lives `TICKS` from then on.
+    """
+    until = ticks[-1] - TICKS
+    return max(
+        (tick + 1 for tick, following in itertools.pairwise(ticks) if following <= until), default=0
+    )
+
+
+class Ageing:
+    """The ticks of one job after the other.
+
+    Parameters
+    ----------
+    members : Members
+        Their `rows` are given the orders, their journal gets every tick.
+    """
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self.ticks = [0]
+
+    def begin(self) -> None:
+        """Another job begins."""
+        self.ticks = [0]
+
+    def resume(self, ticks: list[int]) -> None:
+        """The clock stands here: an earlier life of the job had come so far."""
+        self.ticks = ticks
+        if ticks[-1]:
+            self._members.rows.expire(ticks[-1], oldest_kept(ticks))
+
+    def step(self, job: Job) -> None:
+        """Moves the clock on, and has the servers delete what no push touched for so long."""
+        period = job.cls.expires(job.settings)
+        tick = job.units * TICKS // period if period else 0
+        if tick > self.ticks[-1] and not self._members.rows.expiring:
+            self._members.journal.note("tick", {"tick": tick})
+            self.ticks.append(tick)
+            self._members.rows.expire(tick, oldest_kept(self.ticks))

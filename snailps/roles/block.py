@@ -1,0 +1,68 @@
+"""A piece of input on lease, as a model sees it.
+
+    Leased -> Block -> Worker.prepare -> Worker.train
+
+It owns the block's place in the input and in the training, and reads its bytes once; how they are
+found is the `read` that it was made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.transport._client import Pending
+
+
+@dataclass(slots=True)
+class Block:
+    """A piece of input that this worker has on lease.
+
+    Attributes
+    ----------
+    number : int
+        Number of the lease, unique in its pass.
+    path : str
+        File it is a part of.
+    start, stop : int
+        Bytes of that file; a line or word belongs to the block that its first byte lies in.
+    epoch : int
+        0 for the first.
+    seed : int
+        uint64 of this block in this epoch: use it, and a block is repeatable.
+    progress : tuple of float
+        Share of the whole training before and after this block, 0 to 1: what a falling learning
+        rate goes by.
+    prepared : object
+        What `Worker.prepare` returned for this block.
+    clock, slot, slots : int
+        With ``consistency: bsp`` and in rounds: this block is contribution `slot` of `slots` to
+        step `clock`, and sees rows as they are before that step.  Else -1, 0 and 1.
+    index : int
+        In rounds: which of the job's workers this contribution is asked of, 0 to `workers` - 1, so
+        that each can have data of its own.  Else -1.
+    """
+
+    number: int
+    path: str
+    start: int
+    stop: int
+    epoch: int
+    seed: int
+    progress: tuple[float, float]
+    read: Callable[[], bytes]
+    prepared: Any = None
+    clock: int = -1
+    slot: int = 0
+    slots: int = 1
+    index: int = -1
+    _data: bytes | None = None
+    _pulls: list[Pending] = field(default_factory=list)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of its lines or words, read once."""
+        if self._data is None:
+            self._data = self.read()
+        return self._data

@@ -1,0 +1,56 @@
+"""Figures of a run: what its job, its members and its shards told, added up.
+
+Job.figures, Member.figures, Member.stats -> run_figures -> a mapping, for people and programs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from snailps.roles.job import Job
+from snailps.roles.member import Member
+from snailps.roles.members import Members
+from snailps.roles.node import peak_rss_mb
+
+
+def run_figures(
+    job: Job, members: Members, known: Mapping[str, Any], saved: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Figures of the run, those `known` of its export and those of its checkpoints among them."""
+    everyone = [*members.all.values(), *members.left]
+    told = [member.figures for member in everyone]
+    sums = {
+        key: float(sum(figures.get(key, 0) for figures in told))
+        for key in ("bytes_in", "bytes_out", "peak_rss_mb")
+    }
+    sums["peak_rss_mb"] += peak_rss_mb()
+    sums["peak_rss_mb"] += sum(
+        float(member.stats.get("peak_rss_mb", 0.0))
+        for member in everyone
+        if "peak_rss_mb" not in member.figures
+    )
+    expired = members.rows.expired
+    return {
+        **job.figures(sums),
+        **known,
+        "rows": members.shard_sum("rows"),
+        **({"expired": expired} if expired else {}),
+        **saved,
+        "servers": len(members.nodes("server")),
+        "workers": sum(member.role == "worker" for member in everyone),
+        **_waited(job, everyone),
+    }
+
+
+def _waited(job: Job, everyone: list[Member]) -> dict[str, Any]:
+    """Seconds that each worker waited for others, in modes in which they do."""
+    if not job.clocked and job.settings.consistency != "ssp":
+        return {}
+    workers = [member for member in everyone if member.role == "worker"]
+    return {
+        "waited_s": {
+            f"worker {m.number}": round(max(m.waited_s, m.figures.get("waited_s", 0.0)), 2)
+            for m in workers
+        }
+    }

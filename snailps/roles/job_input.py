@@ -1,0 +1,97 @@
+"""The input of a job at the master: its files, and the blocks that they are cut into.
+
+    settings.input -> files -> blocks -> leases        a block that no worker can open -> its bytes
+
+It owns unpacked copies of the input while the job lasts; it knows no lease and no pass.
+"""
+
+from __future__ import annotations
+
+from snailps.config import JobSettings
+from snailps.data.blocks import Block, Source, cut, expand, read_block
+from snailps.data.scratch import Scratch
+from snailps.roles.worker import Worker
+
+
+class JobInput:
+    """Files and blocks; none before `find`.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        Of one epoch.
+    block_bytes : int
+        How large they are, about; 0 where the model cuts its input itself.
+    total_bytes : int
+        Of all files.
+    """
+
+    def __init__(self, cls: type[Worker], settings: JobSettings) -> None:
+        self._cls, self._settings = cls, settings
+        self._scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        self._sources: list[Source] = []
+        self.total_bytes = 0
+        self.blocks: list[Block] = []
+        self.block_bytes = 0
+
+    @property
+    def sources(self) -> list[tuple[str, int]]:
+        """The files of the input, and how long each is."""
+        return [(source.path, source.bytes) for source in self._sources]
+
+    def find(self, workers: int, workers_told: int) -> None:
+        """Finds the files and cuts them, for so many workers as they are and as models count them.
+
+        May take long (unpacking).
+
+        Raises
+        ------
+        DataError
+            A path is missing, empty or unreadable.
+        """
+        settings = self._settings
+        self._sources = expand(settings.input, self._scratch)
+        self.total_bytes = sum(source.bytes for source in self._sources)
+        size = settings.block_bytes or self._cls.block_bytes(
+            settings, self.total_bytes, workers_told
+        )
+        tenth = max(1, -(-self.total_bytes // 10))
+        pieces = self._cls.pieces(settings, self._sources, workers)
+        if pieces is None:
+            self._cut(max(1, min(size, tenth)))
+        else:
+            self.blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
+
+    def fit(self, summary: bytes) -> None:
+        """Cuts the files anew, now that the survey is known: no block gets larger."""
+        size = self._cls.fit_block(self._settings, self.block_bytes, self.total_bytes, summary)
+        self._cut(max(1, min(size, self.block_bytes)))
+
+    def take(self, blocks: list[Block], block_bytes: int) -> None:
+        """Takes the blocks that an earlier life of the job had."""
+        self.blocks, self.block_bytes = blocks, block_bytes
+
+    def read(self, block: Block, unit: str) -> bytes:
+        """Bytes of a block.
+
+        Raises
+        ------
+        DataError
+            The master cannot read it either.
+        """
+        return read_block(
+            block.path,
+            block.start,
+            block.stop,
+            unit="word" if unit == "word" else "line",
+            scratch=self._scratch,
+        )
+
+    def close(self) -> None:
+        """Lets go of unpacked input; more calls do nothing."""
+        self._scratch.close()
+        self._scratch.clean()
+
+    def _cut(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self.blocks = cut(self._sources, block_bytes)

@@ -1,0 +1,71 @@
+"""Settings of a job: what files that they name add to them, what is refused, what has no effect.
+
+worker class, RawConfig -> job_settings -> JobSettings, checked
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from snailps.config import JobSettings, RawConfig
+from snailps.config.fields import Settings
+from snailps.errors import ConfigError
+from snailps.roles.worker import Worker
+
+_OF_MODE = {"staleness": "ssp", "micro_batches": "bsp", "consistency": ""}
+"""Settings that one kind of consistency alone looks at; none of them matters in rounds."""
+
+
+def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
+    """Sentences on settings that the user made and that this job does not look at."""
+    in_rounds = cls.rounds(settings) > 0
+    mode = "a job in rounds" if in_rounds else f"consistency {settings.consistency}"
+    found = []
+    for name, own in _OF_MODE.items():
+        entry = raw.explicit(name, cls.Settings)
+        if entry is not None and (in_rounds or own not in ("", settings.consistency)):
+            found.append(f"{entry.origin}: {name} has no effect in {mode}")
+    return found
+
+
+def job_settings(
+    cls: type[Worker], raw: RawConfig, also_known: Iterable[type[Settings]] = ()
+) -> JobSettings:
+    """Settings of a job, with what files that they name add to them, checked.
+
+    Raises
+    ------
+    SnailError
+        A setting is wrong, or contradicts such a file.
+    """
+
+    def explicit(name: str) -> str | None:
+        entry = raw.explicit(name, cls.Settings)
+        return None if entry is None else entry.origin
+
+    settings = cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit)
+    cls.check(settings)
+    if cls.clocked(settings) and cls.expires(settings):
+        raise ConfigError(
+            "rows cannot expire in a job with clocks (consistency: bsp, or rounds): which ones do "
+            "would depend on who was how fast. Leave expire_after at 0, or use async or ssp"
+        )
+    return settings
+
+
+def check_output(settings: JobSettings) -> None:
+    """Makes the folder of the result, now: hours later would be too late to find it missing."""
+    if not settings.output:
+        return
+    folder = Path(settings.output).absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"output: {settings.output}: cannot write in {folder}: {error.strerror}; "
+            "choose another output"
+        ) from None

@@ -1,0 +1,314 @@
+"""Leases at the master: what workers ask for, and what they say of what they got.
+
+    Lease -> waits here -> answer -> Leased      Done, Settled, Finished -> Job, journal, ledger
+    a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
+
+It owns the calls of workers that wait for a block, says for whom they wait, and for whom nobody
+waits any more.  It knows no phase of the job (`course.py`) and no connection: answers go through
+the `Reply` that came with a call.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from snailps.errors import ClusterError, ProtocolError
+from snailps.roles.clocks import Dealt, Rounds, Stepped
+from snailps.roles.job import Job
+from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
+from snailps.roles.member import Member, Reply
+from snailps.roles.members import Members
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+DROP_S = 20.0
+"""How long a block may take once the training is to end early; after that nobody waits for it."""
+NAMES_S = 0.2
+"""Between two looks at who waits for whom."""
+
+
+class Leasing:
+    """The leases of the job that the master is at, if any.
+
+    Parameters
+    ----------
+    members : Members
+    tell : callable
+        ``tell(member, message)``: sends a note.
+    """
+
+    def __init__(self, members: Members, tell: Callable[[Member, messages.Message], None]) -> None:
+        self.job: Job | None = None
+        self._members, self._tell = members, tell
+        self._journal = members.journal
+        self._calls: list[tuple[Member, str, Reply]] = []
+        self._clocks_noted = False
+        self._drop_at = self._name_at = 0.0
+
+    def running(self) -> tuple[Job, Ledger]:
+        """The job, and the book of its pass.
+
+        Raises
+        ------
+        ProtocolError
+            There is none.
+        """
+        if self.job is None or self.job.ledger is None:
+            raise ProtocolError("there is no job")
+        return self.job, self.job.ledger
+
+    def close(self) -> None:
+        """Refuses whatever still waits."""
+        for _, _, reply in self._calls:
+            reply(ClusterError("the job is over"))
+        self._calls.clear()
+
+    # --- what workers ask and say --------------------------------------------------------------
+
+    def lease(self, member: Member, message: messages.Lease, reply: Reply) -> None:
+        """A worker wants a block; answered now or when it is known that there is none."""
+        if member.dropped:
+            reply(messages.Leased(-1))
+            return
+        job, _ = self.running()
+        if message.back:
+            wanted = message.pass_ == job.pass_ and not member.leaving
+            lease = job.lease(member.number, back=True) if wanted else None
+            reply(lease or messages.Leased(-1))
+            return
+        self._calls.append((member, message.pass_, reply))
+        self.answer()
+
+    def done(self, member: Member, message: messages.Done, reply: Reply) -> None:
+        """A worker finished a block."""
+        if member.dropped:
+            reply(messages.Enough())
+            return
+        job, ledger = self.running()
+        slowest = self._slowest(job)
+        void = isinstance(ledger, Rounds) and ledger.is_void(message.number)
+        if job.done(message, member.number):
+            self._note_done(message, member)
+        elif not void and not member.standing:  # who came back may say it a second time
+            raise ClusterError(f"block {message.number} is not leased to {member.name}")
+        if isinstance(ledger, Stepped):  # up to three clocks are left, each of many blocks
+            self.hurry()
+        member.done, member.block_since = member.done + 1, time.monotonic()
+        if message.seconds > 0 and message.pass_ == "train":
+            member.rate = message.units / message.seconds
+        reply(messages.Enough() if ledger.drops else messages.Ok())
+        self.answer()
+        self._tell_slowest(job, slowest)
+
+    def _note_done(self, message: messages.Done, member: Member) -> None:
+        if message.pass_ == "train":
+            fields = ("number", "units", "seconds", "metrics")
+            said = {name: getattr(message, name) for name in fields}
+            self._journal.note("done", {"node": member.number, **said})
+
+    def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
+        """A worker cannot open its block's path and wants the bytes."""
+        job, ledger = self.running()
+        reply(messages.Content(job.content(message.number, message.unit)))
+        member.fetched += 1
+        member.lacks = ledger.entry(message.number).block.path
+
+    def settled(self, member: Member, numbers: list[Any]) -> None:
+        """A worker's pushes of these blocks are all acknowledged."""
+        if self.job is not None:
+            self._journal.note("settled", {"node": member.number, "numbers": numbers})
+            self.job.outcomes.settle((int(number) for number in numbers), member.number)
+
+    def finished(self, member: Member, figures: dict[str, float]) -> None:
+        """A worker has ended its part of the job."""
+        if self.job is not None and not member.dropped:
+            self._journal.note("settled_all", {"node": member.number, "but": []})
+            self.job.outcomes.settle_all(member.number)
+        if member.dropped:  # of this job or, in a session, of one that ended without it
+            member.dropped = False
+            return
+        member.finished, member.figures, member.state = True, figures, "finished"
+        if self.job is not None and self.job.ledger is not None and self.job.ledger.drops:
+            self.job.ledger.release(member.number)  # the block that it had prefetched
+            self.answer()
+
+    # --- who comes and goes --------------------------------------------------------------------
+
+    def came_back(self, member: Member) -> None:
+        """A worker that an earlier master knew: takes over what it has leased and has told."""
+        job, standing = self.job, member.standing
+        if job is None or job.ledger is None:
+            return
+        node = member.number
+        member.worked, member.state = True, "training" if job.pass_ == "train" else "counting"
+        if job.pass_ == "train":
+            for fields in standing["told"]:
+                done = messages.Done("train", **fields)
+                if job.replay(done, node):
+                    self._note_done(done, member)
+            job.outcomes.settle_all(node, standing["unsettled"])
+            self._journal.note("settled_all", {"node": node, "but": standing["unsettled"]})
+        if standing["finished"] is not None:
+            member.finished, member.figures, member.state = True, standing["finished"], "finished"
+            return
+        for pass_, number in standing["held"]:
+            if pass_ == job.pass_:
+                job.ledger.claim(number, node)
+
+    def all_back(self, job: Job) -> None:
+        """All that come back are back: tells them what the master before may not have told."""
+        self.answer()
+        if job.clocked:
+            self.tell_workers(messages.CameBack())
+        self._tell_slowest(job, (-1, -1))
+
+    def leaving(self, member: Member) -> None:
+        """A worker finishes its block and goes; nobody waits for more of it."""
+        if self.job is not None and self.job.ledger is not None:
+            self._journal.note("leave", {"node": member.number})
+            self.job.ledger.leave(member.number)
+        self.answer()
+
+    def released(self, member: Member, on_lost: Callable[[], None]) -> int:
+        """A worker has gone: its blocks go to others, once `on_lost` was told; returns how many."""
+        job = self.job
+        if job is None or job.ledger is None:
+            return 0
+        self.tell_number(member)
+        slowest = self._slowest(job)
+        self._journal.note("retire", {"node": member.number})
+        numbers = job.ledger.retire(member.number)
+        if numbers:
+            on_lost()
+        self.answer()
+        self._tell_slowest(job, slowest)
+        if numbers and job.clocked:
+            self.tell_workers(messages.CameBack())
+        return len(numbers)
+
+    def last_of(self, member: Member) -> Entry | None:
+        """What a lost worker may have sealed at some shards only."""
+        ledger = None if self.job is None else self.job.ledger
+        return ledger.last_of(member.number) if isinstance(ledger, Stepped) else None
+
+    def blame(self, member: Member) -> str:
+        """The block that a lost worker was at, in words, if it has cost too many workers."""
+        job = self.job
+        if job is None or job.ledger is None:
+            return ""
+        before = job.ledger.losses
+        number = job.ledger.blame(member.number)
+        for entry in job.ledger.losses.items() - before.items():
+            self._journal.note("loss", {"number": entry[0]})
+        if number < 0:
+            return ""
+        block = job.ledger.entry(number).block
+        where = f" ({block.path}, bytes {block.start:,} to {block.stop:,})" if block.path else ""
+        return f"block {number}{where} has cost {LOSSES_MAX} workers: look at what is in it"
+
+    def drop_late(self, ledger: Ledger, workers: list[Member]) -> bool:
+        """Waits no more for blocks at work, the book closed, if it is time; whether for any."""
+        late = [member for member in workers if not (member.finished or member.dropped)]
+        if not late or not ledger.closed or time.monotonic() < self._drop_at:
+            return False
+        for member in late:
+            if isinstance(ledger, Stepped):
+                ledger.abandon(member.number)
+            else:
+                ledger.release(member.number)
+            member.dropped = True
+            log.warning("%s is not waited for: %.0f s at its block", member.name, DROP_S)
+        return True
+
+    def hurry(self) -> None:
+        """Blocks at work, once the book is closed, are not waited for longer than `DROP_S`."""
+        self._drop_at = time.monotonic() + DROP_S
+
+    # --- answers and notes ---------------------------------------------------------------------
+
+    def answer(self) -> None:
+        """Answers what can be answered; the rest waits for blocks that may come back."""
+        job = self.job
+        if job is None or job.ledger is None:
+            return
+        waiting, self._calls = self._calls, []
+        for member, pass_, reply in waiting:
+            if member.number not in self._members.all:
+                continue
+            current = pass_ == job.pass_
+            ready = not (job.clocked and pass_ == "train") or self._members.rows.clocks_set
+            wanted = current and ready and not member.leaving
+            lease = job.lease(member.number) if wanted else None
+            if lease is not None:
+                if job.clocked and not self._clocks_noted:
+                    self._clocks_noted = True
+                    self._journal.note("clocks", {})
+                if member.waits or not member.block_since:
+                    member.block_since = time.monotonic()
+                member.wait_for("")
+                member.worked = True
+                member.state = "counting" if pass_ == "survey" else "training"
+                reply(lease)
+            elif not current or member.leaving or job.ledger.over or job.ledger.drops:
+                member.wait_for("")
+                reply(messages.Leased(-1))
+            else:
+                if not member.waits:
+                    self._name_wait(job.ledger, member)
+                self._calls.append((member, pass_, reply))
+
+    def _name_wait(self, ledger: Ledger, member: Member) -> None:
+        """Says for whom a worker waits that gets no block, unless it still has one."""
+        if member.number not in ledger.holders():
+            member.wait_for(str(ledger.wait_of(member.number)))
+
+    def note_waits(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
+        """Says for whom workers wait that get no block, or are held up by a clock, and logs it.
+
+        Costs entries leased x workers, so less often where these are many.
+        """
+        now = time.monotonic()
+        if now < self._name_at:
+            return
+        self._name_at = now + max(NAMES_S, len(workers) / 500)
+        asking = {member.number for member, _, _ in self._calls}
+        for member, _, _ in self._calls:
+            if member.waits:
+                self._name_wait(ledger, member)
+        for member in workers:
+            if job.clocked and not job.rounds:
+                held_up = ledger.held_up(member.number)
+                if held_up is not None:
+                    member.wait_for(str(held_up))
+                elif member.number not in asking:
+                    member.wait_for("")
+            member.log_wait()
+
+    def tell_workers(self, message: messages.Message) -> None:
+        """Sends a note to every worker."""
+        for member in self._members.nodes("worker"):
+            self._tell(member, message)
+
+    def tell_number(self, changed: Member) -> None:
+        """Tells workers how many they are, now that one has come or gone; not where clocks are."""
+        if self.job is None or self.job.clocked:
+            return
+        workers = self._members.nodes("worker")
+        for member in workers:
+            if member is not changed:
+                self._tell(member, messages.Workers(len(workers)))
+
+    def _slowest(self, job: Job) -> tuple[int, int]:
+        return job.ledger.slowest() if isinstance(job.ledger, Dealt) else (0, 0)
+
+    def _tell_slowest(self, job: Job, before: tuple[int, int]) -> None:
+        """Tells every worker where the slowest one is, if that has changed."""
+        now = self._slowest(job)
+        if now != before and job.settings.consistency == "ssp":
+            for member in self._members.nodes("worker"):
+                if not member.finished:
+                    self._tell(member, messages.Slowest(*now))

@@ -1,0 +1,59 @@
+"""The time in which a job has no worker: how long it is waited, and what is said of it.
+
+the last worker is gone -> step ... -> another one comes: `over`, or the limit: `fail`
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from snailps.roles.members import NOTICE_S
+
+log = logging.getLogger(__name__)
+
+
+class Lull:
+    """Waits for a worker.
+
+    Parameters
+    ----------
+    limit_s : float
+        How long, seconds.
+    fail : callable
+        Ends the cluster, with a sentence.
+    advice : callable
+        What may be done then, in words; may be empty.
+    """
+
+    def __init__(
+        self, limit_s: float, fail: Callable[..., None], advice: Callable[[], str]
+    ) -> None:
+        self._limit_s, self._fail, self._advice = limit_s, fail, advice
+        self._notice_at = 0.0
+        self.lacks, self.since = "", 0.0
+        """Whom the whole job waits for, in words, and since when; empty as a rule."""
+
+    def over(self) -> None:
+        """Somebody is here."""
+        self.lacks, self.since = "", 0.0
+
+    def step(self, blocks: int, now: float) -> None:
+        """The last worker is lost or has left, with so many blocks to do: another one may come."""
+        if not self.since:
+            self.since, self._notice_at = now, now
+        left_s = self._limit_s - (now - self.since)
+        if left_s <= 0:
+            within = f", none came within {self._limit_s:.0f} s (master_time_out)"
+            text = (
+                f"every worker has left before the work was done: {blocks} blocks left"
+                f"{within if self._limit_s else ''}. {self._advice()}"
+            )
+            self._fail(text.rstrip(". "))
+        elif now >= self._notice_at:
+            self._notice_at = now + NOTICE_S
+            hint = " (snailps worker -c FILE starts another)" if self.lacks else ""
+            self.lacks = "a worker: the last one is gone"
+            log.warning(
+                "waiting for %s%s, %.0f s left; %d blocks to do", self.lacks, hint, left_s, blocks
+            )

@@ -1,0 +1,154 @@
+"""A process that belongs to the cluster, as the master sees it.
+
+    Register / Rejoin -> Member -> name, what it does, for whom it waits, since when
+
+It owns what is known of one process; it decides nothing and knows no other one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.errors import SnailError
+from snailps.transport import messages
+from snailps.transport.control import Peer
+
+log = logging.getLogger(__name__)
+
+WAIT_TOLD_S = 3.0
+"""How long a worker waits for others before the log says so."""
+NAMED_MAX = 8
+"""Members that a message names one by one."""
+
+Answer = messages.Message | SnailError
+Reply = Callable[[Answer], None]
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A registered process.
+
+    Attributes
+    ----------
+    state, waits : str
+        What it does and for whom it waits, in words for people; see `wait_for`.
+    waited_s : float
+        How long it has waited for others in this job.
+    acknowledged : bool
+        It has the route.
+    finished : bool
+        A worker: no block left, all pushes acknowledged.
+    leaving : bool
+        It was told to leave (SIGTERM).
+    late : bool
+        It joined after the start.
+    worked : bool
+        It has had a block.
+    dropped : bool
+        The job ended without the block it still works on.
+    since : float
+        When it registered, monotonic seconds.
+    rate : float or None
+        Units per second on its last block.
+    epoch : int
+        Of the route that it has last taken.
+    away : bool
+        Known from the journal of an earlier master, and not back yet.
+    missed : str
+        Why it did not come back, or was lost again before the job went on.
+    standing : dict
+        What it told of itself when it came back (`Rejoin.state`).
+    figures, stats : dict
+        Its last `Finished` or `Bye`; a server's last `Report`.
+    stats_before : dict
+        The `Report` before that one.
+    stats_s, stats_at : float
+        Seconds between the two, 0 before there are two; when it came, monotonic seconds.
+    done : int
+        Its blocks of this job.
+    block_since : float
+        When it began its present block, or asked for it, monotonic seconds.
+    fetched, lacks : int, str
+        Blocks whose bytes it asked the master for, and the path that it could not open.
+    """
+
+    number: int
+    role: str
+    host: str
+    pid: int
+    peer: Peer
+    endpoints: list[tuple[str, int]]
+    state: str = "registered"
+    waits: str = ""
+    acknowledged: bool = False
+    finished: bool = False
+    leaving: bool = False
+    late: bool = False
+    worked: bool = False
+    dropped: bool = False
+    since: float = field(default_factory=time.monotonic)
+    rate: float | None = None
+    epoch: int = 0
+    waited_s: float = 0.0
+    away: bool = False
+    missed: str = ""
+    standing: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=dict)
+    stats_before: dict[str, Any] = field(default_factory=dict)
+    stats_s: float = 0.0
+    done: int = 0
+    block_since: float = 0.0
+    fetched: int = 0
+    lacks: str = ""
+    stats_at: float = 0.0
+    _waits_since: float = 0.0
+    _wait_told: bool = False
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"{self.role} {self.number} ({self.host}, process {self.pid})"
+
+    def wait_for(self, whom: str) -> None:
+        """Notes for whom it waits, empty: for nobody."""
+        now = time.monotonic()
+        if whom and not self.waits:
+            self._waits_since = now
+        elif self.waits and not whom:
+            waited_s = now - self._waits_since
+            self.waited_s += waited_s
+            if self._wait_told:
+                log.info("%s goes on after %.1f s", self.name, waited_s)
+                self._wait_told = False
+        self.waits = whom
+
+    def log_wait(self) -> None:
+        """Says in the log, once, that it has been waiting for long."""
+        waited_s = time.monotonic() - self._waits_since
+        if self.waits and not self._wait_told and waited_s >= WAIT_TOLD_S:
+            self._wait_told = True
+            log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
+
+    @property
+    def waits_s(self) -> float:
+        """How long it has waited, if it waits, seconds."""
+        return time.monotonic() - self._waits_since if self.waits else 0.0
+
+    def take_stats(self, stats: dict[str, Any]) -> None:
+        """Keeps a server's report, and the one before it, for figures a second."""
+        now = time.monotonic()
+        self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
+        self.stats, self.stats_at = stats, now
+
+
+def names_of(members: list[Member]) -> str:
+    """How a message calls several: each one, or the first few and how many more there are."""
+    names = [member.name for member in members[:NAMED_MAX]]
+    if len(members) > NAMED_MAX:
+        names.append(f"{len(members) - NAMED_MAX} more")
+    return ", ".join(names)

@@ -1,0 +1,293 @@
+"""The tables of a model as it uses them: pulls, pushes, products with examples, whole tensors.
+
+    keys -> pull, forward -> rows, Z        values, dL/dZ -> push, backward -> access methods
+
+It owns how a call finds its table, its wire type and, where there are clocks, its step.  It knows
+no block's contents, no lease and no mathematics; `worker.py` derives the base class of models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.errors import MisuseError
+from snailps.roles.block import Block
+from snailps.roles.moment import Moment, Moments
+from snailps.roles.tables import Keys, Rows, Table, Tensor
+from snailps.roles.wires import Wires
+from snailps.transport._client import Client, Forward, Pending
+
+
+class ModelTables:
+    """The tables that a model has declared, once it is connected to their shards."""
+
+    def __init__(self) -> None:
+        self._clocked = False
+        self._moments = Moments()
+        self._client: Client | None = None
+        self._wires: Wires | None = None
+        self._tables: dict[str, tuple[int, Table]] = {}
+        self._tensors: dict[str, Tensor] = {}
+
+    def pull(
+        self,
+        table: str,
+        keys: Keys,
+        out: Rows | None = None,
+        *,
+        state: bool = False,
+        held: Keys | None = None,
+    ) -> Rows:
+        """Rows of `keys` as they are now.
+
+        Parameters
+        ----------
+        table : str
+        keys : numpy.ndarray
+            uint64 (n,); repeated keys are allowed.
+        out : numpy.ndarray, optional
+            float32 (n, dim) to be filled; rows contiguous, their stride free.
+        state : bool
+            The optimiser's state behind the weights: rows are ``dim + Table.state_floats`` wide.
+        held : numpy.ndarray, optional
+            uint64 (n,), for tables with ``track="version"``: numbers that an earlier pull left
+            here for what `out` holds, 0 where it holds nothing.  Rows that have not changed since
+            do not travel and stay as they are; the numbers become those of now.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 (n, dim).
+        """
+        if self._clocked:
+            self._moments.now("pull", preparing=False)
+            return self.pull_async(table, keys, out, state=state, held=held).wait()
+        number, out, wire = self._pulled(table, keys, out, state, held)
+        return self._client.pull(number, keys, out, state, wire, held)  # type: ignore[union-attr]
+
+    def pull_async(
+        self,
+        table: str,
+        keys: Keys,
+        out: Rows | None = None,
+        *,
+        state: bool = False,
+        held: Keys | None = None,
+        ahead: bool = False,
+    ) -> Pending:
+        """Starts a pull; ``.wait()`` gives the rows.
+
+        With `ahead` it may overtake own pushes that are still on their way: `correct` the rows
+        with each of them.  In a job with clocks it gets the rows as the block's step finds them,
+        whatever is on its way: it waits at the servers until that step has begun.
+
+        Raises
+        ------
+        MisuseError
+            Wrong shape, or `held` without `out` or for a table without versions.
+        """
+        number, out, wire = self._pulled(table, keys, out, state, held)
+        if not self._clocked:
+            return self._client.pull_async(  # type: ignore[union-attr]
+                number, keys, out, state, wire, held, ahead
+            )
+        moment = self._moments.now("pull_async")
+        pull = self._client.pull_async(  # type: ignore[union-attr]
+            number, keys, out, state, wire, held, False, clock=moment.clock
+        )
+        moment.pulls.append(pull)
+        return pull
+
+    def _pulled(
+        self, table: str, keys: Keys, out: Rows | None, state: bool, held: Keys | None
+    ) -> tuple[int, Rows, int]:
+        """Number of the table, where the rows go, and as what they travel."""
+        number, declared = self._find(table)
+        width = declared.dim + declared.state_floats if state else declared.dim
+        if held is not None and (out is None or "version" not in declared.track):
+            raise MisuseError(
+                f"table {table!r}: a pull of changes needs the rows held, as `out`, and a table "
+                'declared with track="version"'
+            )
+        if out is None:
+            out = np.empty((len(keys), width), np.float32)
+        declared.check_width(out, width)
+        return number, out, self._wires.of_pull(declared, state)  # type: ignore[union-attr]
+
+    def push(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> None:
+        """Hands `values` to the table's access method, row by row; returns once it is done.
+
+        Parameters
+        ----------
+        table : str
+        keys : numpy.ndarray
+            uint64 (n,).  The values of a repeated key count as their sum.
+        values : numpy.ndarray
+            float32 (n, dim); (n, dim + 1) for access method ``average``.
+        state : bool
+            `values` are differences of weights and state, (n, dim + state_floats): the optimiser
+            ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``, ``ftrl``.
+
+        Raises
+        ------
+        MisuseError
+            Wrong shape, or the table's state does not add up.
+        """
+        if self._clocked:
+            self.push_async(table, keys, values, state=state).wait()
+            return
+        arguments = self._pushed(table, keys, values, state)
+        self._client.push(*arguments)  # type: ignore[union-attr]
+
+    def push_async(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> Pending:
+        """Starts a push; `values` must not change until ``.wait()`` has returned."""
+        arguments = self._pushed(table, keys, values, state)
+        if not self._clocked:
+            return self._client.push_async(*arguments)  # type: ignore[union-attr]
+        moment = self._moments.now("push_async", preparing=False)
+        return self._client.push_async(  # type: ignore[union-attr]
+            *arguments, clock=moment.clock, slot=moment.slot
+        )
+
+    def forward(
+        self,
+        table: str,
+        ptr: NDArray[np.int64],
+        keys: Keys,
+        values: Rows | None = None,
+        *,
+        keep: bool = True,
+    ) -> Forward:
+        """Starts the product of sparse examples with a table, at its shards: no row travels.
+
+        ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1``; ``.wait()`` gives Z,
+        float32 (m, dim).  It sees what was pushed, and went back, before this call.
+
+        Parameters
+        ----------
+        table : str
+            Of any built-in access method but ``average``.
+        ptr : numpy.ndarray
+            int64 (m + 1,), from 0 on.
+        keys : numpy.ndarray
+            uint64 (nnz,); may repeat, in any order.
+        values : numpy.ndarray, optional
+            float32 (nnz,); None: all are 1.
+        keep : bool
+            `backward` will follow.  Each shard keeps up to 8 such batches of this worker, and up
+            to `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
+
+        Raises
+        ------
+        MisuseError
+            Arrays of another type or shape.
+
+        Notes
+        -----
+        Two batches under way at once use the network best: start the next one's `forward` before
+        waiting for this one's.  It then lacks this one's step, as it would with prefetched rows.
+        """
+        if self._clocked:
+            raise MisuseError(
+                "forward() does not work with clocks (consistency: bsp, or rounds): pull the rows"
+            )
+        number, declared = self._find(table)
+        wire = self._wires.of_pull(declared)  # type: ignore[union-attr]
+        return self._client.forward_async(  # type: ignore[union-attr]
+            number, ptr, keys, values, declared.dim, wire, keep
+        )
+
+    def backward(self, forward: Forward, gradient: Rows) -> Pending:
+        """Starts the way back of a batch: the shards step the rows that it touched.
+
+        Each row's gradient is summed over the whole batch and handed to the table's access method
+        once, in the order of this worker's pushes and exactly once, also if a server forgot the
+        batch meanwhile.
+
+        Parameters
+        ----------
+        forward : Forward
+            What `forward` returned, waited for.
+        gradient : numpy.ndarray
+            float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
+            Travels as the table's wire type, scaled.
+
+        Raises
+        ------
+        MisuseError
+            Another shape, or a batch that was not kept or has gone back.
+        """
+        return self._client.backward_async(  # type: ignore[union-attr]
+            forward, gradient, forward.wire
+        )
+
+    @property
+    def shards(self) -> int:
+        """How many shards the tables are spread over."""
+        return len(self._client.names)  # type: ignore[union-attr]
+
+    def _pushed(
+        self, table: str, keys: Keys, values: Rows, state: bool
+    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
+        number, declared = self._find(table)
+        merge = declared.check_push(values, state)
+        wire, feedback = self._wires.of_push(declared, state)  # type: ignore[union-attr]
+        return number, keys, values, state, merge, wire, feedback
+
+    def pull_tensor(self, name: str) -> NDArray[np.float32]:
+        """A whole tensor as it is now, float32 of its shape."""
+        tensor = self._find_tensor(name)
+        return tensor.from_rows(self.pull(name, tensor.keys()))
+
+    def push_tensor(self, name: str, values: NDArray[Any]) -> None:
+        """Hands an array of the tensor's shape to its access method; returns once it is done."""
+        tensor = self._find_tensor(name)
+        self.push(name, tensor.keys(), tensor.to_rows(values))
+
+    def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
+        """Adds to prefetched rows what an own push added after they were read (access ``add``).
+
+        In a job with clocks there is nothing to add: rows are those of the block's step.
+        """
+        if self._clocked:
+            return 0
+        corrected: int = self._client.correct(pull, push, base)  # type: ignore[union-attr]
+        return corrected
+
+    def _at(
+        self, block: Block, *, preparing: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Pulls and pushes belong to this block, where there are clocks."""
+        return self._moments.at(Moment(block.clock, block.slot, preparing, block._pulls))
+
+    def _find_tensor(self, name: str) -> Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            known = ", ".join(sorted(self._tensors)) or "none"
+            raise MisuseError(f"no tensor {name!r} was declared; declared: {known}") from None
+
+    def _find(self, table: str) -> tuple[int, Table]:
+        try:
+            return self._tables[table]
+        except KeyError:
+            known = ", ".join(sorted(self._tables)) or "none"
+            raise MisuseError(f"no table {table!r} was declared; declared: {known}") from None
+
+    def _connect(
+        self,
+        client: Client,
+        wires: Wires,
+        tables: Mapping[str, tuple[int, Table]],
+        tensors: Mapping[str, Tensor] = MappingProxyType({}),
+        clocked: bool = False,
+    ) -> None:
+        self._clocked = clocked
+        self._client, self._wires = client, wires
+        self._tables, self._tensors = dict(tables), dict(tensors)

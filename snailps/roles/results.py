@@ -1,0 +1,95 @@
+"""The model as the master sees it, before, during or after training: its rows, to read or to put.
+
+    settings, summary, a client -> Results -> Worker.loader, inspector, after_round, judge, export
+
+It knows no worker and no lease; the client that it reads with is somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.config import JobSettings
+from snailps.errors import MisuseError
+from snailps.roles.tables import Keys, Rows, Table
+from snailps.transport._client import Client
+
+
+class Results:
+    """The model as the master sees it, before, during or after training: settings, summary, tables.
+
+    Attributes
+    ----------
+    settings : JobSettings
+    summary : bytes
+        Of the survey; empty without one.
+    figures : dict
+        Figures of the run, for reading.
+    """
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        summary: bytes,
+        figures: Mapping[str, Any],
+        client: Client,
+        numbers: Mapping[str, int],
+        tables: Mapping[str, Table],
+        shards: Sequence[Sequence[int]],
+    ) -> None:
+        self.settings, self.summary, self.figures = settings, summary, figures
+        self._client, self._numbers, self._shards = client, numbers, shards
+        self.tables = tables
+
+    def pull(self, table: str, keys: Keys) -> Rows:
+        """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
+        rows = np.empty((len(keys), self.tables[table].dim), np.float32)
+        self._client.pull(self._numbers[table], keys, rows)
+        return rows
+
+    def forward(
+        self, table: str, ptr: NDArray[np.int64], keys: Keys, values: Rows | None = None
+    ) -> Rows:
+        """Product of sparse examples with a table, as `Worker.forward`, at the shards."""
+        dim = self.tables[table].dim
+        number = self._numbers[table]
+        return self._client.forward_async(number, ptr, keys, values, dim, keep=False).wait()
+
+    def put(self, table: str, keys: Keys, rows: Rows) -> None:
+        """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
+
+        Parameters
+        ----------
+        table : str
+            Of access method ``add``.
+        keys : numpy.ndarray
+            uint64 (n,), each once.
+        rows : numpy.ndarray
+            float32 (n, dim), finite.
+
+        Notes
+        -----
+        A server adds what is pushed.  So the first value is taken away, which leaves exactly 0,
+        and the row added to that: ``x + (row - x)`` would be off by rounding.  Rows that are so
+        already cost a pull only and are not stored.
+        """
+        if self.tables[table].access != "add":
+            raise MisuseError(f"table {table!r}: put() needs access 'add'")
+        self.tables[table].check_width(rows, self.tables[table].dim)
+        found = self.pull(table, keys)
+        other = np.flatnonzero((found != rows).any(axis=1))
+        keys, number = keys[other], self._numbers[table]
+        if found[other].any():
+            self._client.push_async(number, keys, -found[other], False, False).wait()
+        self._client.push_async(number, keys, rows[other], False, False).wait()
+
+    def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim)."""
+        for shard, fragments in enumerate(self._shards):
+            yield from self._client.scan(
+                self._numbers[table], self.tables[table].dim, fragments, shard
+            )

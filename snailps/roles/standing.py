@@ -1,0 +1,91 @@
+"""Where a worker is in its job: what a master that takes over has to know of it.
+
+    leases, results told, pushes acknowledged -> Standing -> Settled; Rejoin.state
+
+It owns which blocks are held, told and settled; it knows no model and no connection.  Leases and
+answers are noted in the control connection's reader thread, the rest in the worker's own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from snailps.transport import messages
+from snailps.transport._client import Client, Pending
+
+TOLD_MAX = 256
+"""Finished blocks that are told again to a master that takes over: more than a disk is behind."""
+
+
+class Standing:
+    """Of one worker, in one job after the other."""
+
+    def __init__(self) -> None:
+        self._unpushed: list[int] = []  # blocks trained, while the model owes pushes of theirs
+        self._unsettled: deque[tuple[int, list[Pending]]] = deque()
+        self._started = False
+        self._held: set[tuple[str, int]] = set()
+        self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
+        self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
+        self._figures: dict[str, float] | None = None
+
+    def start(self) -> None:
+        """Another job begins."""
+        self._started, self._figures = True, None
+        self._held.clear()
+        self._told.clear()
+        self._open.clear()
+
+    def train(self) -> None:
+        """The job's training begins."""
+        self._unpushed.clear()
+        self._unsettled.clear()
+        self._held.clear()
+
+    def got(self, pass_: str, number: int) -> None:
+        """A block is leased."""
+        self._held.add((pass_, number))
+
+    def told(self, done: messages.Done) -> None:
+        """The master has answered the result of a block."""
+        self._held.discard((done.pass_, done.number))
+        if done.pass_ == "train":
+            self._open.add(done.number)
+            fields = ("number", "units", "seconds", "metrics")
+            self._told.append({name: getattr(done, name) for name in fields})
+
+    def settle(self, number: int, pushed: Client | None) -> list[int]:
+        """A block is trained, and all of it `pushed` by a client, unless the model owes more.
+
+        Returns
+        -------
+        list of int
+            Blocks whose pushes are all acknowledged by now: a checkpoint has them.
+        """
+        self._unpushed.append(number)
+        if pushed is not None:
+            pushes = pushed.open_pushes()
+            self._unsettled.extend((trained, pushes) for trained in self._unpushed)
+            self._unpushed.clear()
+        settled = []
+        while self._unsettled and all(push.done for push in self._unsettled[0][1]):
+            settled.append(self._unsettled.popleft()[0])
+        self._open.difference_update(settled)
+        return settled
+
+    def finish(self, figures: dict[str, float]) -> None:
+        """All is pushed and acknowledged."""
+        self._unsettled.clear()
+        self._open.clear()
+        self._figures = figures
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `Rejoin.state` has it (docs/wire_format.md)."""
+        return {
+            "started": self._started,
+            "held": sorted(self._held),
+            "told": list(self._told),
+            "unsettled": sorted(self._open),
+            "finished": self._figures,
+        }

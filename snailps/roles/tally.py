@@ -1,0 +1,103 @@
+"""What a pass of a job has come to: units, losses, how fast, how long a block takes.
+
+    results of blocks, in the order in which they count -> Tally -> loss, rate, block_s
+
+It owns sums and means; it knows no block, no lease and no limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+RATE_WINDOW_S = 10.0
+RECENT_BLOCKS = 16
+"""The loss shown, and compared with `target_loss`, is the mean over so many blocks."""
+
+
+class Tally:
+    """Figures of one pass.
+
+    Parameters
+    ----------
+    clock : callable
+        Monotonic seconds.
+    epochs : int
+        Epochs that have a loss from the beginning; others get theirs as they come.
+
+    Attributes
+    ----------
+    units, block_units : int
+        Of all blocks, and of the largest one.
+    losses : list
+        Sum of losses and number of examples, by epoch or round.
+    lr : float or None
+        Learning rate at the end of the last block, where the model tells it.
+    bad_lines : int
+        Left out as malformed, in the first epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float], epochs: int = 0) -> None:
+        self.units = self.block_units = self.bad_lines = 0
+        self.losses = [[0.0, 0.0] for _ in range(epochs)]
+        self.lr: float | None = None
+        self._clock = clock
+        self._rates: deque[tuple[float, int]] = deque()
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_BLOCKS)
+        self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
+
+    def add(self, units: int) -> None:
+        """A block held so many units."""
+        self.units += units
+        self.block_units = max(self.block_units, units)
+
+    def count(self, epoch: int, units: int, loss: float, examples: float) -> None:
+        """Adds what a block of the training held."""
+        self.add(units)
+        if examples > 0 and not math.isnan(loss):
+            self.losses += [[0.0, 0.0] for _ in range(len(self.losses), epoch + 1)]
+            sums = self.losses[epoch]
+            sums[0] += loss
+            sums[1] += examples
+            self._recent.append((loss, examples))
+
+    def came(self, units: int) -> None:
+        """A block has come in just now, whenever it counts."""
+        self._rates.append((self._clock(), units))
+
+    def took(self, seconds: float) -> None:
+        """A block was trained for so long."""
+        self._durations.append(seconds)
+
+    def forget_rate(self) -> None:
+        """What came before came under another master."""
+        self._rates.clear()
+
+    @property
+    def block_s(self) -> float:
+        """Mean duration of the last few blocks, seconds."""
+        return sum(self._durations) / max(1, len(self._durations))
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss over the last few blocks."""
+        examples = sum(n for _, n in self._recent)
+        return sum(loss for loss, _ in self._recent) / examples if examples else None
+
+    def is_low(self, target: float, blocks: int) -> bool:
+        """Whether the mean loss of the last blocks, of so many in an epoch, is as low as that."""
+        enough = len(self._recent) >= min(RECENT_BLOCKS, blocks)
+        return bool(target and enough and self.loss is not None and self.loss <= target)
+
+    def loss_by_epoch(self) -> list[float | None]:
+        """Mean loss of each epoch or round; None where nothing is known."""
+        return [sums[0] / sums[1] if sums[1] else None for sums in self.losses]
+
+    def rate(self, begun: float) -> float:
+        """Units per second over the last `RATE_WINDOW_S` seconds of a pass that began then."""
+        now = self._clock()
+        while self._rates and now - self._rates[0][0] > RATE_WINDOW_S:
+            self._rates.popleft()
+        window = min(RATE_WINDOW_S, now - begun)
+        return sum(units for _, units in self._rates) / window if window > 0 else 0.0

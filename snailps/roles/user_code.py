@@ -1,0 +1,47 @@
+"""Calls of a model's own methods: what they raise gets a name, what they return is checked.
+
+It knows what a model is and no process; `Ended` passes through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+
+from snailps.errors import ClusterError, MisuseError, SnailError
+from snailps.roles.worker import Block, Worker
+
+
+class Ended(Exception):
+    """The process is to end; the verdict says why."""
+
+
+@contextlib.contextmanager
+def named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
+    """Whatever the user's code raises gets the name of its method and of its block."""
+    try:
+        yield
+    except Ended:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SnailError) and not isinstance(error, MisuseError):
+            raise
+        where = (
+            f" on block {block.number} ({block.path}, bytes {block.start:,} to {block.stop:,})"
+            if block is not None
+            else ""
+        )
+        raise ClusterError(
+            f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def numbers_of(result: object) -> dict[str, float]:
+    """What `Worker.train` returned, checked."""
+    if not isinstance(result, Mapping):
+        raise TypeError(f"expected a mapping with 'units', got {result!r:.80}")
+    numbers = {str(key): float(value) for key, value in result.items()}
+    if not math.isfinite(numbers.get("units", numbers.get("examples", math.nan))):
+        raise ValueError(f"expected a number of 'units', got {dict(result)!r:.200}")
+    return numbers

@@ -1,0 +1,146 @@
+"""What the master orders servers to do with their rows: tables, clocks, fences, checkpoints.
+
+    master -> server   MakeTables>Ok  Expire>Report  SetClock>Report  CloseClock>Report
+                       Fence>Report  Freeze>Report  Save>Ok  StopSaving>Ok  Load>Ok
+    server -> master   Saved  Loaded
+
+It knows no worker's job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.transport.messages.body import Message, message
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class MakeTables(Message):
+    """Table declarations with their numbers, for servers."""
+
+    tables: list[Any]
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Expire(Message):
+    """Shards note that it is `tick` now, and delete rows that no push touched since `before`.
+
+    Of tables that track touches; the Report has their number as ``expired``.  Like all orders that
+    change rows it names `shards`, which the server must serve; the Report has those under ``done``.
+    """
+
+    tick: int
+    before: int
+    shards: list[Any] = field(default_factory=list)
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class SetClock(Message):
+    """Shards begin at `clock` and forget what is staged: a job begins.
+
+    `early`: a clock ends with `CloseClock` alone, maybe without some of its slots; otherwise with
+    the last seal.
+    """
+
+    clock: int
+    early: bool = False
+    shards: list[Any] = field(default_factory=list)
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class CloseClock(Message):
+    """Exactly these slots of `clock` count: shards apply them now and drop the others.
+
+    They must be sealed at every shard: whoever sealed them has been answered by all.  The Report
+    has under ``shards`` what each had: its ``clock`` (higher: applied already, and left alone),
+    ``slots`` and the list ``sealed``.
+    """
+
+    clock: int
+    slots: list[Any]
+    shards: list[Any] = field(default_factory=list)
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Fence(Message):
+    """Shards refuse whatever comes from this incarnation: its work is given to others.
+
+    From `clock` 0 on: except for that slot, which it has pushed whole.  Each shard seals it in its
+    place, for it may have sealed it at some of them.
+    """
+
+    incarnation: int
+    clock: int = -1
+    slot: int = 0
+    slots: int = 1
+    shards: list[Any] = field(default_factory=list)
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Freeze(Message):
+    """Shards keep their rows as they are when a clock begins, until they are saved.
+
+    `clock` -1 is the present one, which the Report has for each shard under ``clocks``; else it is
+    the present or the next one.
+    """
+
+    clock: int = -1
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Save(Message):
+    """A server writes its fragments into the folder of a checkpoint; `Saved` says how it went.
+
+    With a `clock` of at least 0 as they are when that clock begins: `Freeze` came before.
+    """
+
+    number: int
+    folder: str
+    clock: int = -1
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class StopSaving(Message):
+    """A server drops the checkpoint or the loading that it is at, if any; its clocks go on."""
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Saved(Message):
+    """A server has written its fragments: its files (FileEntry.to_dict), or why it could not."""
+
+    number: int
+    files: list[Any]
+    text: str = ""
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Load(Message):
+    """A server takes the rows of its fragments from a checkpoint; `Loaded` says how it went.
+
+    `tables` are pairs of a table's number in the checkpoint and here.
+    """
+
+    number: int
+    folder: str
+    tables: list[Any]
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Loaded(Message):
+    """A server has its rows, so many, or why it has not."""
+
+    number: int
+    rows: int
+    text: str = ""

@@ -1,0 +1,119 @@
+"""What is said of who has which shard: standbys, changes of place, servers that leave.
+
+    master -> server   HostStandby>Report  BackUp>Ok  Alone>Ok  Promote>Ok  Yield>Ok  DropShard>Ok
+                       KeepShards>Ok
+    server -> master   Backed  Unbacked  Yielded
+    driver -> master   Drain>Ok
+
+It knows nothing of what rows hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from snailps.transport.messages.body import Message, message
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class HostStandby(Message):
+    """A server makes a standby of a shard, with these tables; the Report has its ``endpoint``."""
+
+    shard: int
+    tables: list[Any]
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class BackUp(Message):
+    """A primary copies itself to the standby at this address, and lets it follow from then on.
+
+    `copy` numbers the standby; `Backed` says that it has all, `Unbacked` that it is out of reach.
+    With `sync` pushes are acknowledged once it has them.
+    """
+
+    shard: int
+    copy: int
+    host: str
+    port: int
+    sync: bool
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Backed(Message):
+    """A primary's standby has all of it."""
+
+    shard: int
+    copy: int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Unbacked(Message):
+    """A primary cannot reach its standby; what this one lacks is not acknowledged until `Alone`."""
+
+    shard: int
+    copy: int
+    text: str
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Alone(Message):
+    """A primary has no standby: the one it had will never be promoted."""
+
+    shard: int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Promote(Message):
+    """A standby is the primary from now on; or one that has yielded is again."""
+
+    shard: int
+    epoch: int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Yield(Message):
+    """A primary hands over to its standby and serves no more; `Yielded` says how it went."""
+
+    shard: int
+    limit_s: float
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Yielded(Message):
+    """A primary has yielded, or serves on, for the reason in `text`."""
+
+    shard: int
+    text: str = ""
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class DropShard(Message):
+    """A server forgets a shard that it has, if it has it."""
+
+    shard: int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class KeepShards(Message):
+    """A server forgets all shards that it has but these: what an earlier master wanted is over."""
+
+    shards: list[Any]
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Drain(Message):
+    """A server is to leave, and its shards to move; answered when it has, or with the reason."""
+
+    server: int
