@@ -103,10 +103,11 @@ $(VENV)/.made:
 	  "On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
 	@touch $@
 
+# The build has its tools from .venv: in an environment of its own, which pip would make each time,
+# they are newer than all that is compiled, and that would be compiled again.
 # .made-run is the package alone, .made-test and .made-lint have the extra of that name as well.
-# Compiler flags are not among what the build compares, so a changed setup.py drops what is there.
 $(VENV)/.made-%: $(VENV)/.made $(SOURCES)
 	@echo "installing snailps$(patsubst %, and what it takes to %,$(filter-out run,$*)), compiling what has changed ..."
-	@if test -e $@ -a setup.py -nt $@; then find snailps -name '*.so' -delete; fi
-	@$(PIP) -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)
+	@sed -n '/^requires = /s/[^"]*"\([^"]*\)"[^"]*/\1 /gp' pyproject.toml | xargs $(PIP) || $(BROKEN)
+	@$(PIP) --no-build-isolation -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)
 	@touch $@

@@ -8,15 +8,21 @@ baseline, so that a wheel built here runs anywhere.
 
 import os
 import platform
+import shutil
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 PACKAGE = HERE / "snailps"
-FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+# -g0: Python's own -g would cost a third of the time, and nobody debugs what users get.
+FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
 KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
+DEPENDS = ["setup.py"]  # for the flags
+# Rebuilt with them; so they are part of the source package, too.
+HEADERS = sorted(f"snailps/{path.name}" for path in PACKAGE.glob("*.h"))
 KERNEL_BUILDS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
     KERNEL_BUILDS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
@@ -38,20 +44,7 @@ def kernel_extensions() -> list[Extension]:
             Extension(
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
-                # rebuilt with them; so they are part of the source package, too
-                depends=[
-                    f"snailps/{name}.h"
-                    for name in (
-                        "_cbow",
-                        "_csr",
-                        "_fm",
-                        "_linear",
-                        "_locks",
-                        "_steps",
-                        "_tiles",
-                        "_wire",
-                    )
-                ],
+                depends=[*DEPENDS, *HEADERS],
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
         )
@@ -62,15 +55,34 @@ def plain_extensions() -> list[Extension]:
     """Every other .pyx of the package, under its own name."""
     sources = [p.relative_to(HERE) for p in PACKAGE.rglob("*.pyx")]
     return [
-        Extension(".".join(p.with_suffix("").parts), [str(p)], extra_compile_args=FLAGS)
+        Extension(
+            ".".join(p.with_suffix("").parts), [str(p)], depends=DEPENDS, extra_compile_args=FLAGS
+        )
         for p in sorted(sources)
         if not p.name.startswith("_kernels")
     ]
 
 
+class BuildChanged(build_ext):
+    """Compiles for ``pip install -e`` only what has changed.
+
+    Setuptools does that in a new folder each time, where nothing is up to date.
+    """
+
+    def build_extension(self, ext: Extension) -> None:
+        built = Path(self.get_ext_fullpath(ext.name))
+        if self.editable_mode:
+            here = HERE / built.relative_to(self.build_lib)
+            if here.exists():
+                built.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(here, built)  # with its time, which is what is compared
+        super().build_extension(ext)
+
+
 os.chdir(HERE)
 CORES = os.cpu_count() or 1
 setup(
+    cmdclass={"build_ext": BuildChanged},
     options={"build_ext": {"parallel": CORES}},
     ext_modules=cythonize(
         kernel_extensions() + plain_extensions(),

@@ -179,6 +179,7 @@ def start_master(folder, nodes, servers):
         "output": folder / "out", "expected_node_num": nodes, "expected_servers": servers,
         "on_node_loss": "recover", "listen_addr": "127.0.0.1:0", "log_level": "warning",
         "min_count": 1, "json_log": folder / "log", "json_log_interval": 1,
+        "replication": "none",  # these servers have no shards that could follow others
     }  # fmt: skip
     sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     read, write = os.pipe()

@@ -26,6 +26,9 @@ DATA_MISSING = (
 # Child processes by the hundred: each would compile the whole package anew, half of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# They are sent SIGINT, which they would ignore if these tests run in a shell's background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # The same examples each time, however slow the machine; --hypothesis-profile=explore for others.
 hypothesis.settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -31,12 +31,12 @@ class Live:
         The number of this life of the cluster, which peers say in their handshake.
     """
 
-    def __init__(self, folder, **settings):
+    def __init__(self, folder, *, copied=True, **settings):
         file = folder / "secret"
         file.write_text(SECRET)
         file.chmod(0o600)
         settings = {"secret_file": file, "replication": "none", "log_level": "warning", **settings}
-        self._cluster = Cluster(folder, settings, workers=0)
+        self._cluster = Cluster(folder, settings, workers=0, copied=copied)
         self.processes = {}
         try:
             self.processes["master"] = self._cluster.master(options=["--session"])

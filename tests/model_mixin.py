@@ -5,10 +5,12 @@ has learnt; the contract runs it on clusters of real processes.  Where jobs are 
 each other, one cluster has them all: starting processes is most of what a small job costs.
 """
 
+import contextlib
 import signal
 from typing import ClassVar
 
 import numpy as np
+import pytest
 from processes import Cluster, environment
 from test_cluster import figures_of
 
@@ -61,25 +63,39 @@ class ModelContract:
             assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
         return figures_of(master)
 
-    def results_of(self, folder, monkeypatch, jobs):
-        """Bytes of the result files of jobs of two epochs, which follow each other on a cluster.
+    @classmethod
+    @contextlib.contextmanager
+    def session(cls, folder):
+        """A cluster for jobs that follow each other, in a folder with the input."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+            patch.chdir(folder)
+            cls.write_input(folder)
+            with local_cluster(threads=1, shard_num=1) as cluster:
+                yield cluster
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls, tmp_path_factory):
+        """One for all jobs that are only compared with each other."""
+        with cls.session(tmp_path_factory.mktemp("session")) as cluster:
+            yield cluster
+
+    def results_of(self, cluster, folder, jobs):
+        """Bytes of the result files of jobs of two epochs, one after the other.
 
         Parameters
         ----------
         jobs : sequence of dict
             What is different in each job.
         """
-        monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-        monkeypatch.chdir(folder)
-        self.write_input(folder)
         found = []
-        with local_cluster(threads=1, shard_num=1) as cluster:
-            for number, own in enumerate(jobs):
-                job = {"input": "input", **self.job, "epochs": 2, **own}
-                job |= {key: value.split(", ") for key, value in job.items() if ", " in str(value)}
-                output = folder / f"job{number}"
-                cluster.train(job.pop("worker_class"), **job, output=output / "out")
-                found.append([(output / name).read_bytes() for name in self.results])
+        for number, own in enumerate(jobs):
+            job = {"input": "input", **self.job, "epochs": 2, **own}
+            job |= {key: value.split(", ") for key, value in job.items() if ", " in str(value)}
+            output = folder / f"job{number}"
+            cluster.train(job.pop("worker_class"), **job, output=output / "out")
+            found.append([(output / name).read_bytes() for name in self.results])
         return found
 
     def test_model_on_cluster_of_any_shape_learns(self, tmp_path, servers, workers):
@@ -103,18 +119,18 @@ class ModelContract:
         assert figures["files"] == list(self.results)
 
     def test_model_with_same_seed_gives_identical_files_and_with_other_seed_others(
-        self, tmp_path, monkeypatch
+        self, tmp_path, cluster
     ):
         jobs = [{"seed": 1}, {"seed": 1}, {"seed": 2}]
-        first, again, other = self.results_of(tmp_path, monkeypatch, jobs)
+        first, again, other = self.results_of(cluster, tmp_path, jobs)
         assert first == again
         if self.job.get("model"):  # what draws random numbers
             assert all(one != two for one, two in zip(first, other, strict=True))
 
-    def test_model_with_every_optimizer_it_supports_learns_differently(self, tmp_path, monkeypatch):
+    def test_model_with_every_optimizer_it_supports_learns_differently(self, tmp_path, cluster):
         if len(self.optimizers) > 1:
             jobs = [{"optimizer": name} for name in self.optimizers]
-            found = self.results_of(tmp_path, monkeypatch, jobs)
+            found = self.results_of(cluster, tmp_path, jobs)
             assert len({first for first, *_ in found}) == len(jobs)
 
     def test_model_with_optimizer_it_does_not_support_refuses(self, tmp_path):

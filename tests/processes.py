@@ -2,6 +2,7 @@
 
     Cluster(folder, settings) -> .conf files -> start(role) -> Process: lines, wait, kill
 
+A cluster's processes are copies of one with all imports done, or new Pythons where a test says so.
 Nothing here sleeps: a test waits for a line on standard error, for the end of a process, or at a
 `Gate`, where a worker's `train` meets it.  Whatever a test does, no process outlives it, and
 `Cluster.close` fails where one that should have ended by itself had to be killed.
@@ -19,6 +20,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+import copies
 
 import snailps
 
@@ -83,26 +86,32 @@ class Process:
     name : str
         For messages.
     command : list of str
+    copied : bool
+        A copy may do it (see copies.py).
     """
 
-    def __init__(self, name, command, *, cwd, env=None, pass_fds=()):
+    def __init__(self, name, command, *, cwd, env=None, pass_fds=(), copied=False):
         self.name = name
         self.lines = []
         self._output = []
         self._news = threading.Condition()
         self._open = 2
-        self.popen = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=env or environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            preexec_fn=_tie_to_parent,
-            pass_fds=pass_fds,
-        )
+        env = env or environment()
+        if copied and copies.suffices(command, env, environment()):
+            self.popen = copies.start(command[2:], cwd=cwd, env=env, pass_fds=pass_fds)
+        else:
+            self.popen = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                preexec_fn=_tie_to_parent,
+                pass_fds=pass_fds,
+            )
         self._readers = [
             threading.Thread(target=self._read, args=pair, daemon=True)
             for pair in [(self.popen.stderr, self.lines), (self.popen.stdout, self._output)]
@@ -247,10 +256,15 @@ class Cluster:
         Of the master: ``job.conf``, which ``master.conf`` imports.
     host : str
         Where the master listens.
+    copied : bool
+        False: each process is a new Python, which takes half a second more.
     """
 
-    def __init__(self, folder, settings=None, job=None, *, host="127.0.0.1", servers=1, workers=1):
-        self.folder = folder
+    def __init__(
+        self, folder, settings=None, job=None, *, host="127.0.0.1", servers=1, workers=1,
+        copied=True,
+    ):  # fmt: skip
+        self.folder, self._copied = folder, copied
         self.processes = []
         self.host, self.port = host, 0
         self.servers, self.workers = servers, workers
@@ -327,6 +341,7 @@ class Cluster:
             cwd=cwd or self.folder,
             env=env,
             pass_fds=pass_fds,
+            copied=self._copied,
         )
         self.processes.append(process)
         return process

@@ -19,6 +19,7 @@ from snailps.errors import (
     WaitTimeout,
 )
 from snailps.transport import control_server, messages
+from snailps.transport.attempts import LINES_MAX
 from snailps.transport.control import ControlClient, ControlServer, dial, listen, route_host, show
 from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
@@ -482,6 +483,14 @@ def test_bad_frame_after_the_handshake_loses_that_peer_alone(master, raw, connec
     assert refused(one).code == code
     assert master.lost.get(timeout=LIMIT_S)[1].startswith("broke the protocol")
     assert client.call(messages.Lease("train"), LIMIT_S) == messages.Ok()
+
+
+def test_members_who_break_the_protocol_again_and_again_fill_no_log(master, raw, caplog):
+    for _ in range(LINES_MAX + 5):
+        one = raw().shake()
+        one.send(broken_json())
+        assert refused(one).code == "message"
+    assert len([r for r in caplog.records if "refused 127.0.0.1:" in r.getMessage()]) == LINES_MAX
 
 
 def test_answer_to_a_call_that_nobody_made_is_ignored(raw, connect, master):

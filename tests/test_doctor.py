@@ -48,7 +48,8 @@ def doctor(tmp_path):
     def start(path, *options, program=SNAILPS, json=True):
         more = ["--json"] if json else []
         command = [*program, "doctor", "-c", str(path), *more, *options]
-        started.append(Process(f"doctor {len(started)}", command, cwd=tmp_path))
+        name = f"doctor {len(started)}"
+        started.append(Process(name, command, cwd=tmp_path, copied=True))
         return started[-1]
 
     yield start

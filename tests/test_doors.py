@@ -7,6 +7,7 @@ import random
 import resource
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from live import SECRET, Live, served
@@ -14,9 +15,11 @@ from processes import LIMIT_S
 
 from snailps.errors import ProtocolError
 from snailps.transport.attempts import LINES_MAX, PERIOD_S, Attempts
+from snailps.transport.control import dial
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.relay import UNKNOWN_MAX
 from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
+from snailps.transport.strangers import UNKNOWN_MAX, strangers_max
+from snailps.transport.trust import Trust
 
 DOORS = ["master", "shard"]
 
@@ -140,18 +143,56 @@ def test_more_strangers_than_a_listener_keeps_push_out_the_oldest_of_them(live, 
         assert live.descriptors() - before <= UNKNOWN_MAX + 20
 
 
-def test_master_and_server_raise_their_limit_of_descriptors(tmp_path):
+def test_master_and_server_raise_their_limit_and_make_room_where_that_is_reached(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
     try:
-        live = Live(tmp_path)
+        live = Live(tmp_path, copied=False)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
-        for process in live.processes.values():
+        for door, process in live.processes.items():
             assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+            # Descriptors are numbers below the limit: what is open at the moment keeps its own.
+            opened = max(int(fd.name) for fd in Path(f"/proc/{process.pid}/fd").iterdir())
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (opened + 10, hard))
+            with contextlib.ExitStack() as stack:
+                for _ in range(60):
+                    stack.enter_context(knock(live, door))
+                channel = hello(live, door).channel
+                trust = Trust(SECRET.encode())
+                args = (live.addresses[door], channel, Role.WORKER)
+                dial(*args, whom=door, limit_s=LIMIT_S, job=live.job, trust=trust).close()
+                # Strangers take a part of what is left: the process' own files find room.
+                assert left_of(process) > 4
+                process.wait_line(r"refused 127\.0\.0\.1:\d+: made room for newer connections")
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (hard, hard))
     finally:
         live.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "descriptor", "kept"),
+    [
+        (resource.RLIM_INFINITY, 100, UNKNOWN_MAX),
+        (1 << 20, 100, UNKNOWN_MAX),
+        (1024, 24, 250),
+        (1024, 624, 100),
+        (1024, 1023, 1),
+        (64, 100, 1),  # it was lowered
+    ],
+)
+def test_strangers_take_a_part_of_the_descriptors_that_are_left(
+    monkeypatch, limit, descriptor, kept
+):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (limit, limit))
+    assert strangers_max(descriptor) == kept
+
+
+def left_of(process):
+    """Descriptors that a process may still open."""
+    used = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+    return resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] - used
 
 
 def test_who_speaks_tls_to_a_port_without_is_told_what_is_missing():
@@ -194,6 +235,16 @@ def test_attempts_writes_a_bounded_number_of_lines_and_sums_up_the_others(caplog
     )
     seen.note("10.0.0.1:1", "again")
     assert len(caplog.records) == LINES_MAX + 2
+
+
+def test_attempts_says_what_was_refused(caplog):
+    now = [0.0]
+    seen = Attempts(lambda: now[0], "messages of members")
+    for _ in range(LINES_MAX + 3):
+        seen.note("10.0.0.1:1", "no message")
+    now[0] = PERIOD_S
+    seen.sum_up()
+    assert "3 more messages of members were refused" in caplog.records[-1].getMessage()
 
 
 def test_attempts_without_any_says_nothing(caplog):

@@ -1,7 +1,9 @@
 """`local_cluster`: a cluster for a Python session, with tables and training."""
 
+import contextlib
 import io
 import os
+import resource
 import select
 import signal
 
@@ -40,6 +42,19 @@ def test_local_cluster_table_keeps_what_was_pushed():
         with pytest.raises(MisuseError, match=r"rows of 2 values, got shape \(1, 3\)"):
             table.push([1], [[1, 2, 3]])
     assert "Traceback" not in log.getvalue()
+
+
+def test_local_cluster_of_a_process_with_many_open_files_starts_and_ends():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(1024):  # which is more than select() takes
+                stack.callback(os.close, os.dup(0))
+            with local_cluster(servers=1, workers=0) as cluster:
+                cluster.table("w").push([1], [1.0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_local_cluster_tensor_keeps_what_was_pushed():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import SNAILPS, Cluster, Gate, Process
-from test_bsp import files_of, prepare, run
+from test_bsp import files_of, prepare, undisturbed
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
 from test_failures import WRONG, assert_one_sentence
@@ -221,7 +221,6 @@ def test_master_killed_while_it_writes_a_manifest_leaves_the_checkpoints_good(tm
 
 @pytest.mark.parametrize("stage", ["before-4", "after-8", "seal-7"])
 def test_master_killed_in_a_clock_changes_no_bit(tmp_path, stage):
-    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
     folder, gates = tmp_path / "killed", tmp_path / "gates"
     folder.mkdir()
     kind, _, number = stage.partition("-")
@@ -235,12 +234,12 @@ def test_master_killed_in_a_clock_changes_no_bit(tmp_path, stage):
         gate.open()
         cluster.ends_well()
         assert figures_of(master)["progress"] == 1
+    plain, _ = undisturbed(tmp_path.parent, "logistic")
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
 
 
 @pytest.mark.parametrize("stage", ["before-4", "seal-7"])
 def test_master_and_worker_killed_together_change_no_bit(tmp_path, stage):
-    plain, _ = run(tmp_path, prepare(tmp_path, "logistic"), 1, 1)
     folder, gates = tmp_path / "killed", tmp_path / "gates"
     folder.mkdir()
     kind, _, number = stage.partition("-")
@@ -261,6 +260,7 @@ def test_master_and_worker_killed_together_change_no_bit(tmp_path, stage):
         )
         codes = {process.pid: process.wait(LIMIT_S) for process in cluster.processes}
         assert {pid: code for pid, code in codes.items() if code} == {pid: -signal.SIGKILL}
+    plain, _ = undisturbed(tmp_path.parent, "logistic")
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
 
 

@@ -128,7 +128,7 @@ class SmallWords(WordContract):
             file.writelines(f"rare{n} hound{n % 2}\n" for n in range(40))
 
 
-def test_word_vectors_with_other_setting_are_others(tmp_path, monkeypatch):
+def test_word_vectors_with_other_setting_are_others(tmp_path):
     others = [
         ("dim", 17),
         ("model", "cbow"),
@@ -144,7 +144,8 @@ def test_word_vectors_with_other_setting_are_others(tmp_path, monkeypatch):
         ("bucket", 1999),
     ]
     jobs = [SMALL, *({**SMALL, name: value} for name, value in others)]
-    usual, *found = SmallWords().results_of(tmp_path, monkeypatch, jobs)
+    with SmallWords.session(tmp_path) as cluster:
+        usual, *found = SmallWords().results_of(cluster, tmp_path, jobs)
     for setting, vectors in zip(others, found, strict=True):
         assert vectors[0][HEADER_BYTES:] != usual[0][HEADER_BYTES:], setting
 

@@ -32,7 +32,7 @@ FAKE = """
 import os, signal, sys
 role, *words = sys.argv[1:]
 if role in ("--version", "status"):
-    sys.exit(print("snailps 1", role, *words))
+    sys.exit(print("snailps 1", role, *words, os.environ.get("SNAILPS_TLS", "")))
 print("words", *map(repr, words), os.environ["SNAILPS_SECRET_FILE"], flush=True)
 if "stubborn=1" in words:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -173,6 +173,22 @@ def test_distribute_takes_for_shares_only_what_it_cut_and_keeps_the_key_of_the_c
     said = here("distribute", "--split", text, "--copy", "text.1", code=1)
     assert "text.1': File exists" in said
     assert (here.folder / "text.1").read_text() == "text.1"
+
+
+def test_certificates_beside_the_inventory_are_sent_and_used_until_they_are_gone(here):
+    folder = here.folder / "tls"
+    folder.mkdir()
+    for name in ("ca.pem", "node.pem", "node.key"):
+        (folder / name).write_text(name)
+    (folder / "node.key").chmod(0o600)
+    here("distribute")
+    assert here.path("two", "tls/node.key").stat().st_mode & 0o777 == 0o600
+    told = str(here.path("two", "tls"))
+    assert told in here("run", "./snailps --version")
+    shutil.rmtree(folder)
+    assert here("distribute").count("installed already") == 3
+    assert told not in here("run", "./snailps --version")
+    assert not any(here.path("two", "tls").iterdir())
 
 
 def test_start_passes_on_what_the_inventory_says_and_leaves_alone_what_runs(here):

@@ -119,7 +119,7 @@ def job(tmp_path):
 
 def run_command(folder, *words, env=None):
     """Exit code, standard output and error of a command."""
-    process = Process("command", [*SNAILPS, *words], cwd=folder, env=env)
+    process = Process("command", [*SNAILPS, *words], cwd=folder, env=env, copied=True)
     try:
         return process.wait(), process.stdout, process.stderr
     finally:
@@ -131,7 +131,8 @@ def test_cluster_with_a_secret_trains_and_lets_nobody_in_without(tmp_path, job):
     common = {"secret_file": secret_file(tmp_path)}
     gate = Gate(tmp_path / "gates", 2)
     other = {"SNAILPS_SECRET": "x" * 20}
-    with Cluster(tmp_path, common, {**job, "gates": "gates"}, servers=2, workers=1) as cluster:
+    job["gates"] = "gates"
+    with Cluster(tmp_path, common, job, servers=2, workers=1, copied=False) as cluster:
         master = cluster.master()
         cluster.nodes()
         gate.meet()

@@ -99,6 +99,7 @@ install() {
 # snailps of this folder; it finds your own classes in data/.
 here=\$(cd "\$(dirname "\$0")" && pwd)
 if [ -e "\$here/secret" ]; then export SNAILPS_SECRET_FILE="\$here/secret"; fi
+if [ -e "\$here/tls/node.key" ]; then export SNAILPS_TLS="\$here/tls"; fi
 PYTHONPATH=\$here/lib:\$here/data exec $python -m snailps "\$@"
 EOF
     chmod +x snailps.new

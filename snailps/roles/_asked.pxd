@@ -19,7 +19,7 @@ from snailps.store._tables cimport Shard, store_mark, store_owns
 from snailps.transport._faults cimport FAULT_NO_HOLD, Faults
 from snailps.transport._frame cimport *
 from snailps.transport._keys cimport keys_digest, narrow_keys_bytes, read_narrow_keys
-from snailps.transport._loop cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport._packing cimport Sampler
 from snailps.transport._stream cimport Stream, hold_until
 

@@ -15,7 +15,7 @@ from snailps.roles._asked cimport FENCED_MAX, WAITS_BYTES, Asked, Context, is_re
 from snailps.store._slots cimport *
 from snailps.store._tables cimport Table, store_set_mark
 from snailps.transport._frame cimport *
-from snailps.transport._loop cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 
 cdef enum:
     NAMED = 8                       # slots that are missing are named up to this number

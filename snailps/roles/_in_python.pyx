@@ -22,7 +22,7 @@ from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated
 from snailps.store._slots cimport Sums
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, FrameHeader, Group
-from snailps.transport._loop cimport Reply
+from snailps.transport._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
 from snailps.store._owned import checked

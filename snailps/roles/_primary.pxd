@@ -19,7 +19,7 @@ from snailps.store._slab cimport Part, Slab
 from snailps.store._slots cimport Run, Slot, Slots, Staged, Sums
 from snailps.store._tables cimport Table, store_mark
 from snailps.transport._frame cimport *
-from snailps.transport._loop cimport Reply
+from snailps.transport._handler cimport Reply
 from snailps.transport._stream cimport *
 
 cdef enum:

@@ -24,7 +24,7 @@ from snailps.store._pieces cimport put_rows
 from snailps.store._slots cimport *
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
-from snailps.transport._loop cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 
 cdef enum:
     PIECES_BYTES_MAX = 256 << 20    # of one fragment's share of a BACKWARD

@@ -194,7 +194,7 @@ class Launcher:
 
     def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> bool:
         """Waits until a master listens, or ends: then `address` is empty.  False: given up."""
-        while not select.select([ready], [], [], LOOK_S)[0]:
+        while not _readable(ready.fileno(), LOOK_S):
             if give_up():
                 self.interrupt()
                 return False
@@ -412,13 +412,23 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb"))
 
 
+def _readable(descriptor: int, limit_s: float) -> bool:
+    """Waits until something can be read, up to `limit_s` seconds.
+
+    By poll: select knows no descriptor above 1023, and this process may have opened a lot.
+    """
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(1000 * limit_s))
+
+
 def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
     """Waits until one has ended, up to `limit_s` seconds; Popen.wait would look every 50 ms."""
     if process.poll() is not None:
         return
     ended = os.pidfd_open(process.pid)
     try:
-        select.select([ended], [], [], limit_s)
+        _readable(ended, limit_s)
     finally:
         os.close(ended)
     process.poll()

@@ -75,9 +75,10 @@ def peak_rss_mb() -> float:
 
     Not `getrusage`'s: that begins with the size of the process that started this one.
     """
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1000
+    with contextlib.suppress(OSError):  # no descriptor may be left
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1000
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000  # some sandboxes tell no more
 
 

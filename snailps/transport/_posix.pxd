@@ -46,6 +46,12 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t c_read "read"(int fd, void *buf, size_t n)
     ssize_t c_write "write"(int fd, const void *buf, size_t n)
 
+cdef extern from "<sys/resource.h>" nogil:
+    enum: RLIMIT_NOFILE
+    struct rlimit:
+        unsigned long rlim_cur
+    int getrlimit(int what, rlimit *limits)
+
 cdef extern from "<time.h>" nogil:
     enum: CLOCK_MONOTONIC
     struct timespec:

@@ -1,4 +1,4 @@
-"""Failed attempts to get in, as lines of the log: few, however many there are.
+"""What a listener refused, as lines of the log: few, however much it is.
 
     (address, why) of each -> Attempts -> warnings, then one that sums up the others of that minute
 
@@ -28,6 +28,8 @@ class Attempts:
     ----------
     clock : callable
         Monotonic time, seconds.
+    what : str
+        Is refused, in the plural.
 
     Attributes
     ----------
@@ -35,8 +37,10 @@ class Attempts:
         All that were refused so far.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, what: str = "attempts to get in"
+    ) -> None:
+        self._clock, self._what = clock, what
         self._since = clock()
         self._lines = 0
         self._more = 0
@@ -71,9 +75,9 @@ class Attempts:
         if self._more:
             more = " or more" if len(self._sources) == SOURCES_MAX else ""
             log.warning(
-                "%d more attempts to get in were refused within %.0f s, from %d%s addresses; the "
+                "%d more %s were refused within %.0f s, from %d%s addresses; the "
                 "last: %s",
-                self._more, now - self._since, len(self._sources), more, self._last,
+                self._more, self._what, now - self._since, len(self._sources), more, self._last,
             )  # fmt: skip
         self._since, self._lines, self._more = now, 0, 0
         self._sources.clear()

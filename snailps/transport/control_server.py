@@ -30,12 +30,6 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
-from snailps.transport.relay import (
-    ACCEPT_PAUSE_S,
-    HANDSHAKE_LIMIT_S,
-    NO_DESCRIPTORS,
-    UNKNOWN_MAX,
-)
 from snailps.transport.session import (
     NONCE_BYTES,
     Channel,
@@ -46,6 +40,12 @@ from snailps.transport.session import (
     remote_error,
 )
 from snailps.transport.sockets import Listener, set_options, show
+from snailps.transport.strangers import (
+    ACCEPT_PAUSE_S,
+    HANDSHAKE_LIMIT_S,
+    NO_DESCRIPTORS,
+    strangers_max,
+)
 from snailps.transport.tls_link import Address
 from snailps.transport.trust import OPEN, Trust
 
@@ -136,6 +136,7 @@ class ControlServer:
         self._peers: set[Peer] = set()
         self._unknown: dict[Peer, None] = {}  # oldest first: who has not shaken hands
         self._attempts = Attempts(clock)
+        self._broken = Attempts(clock, "messages of members")
         self._lingering: dict[Peer, float] = {}
         self._accept_at: float | None = None
         self._encoded: tuple[messages.Message | None, bytes] = (None, b"")
@@ -166,8 +167,9 @@ class ControlServer:
                 break
             if peer in self._peers:
                 self._refuse(peer, f"no handshake within {HANDSHAKE_LIMIT_S:.0f} s")
-        if self._attempts.unsaid:
-            self._attempts.sum_up()
+        for refused in (self._attempts, self._broken):
+            if refused.unsaid:
+                refused.sum_up()
         for peer in [p for p, until in self._lingering.items() if now > until]:
             self._forget(peer)
         if self._accept_at is not None and now >= self._accept_at:
@@ -240,11 +242,11 @@ class ControlServer:
             FrameDecoder(HANDSHAKE_BODY_MAX),
             self._clock(),
         )
-        if len(self._unknown) >= UNKNOWN_MAX:
-            self._make_room()
         self._peers.add(peer)
         self._unknown[peer] = None
         self._selector.register(sock, selectors.EVENT_READ, peer)
+        while len(self._unknown) > strangers_max(sock.fileno()):
+            self._make_room()
 
     def _make_room(self) -> None:
         self._refuse(next(iter(self._unknown)), "made room for newer connections")
@@ -269,10 +271,8 @@ class ControlServer:
                 if peer not in self._peers:
                     return
         except ProtocolError as error:
-            if peer.hello is None:
-                self._attempts.note(show(peer.address), str(error))
-            else:
-                log.warning("%s: %s", show(peer.address), error)
+            refused = self._attempts if peer.hello is None else self._broken
+            refused.note(show(peer.address), str(error))
             self._send(peer, error_frame(error))
             self._drop(peer, f"broke the protocol: {error}", linger=True)
 

@@ -11,7 +11,6 @@ The thread needs the GIL between two records of 16 KiB, so heartbeats over TLS n
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import logging
 import os
@@ -25,17 +24,17 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from snailps.transport.attempts import Attempts
+from snailps.transport.strangers import (
+    ACCEPT_PAUSE_S,
+    HANDSHAKE_LIMIT_S,
+    NO_DESCRIPTORS,
+    strangers_max,
+)
 from snailps.transport.tls_link import CLOSED, NO_TLS, Address, Link, words
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-HANDSHAKE_LIMIT_S = 10.0
-UNKNOWN_MAX = 512
-"""Connections of one listener whose handshake is not done; one more, and the oldest has to go."""
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-ACCEPT_PAUSE_S = 0.5
-"""Until the next try, when there is no descriptor left for a new connection."""
 FLUSH_S = 2.0
 """How long the end of a relay waits for what is still on its way to peers."""
 BUFFER_BYTES = 256 << 10
@@ -252,7 +251,7 @@ class Relay:
             return
         link = self._new(far, (address[0], address[1]))
         self._unknown[link.number] = link
-        if len(self._unknown) > UNKNOWN_MAX:
+        while len(self._unknown) > strangers_max(far.fileno()):
             self._make_room()
         self._serve(link, broken=False)
 

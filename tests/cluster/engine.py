@@ -55,6 +55,7 @@ class Engine:
             **os.environ,
             "DOCKER_HOST": f"unix://{self.socket}",
             "DOCKER_CONFIG": str(folder / "client"),
+            "COMPOSE_HTTP_TIMEOUT": "300",  # 60 is too little on a machine under load
         }
 
     def __enter__(self) -> Engine:

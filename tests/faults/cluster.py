@@ -267,6 +267,11 @@ class Rig(Deeds):
         self.until(self.is_redundant, f"redundancy after fault {number}, {fault.kind}")
         event.repaired_s = time.monotonic() - event.at
 
+    def has_resumed(self):
+        """Whether workers that lived on have had pushes acknowledged that came after all faults."""
+        last = max(event.at for event in self.events)
+        return later_s(read_notes(self.notes).values(), last, pushes_of) is not None
+
     # --- watching --------------------------------------------------------------------------------
 
     def progress(self):

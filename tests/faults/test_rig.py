@@ -25,7 +25,9 @@ def test_connections_in_trouble_cost_no_acknowledged_push(tmp_path):
 
 def test_servers_workers_and_master_killed_cost_no_acknowledged_push(tmp_path):
     with Rig(tmp_path, job={"window": 8, "carry": True, "pause": 0.002}) as rig:
-        rig.form().run(Schedule(2, 3, KILLS)).finish()
+        rig.form().run(Schedule(2, 3, KILLS))
+        rig.until(rig.has_resumed, "pushes after the last kill")
+        rig.finish()
         rig.assert_exact()
         assert all(event.resumed_s is not None for event in rig.events)
 

@@ -1,0 +1,303 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Requests made from a caller's arrays: checked, their keys sorted by shard, handed in.
+
+    keys, rows -> Request (`_request.pxd`) -> Pending -> sent
+    sparse examples -> entries by shard (`_product.pxd`) -> Forward, later the gradient's Pending
+
+It owns the checks of what a caller gives, so that nothing behind it has to look again.  It knows
+neither sockets nor answers; requests belong to their `Pending` as soon as there is one.
+"""
+
+import struct
+
+import numpy as np
+
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer,
+)
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+
+from snailps.errors import MisuseError
+
+from snailps._wire cimport WIRE_FLOAT32, WIRE_NUM, wire_row_bytes
+from snailps.transport._frame cimport *
+from snailps.transport._owing cimport owing_of
+from snailps.transport._pending cimport Forward, Outstanding, Pending
+from snailps.transport._posix cimport load_flag
+from snailps.transport._product cimport SORT_TOO_LONG, product_new, sort_entries
+from snailps.transport._request cimport (
+    EVERY_SHARD, KIND_RAW, NO_SLAB, Request, merge_keys, request_new, sort_keys,
+)
+
+ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
+STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
+_CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
+
+
+cdef Pending ask_rows(Outstanding client, int kind, uint32_t table, keys, rows, bint state,
+                      bint merge, int wire, bint feedback, held, bint alone, bint ahead,
+                      int64_t clock, uint32_t slot):
+    """A pull or push; `alone` = the caller waits for it with `wait_alone`."""
+    cdef Request *r
+    cdef Py_buffer wanted
+    cdef int failed = 0
+    cdef Pending pending
+    if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
+        raise MisuseError(f"keys must be a uint64 array of one dimension, got {keys!r:.80}")
+    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or client.core.wire == NULL)):
+        raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 for rows with "
+                          "state or where the client was made without wire_ops")
+    if clock < -1 or slot >= <uint32_t>SLOTS_MAX:
+        raise MisuseError(f"slot {slot} of clock {clock}: expected a clock of 0 or more (or -1: "
+                          f"none) and a slot from 0 to {SLOTS_MAX - 1:,}")
+    if not keys.flags.c_contiguous:
+        keys = np.ascontiguousarray(keys)
+    PyObject_GetBuffer(keys, &wanted, PyBUF_FORMAT | PyBUF_ND)
+    try:
+        if wanted.shape[0] > 0xFFFFFFF0:
+            raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand "
+                              "million")
+        if held is not None and not (
+                isinstance(held, np.ndarray) and held.dtype == np.uint64
+                and held.shape == (wanted.shape[0],) and held.flags.carray):
+            raise MisuseError(f"held must be a writable uint64 array with a number a key, "
+                              f"got {held!r:.80}")
+        r = request_new(&client.core.pool, &client.core.order, <uint32_t>wanted.shape[0])
+        if r == NULL:
+            raise MemoryError
+        pending = Pending.__new__(Pending)      # owns the request from here on
+        pending.request = r
+        pending.client = client
+        pending.rows = rows
+        pending.keys = held
+        pending.waits = alone
+        r.kind = kind
+        r.table = table
+        take_rows(r, rows, kind == KIND_PULL, state)
+        r.options = (OPTION_STATE if state else 0) | (OPTION_CHANGED if held is not None else 0)
+        r.wire = wire
+        r.ahead = ahead
+        r.clocked = clock >= 0
+        r.clock = clock if r.clocked else 0
+        r.slot = slot if r.clocked else 0
+        r.row_bytes = wire_row_bytes(wire, r.dim)
+        if held is not None:
+            r.held = <uint64_t *><uintptr_t>held.ctypes.data
+        if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
+            with client.live_lock:          # the client's thread only reads the list
+                r.owing = owing_of(&client.core.owing, table, r.dim)
+            failed = r.owing == NULL
+        if r.n and not failed:
+            with nogil:
+                failed = sort_keys(&client.core.order, r, <const uint64_t *>wanted.buf)
+                if merge and not failed:
+                    failed = merge_keys(r)
+    finally:
+        PyBuffer_Release(&wanted)
+    if failed:
+        raise MemoryError
+    client.send(pending)
+    return pending
+
+
+cdef Pending ask_all(Outstanding client, uint8_t kind, int64_t clock, uint32_t slot,
+                     uint32_t slots):
+    """A seal, or the question whether a clock is reached, to every shard."""
+    cdef Request *r
+    cdef Pending pending
+    if clock < 0 or (kind == KIND_SEAL and not slot < slots <= SLOTS_MAX):
+        raise MisuseError(f"slot {slot} of {slots} of clock {clock}: expected a clock of 0 or more "
+                          f"and slots from 0 on, at most {SLOTS_MAX:,} of them")
+    r = request_new(&client.core.pool, &client.core.order, 0)
+    if r == NULL:
+        raise MemoryError
+    pending = Pending.__new__(Pending)
+    pending.request = r
+    pending.client = client
+    pending.keys = body = _CLOCK.pack(clock, slot, slots)
+    r.kind = KIND_RAW
+    r.raw_kind = kind
+    r.raw_body = <const char *><bytes>body
+    r.raw_bytes = <uint32_t>len(body)
+    r.raw_shard = EVERY_SHARD
+    r.ahead = kind == KIND_REACH
+    r.clocked = True
+    r.clock = clock
+    r.slot = slot
+    client.send(pending)
+    return pending
+
+
+cdef bytes ask_one(Outstanding client, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
+    """Sends a body as it is to one shard and returns the reply's body."""
+    cdef Request *r = request_new(&client.core.pool, &client.core.order, 0)
+    cdef Pending pending
+    if r == NULL:
+        raise MemoryError
+    r.kind = KIND_RAW
+    r.raw_kind = kind
+    r.table = table
+    r.raw_body = body
+    r.raw_bytes = len(body)
+    r.raw_shard = shard
+    pending = Pending.__new__(Pending)
+    pending.request = r
+    pending.client = client
+    pending.keys = body
+    pending.waits = True
+    client.send(pending)
+    client.wait_alone(pending)
+    return r.raw_reply[:r.raw_reply_bytes]
+
+
+cdef Forward ask_forward(Outstanding client, uint32_t table, ptr, keys, values, uint32_t dim,
+                         int wire, bint keep):
+    """Examples as CSR to the shards: their part of the product."""
+    cdef Py_ssize_t m, nnz
+    cdef const int64_t *edge
+    cdef const uint64_t *key = NULL
+    cdef const float *factor = NULL
+    cdef Request *r
+    cdef Forward pending
+    cdef int failed
+    cdef uint32_t s, slabs = 0
+    edges = _array("ptr", ptr, np.int64, None)
+    edge = <const int64_t *><uintptr_t>edges.ctypes.data
+    m = len(edges) - 1
+    nnz = edge[m] if m >= 0 else -1
+    if not 0 <= m < 0x7FFFFFFF or edge[0] != 0 or not 0 <= nnz < 0x7FFFFFFF \
+            or (np.diff(ptr) < 0).any():
+        raise MisuseError("ptr must begin with 0 and rise to the number of keys, which are fewer "
+                          "than 2^31")
+    wanted = _array("keys", keys, np.uint64, nnz)
+    key = <const uint64_t *><uintptr_t>wanted.ctypes.data
+    if values is not None:
+        factors = _array("values", values, np.float32, nnz)
+        factor = <const float *><uintptr_t>factors.ctypes.data
+    pending = Forward.__new__(Forward)
+    pending.wire = wire
+    r = _product(client, pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
+    r.product.keep = keep
+    with client.live_lock:
+        client.batches += 1
+        r.product.batch = client.batches
+    with nogil:
+        failed = sort_entries(&client.core.order, r.product, edge, key, factor)
+    if failed == SORT_TOO_LONG:
+        raise MisuseError(f"an example has more than {EXAMPLE_ENTRIES_MAX:,} entries of one "
+                          "shard: cut it in two and add their rows of Z")
+    if failed:
+        raise MemoryError
+    for s in range(client.core.order.shards):
+        slabs += r.product.slab[s] != NO_SLAB
+    if slabs:
+        pending.slabs = np.empty((slabs, m, dim), np.float32)
+        pending.rows = pending.slabs[0]
+        r.rows = <char *><uintptr_t>pending.slabs.ctypes.data
+    else:
+        pending.rows = np.zeros((m, dim), np.float32)
+    client.send(pending)
+    return pending
+
+
+cdef Pending ask_backward(Outstanding client, Forward forward, gradient, int wire):
+    """dL/dZ of a batch that went forward to the shards that touched it."""
+    cdef Request *r
+    cdef Request *f = forward.request
+    cdef Pending pending
+    cdef float scale = 1
+    cdef uint32_t s
+    if forward.client is not client or not f.product.keep or not load_flag(&f.done) or f.failed \
+            or forward.went_back:
+        raise MisuseError("backward() wants a batch of this client that went forward with keep, "
+                          "was waited for, and has not gone back yet")
+    if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 \
+            or gradient.shape != (f.product.examples, f.dim) or not gradient.flags.c_contiguous:
+        raise MisuseError(f"gradient must be a C-contiguous float32 array of shape "
+                          f"({f.product.examples}, {f.dim}), got {gradient!r:.80}")
+    if wire != WIRE_FLOAT32 and gradient.size:
+        most = float(np.max(np.abs(gradient)))
+        if 0 < most < np.inf:
+            scale = 2.0 ** np.floor(np.log2(most))
+            gradient = gradient * np.float32(1 / scale)
+    pending = Pending.__new__(Pending)
+    r = _product(client, pending, KIND_BACKWARD, f.table, f.product.examples, 0, f.dim, wire)
+    pending.rows = gradient
+    pending.keys = forward              # has what is sent again to a shard that forgot
+    forward.went_back = True
+    r.rows = <char *><uintptr_t>gradient.ctypes.data
+    r.row_stride = 4 * <size_t>f.dim
+    r.product.forward = f
+    r.product.scale = scale
+    for s in range(client.core.order.shards):
+        r.product.slab[s] = f.product.slab[s]
+    client.send(pending)
+    return pending
+
+
+cdef Request *_product(Outstanding client, Pending pending, int kind, uint32_t table,
+                       uint32_t examples, uint64_t entries, uint32_t dim, int wire) except NULL:
+    """The pending's new request, empty but for what forward and backward have in common."""
+    cdef Request *r
+    if not 1 <= dim <= ROW_FLOATS_MAX:
+        raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
+    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and client.core.wire == NULL):
+        raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 where the "
+                          "client was made without wire_ops")
+    r = request_new(&client.core.pool, &client.core.order, 0)
+    if r == NULL:
+        raise MemoryError
+    pending.request = r                 # which owns it from here on
+    pending.client = client
+    r.kind = kind
+    r.table = table
+    r.dim = dim
+    r.wire = wire
+    r.row_bytes = wire_row_bytes(wire, dim)
+    r.product = product_new(&client.core.order, examples, entries, kind == KIND_BACKWARD)
+    if r.product == NULL:
+        raise MemoryError
+    return r
+
+
+cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
+    """Where the caller's rows are; refuses what C cannot walk: contiguous, aligned floats."""
+    cdef Py_buffer view
+    cdef Py_ssize_t dim, stride
+    cdef Py_ssize_t floats_max = STATE_FLOATS_MAX if state else ROW_FLOATS_MAX
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
+        raise MisuseError(f"rows must be a float32 array of two dimensions, got {rows!r:.80}")
+    PyObject_GetBuffer(rows, &view, PyBUF_FORMAT | PyBUF_STRIDES)
+    try:
+        dim = view.shape[1]
+        stride = view.strides[0]
+        if view.shape[0] != r.n:
+            raise MisuseError(f"{r.n} keys but {view.shape[0]} rows")
+        if not 1 <= dim <= floats_max:
+            raise MisuseError(f"rows of {dim:,} floats, 1 to {floats_max:,} expected")
+        if r.n and dim > 1 and view.strides[1] != 4:
+            raise MisuseError("each row must be contiguous")
+        if <uintptr_t>view.buf & 3 or (r.n > 1 and stride & 3):
+            raise MisuseError("rows must be aligned to 4 bytes")
+        if r.n > 1 and stride < (4 * dim if writable else 0):
+            raise MisuseError("rows must follow each other"
+                              + (" without overlap" if writable else "")
+                              + f": their stride is {stride} bytes")
+        if writable and view.readonly:
+            raise MisuseError("rows to be pulled into must be writable")
+        r.dim = <uint32_t>dim
+        r.rows = <char *>view.buf
+        r.row_stride = stride if r.n > 1 else 0     # of one row it may be anything
+    finally:
+        PyBuffer_Release(&view)     # the Pending keeps the array
+    return 0
+
+
+def _array(name, given, dtype, length):
+    """A contiguous array of this type, one-dimensional, `length` long unless that is None."""
+    if not isinstance(given, np.ndarray) or given.dtype != dtype or given.ndim != 1 \
+            or (length is not None and len(given) != length):
+        raise MisuseError(f"{name} must be a {np.dtype(dtype).name} array of one dimension"
+                          + (f" with {length:,} elements" if length is not None else "")
+                          + f", got {given!r:.80}")
+    return np.ascontiguousarray(given)

@@ -1,0 +1,19 @@
+# The connections of a client as an object: those who make requests hand them in here.
+from libc.stdint cimport uint32_t
+
+from snailps.transport._link cimport Core
+from snailps.transport._request cimport Request
+
+
+cdef class Connected:
+    cdef Core *core
+    cdef object connect
+    cdef list threads               # the client's own, and the mender; none before `start`
+    cdef object wire_ops            # keeps what core.wire points into
+    cdef readonly list names
+    cdef readonly double timeout_s
+    cdef void hand_in(self, Request *r, bint wake) noexcept
+    cdef bint wait_until(self, Request *r, double until_s)
+    cdef whom(self, Request *r)
+    cdef why_ended(self)
+    cdef check_shard(self, uint32_t shard)

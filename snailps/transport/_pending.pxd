@@ -1,0 +1,35 @@
+# Requests under way, as objects: those who make them fill one in and send it.
+from libc.stdint cimport uint64_t
+
+from snailps.transport._connected cimport Connected
+from snailps.transport._request cimport Request
+
+
+cdef class Pending:
+    cdef Request *request
+    cdef Outstanding client
+    cdef readonly object rows
+    cdef object keys                # keeps a raw body, or the numbers of a pull, alive
+    cdef bint waits                 # nobody but the caller, who waits, holds it
+    cdef bint told                  # its failure was raised to somebody
+    cdef bint abandoned             # nobody waits for it any more
+    cdef double begun_s
+    cdef what(self)
+    cdef _error(self)
+
+
+cdef class Forward(Pending):
+    cdef object slabs               # a product a shard that has entries; None = they are added up
+    cdef bint went_back
+    cdef readonly int wire          # as what Z travels
+
+
+cdef class Outstanding(Connected):
+    cdef dict live                  # Pending -> None, oldest first: what may not be freed yet
+    cdef Py_ssize_t prune_at
+    cdef object live_lock
+    cdef uint64_t batches           # numbers given to batches so far
+    cdef send(self, Pending pending)
+    cdef wait_alone(self, Pending pending)
+    cdef settle(self, Pending pending)
+    cdef _prune(self)

@@ -1,0 +1,12 @@
+# Who knocks at a shard, as an object; the loop calls it through `Reception` of _state.pxd.
+from snailps.transport._state cimport Loop
+
+
+cdef class Receptionist:
+    cdef Loop *loop
+    cdef object listener
+    cdef object make_session
+    cdef dict sessions              # of connections that are not opened
+    cdef dict origins               # of relayed ones among them: whose they are
+    cdef object attempts
+    cdef void take_up(self, Loop *loop)

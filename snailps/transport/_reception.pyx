@@ -1,0 +1,175 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Those who knock at a shard, until they have proved who they are.
+
+    handshake frame -> ServerSession -> answer; opened, or turned away with the reason
+    whoever is refused -> Attempts -> the log
+
+It owns the sessions of connections that are not opened, and the words for those that are refused.
+It knows nothing of requests and serves nobody: rare things, done with the GIL held, in the loop's
+thread.  When a peer has waited too long, or has to make room, says the loop.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy, memset
+
+from snailps.errors import ProtocolError, SnailError
+from snailps.transport.attempts import LEFT, Attempts
+from snailps.transport.frame import Frame, Kind, check_header, encode_frame
+from snailps.transport.session import Role, error_frame
+from snailps.transport.sockets import peer_of, show
+
+from snailps.transport._conn cimport Conn, conn_of, out_reserve
+from snailps.transport._frame cimport *
+from snailps.transport._posix cimport now_s
+from snailps.transport._state cimport Loop, welcome
+
+
+cdef class Receptionist:
+    """Of one loop.
+
+    Parameters
+    ----------
+    listener : Listener
+        Asked for connections where a relay has them.
+    make_session : callable
+        Gives a fresh `ServerSession` for a new connection.
+    """
+
+    def __cinit__(self, listener, make_session):
+        self.listener = listener
+        self.make_session = make_session
+        self.sessions = {}
+        self.origins = {}
+        self.attempts = Attempts()
+
+    cdef void take_up(self, Loop *loop):
+        """Has this loop come here from now on."""
+        self.loop = loop
+        loop.reception.self = <void *>self
+        loop.reception.accept = _accept
+        loop.reception.greet = _greet
+        loop.reception.refuse = _refuse
+        loop.reception.refused = _refused
+        loop.reception.forget = _forget
+        loop.reception.sum_up = _sum_up
+
+
+cdef int _accept(void *self) noexcept with gil:
+    """Takes a connection from the relay; -1 = there is none."""
+    cdef Receptionist door = <Receptionist>self
+    cdef Conn *conn
+    try:
+        sock, address = door.listener.accept()
+        sock.setblocking(False)
+        conn = welcome(door.loop, sock.fileno())
+        if conn != NULL:
+            sock.detach()
+            door.origins[conn.id] = show(address)
+            return conn.fd
+    except OSError:
+        pass
+    return -1
+
+
+cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noexcept with gil:
+    """Feeds one handshake frame to the connection's session."""
+    cdef Receptionist door = <Receptionist>self
+    cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
+    cdef FrameHeader *head = <FrameHeader *>frame
+    try:
+        session = door.sessions.get(conn_id)
+        if session is None:
+            session = door.sessions[conn_id] = door.make_session()
+        body = (<char *>frame)[FRAME_HEADER_BYTES:n]
+        answer = encode_frame(session.receive(
+            Frame(Kind(head.kind), body, head.table, head.epoch, head.job, head.incarnation,
+                  head.request)
+        ))
+        if session.ready:
+            conn.opened = True
+            door.loop.unknown -= 1
+            door.origins.pop(conn_id, None)
+            conn.job = session.peer.job
+            del door.sessions[conn_id]
+            if session.peer.role == Role.SERVER:
+                if door.loop.follows:
+                    raise ProtocolError("this shard follows a primary already, or did: a standby "
+                                        "takes one stream in its life", "stream")
+                conn.stream = True
+                door.loop.follows = conn.id
+        _send_bytes(conn, answer)
+    except SnailError as error:
+        _turn_away(door, conn, error, 0)
+    except Exception as error:
+        _turn_away(door, conn, ProtocolError(f"handshake failed: {error!r}", "handshake"), 0)
+
+
+cdef void _refuse(void *self, uint64_t conn_id, const char *head, size_t n) noexcept with gil:
+    """Tells a peer what is wrong with its header, in the words of frame.check_header; then ends."""
+    cdef Receptionist door = <Receptionist>self
+    cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
+    cdef FrameHeader whole
+    memset(&whole, 0, sizeof(whole))
+    memcpy(&whole, head, min(n, <size_t>FRAME_HEADER_BYTES))
+    try:
+        check_header((<char *>&whole)[:4], whole.version, whole.kind, whole.flags,
+                     whole.body_bytes, DATA_BODY_MAX if conn.opened else HANDSHAKE_BODY_MAX)
+        if whole.flags:
+            error = ProtocolError(f"a packed {Kind(whole.kind).name} is not expected", "flag")
+        elif 16 <= whole.kind < 32 and whole.body_bytes & 7:
+            error = ProtocolError(
+                f"body of {whole.body_bytes} bytes is not a multiple of 8", "length")
+        else:
+            error = ProtocolError(
+                f"{Kind(whole.kind).name} is not expected "
+                f"{'on a data connection' if conn.opened else 'before the handshake'}", "kind")
+    except ProtocolError as caught:
+        error = caught
+    _turn_away(door, conn, error, whole.request if n >= FRAME_HEADER_BYTES else 0)
+
+
+cdef void _refused(void *self, uint64_t conn_id, const char *why) noexcept with gil:
+    cdef Receptionist door = <Receptionist>self
+    cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
+    door.sessions.pop(conn_id, None)
+    if not conn.closing:                # else that was said
+        _note(door, conn, why.decode())
+
+
+cdef void _forget(void *self, uint64_t conn_id) noexcept with gil:
+    cdef Receptionist door = <Receptionist>self
+    cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
+    if door.sessions.pop(conn_id, None) is not None and not conn.closing and not door.loop.stop:
+        _note(door, conn, LEFT)
+    door.origins.pop(conn_id, None)
+
+
+cdef void _sum_up(void *self) noexcept with gil:
+    cdef Receptionist door = <Receptionist>self
+    door.attempts.sum_up()
+    door.loop.unsaid = door.attempts.unsaid
+
+
+cdef void _turn_away(Receptionist door, Conn *conn, error, uint64_t request) noexcept:
+    door.loop.refused += 1
+    if not conn.opened and not conn.closing:
+        _note(door, conn, error)
+    conn.closing = True
+    conn.since = now_s()
+    _send_bytes(conn, encode_frame(error_frame(error, request)))
+
+
+cdef void _note(Receptionist door, Conn *conn, why) noexcept:
+    """Has the log say who was refused, if it is not too much."""
+    door.attempts.note(door.origins.get(conn.id) or peer_of(conn.fd), str(why))
+    door.loop.unsaid = door.attempts.unsaid
+
+
+cdef void _send_bytes(Conn *conn, bytes data) noexcept:
+    cdef size_t n = len(data)
+    cdef const char *source = data
+    if not out_reserve(conn, n):
+        conn.closing = True
+        return
+    memcpy(conn.out + conn.out_end, source, n)
+    conn.out_end += n

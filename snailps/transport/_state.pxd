@@ -1,0 +1,66 @@
+# What a shard's loop works on, and the doors through which it comes to what needs the GIL.
+#
+# It knows what there is, not what is done with it: `_rounds.pxd` and the files below it do that, in
+# the loop's thread alone.  Behind the doors are the rare things, in Python.
+from libc.stdint cimport uint32_t, uint64_t
+
+from snailps.transport._conn cimport Conn, Conns, conn_new
+from snailps.transport._faults cimport Faults
+from snailps.transport._handler cimport Handler
+from snailps.transport._parked cimport Parking
+from snailps.transport._stream cimport Stream
+
+cdef enum:                          # smaller than ID_CONN_BASE
+    ID_LISTENER = 1
+    ID_WAKE = 2
+    ID_STREAM = 3
+
+
+cdef struct Reception:              # who a peer is, and what is said to one that is refused
+    void *self
+    int (*accept)(void *self) noexcept nogil    # a connection of the relay; -1 = there is none
+    void (*greet)(void *self, uint64_t conn_id, const char *frame, size_t n) noexcept nogil
+    void (*refuse)(void *self, uint64_t conn_id, const char *head, size_t n) noexcept nogil
+    void (*refused)(void *self, uint64_t conn_id, const char *why) noexcept nogil
+    void (*forget)(void *self, uint64_t conn_id) noexcept nogil
+    void (*sum_up)(void *self) noexcept nogil
+
+
+cdef struct Loop:
+    Conns conns
+    Parking parking
+    Handler *handler
+    double park_limit_s
+    int wake_fd
+    int listen_fd
+    bint listening                  # off while there is no descriptor left for a new connection
+    bint stop
+    bint retry_parked
+    Stream stream                   # to the standby of this shard
+    bint seeding                    # more of what it lacks can be sent at once
+    double asked_at                 # the last request of a client came
+    uint64_t follows                # connection of the primary whose standby this is; 0 = none so far
+    uint64_t *released              # connections that held replies were written to
+    uint32_t released_num
+    uint32_t released_cap
+    Faults faults
+    # counters, written by the loop's thread alone
+    uint64_t frames_in
+    uint64_t refused
+    uint64_t accepted
+    uint32_t unknown                # connections that are not opened
+    bint relayed                    # the listener is a relay's: it is asked for connections
+    bint unsaid                     # refusals are to be summed up in the log
+    # doors to Python
+    Reception reception
+    void *self
+    void (*commands)(void *self) noexcept nogil
+    void (*tell)(void *self, const char *state, const char *why) noexcept nogil  # of the stream
+
+
+cdef inline Conn *welcome(Loop *loop, int fd) noexcept nogil:
+    """A new connection; NULL = no memory, the socket is still the caller's."""
+    cdef Conn *conn = conn_new(&loop.conns, fd)
+    loop.accepted += 1
+    loop.unknown += conn != NULL
+    return conn
