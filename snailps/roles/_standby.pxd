@@ -204,6 +204,7 @@ cdef inline Outcome _replica(Context *me, const FrameHeader *frame, const char *
             return _broken(out, reply, b"only %llu of %llu fragments have come", me.standby.whole,
                            me.standby.expected)
         me.standby.seeded = True
+        me.shard.arena.patient = False
         return OUTCOME_REPLY
     if head.what == REPLICA_ORDER:
         if head.count > rest:
@@ -242,6 +243,7 @@ cdef inline Outcome _begin(Context *me, const ReplicaHead *head, const char *at,
     me.shard.tick = begin.tick
     slots_set(me.slots, begin.clock, begin.early)
     me.standby.begun = True
+    me.shard.arena.patient = True   # nobody asks a standby
     return OUTCOME_REPLY
 
 

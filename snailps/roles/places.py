@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from snailps.store.route import ShardAddress
 
-COPIES_MAX = 2
-"""Shards that a server copies at a time, out or in: the training goes on beside it."""
+COPIES_MAX = 1
+"""Shards that a server copies at a time, out or in: the training goes on beside it, and those that
+wait for their turn to move still have a standby."""
 
 State = Literal["asked", "seeding", "ready"]
 Step = Literal["", "yielding", "promoting"]
@@ -178,12 +179,15 @@ class Places:
             ready = [s for s in mine if s.standby is not None and s.standby.server == least]
             return (ready or mine)[0], least, True
         least = min(primaries, key=lambda n: (self.load(n), n))
+        found: tuple[Shard, int, bool] | None = None
+        most_load = self.load(least) + 1
         for shard in self.shards:
             copy = shard.standby
             if copy is None or shard.primary == least or copy.server not in primaries:
                 continue
             if self.same_host(shard.primary, least) > self.same_host(shard.primary, copy.server):
                 continue
-            if self.load(copy.server) - self.load(least) >= 2:
-                return shard, least, False
-        return None
+            if self.load(copy.server) > most_load:  # of those who have most: so fewest move
+                most_load = self.load(copy.server)
+                found = shard, least, False
+        return found

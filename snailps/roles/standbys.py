@@ -85,6 +85,9 @@ class Standbys:
     _followed: int = 0
     _resuming: list[tuple[Shard, int, float]] = field(default_factory=list)
     _thin_since: float | None = None
+    _thin_s: float | None = None  # in all, since it was said that every shard has its standby
+    _hurt: bool = False  # a standby was lost, or given up; not only moved
+    _warned: bool = False
     _alone_told: bool = False
     _was_ready: bool = False
     _over: bool = False  # rows are lost: there is nothing left to plan
@@ -167,6 +170,7 @@ class Standbys:
             if number in hosts:
                 self._places.servers[number].leaving = True
         self._places.shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
+        self._was_ready = self.redundant  # and said by that master
         # The other master may have struck a server off, and have come no further.
         struck = {n for s in self._places.shards for n in self._places.holders(s)} - hosts.keys()
         self._places.servers |= {n: Server(n, "") for n in struck}
@@ -226,6 +230,7 @@ class Standbys:
                 shard.former = None
             if shard.goal == number:
                 shard.goal = 0
+            self._hurt |= number in self._places.holders(shard)
             if shard.primary == number:
                 served += 1
                 if not self._stand_in(shard, now):
@@ -416,6 +421,7 @@ class Standbys:
         )
         shard.failures += 1
         shard.goal = 0
+        self._hurt = True
         self._put_off(copy.server, now)
         if copy.server in self._places.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
@@ -550,32 +556,47 @@ class Standbys:
             self._move_standby(shard, server, now)
 
     def _note_redundancy(self, now: float) -> None:
-        """Says when shards have lost their standbys, and when all have one again."""
+        """Says when shards have lost their standbys, and when all have one again.
+
+        Of shards that only move it says nothing until all are at their places.
+        """
         if not self.replicated:
             return
         if self.redundant:
-            if self._thin_since is not None and self._was_ready:
-                took_s = now - self._thin_since
-                self.tally.unprotected_s += took_s
-                log.warning("every shard has its standby again, after %.1f s", took_s)
-            elif not self._was_ready:
-                log.info("every shard has its standby")
-            self._was_ready, self._thin_since = True, None
+            self._note_redundant(now)
             return
         if self._thin_since is None:
             self._thin_since = now
-            if self._was_ready:
-                lacking = [s.number for s in self._places.shards if s.standby is None]
-                log.warning(
-                    "%d of %d shards have no standby just now: another loss would end the job",
-                    len(lacking), len(self._places.shards),
-                )  # fmt: skip
+        if self._hurt and self._was_ready and not self._warned:
+            self._warned = True
+            ready = [s for s in self._places.shards if s.standby and s.standby.state == "ready"]
+            log.warning(
+                "%d of %d shards have no standby just now: another loss would end the job",
+                self.count - len(ready), self.count,
+            )  # fmt: skip
         if len(self._places.servers) < 2 and not self._alone_told:
             self._alone_told = True
             log.info(
                 "there is one server only: no shard can have a standby, and a lost server ends the "
                 "job. Start another one: snailps server"
             )
+
+    def _note_redundant(self, now: float) -> None:
+        if self._thin_since is not None and self._was_ready:
+            took_s = now - self._thin_since
+            self.tally.unprotected_s += took_s
+            self._thin_s = (self._thin_s or 0.0) + took_s
+        self._thin_since = None
+        going = any(s.goal or s.step for s in self._places.shards)
+        if going and self._was_ready and not self._warned:
+            return  # what changes over will need another one
+        if not self._was_ready:
+            log.info("every shard has its standby")
+        elif self._thin_s is not None:
+            level = logging.WARNING if self._warned else logging.INFO
+            log.log(level, "every shard has its standby again, after %.1f s", self._thin_s)
+        self._was_ready, self._thin_s = True, None
+        self._hurt = self._warned = False
 
     # --- orders ----------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ cdef struct Arena:
     char *end
     Region *regions
     Spare spare
+    bint patient                    # touching memory may take long: nobody waits for the owner
     uint64_t reserved               # bytes of all regions
     FreeBlock *free[BLOCK_CLASSES]
 
@@ -68,7 +69,7 @@ cdef inline Region *_new_region(Arena *arena, uint64_t room) noexcept nogil:
     """A region for a piece of `room` bytes, the spare one if it can be; NULL = no memory."""
     cdef uint64_t needed = (room + REGION_HEAD + HUGE_BYTES - 1) // HUGE_BYTES * HUGE_BYTES
     cdef Region *region = spare_take(&arena.spare, needed, False)
-    if region == NULL and spare_is_late(&arena.spare):
+    if region == NULL and spare_is_late(&arena.spare) and not arena.patient:
         # This thread touches these pages itself: in small steps, and no more than it must.
         region = region_map(needed, False)
     elif region == NULL:
@@ -101,7 +102,7 @@ cdef inline char *arena_cut(Arena *arena, uint64_t length) noexcept nogil:
         arena.end = <char *>region + region.length
     piece = arena.bump
     arena.bump += length
-    if <uint64_t>(arena.end - arena.bump) < _usual_region(arena) // 2:
+    if not arena.patient and <uint64_t>(arena.end - arena.bump) < _usual_region(arena) // 2:
         spare_order(&arena.spare, _usual_region(arena))
     return piece
 

@@ -7,10 +7,14 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps._hash cimport fragment_of_hash, hash_key
+from snailps.store._batch cimport fetch
 from snailps.store._slab cimport (
-    KEY_BYTES, Part, Slab, holds_row, part_find, part_insert, row_at, slot_of,
+    KEY_BYTES, Part, Slab, holds_row, part_find, part_place, row_at, slot_of,
 )
 from snailps.store._tables cimport Shard, Table
+
+cdef enum:
+    AHEAD_LINES = 32                # of the next chunk of rows, fetched while one is copied
 
 
 cdef inline bint part_is_kept(const Table *table, const Part *part) noexcept nogil:
@@ -23,12 +27,15 @@ cdef inline char *copy_some(const Slab *slab, const Part *part, uint32_t *number
     """Copies up to `most` rows from slot number `number` on, and moves that behind them; where they
     end."""
     cdef bint whole = part.rows == part.used    # no holes: chunk by chunk, at the speed of memory
-    cdef uint32_t slot, n
+    cdef uint32_t slot, n, ahead
     while most and number[0] < part.used:
         slot = slot_of(slab, number[0])
         n = 1
         if whole:
             n = min(min(most, part.used - number[0]), slab.chunk_rows - number[0] % slab.chunk_rows)
+            if n < part.used - number[0]:       # the processor itself looks no further than a page
+                for ahead in range(<uint32_t>AHEAD_LINES):
+                    fetch(row_at(slab, part, slot_of(slab, number[0] + n)) + ahead * 64)
         elif not holds_row(slab, part, slot):
             number[0] += 1
             continue
@@ -53,7 +60,7 @@ cdef inline int put_rows(Shard *shard, Table *table, uint32_t fragment, const ch
             return -2
         row = part_find(slab, part, key, <uint32_t>hashed)
         if row == NULL:
-            row = part_insert(slab, part, key, <uint32_t>hashed)
+            row = part_place(slab, part, <uint32_t>hashed)
             if row == NULL:
                 return -1
         memcpy(row, rows, slab.stride)

@@ -14,8 +14,8 @@ from libc.string cimport memcpy, memset
 
 from snailps.store._marks cimport Mark, Marks
 from snailps.store._owned cimport OwnedShard
-from snailps.store._pieces cimport part_is_kept, put_rows, put_version
-from snailps.store._slab cimport KEY_BYTES, Part, Slab, holds_row, row_at, slot_of
+from snailps.store._pieces cimport copy_some, part_is_kept, put_rows, put_version
+from snailps.store._slab cimport KEY_BYTES, Part
 from snailps.store._tables cimport (
     Shard, Table, store_owns, store_set_mark, store_table,
 )
@@ -25,11 +25,7 @@ import numpy as np
 
 from snailps.errors import CheckpointError, SnailError
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
-
 cdef enum:
-    AHEAD_LINES = 32                # of the next chunk of rows, fetched while one is copied
     SECTION_MAGIC = 0x47415246      # "FRAG"
     ALIGN = 64
 
@@ -80,30 +76,6 @@ cdef char *_copy_marks(const Marks *marks, char *to) noexcept nogil:
     return to
 
 
-cdef char *_copy_rows(const Slab *slab, const Part *part, char *to) noexcept nogil:
-    """Copies a part's rows in order of their slots; where they end."""
-    cdef uint32_t left = part.used
-    cdef uint32_t chunk = 0
-    cdef uint32_t number, slot, n, ahead
-    if part.rows == part.used:              # no holes: chunk by chunk, at the speed of memory
-        while left:
-            n = min(left, slab.chunk_rows)
-            if left > n:                    # the processor itself looks no further than a page
-                for ahead in range(AHEAD_LINES):
-                    prefetch(part.chunks[chunk + 1] + ahead * 64)
-            memcpy(to, part.chunks[chunk], n * <uint64_t>slab.stride)
-            to += n * <uint64_t>slab.stride
-            left -= n
-            chunk += 1
-        return to
-    for number in range(part.used):
-        slot = slot_of(slab, number)
-        if holds_row(slab, part, slot):
-            memcpy(to, row_at(slab, part, slot), slab.stride)
-            to += slab.stride
-    return to
-
-
 cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t length,
                             char *to) noexcept nogil:
     """Writes the section of a fragment, `length` bytes (_section_bytes); returns its rows."""
@@ -113,7 +85,7 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
     cdef const Part *part
     cdef char *begin = to
     cdef char *end
-    cdef uint32_t t
+    cdef uint32_t t, number
     memset(&head, 0, sizeof(head))
     head.magic = SECTION_MAGIC
     head.fragment = fragment
@@ -137,7 +109,8 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
         if table.slab.deleted != NULL:
             top.deleted = table.slab.deleted[fragment]
         memcpy(to, &top, sizeof(top))
-        end = _copy_rows(&table.slab, part, to + sizeof(top))
+        number = 0
+        end = copy_some(&table.slab, part, &number, part.rows, to + sizeof(top))
         to += sizeof(top) + _padded(end - to - sizeof(top), 8)
         memset(end, 0, to - end)
         head.table_num += 1

@@ -299,8 +299,9 @@ cdef inline int _grow_slab(Slab *slab, Part *part) noexcept nogil:
     return 0
 
 
-cdef inline char *part_insert(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
-    """Creates the row of a key that has none: seeded weights, first state.  NULL = no memory.
+cdef inline char *part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
+    """Makes room for the row of a key that has none; all of it, the key too, is to be written now.
+    NULL = no memory.
 
     Rows of this part may have moved afterwards if it has a single chunk.
     """
@@ -315,13 +316,23 @@ cdef inline char *part_insert(Slab *slab, Part *part, uint64_t key, uint32_t tag
         part.free_slot = <uint32_t>key_of(row)
     else:
         part.used += 1
-    memcpy(row, &key, KEY_BYTES)
-    first_row(slab, key, weights_of(row), slab.floats)
-    memset(row + KEY_BYTES + slab.floats * sizeof(float), 0,
-           slab.stride - KEY_BYTES - slab.floats * sizeof(float))
     part.rows += 1
     slab.rows += 1
     _index_put(part.buckets, part.mask, tag, slot + 1)
+    return row
+
+
+cdef inline char *part_insert(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
+    """Creates the row of a key that has none: seeded weights, first state.  NULL = no memory.
+
+    Rows of this part may have moved afterwards, as by `part_place`.
+    """
+    cdef char *row = part_place(slab, part, tag)
+    if row != NULL:
+        memcpy(row, &key, KEY_BYTES)
+        first_row(slab, key, weights_of(row), slab.floats)
+        memset(row + KEY_BYTES + slab.floats * sizeof(float), 0,
+               slab.stride - KEY_BYTES - slab.floats * sizeof(float))
     return row
 
 

@@ -11,7 +11,7 @@ from snailps.transport._posix cimport *
 from snailps.transport._retry cimport retry_parked
 from snailps.transport._serving cimport serve
 from snailps.transport._state cimport ID_LISTENER, ID_STREAM, ID_WAKE, Loop
-from snailps.transport._stream cimport stream_read
+from snailps.transport._stream cimport STREAM_SEEDING, stream_read
 from snailps.transport._streaming cimport release, stream_limit, stream_turn
 
 cdef enum:
@@ -87,6 +87,14 @@ cdef inline void _turns(Loop *loop, double now) noexcept nogil:
         memmove(conns.ready, conns.ready + turns, conns.ready_count * sizeof(uint64_t))
 
 
+cdef inline int _idle_ms(const Loop *loop) noexcept nogil:
+    """How long to wait for events: no longer than a rest of seeding lasts."""
+    cdef double rest_s = loop.stream.rest_until - now_s()
+    if loop.stream.state != STREAM_SEEDING or loop.stream.rest_until == 0:
+        return TIMER_MS
+    return min(<int>TIMER_MS, 1 + <int>(1e3 * max(rest_s, 0.0)))
+
+
 cdef inline void run_loop(Loop *loop) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
     cdef int n, i
@@ -95,7 +103,7 @@ cdef inline void run_loop(Loop *loop) noexcept nogil:
     while not loop.stop:
         n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX,
                         0 if loop.conns.ready_count or loop.retry_parked or loop.seeding
-                        else TIMER_MS, &blind)
+                        else _idle_ms(loop), &blind)
         now = now_s()
         for i in range(n):
             _event(loop, events[i].data.u64, events[i].events, now)

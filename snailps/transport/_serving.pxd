@@ -88,6 +88,7 @@ cdef inline void _handle(Loop *loop, Conn *conn, const FrameHeader *head, const 
                   double now) noexcept nogil:
     """Answers or parks one data frame of an open connection."""
     cdef Reply reply
+    loop.asked_at = now
     if head.job != conn.job:
         reply_error(loop, conn, head.request, b"job", b"request of another cluster")
         return

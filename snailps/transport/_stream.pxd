@@ -24,6 +24,8 @@ cdef enum:
     STREAM_TURN_BYTES = 4 << 20     # sent before connections have their turn
     STREAM_IN_BYTES = 8 << 10
     STREAM_WHY_BYTES = 4200
+    ASKED_S = 1                     # after a request, seeding is paced for so long,
+    REST = 2                        # ... by a rest of so many times what each piece took
 
 cdef enum StreamState:
     STREAM_NONE = 0
@@ -46,6 +48,9 @@ cdef struct Stream:
     bint blocked                    # the socket takes no more: epoll will tell
     bint parks                      # pushes wait for room
     uint64_t seeded_at              # number of the frame that ends seeding; 0 = not sent yet
+    uint64_t piece_end              # sent_bytes behind the piece of seeding that is under way
+    double piece_at                 # when it was begun
+    double rest_until               # ... and the next one may be; 0 = it is not acknowledged yet
     uint64_t sent                   # number of the last frame
     uint64_t acked
     uint64_t sent_bytes             # of all frames so far
@@ -167,6 +172,30 @@ cdef inline int stream_flush(Stream *s) noexcept nogil:
     return 0
 
 
+# --- the pace of seeding ---------------------------------------------------------------------------
+
+cdef inline bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil:
+    """Whether a new standby may be sent more of what it lacks.
+
+    While others ask something of this shard, one piece is on its way at a time, and a rest follows
+    it: what a piece costs both ends, and the machines that they may share with those who ask, is in
+    the time that it takes.  So seeding takes 1 / (1 + REST) of it at most, and 1 + REST times as long
+    as it would alone.
+    """
+    if s.state != STREAM_SEEDING or s.seeded_at or stream_waiting(s) >= SEED_BYTES // 4:
+        return False
+    if asked and s.piece_end:
+        if s.acked_bytes < s.piece_end:
+            return False
+        if s.rest_until == 0:
+            s.rest_until = now + REST * (now - s.piece_at)
+        if now < s.rest_until:
+            return False
+    s.piece_at = now
+    s.rest_until = 0
+    return True
+
+
 # --- acknowledgements ----------------------------------------------------------------------------
 
 cdef inline bint _take_acknowledgement(Stream *s, const FrameHeader *head, double now) noexcept nogil:
@@ -285,7 +314,8 @@ cdef inline void stream_open(Stream *s, int fd, bint sync, double now) noexcept 
     s.state = STREAM_SEEDING
     s.sync = sync
     s.begun = s.holding = s.blocked = s.parks = s.told_lost = False
-    s.seeded_at = s.sent = s.acked = s.sent_bytes = s.acked_bytes = s.probe = 0
+    s.seeded_at = s.sent = s.acked = s.sent_bytes = s.acked_bytes = s.probe = s.piece_end = 0
+    s.rest_until = 0
     s.lag_s = 0
     s.moved_at = now
     s.out_start = s.out_end = 0

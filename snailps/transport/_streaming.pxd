@@ -71,8 +71,9 @@ cdef inline void stream_turn(Loop *loop, double now) noexcept nogil:
     cdef epoll_event event
     cdef bint blocked
     loop.seeding = False
-    if s.state == STREAM_SEEDING and s.seeded_at == 0 and stream_waiting(s) < SEED_BYTES // 4:
+    if stream_may_seed(s, now - loop.asked_at < ASKED_S, now):
         loop.seeding = loop.handler.seed(loop.handler.context)
+        s.piece_end = s.sent_bytes
     if s.state != STREAM_LOST:
         if s.probe == 0 and s.sent > s.acked:
             s.probe = s.sent
