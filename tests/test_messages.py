@@ -96,8 +96,8 @@ KNOWN = [
     (m.Ok(), b'{"is":"Ok"}'),
     (m.HostStandby(2, [[1, {}]]), b'{"is":"HostStandby","shard":2,"tables":[[1,{}]]}'),
     (
-        m.BackUp(2, 9, "h", 7, True),
-        b'{"is":"BackUp","shard":2,"copy":9,"host":"h","port":7,"sync":true}',
+        m.BackUp(2, 9, "h", 7, True, False),
+        b'{"is":"BackUp","shard":2,"copy":9,"host":"h","port":7,"sync":true,"paced":false}',
     ),
     (m.Backed(2, 9), b'{"is":"Backed","shard":2,"copy":9}'),
     (m.Unbacked(2, 9, "why"), b'{"is":"Unbacked","shard":2,"copy":9,"text":"why"}'),

@@ -168,7 +168,7 @@ def test_copying_goes_piece_by_piece_while_others_ask_and_on_when_nobody_does():
         for _ in range(20):
             near, far = socket.socketpair()
             sink = Sink(far)
-            cluster.threads[0].back_up(near.detach(), sync=True, tell=lambda *_: None)
+            cluster.threads[0].back_up(near.detach(), sync=True, paced=True, tell=lambda *_: None)
             longest_s = 0.0
             for _ in range(1000):
                 begin = time.monotonic()
@@ -186,6 +186,24 @@ def test_copying_goes_piece_by_piece_while_others_ask_and_on_when_nobody_does():
         while sink.got < 8_000_000:
             assert time.monotonic() < end, f"{sink.got:,} bytes came"
             time.sleep(0.01)
+        cluster.threads[0].alone()
+        sink.join()
+
+
+def test_copying_that_is_not_paced_goes_on_while_others_ask():
+    """As above; 20,000 pulls at least are asked, or until it has come."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 100, ADD, ZEROS)
+        client, keys = cluster.client(), np.arange(20_000, dtype=np.uint64)
+        client.push(1, keys, np.ones((len(keys), 100), np.float32))
+        out = np.zeros((1, 100), np.float32)
+        near, far = socket.socketpair()
+        sink = Sink(far)
+        cluster.threads[0].back_up(near.detach(), sync=True, tell=lambda *_: None)
+        end = time.monotonic() + LIMIT_S
+        while sink.got < 8_000_000:
+            assert time.monotonic() < end, f"{sink.got:,} bytes came"
+            client.pull(1, keys[:1], out)
         cluster.threads[0].alone()
         sink.join()
 

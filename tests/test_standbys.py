@@ -37,6 +37,7 @@ class World:
         self.orders, self.notes, self.told, self.routes = [], [], [], []
         self.given = {}  # order -> when
         self.ports = {}
+        self.paces = []  # of each copy that was begun
         self.plan.form(Route.build(1, addresses, 64), self.hosts, self.now)
         self.take()
         if obey:
@@ -129,6 +130,7 @@ class World:
             shards.pop(message.shard, None)
         elif isinstance(message, m.BackUp):
             assert mine["role"] == "primary"
+            self.paces.append(message.paced)
             to = self.ports[message.port]
             if self.copies[to].get(message.shard, {}).get("role") == "standby":
                 mine["to"], mine["copy"] = to, message.copy
@@ -565,10 +567,19 @@ def said(caplog):
 def test_what_only_moves_is_told_once_and_not_as_a_warning(caplog, change):
     world = World(servers=3, shards=3)
     caplog.clear()
+    world.paces.clear()
     with caplog.at_level("INFO"):
         change(world)
         world.settle()
     assert said(caplog) == [("INFO", "every shard has its standby again, after 0.0 s")]
+    assert set(world.paces) == {True}
+
+
+def test_what_was_lost_is_copied_without_rests():
+    world = World(servers=3, shards=3)
+    world.kill(1)
+    world.settle()
+    assert set(world.paces) == {False}  # as when the cluster formed
 
 
 def test_a_loss_is_a_warning_also_while_shards_move(caplog):

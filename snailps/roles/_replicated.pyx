@@ -123,7 +123,7 @@ cdef class ReplicatedShard:
 
     # --- the primary's side
 
-    def back_up(self, int fd, *, bint sync, tell):
+    def back_up(self, int fd, *, bint sync, bint paced=False, tell):
         """Streams everything to a standby, over a socket that is connected to it and has shaken hands
         as `Role.SERVER`.
 
@@ -136,6 +136,8 @@ cdef class ReplicatedShard:
         sync : bool
             Once the standby has all, a push, a seal or a batch is acknowledged when it has them, too.
             Otherwise at once, unless 64 MiB are on the way.
+        paced : bool
+            The copying gives way to clients' requests, and takes several times as long beside them.
         tell : callable
             ``tell(state, why)``: "ready" once, when the standby has everything; "lost" once, when it
             cannot be reached (any more).  Called in the shard's thread: must not wait.
@@ -167,7 +169,7 @@ cdef class ReplicatedShard:
                 mine.fragments[i] = fragment
             mine.fragment_num = <uint32_t>len(owned)
             mine.at = 0
-            self.loop.open_stream(fd, sync, told)
+            self.loop.open_stream(fd, sync, paced, told)
 
         try:
             self.loop.submit(begin)

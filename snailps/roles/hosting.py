@@ -223,7 +223,7 @@ class ShardHost:
                 return
             log.debug("shard %d copies itself to %s", order.shard, where)
             sock.setblocking(False)
-            shard.back_up(sock.detach(), sync=order.sync, tell=tell)
+            shard.back_up(sock.detach(), sync=order.sync, paced=order.paced, tell=tell)
 
     def _note(self, shard: int, copy: int, trouble: str) -> None:
         """Tells the master of a standby; and again, should another one take over."""

@@ -188,7 +188,7 @@ cdef class ShardLoop:
 
     # What follows is to be called in a submitted function.
 
-    def open_stream(self, int fd, bint sync, tell):
+    def open_stream(self, int fd, bint sync, bint paced, tell):
         """Begins a stream over a connected socket, which the loop owns from now on."""
         cdef epoll_event event
         os.set_blocking(fd, False)
@@ -197,7 +197,7 @@ cdef class ShardLoop:
         if epoll_ctl(self.loop.conns.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
             raise OSError(errno, "cannot watch the connection to the standby")
         self.tell = tell
-        stream_open(&self.loop.stream, fd, sync, now_s())
+        stream_open(&self.loop.stream, fd, sync, paced, now_s())
         self.loop.seeding = True
 
     def end_stream(self):

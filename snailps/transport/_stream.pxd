@@ -43,6 +43,7 @@ cdef struct Stream:
     int fd                          # -1 = none
     int state                       # StreamState
     bint sync
+    bint paced                      # seeding gives way to requests
     bint begun                      # what changes rows is forwarded
     bint holding                    # acknowledgements count: see hold_until
     bint blocked                    # the socket takes no more: epoll will tell
@@ -177,14 +178,14 @@ cdef inline int stream_flush(Stream *s) noexcept nogil:
 cdef inline bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil:
     """Whether a new standby may be sent more of what it lacks.
 
-    While others ask something of this shard, one piece is on its way at a time, and a rest follows
-    it: what a piece costs both ends, and the machines that they may share with those who ask, is in
+    While others ask something of this shard, a paced stream has one piece on its way at a time, and a
+    rest follows it: what a piece costs both ends, and the machines that they may share with those who ask, is in
     the time that it takes.  So seeding takes 1 / (1 + REST) of it at most, and 1 + REST times as long
     as it would alone.
     """
     if s.state != STREAM_SEEDING or s.seeded_at or stream_waiting(s) >= SEED_BYTES // 4:
         return False
-    if asked and s.piece_end:
+    if s.paced and asked and s.piece_end:
         if s.acked_bytes < s.piece_end:
             return False
         if s.rest_until == 0:
@@ -308,11 +309,12 @@ cdef inline void held_forget(Stream *s, uint64_t conn_id) noexcept nogil:
 
 # --- birth and end -------------------------------------------------------------------------------
 
-cdef inline void stream_open(Stream *s, int fd, bint sync, double now) noexcept nogil:
+cdef inline void stream_open(Stream *s, int fd, bint sync, bint paced, double now) noexcept nogil:
     """Begins anew with a connected, authenticated socket; buffers are used again."""
     s.fd = fd
     s.state = STREAM_SEEDING
     s.sync = sync
+    s.paced = paced
     s.begun = s.holding = s.blocked = s.parks = s.told_lost = False
     s.seeded_at = s.sent = s.acked = s.sent_bytes = s.acked_bytes = s.probe = s.piece_end = 0
     s.rest_until = 0

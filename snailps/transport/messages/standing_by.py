@@ -31,7 +31,7 @@ class BackUp(Message):
     """A primary copies itself to the standby at this address, and lets it follow from then on.
 
     `copy` numbers the standby; `Backed` says that it has all, `Unbacked` that it is out of reach.
-    With `sync` pushes are acknowledged once it has them.
+    With `sync` pushes are acknowledged once it has them; `paced` copying gives way to requests.
     """
 
     shard: int
@@ -39,6 +39,7 @@ class BackUp(Message):
     host: str
     port: int
     sync: bool
+    paced: bool
 
 
 @message
