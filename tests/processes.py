@@ -26,6 +26,7 @@ import copies
 import snailps
 
 LIMIT_S = 90.0
+ENDING_S = 10.0  # a process that was told to end may need so long
 """Of a wait that should be short: ten times what a loaded machine of two cores takes."""
 PORTS = range(10_000, 32_000)
 """Below those that Linux hands out by itself (ip_local_port_range)."""
@@ -122,6 +123,10 @@ class Process:
     @property
     def pid(self):
         return self.popen.pid
+
+    @property
+    def runs(self):
+        return self.popen.poll() is None
 
     @property
     def stderr(self):
@@ -369,6 +374,9 @@ class Cluster:
         return [process.wait(max(0.1, until - time.monotonic())) for process in self.processes]
 
     def close(self, *, check=True):
-        """Ends what is left; fails if that was anything."""
+        """Ends what is left; fails if that was anything that does not end by itself soon."""
+        until = time.monotonic() + ENDING_S
+        while check and time.monotonic() < until and any(p.runs for p in self.processes):
+            time.sleep(0.01)
         left = [process.name for process in self.processes if process.close()]
         assert not (check and left), f"still running at the end of the test: {left}"

@@ -406,6 +406,70 @@ def test_replies_wait_for_the_standby_and_pulls_do_not():
         assert_equal(dump(cluster.threads[0]), dump(made[0]))
 
 
+def clock_of_one_slot(cluster, clock):
+    """Ends a clock whose one slot adds 1 to table 1; the seal, which was not waited for."""
+    client, keys = cluster.client(incarnation=60 + clock), np.arange(10, dtype=np.uint64)
+    client.push_async(1, keys, np.ones((10, 4), np.float32), clock=clock, slot=0)
+    return client.seal_async(clock, 0, 1)
+
+
+@pytest.mark.parametrize("by", ["seal", "order"])
+def test_clock_is_seen_once_the_standby_has_it(by):
+    """Who sees it pushes to it: a promoted standby must know that it has come."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made, go_on = hung(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        if by == "seal":
+            clock_of_one_slot(cluster, 0)
+        else:
+            run_all(lambda: cluster.threads[0].set_clock(1))  # gives up waiting, and says so
+        pulled = client.pull_async(1, keys, np.zeros((10, 4), np.float32), clock=1)
+        reached = client.reach_async(1)
+        cluster.until("parked", lambda n: n == 2)
+        assert cluster.threads[0].clock() == 1
+        assert "standby" in cluster.threads[0].stats()["waits_for"]
+        with pytest.raises(WaitTimeout):
+            pulled.wait(0.3)
+        go_on.set()
+        assert np.all(pulled.wait() == (by == "seal"))
+        reached.wait()
+        assert made[0].clock() == 1
+
+
+def test_clock_that_only_a_lost_primary_knew_is_pushed_to_by_nobody():
+    """A worker that waits for it gets it of the promoted standby, when that has the seal again."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made, _ = hung(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        sealed = clock_of_one_slot(cluster, 0)
+        pulled = client.pull_async(1, keys, np.zeros((10, 4), np.float32), clock=1)
+        cluster.until("parked", lambda n: n == 1)
+        assert cluster.threads[0].stop()
+        cluster.promote(made)
+        assert made[0].clock() == 0
+        assert np.all(pulled.wait() == 1)
+        client.push(1, keys, np.ones((10, 4), np.float32), clock=1, slot=0)
+        sealed.wait()
+
+
+def test_clock_is_seen_without_a_standby_that_was_given_up():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made = cluster.back_up()
+        assert made[0].stop()
+        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
+        clock_of_one_slot(cluster, 0)
+        reached = cluster.client().reach_async(1)
+        cluster.until("parked", lambda n: n == 1)
+        cluster.threads[0].alone()
+        reached.wait()
+        cluster.back_up()
+        clock_of_one_slot(cluster, 1).wait()
+        cluster.client().reach_async(2).wait()
+
+
 def test_repetition_of_a_push_that_waits_waits_too():
     with Replicas() as cluster:
         cluster.add_table(1, 4, ADD, ZEROS)

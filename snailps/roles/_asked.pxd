@@ -112,10 +112,14 @@ cdef inline bint is_repeated(const Context *me, uint32_t fragment, uint64_t inca
     return not me.all_new and store_mark(me.shard, fragment, incarnation) >= seq
 
 
+cdef inline uint64_t held_until(const Context *me) noexcept nogil:
+    """The frame that the standby must have before what is done by now is told; 0 = none."""
+    return 0 if me.faults.left_out & FAULT_NO_HOLD else hold_until(me.stream)
+
+
 cdef inline void hold(const Context *me, Reply *reply) noexcept nogil:
     """Lets a reply wait until the standby has what it acknowledges."""
-    if not me.faults.left_out & FAULT_NO_HOLD:
-        reply.hold = hold_until(me.stream)
+    reply.hold = held_until(me)
 
 
 cdef inline bint is_served(const Context *me, uint32_t fragment, bint clocked) noexcept nogil:

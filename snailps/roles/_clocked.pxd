@@ -16,6 +16,7 @@ from snailps.store._slots cimport *
 from snailps.store._tables cimport Table, store_set_mark
 from snailps.transport._frame cimport *
 from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._stream cimport stream_has
 
 cdef enum:
     NAMED = 8                       # slots that are missing are named up to this number
@@ -57,13 +58,31 @@ cdef inline const char *waits_for(Context *me) noexcept nogil:
     return me.waits
 
 
+cdef inline const char *not_at_the_standby() noexcept nogil:
+    """What those wait for to whom the present clock is not shown yet."""
+    return b"the standby of this shard, which has yet to hear that the clock before is over"
+
+
 cdef inline bint reached(Context *me, uint64_t clock, Reply *reply) noexcept nogil:
-    """Whether all clocks below are applied; else `reply` says what the asker waits for."""
-    if clock <= me.slots.clock:
-        return True
-    reply.reason = waits_for(me)
+    """Whether all clocks below are applied, here and at the standby; else `reply` says what the asker
+    waits for.
+
+    Who sees a clock pushes to it.  So nobody sees it before the standby does: promoted, that would not
+    know it, and the seal that is on its way may be that of a worker who waits behind such a push.
+    """
     reply.limit_s = me.clock_limit_s
+    if clock > me.slots.clock:
+        reply.reason = waits_for(me)
+    elif stream_has(me.stream, me.primary.clock_until):
+        return True
+    else:
+        reply.reason = not_at_the_standby()
     return False
+
+
+cdef inline void show_clock(Context *me, uint64_t until) noexcept nogil:
+    """A clock has come: it is shown once the standby has this frame; 0 = now."""
+    me.primary.clock_until = me.stream.wanted = until
 
 
 cdef inline bint comes_early(Context *me, const FrameHeader *head, const char *body,

@@ -19,7 +19,8 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from snailps.roles._asked cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED
+from snailps.roles._asked cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED, held_until
+from snailps.roles._clocked cimport show_clock
 from snailps.roles._primary cimport tell_fragment, tell_replica
 from snailps.roles._replica cimport Primary, Standby
 from snailps.roles._standby cimport standby_free
@@ -70,11 +71,15 @@ cdef class ReplicatedShard:
         return result
 
     def _forward(self, order):
-        """Appends an order to the stream, as far as it concerns what is copied; its last frame."""
+        """Appends an order to the stream, as far as it concerns what is copied; its last frame.  A
+        clock that came with it is shown once the standby has that."""
+        number = self._append(order) if self.context.stream.begun else 0
+        show_clock(&self.context, held_until(&self.context))
+        return number
+
+    def _append(self, order):
         cdef bytes text
         cdef char *to
-        if not self.context.stream.begun:
-            return 0
         if order["do"] == "expire":
             order = {**order, "fragments": self._copied(order["fragments"])}
         parts = [order]
@@ -169,6 +174,7 @@ cdef class ReplicatedShard:
                 mine.fragments[i] = fragment
             mine.fragment_num = <uint32_t>len(owned)
             mine.at = 0
+            mine.clock_until = 0
             self.loop.open_stream(fd, sync, paced, told)
 
         try:

@@ -26,7 +26,9 @@ from snailps._ops cimport ACCESS_PYTHON
 from snailps._wire cimport WIRE_FLOAT32, WireOps
 from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.roles._asked cimport *
-from snailps.roles._clocked cimport comes_early, is_fenced, is_late, reach, seal, stage
+from snailps.roles._clocked cimport (
+    comes_early, is_fenced, is_late, not_at_the_standby, reach, seal, show_clock, stage,
+)
 from snailps.roles._in_python cimport (
     python_pull, python_push, python_scan, python_sums, why_broken,
 )
@@ -37,14 +39,14 @@ from snailps.roles._products cimport backward, forward
 from snailps.roles._replicated cimport ReplicatedShard
 from snailps.roles._standby cimport replay
 from snailps.store._clocked cimport ClockedStore
-from snailps.store._slots cimport SEAL_AGAIN, SEAL_BROKEN
+from snailps.store._slots cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store._tables cimport *
 from snailps.transport._faults cimport FAULT_NO_FENCE, POINT_APPLIED, passes
 from snailps.transport._frame cimport *
 from snailps.transport._handler cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport._loop cimport ShardLoop
 from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
-from snailps.transport._stream cimport STREAM_NONE
+from snailps.transport._stream cimport STREAM_NONE, stream_has
 
 from snailps.errors import MisuseError
 from snailps.roles._in_python import Methods as PyMethods
@@ -228,6 +230,9 @@ cdef Outcome _seal(Context *me, const FrameHeader *head, const char *body, char 
         if said != SEAL_AGAIN:
             tell_seal(me, head, body)
         hold(me, reply)
+        if said == SEAL_CLOSED:
+            show_clock(me, reply.hold)
+            reply.wake = reply.hold == 0
     return OUTCOME_REPLY
 
 
@@ -553,10 +558,13 @@ cdef class ShardThread(ReplicatedShard):
         return self.loop.submit(self._stats)
 
     def _stats(self):
+        clock = self.store.clock_stats()
+        if not stream_has(self.context.stream, self.context.primary.clock_until):
+            clock["waits_for"] = not_at_the_standby().decode()
         return {
             **self.loop.counters(),
             **self.store.stats(),
-            **self.store.clock_stats(),
+            **clock,
             "epoch": self.context.epoch,
             "pulls": self.context.pulls,
             "pushes": self.context.pushes,

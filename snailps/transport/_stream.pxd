@@ -54,6 +54,7 @@ cdef struct Stream:
     double rest_until               # ... and the next one may be; 0 = it is not acknowledged yet
     uint64_t sent                   # number of the last frame
     uint64_t acked
+    uint64_t wanted                 # a frame that parked requests wait for; 0 = none
     uint64_t sent_bytes             # of all frames so far
     uint64_t acked_bytes
     uint64_t probe                  # a frame whose acknowledgement is timed; 0 = none
@@ -263,6 +264,11 @@ cdef inline uint64_t hold_until(const Stream *s) noexcept nogil:
     return s.sent
 
 
+cdef inline bint stream_has(const Stream *s, uint64_t number) noexcept nogil:
+    """Whether the standby has a frame that `hold_until` named, or need not have it any more."""
+    return not s.holding or number <= s.acked
+
+
 cdef inline bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind,
                           uint64_t number) noexcept nogil:
     """Keeps a reply back; False = no memory."""
@@ -317,6 +323,7 @@ cdef inline void stream_open(Stream *s, int fd, bint sync, bint paced, double no
     s.paced = paced
     s.begun = s.holding = s.blocked = s.parks = s.told_lost = False
     s.seeded_at = s.sent = s.acked = s.sent_bytes = s.acked_bytes = s.probe = s.piece_end = 0
+    s.wanted = 0
     s.rest_until = 0
     s.lag_s = 0
     s.moved_at = now

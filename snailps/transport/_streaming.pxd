@@ -18,11 +18,14 @@ from snailps.transport._stream cimport *
 
 
 cdef inline void release(Loop *loop) noexcept nogil:
-    """Sends the replies that waited for what the standby has by now."""
+    """Sends the replies that waited for what the standby has by now, and wakes requests that did."""
     cdef Stream *s = &loop.stream
     cdef Held *first
     cdef Conn *conn
     cdef uint32_t i
+    if s.wanted and stream_has(s, s.wanted):
+        s.wanted = 0
+        loop.retry_parked = True
     loop.released_num = 0
     while held_is_due(s):
         first = &s.held[s.held_head]
