@@ -93,9 +93,11 @@ def test_proxy_passes_the_end_of_a_connection(link):
 
 
 def test_proxy_without_a_target_resets(link):
-    link.target = ("127.0.0.1", 1)
-    with pytest.raises(ConnectionResetError), connect(link) as sock:
-        sock.recv(1)
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
+        link.target = kept.getsockname()
+        with pytest.raises(ConnectionResetError), connect(link) as sock:
+            sock.recv(1)
 
 
 def test_delay_holds_back_each_way(link):
