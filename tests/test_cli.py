@@ -6,6 +6,7 @@ import math
 import os
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -494,11 +495,14 @@ def test_local_interrupted_while_forming_ends_soon(tmp_path, conf):
 
 def test_local_with_master_that_stalls_says_so_and_goes_on(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf, "--json") as run:
+    secret = tmp_path / "a secret"
+    secret.write_text("s" * 20)
+    secret.chmod(0o600)
+    with Run(tmp_path, *conf, "--json", "--set", f"secret_file={secret}") as run:
         gate.meet()
         master = child_of(run.pid, "master")
         run.wait_line("worker .*training")
-        words = run.wait_line("look closer").partition("snailps ")[2].split()
+        words = shlex.split(run.wait_line("look closer").partition("snailps ")[2])
         words[words.index("--watch")] = "--json"
         looked = subprocess.run(
             [*SNAILPS, *words], env=environment(), capture_output=True, text=True, timeout=LIMIT_S

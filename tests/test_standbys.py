@@ -614,6 +614,7 @@ def test_without_replication_a_server_that_joins_takes_shards_too():
     world.settle()
     world.check()
     assert sorted(world.roles().values()) == [(1, 0), (1, 0), (2, 0), (2, 0)]
+    assert set(world.paces) == {True}  # nothing was lost: these only move
 
 
 def test_the_same_server_lost_twice_counts_once():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import shlex
 import signal
 import sys
 import time
@@ -155,8 +156,7 @@ def run_local(
     try:
         launcher.start(lambda: bool(interrupts))
         if launcher.address:
-            at = f"master_addr={launcher.address}"
-            progress.say(f"to look closer: snailps status --watch --set {at}")
+            progress.say(f"to look closer: snailps status --watch{_doors(launcher, master)}")
             _watch(launcher, trust, progress, lines, interrupts)
     except MasterEnded:
         pass
@@ -220,6 +220,14 @@ def _summary(figures: Mapping[str, Any]) -> str:
         f"{speed:,.0f} {unit}/s, {figures['blocks']} blocks"
     )
     return text if moved is None else f"{text}, {moved:.0f} bytes over TCP for each"
+
+
+def _doors(launcher: Launcher, master: MasterSettings) -> str:
+    """Options with which another command gets in to this master."""
+    needed = {"master_addr": launcher.address, "secret_file": master.secret_file, "tls": master.tls}
+    return "".join(
+        f" --set {shlex.quote(f'{name}={value}')}" for name, value in needed.items() if value
+    )
 
 
 class _StatusLine:

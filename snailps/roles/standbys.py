@@ -447,8 +447,9 @@ class Standbys:
                 return
             copy.host, copy.port = where
             copy.state, copy.moved_at = "seeding", now
-            # What was lost is made good at full speed; what only moves gives way to the training.
-            paced = self._was_ready and not self._hurt
+            # What was lost is made good at full speed; what only moves gives way to the training,
+            # and without replication all that is copied moves.
+            paced = not self.replicated or (self._was_ready and not self._hurt)
             back_up = messages.BackUp(shard.number, copy.number, *where, self.sync, paced)
             self._order(shard.primary, back_up, now, backing)
 

@@ -191,9 +191,10 @@ def dial(
                     f"{whom} at {show(address)}: no TLS handshake: {words(error)}", "tls"
                 ) from None
             if left <= 0 or give_up():
-                raise ConnectionLost(
-                    f"{whom} at {show(address)} closed the connection: {error}"
-                ) from None
+                how = f"closed the connection: {error}"
+                if isinstance(error, TimeoutError):
+                    how = "takes connections but says nothing: it hangs, or is no snailps process"
+                raise ConnectionLost(f"{whom} at {show(address)} {how}") from None
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
             continue
