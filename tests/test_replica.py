@@ -208,6 +208,28 @@ def test_copying_that_is_not_paced_goes_on_while_others_ask():
         sink.join()
 
 
+def test_rests_end_when_the_shard_is_told():
+    with Replicas() as cluster:
+        cluster.add_table(1, 100, ADD, ZEROS)
+        client, keys = cluster.client(), np.arange(20_000, dtype=np.uint64)
+        client.push(1, keys, np.ones((len(keys), 100), np.float32))
+        out = np.zeros((1, 100), np.float32)
+        near, far = socket.socketpair()
+        sink = Sink(far)
+        shard = cluster.threads[0]
+        shard.back_up(near.detach(), sync=True, paced=True, tell=lambda *_: None)
+        for _ in range(200):  # nobody acknowledges: one piece comes and no more
+            client.pull(1, keys[:1], out)
+        assert sink.got < 8_000_000
+        shard.pace(False)
+        end = time.monotonic() + LIMIT_S
+        while sink.got < 8_000_000:
+            assert time.monotonic() < end, f"{sink.got:,} bytes came"
+            client.pull(1, keys[:1], out)
+        shard.alone()
+        sink.join()
+
+
 class Sink(threading.Thread):
     """Reads what comes until the end, and counts it."""
 
@@ -413,12 +435,13 @@ def clock_of_one_slot(cluster, clock):
     return client.seal_async(clock, 0, 1)
 
 
+@pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("by", ["seal", "order"])
-def test_clock_is_seen_once_the_standby_has_it(by):
+def test_clock_is_seen_once_the_standby_has_it(by, sync):
     """Who sees it pushes to it: a promoted standby must know that it has come."""
     with Replicas() as cluster:
         cluster.add_table(1, 4, ADD, ZEROS)
-        made, go_on = hung(cluster)
+        made, go_on = hung(cluster, sync=sync)
         client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
         if by == "seal":
             clock_of_one_slot(cluster, 0)
@@ -437,11 +460,12 @@ def test_clock_is_seen_once_the_standby_has_it(by):
         assert made[0].clock() == 1
 
 
-def test_clock_that_only_a_lost_primary_knew_is_pushed_to_by_nobody():
+@pytest.mark.parametrize("sync", [True, False])
+def test_clock_that_only_a_lost_primary_knew_is_pushed_to_by_nobody(sync):
     """A worker that waits for it gets it of the promoted standby, when that has the seal again."""
     with Replicas() as cluster:
         cluster.add_table(1, 4, ADD, ZEROS)
-        made, _ = hung(cluster)
+        made, _ = hung(cluster, sync=sync)
         client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
         sealed = clock_of_one_slot(cluster, 0)
         pulled = client.pull_async(1, keys, np.zeros((10, 4), np.float32), clock=1)
@@ -468,6 +492,39 @@ def test_clock_is_seen_without_a_standby_that_was_given_up():
         cluster.back_up()
         clock_of_one_slot(cluster, 1).wait()
         cluster.client().reach_async(2).wait()
+
+
+def test_order_that_moves_no_clock_hides_none():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        _, go_on = hung(cluster)
+        run_all(lambda: cluster.threads[0].set_tick(3))  # gives up waiting
+        cluster.client().reach_async(0).wait()
+        assert not cluster.threads[0].stats()["replica"]["held"]
+        go_on.set()
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_order_is_done_when_the_standby_has_it(sync):
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made, go_on = hung(cluster, sync=sync)
+        done = threading.Event()
+
+        def give():
+            cluster.threads[0].fence(77)
+            done.set()
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        assert not done.wait(0.3)
+        go_on.set()
+        assert done.wait(LIMIT_S)
+        thread.join()
+        cluster.promote(made)
+        client, keys = cluster.client(77, epoch=2), np.arange(10, dtype=np.uint64)
+        with pytest.raises(RemoteError, match="given up"):
+            client.push(1, keys, np.ones((10, 4), np.float32))
 
 
 def test_repetition_of_a_push_that_waits_waits_too():

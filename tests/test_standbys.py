@@ -4,6 +4,7 @@
 keeps a count per copy of a shard, so that an acknowledged push that is lost shows.
 """
 
+import dataclasses
 import json
 import random
 
@@ -580,6 +581,33 @@ def test_what_was_lost_is_copied_without_rests():
     world.kill(1)
     world.settle()
     assert set(world.paces) == {False}  # as when the cluster formed
+
+
+def test_a_loss_ends_the_rests_of_copies_that_go_on():
+    world = World(servers=4)
+    world.join(5)
+    moving = world.until(m.BackUp)
+    assert moving.message.paced
+    (copy,) = [s for s in world.plan.status() if s["state"] == "seeding"]
+    world.kill(({1, 2, 3, 4} - {copy["primary"], copy["standby"]}).pop())
+    changed = dataclasses.replace(moving.message, paced=False)
+    assert [o.server for o in world.orders if o.message == changed] == [moving.server]
+    world.settle()
+    world.check()
+
+
+def test_a_second_server_after_one_alone_is_copied_to_without_rests():
+    world = World(servers=2)
+    world.drain(1)
+    world.settle()
+    world.kill(1)  # it had nothing any more
+    world.settle()
+    world.paces.clear()
+    world.join(3)
+    world.settle()
+    # Then one of the shards moves, and gets another standby: that has time.
+    assert world.paces == [False, False, True]
+    assert world.plan.redundant
 
 
 def test_a_loss_is_a_warning_also_while_shards_move(caplog):

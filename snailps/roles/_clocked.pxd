@@ -82,7 +82,14 @@ cdef inline bint reached(Context *me, uint64_t clock, Reply *reply) noexcept nog
 
 cdef inline void show_clock(Context *me, uint64_t until) noexcept nogil:
     """A clock has come: it is shown once the standby has this frame; 0 = now."""
+    me.primary.clock = me.slots.clock
     me.primary.clock_until = me.stream.wanted = until
+
+
+cdef inline void keep_in_step(Context *me) noexcept nogil:
+    """Where clocks count, nothing is acknowledged before the standby has it, in `async` either: what
+    it lacked of a clock nobody would send again, and everybody would wait for it."""
+    me.stream.sync = True
 
 
 cdef inline bint comes_early(Context *me, const FrameHeader *head, const char *body,

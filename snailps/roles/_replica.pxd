@@ -9,6 +9,7 @@ cdef struct Primary:                # of the present stream
     uint32_t fragment_num
     uint32_t at                     # so many of them are copied
     uint8_t *copied                 # by fragment: what changes it is forwarded
+    uint64_t clock                  # the last one that is shown, or will be
     uint64_t clock_until            # the present clock is shown once this frame is acknowledged; 0 = now
     bint yielding                   # what changes rows waits, and will be done elsewhere
 

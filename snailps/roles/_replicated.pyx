@@ -20,7 +20,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from snailps.roles._asked cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED, held_until
-from snailps.roles._clocked cimport show_clock
+from snailps.roles._clocked cimport keep_in_step, show_clock
 from snailps.roles._primary cimport tell_fragment, tell_replica
 from snailps.roles._replica cimport Primary, Standby
 from snailps.roles._standby cimport standby_free
@@ -74,7 +74,9 @@ cdef class ReplicatedShard:
         """Appends an order to the stream, as far as it concerns what is copied; its last frame.  A
         clock that came with it is shown once the standby has that."""
         number = self._append(order) if self.context.stream.begun else 0
-        show_clock(&self.context, held_until(&self.context))
+        if self.context.slots.clock != self.context.primary.clock:
+            keep_in_step(&self.context)
+            show_clock(&self.context, held_until(&self.context))
         return number
 
     def _append(self, order):
@@ -114,7 +116,7 @@ cdef class ReplicatedShard:
         """Waits until the standby has acknowledged a frame that counts."""
         if number:
             self._until(lambda: not self.context.stream.begun or not self.context.stream.holding
-                        or not self.context.stream.sync or self.context.stream.acked >= number,
+                        or self.context.stream.acked >= number,
                         ORDER_LIMIT_S)
 
     def _until(self, condition, double limit_s):
@@ -182,6 +184,13 @@ cdef class ReplicatedShard:
         except BaseException:
             os.close(fd)
             raise
+
+    def pace(self, bint paced):
+        """The copying that goes on gives way to clients' requests, or does so no more."""
+        def change():
+            self.context.stream.paced = paced
+            self.loop.wake()
+        self.loop.submit(change)
 
     def alone(self):
         """Has no standby (any more): what waited for it is acknowledged."""

@@ -27,7 +27,7 @@ from snailps._wire cimport WIRE_FLOAT32, WireOps
 from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.roles._asked cimport *
 from snailps.roles._clocked cimport (
-    comes_early, is_fenced, is_late, not_at_the_standby, reach, seal, show_clock, stage,
+    comes_early, is_fenced, is_late, keep_in_step, not_at_the_standby, reach, seal, show_clock, stage,
 )
 from snailps.roles._in_python cimport (
     python_pull, python_push, python_scan, python_sums, why_broken,
@@ -206,6 +206,7 @@ cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeade
     if me.stream.begun:
         tell_push(me, head, &asked, &told)
     if asked.options & OPTION_CLOCK:
+        keep_in_step(me)
         done = stage(me, table, head, &asked, state, out, reply)
     elif store_access(table) == ACCESS_PYTHON:
         done = python_push(me.door, table, head, &asked, out, reply)
@@ -229,6 +230,7 @@ cdef Outcome _seal(Context *me, const FrameHeader *head, const char *body, char 
     elif reply.kind == KIND_SEALED:
         if said != SEAL_AGAIN:
             tell_seal(me, head, body)
+        keep_in_step(me)
         hold(me, reply)
         if said == SEAL_CLOSED:
             show_clock(me, reply.hold)

@@ -58,8 +58,9 @@ class ShardHost:
         self._yielding: dict[int, ShardThread] = {}
         self._route: Route | None = None
         self._copies: dict[int, int] = {}  # shard -> number of the standby that it streams to
+        self._paced: dict[int, bool] = {}  # shard -> how it copies itself there
         self._told: dict[int, list[Any]] = {}  # shard -> copy and what was last told of it
-        self._lock = threading.Lock()  # of both, which other threads look at
+        self._lock = threading.Lock()  # of all three, which other threads look at
 
     # --- orders of the master, in its order -----------------------------------------------------
 
@@ -102,8 +103,13 @@ class ShardHost:
         """Begins to copy a shard to its standby; `Backed` or `Unbacked` follows."""
         shard = self._served(order.shard)
         with self._lock:
+            again = self._copies.get(order.shard) == order.copy
             self._copies[order.shard] = order.copy
-        self._beside(lambda: self._back_up(shard, order))
+            self._paced[order.shard] = order.paced
+            if again:
+                shard.pace(order.paced)
+        if not again:
+            self._beside(lambda: self._back_up(shard, order))
 
     def alone(self, number: int) -> None:
         """A shard has no standby."""
@@ -223,7 +229,8 @@ class ShardHost:
                 return
             log.debug("shard %d copies itself to %s", order.shard, where)
             sock.setblocking(False)
-            shard.back_up(sock.detach(), sync=order.sync, paced=order.paced, tell=tell)
+            paced = self._paced[order.shard]
+            shard.back_up(sock.detach(), sync=order.sync, paced=paced, tell=tell)
 
     def _note(self, shard: int, copy: int, trouble: str) -> None:
         """Tells the master of a standby; and again, should another one take over."""

@@ -43,6 +43,7 @@ class Copy:
     host: str = ""
     port: int = 0
     seeded: float = 0.0
+    paced: bool = False  # the copying gives way to the training
 
 
 @dataclass(slots=True)

@@ -224,13 +224,13 @@ class Standbys:
             if one.order.server == number:
                 del self._open[key]
         gone: list[int] = []
-        served = 0
+        hurt, served = False, 0
         for shard in self._places.shards:
             if shard.former is not None and shard.former.server == number:
                 shard.former = None
             if shard.goal == number:
                 shard.goal = 0
-            self._hurt |= number in self._places.holders(shard)
+            hurt |= number in self._places.holders(shard)
             if shard.primary == number:
                 served += 1
                 if not self._stand_in(shard, now):
@@ -249,6 +249,8 @@ class Standbys:
                 if shard.down_at is not None:
                     self._resuming.append((shard, self.route.epoch, shard.down_at))
                     shard.down_at = None
+        if hurt:
+            self._hurry(now)
         self._plan(now)
 
     # --- events: what servers tell --------------------------------------------------------------
@@ -421,11 +423,11 @@ class Standbys:
         )
         shard.failures += 1
         shard.goal = 0
-        self._hurt = True
         self._put_off(copy.server, now)
         if copy.server in self._places.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
         self._without_standby(shard, now)
+        self._hurry(now)
 
     def _put_off(self, server: int, now: float) -> None:
         there = self._places.servers.get(server)
@@ -449,9 +451,8 @@ class Standbys:
             copy.state, copy.moved_at = "seeding", now
             # What was lost is made good at full speed; what only moves gives way to the training,
             # and without replication all that is copied moves.
-            paced = not self.replicated or (self._was_ready and not self._hurt)
-            back_up = messages.BackUp(shard.number, copy.number, *where, self.sync, paced)
-            self._order(shard.primary, back_up, now, backing)
+            copy.paced = not self.replicated or (self._was_ready and not self._hurt)
+            self._order(shard.primary, self._back_up(shard, copy), now, backing)
 
         def backing(answer: messages.Message | None, error: str, now: float) -> None:
             if shard.standby is copy and error:
@@ -459,6 +460,20 @@ class Standbys:
 
         host = messages.HostStandby(shard.number, self.tables())
         self._order(server, host, now, hosted)
+
+    def _back_up(self, shard: Shard, copy: Copy) -> messages.BackUp:
+        return messages.BackUp(
+            shard.number, copy.number, copy.host, copy.port, self.sync, copy.paced
+        )
+
+    def _hurry(self, now: float) -> None:
+        """Something was lost: until it is made good, nothing is copied at a pace, nor goes on so."""
+        self._hurt = True
+        for shard in self._places.shards:
+            copy = shard.standby
+            if self.replicated and copy is not None and copy.paced and copy.state == "seeding":
+                copy.paced = False
+                self._order(shard.primary, self._back_up(shard, copy), now, lambda *_: None)
 
     def _move_standby(self, shard: Shard, server: int, now: float) -> None:
         """Gives up a standby in good order, for one at another server; 0: for none."""
@@ -579,6 +594,7 @@ class Standbys:
             )  # fmt: skip
         if len(self._places.servers) < 2 and not self._alone_told:
             self._alone_told = True
+            self._hurt = self._warned = True  # as where one was lost
             log.info(
                 "there is one server only: no shard can have a standby, and a lost server ends the "
                 "job. Start another one: snailps server"

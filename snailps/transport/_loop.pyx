@@ -108,7 +108,7 @@ cdef class ShardLoop:
         self.loop = <Loop *>calloc(1, sizeof(Loop))
         if self.loop == NULL:
             raise MemoryError
-        self.loop.conns.epoll_fd = self.loop.wake_fd = -1
+        self.loop.conns.epoll_fd = self.loop.wake_fd = self.loop.stream.fd = -1
         self.listener = listener
         self.receptionist = Receptionist(listener, make_session)
         self.receptionist.take_up(self.loop)
@@ -120,7 +120,6 @@ cdef class ShardLoop:
         listener.setblocking(False)
         self.loop.relayed = isinstance(listener, Relay)
         self.loop.park_limit_s = park_limit_s
-        self.loop.stream.fd = -1
         self.loop.stream.faults = &self.loop.faults
         self.loop.listen_fd = listener.fileno()
         self.loop.conns.epoll_fd = epoll_create1(EPOLL_CLOEXEC)

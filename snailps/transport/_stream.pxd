@@ -180,9 +180,9 @@ cdef inline bint stream_may_seed(Stream *s, bint asked, double now) noexcept nog
     """Whether a new standby may be sent more of what it lacks.
 
     While others ask something of this shard, a paced stream has one piece on its way at a time, and a
-    rest follows it: what a piece costs both ends, and the machines that they may share with those who ask, is in
-    the time that it takes.  So seeding takes 1 / (1 + REST) of it at most, and 1 + REST times as long
-    as it would alone.
+    rest follows it: what a piece costs both ends, and the machines that they may share with those who
+    ask, is in the time that it takes.  So seeding takes 1 / (1 + REST) of it at most, and 1 + REST
+    times as long as it would alone.
     """
     if s.state != STREAM_SEEDING or s.seeded_at or stream_waiting(s) >= SEED_BYTES // 4:
         return False

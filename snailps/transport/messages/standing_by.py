@@ -31,7 +31,8 @@ class BackUp(Message):
     """A primary copies itself to the standby at this address, and lets it follow from then on.
 
     `copy` numbers the standby; `Backed` says that it has all, `Unbacked` that it is out of reach.
-    With `sync` pushes are acknowledged once it has them; `paced` copying gives way to requests.
+    With `sync` pushes are acknowledged once it has them; `paced` copying gives way to requests.  A
+    second order for the same copy changes the pace alone.
     """
 
     shard: int
