@@ -18,7 +18,7 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
 )
-from snailps.transport import control_server, messages
+from snailps.transport import control_server, messages, sockets
 from snailps.transport.attempts import LINES_MAX
 from snailps.transport.control import ControlClient, ControlServer, dial, listen, route_host, show
 from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
@@ -664,6 +664,19 @@ def test_dial_of_a_server_that_says_nothing_ends_at_the_limit():
         pytest.raises(ConnectionLost, match=r"m at 127.* takes connections but says nothing"),
     ):
         dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, whom="m", limit_s=0.15)
+
+
+def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(sockets, "HANDSHAKE_LIMIT_S", 0.1)
+    monkeypatch.setattr(sockets, "SAY_S", 0.1)
+    said = []
+    with listen("127.0.0.1", 0) as silent, pytest.raises(ConnectionLost):
+        dial(
+            silent.getsockname(), Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S,
+            give_up=lambda: len(said) > 1, on_wait=said.append,
+        )  # fmt: skip
+    assert "waiting for m at 127.0.0.1" in said[0]
+    assert "says nothing: it hangs, or is no snailps process), " in said[0]
 
 
 def test_listen_on_a_port_in_use_says_so():

@@ -467,7 +467,7 @@ class Standbys:
         )
 
     def _hurry(self, now: float) -> None:
-        """Something was lost: until it is made good, nothing is copied at a pace, nor goes on so."""
+        """Something was lost: until it is made good, no copy rests, nor one that is under way."""
         self._hurt = True
         for shard in self._places.shards:
             copy = shard.standby

@@ -24,6 +24,9 @@ from snailps.transport.strangers import HANDSHAKE_LIMIT_S
 from snailps.transport.tls_link import CLOSED, Address, words
 from snailps.transport.trust import OPEN, VARIABLE, Trust
 
+SAY_S = 5.0
+"""How often who dials says for whom it waits."""
+
 
 class Listener(Protocol):
     """What connections are accepted from: a listening socket, or a relay in front of one."""
@@ -157,6 +160,16 @@ def dial(
     """
     begin = time.monotonic()
     pause_s, said = 0.05, begin
+
+    def wait(reason: str) -> None:
+        nonlocal pause_s, said
+        if time.monotonic() - said > SAY_S:
+            said = time.monotonic()
+            left = max(0.0, limit_s - (said - begin))
+            on_wait(f"waiting for {whom} at {show(address)} ({reason}), {left:.0f} s left")
+        threading.Event().wait(pause_s)
+        pause_s = min(pause_s * 1.5, 1.0)
+
     while True:
         left = limit_s - (time.monotonic() - begin)
         try:
@@ -168,11 +181,7 @@ def dial(
                     f"cannot reach {whom} at {show(address)} within {limit_s:.0f} s: {reason}. "
                     "Is it running, is the address right, does a firewall stand between?"
                 ) from None
-            if time.monotonic() - said > 5.0:
-                said = time.monotonic()
-                on_wait(f"waiting for {whom} at {show(address)} ({reason}), {left:.0f} s left")
-            threading.Event().wait(pause_s)
-            pause_s = min(pause_s * 1.5, 1.0)
+            wait(reason)
             continue
         try:
             set_options(sock)
@@ -190,13 +199,12 @@ def dial(
                 raise ProtocolError(
                     f"{whom} at {show(address)}: no TLS handshake: {words(error)}", "tls"
                 ) from None
+            how = f"closed the connection: {error}"
+            if isinstance(error, TimeoutError):
+                how = "takes connections but says nothing: it hangs, or is no snailps process"
             if left <= 0 or give_up():
-                how = f"closed the connection: {error}"
-                if isinstance(error, TimeoutError):
-                    how = "takes connections but says nothing: it hangs, or is no snailps process"
                 raise ConnectionLost(f"{whom} at {show(address)} {how}") from None
-            threading.Event().wait(pause_s)
-            pause_s = min(pause_s * 1.5, 1.0)
+            wait(f"it {how}")
             continue
         except SnailError as error:
             sock.close()
