@@ -184,8 +184,8 @@ class MasterSettings(ClusterSettings):
         help=(
             "Whether each shard has a standby in another server, which takes over if its own is "
             "lost. `sync`: a push is acknowledged once both have it. `async`: at once, but for "
-            "clocks; what the standby lacks is lost with the server. `none`, and always with one server: a lost "
-            "server ends the job. Takes the memory twice (docs/operations.md)."
+            "clocks; what the standby lacks is lost with the server. `none`, and always with one "
+            "server: a lost server ends the job. Takes the memory twice (docs/operations.md)."
         ),
         when="`none` where memory is short and checkpoints are enough.",
     )
