@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from snailps import kernels
@@ -57,10 +58,9 @@ class ShardHost:
         self.standbys: dict[int, ShardThread] = {}
         self._yielding: dict[int, ShardThread] = {}
         self._route: Route | None = None
-        self._copies: dict[int, int] = {}  # shard -> number of the standby that it streams to
-        self._paced: dict[int, bool] = {}  # shard -> how it copies itself there
+        self._copies: dict[int, messages.BackUp] = {}  # shard -> how it streams, and where
         self._told: dict[int, list[Any]] = {}  # shard -> copy and what was last told of it
-        self._lock = threading.Lock()  # of all three, which other threads look at
+        self._lock = threading.Lock()  # of both, which other threads look at
 
     # --- orders of the master, in its order -----------------------------------------------------
 
@@ -103,9 +103,9 @@ class ShardHost:
         """Begins to copy a shard to its standby; `Backed` or `Unbacked` follows."""
         shard = self._served(order.shard)
         with self._lock:
-            again = self._copies.get(order.shard) == order.copy
-            self._copies[order.shard] = order.copy
-            self._paced[order.shard] = order.paced
+            former = self._copies.get(order.shard)
+            again = former is not None and order == replace(former, paced=order.paced)
+            self._copies[order.shard] = order
             if again:
                 shard.pace(order.paced)
         if not again:
@@ -214,7 +214,7 @@ class ShardHost:
                 incarnation=self._welcome.incarnation,
                 job=self._welcome.job,
                 trust=self._trust,
-                give_up=lambda: self._copies.get(order.shard) != order.copy,
+                give_up=lambda: self._copy_of(order.shard) != order.copy,
             )
         except SnailError as error:
             self._note(order.shard, order.copy, str(error) or "lost")
@@ -224,13 +224,18 @@ class ShardHost:
             self._note(order.shard, order.copy, "" if state == "ready" else why or state)
 
         with self._lock:
-            if self._copies.get(order.shard) != order.copy:
+            if self._copy_of(order.shard) != order.copy:
                 sock.close()  # given up meanwhile
                 return
             log.debug("shard %d copies itself to %s", order.shard, where)
             sock.setblocking(False)
-            paced = self._paced[order.shard]
+            paced = self._copies[order.shard].paced  # it may have changed meanwhile
             shard.back_up(sock.detach(), sync=order.sync, paced=paced, tell=tell)
+
+    def _copy_of(self, shard: int) -> int:
+        """Number of the standby that a shard streams to; 0: none."""
+        order = self._copies.get(shard)
+        return order.copy if order else 0
 
     def _note(self, shard: int, copy: int, trouble: str) -> None:
         """Tells the master of a standby; and again, should another one take over."""
