@@ -106,6 +106,7 @@ def served(live):
 
     def serve():
         try:
+            count.append(live.serve())  # once at least, however late this thread begins
             while not over.is_set():
                 count.append(live.serve())
         except BaseException as error:
