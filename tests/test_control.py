@@ -232,13 +232,13 @@ def test_server_calls_and_notes_a_client(master, connect):
     master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
     master.do(lambda: master.server.call(peer, messages.TakeRoute({}), answers.put))
     master.do(lambda: master.server.call(peer, messages.Shutdown(), answers.put))
-    master.do(lambda: master.server.note(peer, messages.Stop(False, "bye")))
     assert answers.get(timeout=LIMIT_S) == messages.Report({"what": "stats"})
     refused = answers.get(timeout=LIMIT_S)
     assert isinstance(refused, RemoteError)
     assert (str(refused), refused.code) == ("no such route", "route")
     assert answers.get(timeout=LIMIT_S) == messages.Ok()
     assert noted.get(timeout=LIMIT_S) == messages.Shutdown()
+    master.do(lambda: master.server.note(peer, messages.Stop(False, "bye")))  # overtakes calls
     assert noted.get(timeout=LIMIT_S) == messages.Stop(False, "bye")
 
 
@@ -416,7 +416,7 @@ def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
                     Channel.CONTROL,
                     Role.WORKER,
                     whom="m",
-                    limit_s=2,
+                    limit_s=LIMIT_S,
                     trust=Trust(secret),
                 )
         one = Raw(made.address)
@@ -687,7 +687,7 @@ def test_listen_on_a_port_in_use_says_so():
 
 
 def test_listen_again_on_the_port_of_a_server_that_ended():
-    made = Master()
+    made = Master(listener=listen("127.0.0.1", free_port()))  # which nobody else gets meanwhile
     client = dial(made.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S)
     made.close()
     client.close()

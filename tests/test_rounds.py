@@ -82,7 +82,7 @@ def test_rounds_draw_a_fraction_of_the_workers(tmp_path, job):
 def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again(tmp_path, job):
     gates = tmp_path / "gates"
     gate = Gate(gates, 1 * 3 + 2, "before")  # round 1, index 2
-    settings = {**job, "deadline": 4.0, "rounds": 40}
+    settings = {**job, "deadline": 10.0, "rounds": 40}
     with Cluster(tmp_path, job=settings, workers=3) as cluster:
         master = cluster.master()
         cluster.nodes()

@@ -62,8 +62,9 @@ def test_status_as_json_has_the_documented_keys(tmp_path, job, gate):
         cluster.master()
         cluster.nodes()
         gate.meet()
-        with Observer(cluster) as observer:  # until servers have told of themselves twice
-            observer.until(lambda s: sum(shard["rows"] for shard in s["shards"]))
+        with Observer(cluster) as observer:  # both servers tell now and then, another thread leases
+            observer.until(lambda s: all(shard["rows"] for shard in s["shards"]))
+            observer.until(lambda s: max(node["leased"] for node in s["nodes"]) == 2)
         status = json.loads(status_of(cluster, "--json"))
         page = status_of(cluster)
         gate.open()

@@ -19,7 +19,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from processes import Cluster, environment, free_port
+from processes import ENDING_S, Cluster, environment, free_port
 
 from faults.counting import (
     COUNTED,
@@ -42,6 +42,8 @@ from snailps.errors import SnailError
 INTERRUPTED = 130
 TOO_LATE = "this cluster is about to end"
 """What a newcomer says that was started to repair a job and found it done."""
+OVER = "training done, exporting"
+"""What the master says at the end of its job, well before anybody else ends."""
 LOOK_S = 0.02
 ASK_S = 3.0
 PORTS = range(21000, 21012)
@@ -272,6 +274,11 @@ class Rig(Deeds):
         last = max(event.at for event in self.events)
         return later_s(read_notes(self.notes).values(), last, pushes_of) is not None
 
+    def all_have_pushed(self):
+        """Whether each process that is a worker by now has had a push acknowledged."""
+        pids = {one.pid for one in read_notes(self.notes).values() if one.acknowledged}
+        return pids >= {place.process.pid for place in self.alive("worker")}
+
     # --- watching --------------------------------------------------------------------------------
 
     def progress(self):
@@ -340,6 +347,9 @@ class Rig(Deeds):
             if process is None or process in self._doomed or process.popen.poll() is None:
                 continue
             process.wait()
+            if self.ends:  # the thread that reads the master's lines may be late
+                with contextlib.suppress(AssertionError):
+                    master.wait_line(OVER, ENDING_S)
             self._read_log(master)  # a job that came to its end is no failure
             raise AssertionError(
                 f"{place.name} ended by itself, code {process.popen.returncode}\n{self.report()}"
@@ -352,7 +362,7 @@ class Rig(Deeds):
             for event in self.events:
                 if event.noticed_s is None and f"process {event.pid})" in line:
                     event.noticed_s = time.monotonic() - event.at
-            if self.ends and "training done, exporting" in line:
+            if self.ends and OVER in line:
                 raise JobOver
         self._seen[master] = seen
 

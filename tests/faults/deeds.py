@@ -129,7 +129,7 @@ class Deeds:
         self.rest(fault.lasts_s)
         self.proxy.heal(self._links(victim, fault))
 
-    def mount(self, size="4m"):
+    def mount(self, size="16m"):
         """A small disk of its own, `disk`; False where that is not allowed."""
         folder = self.folder / "disk"
         folder.mkdir()
@@ -141,9 +141,14 @@ class Deeds:
 
     def _fill(self, victim, fault):
         assert self.disk is not None, "mount() first"
-        filler = self.disk / "filler"
+        filler, lines = self.disk / "filler", victim.process.lines
+        empty = len(lines)
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
-        self.rest(fault.lasts_s + 1.0)
+        self.until(
+            lambda: any("CHECKPOINT FAILED" in line for line in lines[empty:]),
+            "a checkpoint to fail on a full disk",
+        )
+        self.rest(fault.lasts_s)
         filler.unlink()
