@@ -33,6 +33,14 @@ class GatedLinear(Gated, Linear):
     pass
 
 
+class SettlingLinear(GatedLinear):
+    """Begins a block when all that it pushed is acknowledged: of that the block's end tells."""
+
+    def train(self, block):
+        self._client.flush()
+        return super().train(block)
+
+
 class GatedFm(Gated, FactorizationMachine):
     pass
 

@@ -147,7 +147,7 @@ def test_worker_that_is_lost_is_no_longer_counted(tmp_path):
 
 def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_path):
     (tmp_path / "journal").mkdir()
-    job = sparse(tmp_path, "GatedLinear") | {"input": "input", "output": "out", "epochs": 1}
+    job = sparse(tmp_path, "SettlingLinear") | {"input": "input", "output": "out", "epochs": 1}
     job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
     gate = Gate(tmp_path / "gates", BLOCKS + 2)
     # By the clock: one that came between push and block would be the last one by pushes.
