@@ -3,6 +3,7 @@
 Each test ends with `Cluster.close`, which fails where a process had to be killed.
 """
 
+import ctypes
 import os
 import shutil
 import signal
@@ -143,6 +144,20 @@ def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(
         assert cluster.codes() == [INTERRUPTED] + [0] * (servers + 1)
         assert "interrupted after" in master.stderr
     assert (tmp_path / "out.npz").exists()
+
+
+def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp_path, job, gated):
+    """So it comes to a process that was stopped and goes on: any thread may be the one it wakes."""
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        (server,), _ = cluster.nodes()
+        gated.meet()
+        threads = {int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()}
+        other = max(threads - {server.pid})
+        assert ctypes.CDLL(None).tgkill(server.pid, other, signal.SIGTERM) == 0
+        master.wait_line(r"told to leave \(SIGTERM\)")
+        gated.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
 
 
 def test_worker_that_leaves_a_job_that_was_interrupted_does_not_fail_it(tmp_path, job, gated):
