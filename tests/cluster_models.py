@@ -1,5 +1,6 @@
 """Models for tests, which worker processes import: they count, wait, fail when told to."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -60,10 +61,7 @@ class Counter(Worker):
             file.write(f"{block.number} {block.epoch} {block.seed}\n")
 
     def _wait(self, number: int, kind: str = "block"):
-        path = Path(self.settings.gates) / f"{kind}-{number}"
-        if self.settings.gates and path.exists():
-            with path.open() as gate:
-                gate.read()
+        wait_at(self.settings, f"{kind}-{number}")
 
     def _fail_in(self, method: str, block: Block | None = None):
         if self.settings.fails_in == method and (
@@ -214,12 +212,13 @@ class Hurried(Counter):
 
 
 class SlowExport(Counter):
-    """Stops at the gate ``export-0``, then reads its table."""
+    """Stops at the gate ``export-0``, then reads its table, and writes it."""
 
     @classmethod
     def export(cls, results):
         wait_at(results.settings, "export-0")
-        return {"scanned": sum(len(keys) for keys, _ in results.scan("counts"))}
+        scanned = sum(len(keys) for keys, _ in results.scan("counts"))
+        return {"scanned": scanned, **Counter.export(results)}
 
 
 class SlowManifest(Counter):
@@ -239,10 +238,9 @@ class SlowManifest(Counter):
 
 
 def wait_at(settings, name):
-    """Stops at a gate of the test, if it is there."""
-    path = Path(settings.gates) / name
-    if path.exists():
-        with path.open() as gate:
+    """Stops at a gate of the test, if it is there; it may be opened at this very moment."""
+    if settings.gates:
+        with contextlib.suppress(FileNotFoundError), (Path(settings.gates) / name).open() as gate:
             gate.read()
 
 

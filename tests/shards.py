@@ -160,8 +160,8 @@ class Shards:
 class Raw:
     """A blocking connection to a shard that speaks frames, good or bad."""
 
-    def __init__(self, port, secret=b"", shake=True, incarnation=1):
-        self.sock = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+    def __init__(self, port, secret=b"", shake=True, incarnation=1, host="127.0.0.1"):
+        self.sock = socket.create_connection((host, port), LIMIT_S)
         self.decoder, self.frames = FrameDecoder(), []
         if shake:
             hello = Hello(Channel.DATA, Role.WORKER, b"n" * 16, 1, incarnation, JOB)

@@ -144,8 +144,7 @@ def test_bsp_with_one_micro_batch_keeps_no_rows_at_a_worker(tmp_path, model):
 
 
 def kill_who_stands_at(gate):
-    """SIGKILL for the worker at a gate; its process id."""
-    gate.meet()
+    """SIGKILL for the worker at a gate that the test has met; its process id."""
     pid = int(Path(f"{gate.path}.pid").read_text())
     os.kill(pid, signal.SIGKILL)
     return pid
@@ -164,6 +163,7 @@ def test_bsp_with_workers_killed_in_the_middle_gives_the_same_bits(tmp_path, mod
         cluster.nodes()
         killed = []
         for gate in stages:
+            gate.meet()
             killed.append(kill_who_stands_at(gate))
             master.wait_line(rf"process {killed[-1]}\) is lost: .* The others go on")
             gate.open()
@@ -256,7 +256,7 @@ def test_bsp_with_a_target_loss_ends_with_the_same_clock_whoever_works(tmp_path)
 
 def test_bsp_worker_that_waits_says_for_whom(tmp_path):
     gates = tmp_path / "gates"
-    gate = Gate(gates, 4, "before")
+    gate = Gate(gates, 1, "before")  # of the first clock: nobody has waited for anything before
     job = prepare(tmp_path, "logistic", gates=str(gates))
     with Cluster(tmp_path, job=job, workers=2, servers=1) as cluster:
         master = cluster.master()
@@ -265,7 +265,7 @@ def test_bsp_worker_that_waits_says_for_whom(tmp_path):
         pid = int(Path(f"{gate.path}.pid").read_text())
         slow = cluster.name_of(next(p for p in cluster.processes if p.pid == pid))
         line = master.wait_line("waits for")
-        assert re.search(rf"waits for {slow} to finish slots? 1.* of clock 1, for", line)
+        assert re.search(rf"waits for {slow} to finish slots? 1.* of clock 0, for", line)
         gate.open()
         assert cluster.codes() == [0] * 4
         assert any("goes on after" in line for line in master.lines)

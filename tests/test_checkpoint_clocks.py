@@ -8,6 +8,7 @@ import pytest
 from processes import Cluster, Gate
 from test_bsp import files_of, prepare
 from test_cluster import figures_of
+from test_ends import Observer
 from test_failures import FAILED
 
 from snailps import kernels
@@ -95,8 +96,9 @@ def stop_at(folder, job, gate, servers, workers):
         master = cluster.master()
         killed = cluster.nodes()[0][0]
         gate.meet()
-        numbers = [int(n) for n in re.findall(r"checkpoint (\d+): ", master.stderr)]
-        line = master.wait_line(f"checkpoint {max(numbers, default=0) + 2}: ")
+        with Observer(cluster) as observer:
+            newest = observer.status()["checkpoint"]["number"]
+        line = master.wait_line(f"checkpoint {newest + 2}: ")
         killed.send(signal.SIGKILL)
         gate.open()
         codes = cluster.codes()

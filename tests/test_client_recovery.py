@@ -442,6 +442,7 @@ def test_wait_keeps_its_limit_while_other_requests_are_answered(one):
     with Script(serve) as script:
         client = script.client(one)
         slow = client.pull_async(2, u64([1]), np.zeros((1, 4), np.float32))
+        pull(client, u64([1]), 4)  # it is answered: so the one before it was sent
         over = threading.Event()
 
         def busy():

@@ -302,8 +302,10 @@ def test_wait_that_ends_says_what_for(shard):
     client.seal_async(0, 0, 2).wait()
     with pytest.raises(WaitTimeout, match=r"pull of 1 rows of table 1 as of clock 2"):
         client.pull_async(1, u64([1]), full(0), clock=2).wait(0.05)
+    reached = client.reach_async(2)
+    shard.until("parked", lambda n: n == 2)
     with pytest.raises(WaitTimeout, match=r"reach of clock 2 waited .* shard 0"):
-        client.reach_async(2).wait(0.05)
+        reached.wait(0.05)
     assert shard.threads[0].stats()["waits_for"] == "slot 1 of clock 0"
 
 

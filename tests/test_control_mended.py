@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from snailps.errors import ConnectionLost, RemoteError
-from snailps.transport import messages
+from snailps.transport import control_client, messages
 from snailps.transport.control_client import ControlClient, ask
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 
@@ -93,6 +93,21 @@ def test_calls_fail_where_no_other_connection_is_found(line):
     with pytest.raises(ConnectionLost):
         call.result(LIMIT_S)
     assert client.told.get(timeout=LIMIT_S)
+
+
+def test_call_while_the_connection_is_given_up_fails_too(line, monkeypatch):
+    client, first, found = line
+
+    def encode_late(frame, *, pack):
+        found.put(None)
+        assert client.told.get(timeout=LIMIT_S)
+        return encode_frame(frame, pack=pack)
+
+    first.sock.close()
+    assert client.asked.wait(LIMIT_S)
+    monkeypatch.setattr(control_client, "encode_frame", encode_late)
+    with pytest.raises(ConnectionLost):
+        client.call(messages.Summarise(), LIMIT_S)
 
 
 def test_answer_to_an_order_of_the_connection_before_is_not_sent():

@@ -166,9 +166,9 @@ def test_doctor_finds_a_clock_that_is_wrong(conf, doctor):
 @pytest.mark.parametrize("change", ["_version.__version__ = '9.9'", "frame.VERSION = 9"])
 def test_doctor_finds_another_version(conf, doctor, change):
     path, address = conf()
-    host = doctor(path, "--hosts", "2", "--wait", "15")
+    host = doctor(path, "--hosts", "2", "--wait", str(LIMIT_S))
     wait_for_listener(address)
-    other = doctor(path, "--hosts", "2", "--wait", "5", program=altered(change))
+    other = doctor(path, "--hosts", "2", "--wait", str(LIMIT_S), program=altered(change))
     errors = errors_of(told(other, 1))
     (error,) = errors.values()
     assert "9" in error["text"]
@@ -181,9 +181,10 @@ def test_doctor_finds_another_secret(conf, doctor, tmp_path):
     for name in ("ours", "theirs"):
         (tmp_path / name).write_text(f"the secret of {name}, long enough")
         (tmp_path / name).chmod(0o600)
-    host = doctor(path, "--hosts", "2", "--wait", "15", "--set", "secret_file=ours")
+    hosts = "--hosts", "2", "--wait", str(LIMIT_S)
+    host = doctor(path, *hosts, "--set", "secret_file=ours")
     wait_for_listener(address)
-    other = doctor(path, "--hosts", "2", "--wait", "5", "--set", "secret_file=theirs")
+    other = doctor(path, *hosts, "--set", "secret_file=theirs")
     errors = errors_of(told(other, 1))
     assert "secret" in errors["handshake"]["text"]
     host.close()
@@ -216,10 +217,10 @@ def test_doctor_beside_a_running_master_looks_at_the_ways_and_disturbs_nobody(tm
 
 
 def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
-    with Cluster(tmp_path, settings={"init_timeout": 3}) as cluster:
+    with Cluster(tmp_path, settings={"init_timeout": 8}) as cluster:
         cluster.port = free_port()
         server = cluster.start("server")
-        server.wait_line(r"half of 3 s is over, still waiting for the master")
+        server.wait_line(r"half of 8 s is over, still waiting for the master")
         server.wait_line(r"reach: the master: 127.0.0.1 answers, but nobody listens at port")
         assert server.wait() == 1
 
@@ -228,8 +229,8 @@ def test_master_that_waits_for_nodes_says_why_when_half_is_over(tmp_path):
     write_numbers(tmp_path / "in.txt", 10)
     job = {"worker_class": COUNTER, "input": "in.txt", "output": "out"}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master("master_time_out=3")
-        master.wait_line(r"half of 3 s is over, still waiting for nodes")
+        master = cluster.master("master_time_out=8")
+        master.wait_line(r"half of 8 s is over, still waiting for nodes")
         master.wait_line(r"the master listens on 127.0.0.1: no other host can reach that")
         assert master.wait() == 1
 
@@ -250,11 +251,12 @@ def in_pair(netns, tmp_path, port, *, closed_there=0, closed_back=0):
                 rule = ("ipproto", "tcp", "sport", str(closed), "blackhole")
                 with link.inside(side):
                     netns.run_tool("ip", "rule", "add", *rule)
-        command = [*SNAILPS, "doctor", "-c", str(path), "--json", "--hosts", "2", "--wait"]
+        wait = "6" if closed_there else str(LIMIT_S)
+        command = [*SNAILPS, "doctor", "-c", str(path), "--json", "--hosts", "2", "--wait", wait]
         with link.inside(link.far):
-            master = Process("master's", [*command, "30"], cwd=tmp_path)
+            master = Process("master's", command, cwd=tmp_path)
         with link.inside(link.near):
-            other = Process("other", [*command, "6" if closed_there else "30"], cwd=tmp_path)
+            other = Process("other", command, cwd=tmp_path)
         try:
             if closed_there:
                 return told(other, 1), None

@@ -140,9 +140,9 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
         cluster.nodes()
         at_block.meet()
         lost = cluster.start("worker", cwd=elsewhere, env=environment(PYTHONPATH=str(PACKAGE)))
+        assert_one_sentence(lost, "No module named 'cluster_models'", "PYTHONPATH")
         cluster.write("worker.conf", {"epochs": 7}, "common.conf")
         stubborn = cluster.start("worker")
-        assert_one_sentence(lost, "No module named 'cluster_models'", "PYTHONPATH")
         assert_one_sentence(stubborn, "worker.conf:2", "epochs is '7' here, but '1' in the job")
         for late in (lost, stubborn):
             line = master.wait_line(rf"process {late.pid}\) is sent away")
@@ -268,7 +268,8 @@ def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job, long_gz
         cluster.start("server")
         master.wait_line("server 1 .*registered")
         with Observer(cluster) as observer:
-            assert observer.status()["phase"] in ("forming", "preparing")
+            status = observer.until(lambda status: any((tmp_path / "scratch").glob("*.part")))
+            assert status["phase"] in ("forming", "preparing")
         master.send(signal.SIGINT)
         begin = time.monotonic()
         assert codes_at_once(cluster) == [INTERRUPTED, STOPPED]
@@ -382,7 +383,7 @@ def registered(cluster):
     """A control connection that has registered as a driver, and its decoder."""
     address = (cluster.host, cluster.port)
     sock = dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=LIMIT_S)
-    sock.settimeout(10.0)
+    sock.settimeout(LIMIT_S)
     body = messages.encode(messages.Register("driver", "here", os.getpid(), 1, []))
     sock.sendall(encode_frame(Frame(Kind.CALL, body, request=1)))
     decoder = FrameDecoder()

@@ -127,11 +127,12 @@ def test_ledger_when_closed_gives_nothing_and_is_over_when_leases_end():
     ("ticks", "oldest"),
     [
         ([0, 1], 0),
-        ([0, 1, 8], 0),
-        ([0, 1, 9], 1),  # the first tick's rows may have been touched until 1, 8 ticks ago
-        ([0, 1, 2, 3, 10], 2),
-        ([0, 20], 0),  # nobody can tell when between 0 and 20
-        ([0, 20, 28], 1),
+        ([0, 1, 2, 9], 0),
+        ([0, 1, 2, 10], 1),  # the first tick's rows may have been touched until 2, 8 ticks ago
+        ([0, 1, 2, 3, 10], 1),
+        ([0, 1, 2, 3, 11], 2),
+        ([0, 20, 28], 0),  # a slow shard may have had 0 until 28 was given
+        ([0, 20, 30, 38], 1),
     ],
 )
 def test_oldest_kept_counts_from_when_the_clock_moved_on(ticks, oldest):

@@ -4,13 +4,14 @@ import gzip
 import json
 import os
 import re
+import time
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import Cluster
+from processes import LIMIT_S, Cluster, Gate
 from shards import Shards
 from test_cli import Run, call
 from test_cluster import figures_of
@@ -26,6 +27,7 @@ from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
+from snailps.roles.journal import FACTS, decode
 from snailps.roles.wires import Wires
 from snailps.roles.worker import Block
 
@@ -357,13 +359,33 @@ def test_job_with_expiry_deletes_rows_not_touched_for_long(tmp_path):
     (tmp_path / "input").write_text(early + planted(12_000, 1))
     job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
     job |= {"epochs": 1, "expire_after": 0.001, "block_bytes": 4000}  # 1,000 examples
+    job |= {"worker_class": "clock_models:GatedLinear", "gates": tmp_path / "gates"}
+    gates = [Gate(tmp_path / "gates", block, "before") for block in (20, 40)]
     with Cluster(tmp_path, job=job) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 3, master.stderr
+        master = cluster.master()
+        cluster.nodes()
+        tick = 24  # by then the early blocks are pushed
+        for gate in gates:  # a tick waits until all servers have had the one before
+            gate.meet()
+            tick = tick_above(tick, tmp_path / "out.journal")
+            gate.open()
+        assert cluster.codes() == [0] * 3, master.stderr
     figures = figures_of(master)
     assert figures["expired"] == 200
-    keys = read_npz(tmp_path / "out.npz").keys.tolist()
-    assert keys == [*range(1, FEATURES + 1), BIAS_KEY]
+    with np.load(tmp_path / "out.npz") as saved:
+        assert saved["keys"].tolist() == [*range(1, FEATURES + 1), BIAS_KEY]
+
+
+def tick_above(tick, journal):
+    """Waits for a later tick of the clock of tables that forget; the latest."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        facts, _ = decode((journal / FACTS).read_bytes())
+        latest = max((fact.data["tick"] for fact in facts if fact.kind == "tick"), default=0)
+        if latest > tick:
+            return latest
+        assert time.monotonic() < end, f"the clock stands at {latest}"
+        time.sleep(0.01)
 
 
 def test_job_with_malformed_line_ends_naming_it(tmp_path):

@@ -1,5 +1,6 @@
 """Heartbeats over socket pairs: what is sent, what counts as heard, and what happens at the end."""
 
+import contextlib
 import select
 import socket
 import threading
@@ -24,7 +25,12 @@ def pulse():
 
 
 def open_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
+    """By name; one that an earlier test left behind may be closed at any time."""
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that this list was read from
+            found.add(path.readlink())
+    return found
 
 
 def receive(sock, n):
@@ -121,7 +127,7 @@ def test_of_two_sockets_of_one_peer_the_liveliest_counts(pulse):
     old_end.close()
     until(lambda: select.select([new_end], [], [], 0)[0])  # a turn has passed
     new_end.sendall(b"x")
-    until(lambda: pulse.silences()[5] < 1.0)
+    until(lambda: pulse.silences()[5] < LIMIT_S)
     pulse.remove(5)
     assert pulse.silences() == {}
     new_end.close()
@@ -216,7 +222,7 @@ def test_stop_closes_every_socket_and_twice_is_harmless(pulse):
         while end.recv(4096):
             pass
         end.close()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     assert pulse.silences() == {}
 
 
@@ -237,4 +243,4 @@ def test_pulse_that_never_started_closes_what_it_was_given():
     made.stop()
     assert theirs.recv(1) == b""
     theirs.close()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before

@@ -191,7 +191,7 @@ def test_clean_after_killed_process_removes_its_copy(make, packed, tmp_path):
         target=_hold_for_ever, args=(str(tmp_path / "scratch"), packed, ready), daemon=True
     )
     child.start()
-    assert ready.wait(30)
+    assert ready.wait(150)
     scratch = make()
     assert scratch.clean() == 0
     child.kill()

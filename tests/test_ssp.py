@@ -42,6 +42,11 @@ def holder_of(gate):
     return int(Path(f"{gate.path}.pid").read_text())
 
 
+def names_but(cluster, workers, pid):
+    """What the master calls the workers, all but one."""
+    return [cluster.name_of(worker) for worker in workers if worker.pid != pid]
+
+
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_ssp_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(
     tmp_path, job, staleness
@@ -50,12 +55,12 @@ def test_ssp_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(
     gate = Gate(tmp_path / "gates", 3, "before")  # the second block of one of them
     with Cluster(tmp_path, job={**job, "staleness": staleness}, workers=WORKERS) as cluster:
         master = cluster.master()
-        cluster.nodes()
+        _, workers = cluster.nodes()
         pid = holder_of(gate)
-        slow = cluster.name_of(next(p for p in cluster.processes if p.pid == pid))
+        slow = cluster.name_of(next(p for p in workers if p.pid == pid))
         number = slow.split()[1]
-        for _ in range(WORKERS - 1):
-            line = master.wait_line(rf"waits for worker {number} to finish its block 2")
+        for other in names_but(cluster, workers, pid):
+            line = master.wait_line(rf"{other} .*waits for {slow} to finish its block 2")
             assert f"(staleness {staleness})" in line
         begin = time.monotonic()
         trained = {p: blocks for p, blocks in journal(tmp_path / "journal").items() if p != pid}
@@ -117,10 +122,10 @@ def test_async_with_own_data_deals_every_nth_block_and_waits_for_nobody(tmp_path
     job |= {"consistency": "async", "assign": "own"}
     with Cluster(tmp_path, job=job, workers=WORKERS) as cluster:
         master = cluster.master()
-        cluster.nodes()
+        _, workers = cluster.nodes()
         pid = holder_of(gate)
-        for _ in range(WORKERS - 1):  # all of theirs is done
-            master.wait_line("waits for worker [0-9]+ to finish, for")
+        for other in names_but(cluster, workers, pid):  # all of theirs is done
+            master.wait_line(rf"{other} .*waits for worker [0-9]+ to finish, for")
         trained = journal(tmp_path / "journal")
         assert [len(blocks) for p, blocks in trained.items() if p != pid] == [10, 10]
         gate.open()

@@ -15,7 +15,9 @@ from processes import LIMIT_S, SNAILPS, Cluster, Process
 
 from snailps.cli.tls import init
 from snailps.errors import ConfigError, ProtocolError
+from snailps.transport import relay as relays
 from snailps.transport.control import dial
+from snailps.transport.relay import Relay
 from snailps.transport.session import Channel, Role
 from snailps.transport.tls import Tls
 from snailps.transport.tls_link import Link
@@ -158,7 +160,18 @@ def test_relay_carries_megabytes_both_ways_at_once_and_the_end_behind_them(echo,
     tls.close()
 
 
-def test_relay_that_is_closed_first_sends_what_was_written(folders):
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "before its thread began"])
+def test_relay_that_is_closed_first_sends_what_was_written(folders, monkeypatch, late):
+    run = Relay._run
+
+    def run_late(relay):
+        while relay._listener is None and relay._closing_at is None:
+            time.sleep(0.001)
+        run(relay)
+
+    monkeypatch.setattr(relays, "FLUSH_S", LIMIT_S)
+    if late:
+        monkeypatch.setattr(Relay, "_run", run_late)
     listener = socket.create_server(("127.0.0.1", 0))
     relay = Tls(str(folders["a"])).listening(listener)
     tls = Tls(str(folders["b"]))
@@ -289,7 +302,7 @@ def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
     write_numbers(tmp_path / "in.txt", 1000, 50)
     (tmp_path / "gates").mkdir()
     job = {"worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 2}
-    common = {"tls": folders["a"], "init_timeout": 20}
+    common = {"tls": folders["a"]}
     with Cluster(tmp_path, common, job, servers=2, workers=2) as cluster:
         master = cluster.master()
         address = ("127.0.0.1", cluster.port)
@@ -298,7 +311,7 @@ def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
             (Trust(tls=Tls(str(folders["c"]))), "its certificate is of another CA"),
         ]:
             with pytest.raises(ProtocolError, match=why):
-                dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=9, trust=trust)
+                dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=LIMIT_S, trust=trust)
         master.wait_line(r"refused 127\.0\.0\.1:\d+: no TLS handshake: what it speaks is no TLS")
         at = ["--set", f"master_addr={cluster.address}", "--set", f"tls={folders['b']}"]
         status = Process("status", [*SNAILPS, "status", "--json", *at], cwd=tmp_path)
@@ -320,8 +333,9 @@ def test_master_with_a_secret_besides_tls_asks_for_both(tmp_path, folders):
         tls = Tls(str(folders["b"]))
         where = ("127.0.0.1", cluster.port), Channel.CONTROL, Role.DRIVER
         with pytest.raises(ProtocolError, match="asks for a secret"):
-            dial(*where, whom="m", limit_s=9, trust=Trust(tls=tls))
+            dial(*where, whom="m", limit_s=LIMIT_S, trust=Trust(tls=tls))
         master.wait_line(r"refused 127\.0\.0\.1:\d+: it left in the middle of the handshake")
-        dial(*where, whom="m", limit_s=9, trust=Trust(b"0123456789abcdef", tls=tls)).close()
+        both = Trust(b"0123456789abcdef", tls=tls)
+        dial(*where, whom="m", limit_s=LIMIT_S, trust=both).close()
         tls.close()
         master.close()

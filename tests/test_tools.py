@@ -33,10 +33,10 @@ import os, signal, sys
 role, *words = sys.argv[1:]
 if role in ("--version", "status"):
     sys.exit(print("snailps 1", role, *words, os.environ.get("SNAILPS_TLS", "")))
-print("words", *map(repr, words), os.environ["SNAILPS_SECRET_FILE"], flush=True)
 if "stubborn=1" in words:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+print("words", *map(repr, words), os.environ["SNAILPS_SECRET_FILE"], flush=True)
 while True:
     signal.pause()
 """
@@ -233,11 +233,11 @@ def test_stop_ends_all_of_ours_and_nothing_else(here):
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
         here.path("three", "run/worker-9.pid").write_text(f"{other.pid} 1 {2**22 + 1}\n")
         wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
-        said = here("stop", "1")
+        said = here("stop", "6")
         assert other.poll() is None
     assert "one: master: told to end the job" in said
     assert "one: master: ended with code 130" in said
-    assert "two: server-1: told to leave after 1 s" in said
+    assert "two: server-1: told to leave after 6 s" in said
     assert "two: worker-1: killed" in said
     assert "three: worker-9: gone without a code" in said
     assert not any(is_there(number) for number in here.numbers() if number != other.pid)

@@ -146,9 +146,7 @@ def test_cluster_with_a_secret_trains_and_lets_nobody_in_without(tmp_path, job):
         assert (code, "asks for a secret, and this process has none" in err) == (1, True), err
         code, _, err = run_command(tmp_path, "status", "--set", at, env=environment(**other))
         assert (code, "has another secret than this process" in err) == (1, True), err
-        code, _, err = run_command(
-            tmp_path, "worker", "--set", at, "--set", "init_timeout=9", env=environment(**other)
-        )
+        code, _, err = run_command(tmp_path, "worker", "--set", at, env=environment(**other))
         assert (code, "has another secret than this process" in err) == (1, True), err
         shown = [Path(f"/proc/{p.pid}/cmdline").read_bytes() for p in cluster.processes]
         gate.open()

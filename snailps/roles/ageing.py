@@ -7,7 +7,6 @@ It owns the ticks of a job; it knows no table and no connection.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from snailps.roles.job import Job
@@ -20,13 +19,13 @@ TICKS = 8
 def oldest_kept(ticks: Sequence[int]) -> int:
     """Least tick that a row's last push may have left, if the row is to be kept.
 
-    A push leaves the tick of the clock, which stood there until the next tick: that is how late
-    the push may have been.  However slow the servers were, a row lives `TICKS` from then on.
+    A push leaves the tick of the shard's clock, which stood there until the shard had the next
+    one, as all had before the one after that was given: that is how late the push may have been.
+    However slow the servers were, a row lives `TICKS` from then on.
     """
     until = ticks[-1] - TICKS
-    return max(
-        (tick + 1 for tick, following in itertools.pairwise(ticks) if following <= until), default=0
-    )
+    pairs = zip(ticks, ticks[2:], strict=False)
+    return max((tick + 1 for tick, over in pairs if over <= until), default=0)
 
 
 class Ageing:

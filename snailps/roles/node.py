@@ -60,6 +60,7 @@ GRACE_S = 8.0
 """How long a process may take to end after a failure before it is ended by force, seconds."""
 
 WATCH_S = 0.2
+"""How often a thread looks that waits for nothing that would wake it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +360,15 @@ class Node:
             self._end = End(code, text)
         self.on_end(self._end)
         self.ended.set()
+
+    def wait_until_ended(self) -> None:
+        """Waits in the main thread, which alone answers signals, for `ended`.
+
+        A signal may wake another thread instead (it does when it comes to a stopped process), so
+        the main thread looks now and then.
+        """
+        while not self.ended.wait(WATCH_S):
+            pass
 
     @property
     def verdict(self) -> End:

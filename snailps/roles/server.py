@@ -68,7 +68,7 @@ class Server(Node):
                 self._server_settings, self.trust, self.join(endpoints), tell=self.control.note
             )
             self._ready.set()
-            self.ended.wait()
+            self.wait_until_ended()
             self._stop_saving()
             self._host.stop()
         finally:

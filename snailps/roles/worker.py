@@ -239,7 +239,7 @@ class Worker(ModelTables):
     def expires(cls, settings: JobSettings) -> int:
         """Units after which rows that no push touched are deleted.  0 (the default): never.
 
-        Of tables declared with ``track="touch"``; how long is kept to within an eighth.
+        Of tables declared with ``track="touch"``; how long is kept to within a quarter.
         """
         return 0
 

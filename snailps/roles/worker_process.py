@@ -36,6 +36,7 @@ from snailps.roles.links import Links
 from snailps.roles.node import (
     EXIT_FAILED,
     EXIT_OK,
+    WATCH_S,
     End,
     Node,
     cores,
@@ -91,7 +92,10 @@ class WorkerProcess(Node):
         self.join()
         try:
             while True:
-                message = self._inbox.get()
+                try:
+                    message = self._inbox.get(timeout=WATCH_S)
+                except queue.Empty:
+                    continue
                 if isinstance(message, End):
                     break
                 assert isinstance(message, messages.Start)

@@ -141,16 +141,14 @@ class ControlClient:
         future: Future[messages.Message] = Future()
         body = messages.encode(message)
         with self._send_lock:
-            with self._calls_lock:
+            frame = Frame(Kind.CALL, body, request=self._next)
+            data = encode_frame(frame, pack=True)
+            with self._calls_lock:  # one step: what is open when the connection ends is told so
                 if self._lost is not None:
                     future.set_exception(ConnectionLost(f"{self._whom} is gone: {self._lost}"))
                     return future
-                number = self._next
                 self._next += 1
-            frame = Frame(Kind.CALL, body, request=number)
-            data = encode_frame(frame, pack=True)
-            with self._calls_lock:
-                self._calls[number] = _Call(frame, future, heard)
+                self._calls[frame.request] = _Call(frame, future, heard)
             if not self._away:
                 self._write(data)
         return future

@@ -176,7 +176,9 @@ class Relay:
             return False
         if time.monotonic() - self._closing_at > FLUSH_S:
             return True
-        return not any(link.up or not link.near_ended for link in self._links.values())
+        return not self._adopted and not any(
+            link.up or not link.near_ended for link in self._links.values()
+        )
 
     def _turn(self) -> None:
         wait_s = 0.0 if self._more else 0.1 if self._closing_at else LOOK_S / 4

@@ -266,6 +266,7 @@ class Rig(Deeds):
         event = Event(number, fault, time.monotonic(), f"{victim.name} ({pid})", pid)
         self.events.append(event)
         getattr(self, f"_{fault.what}")(victim, fault)
+        self._asked = (0.0, None)  # what the master said before the fault proves nothing
         self.until(self.is_redundant, f"redundancy after fault {number}, {fault.kind}")
         event.repaired_s = time.monotonic() - event.at
 

@@ -18,6 +18,7 @@ from snailps.transport.session import Role
 
 SLOW_BYTES_S, DELAY_S = 300_000, 0.03
 CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)
+FAILED = "CHECKPOINT FAILED"
 GRACE_S = 1.0
 """By then the shards have been told who was given up, and the master which stream broke."""
 
@@ -44,6 +45,7 @@ class Deeds:
         victim.process.send(signal.SIGSTOP)
         limit_s = self.heartbeat_timeout + self.stall_s
         self.until(lambda: pid not in self.members(), f"process {pid}, frozen, to be lost", limit_s)
+        self.rest(GRACE_S)
         self.given_up[pid] = time.monotonic()
         victim.process.send(signal.SIGCONT)
         self._replace(victim)
@@ -140,15 +142,16 @@ class Deeds:
         return True
 
     def _fill(self, victim, fault):
+        """Full for a while, and until a checkpoint has failed; what that frees is filled, too."""
         assert self.disk is not None, "mount() first"
-        filler, lines = self.disk / "filler", victim.process.lines
-        empty = len(lines)
-        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        self.until(
-            lambda: any("CHECKPOINT FAILED" in line for line in lines[empty:]),
-            "a checkpoint to fail on a full disk",
-        )
-        self.rest(fault.lasts_s)
-        filler.unlink()
+        filler, end = self.disk / "filler", time.monotonic() + fault.lasts_s
+        before = victim.process.stderr.count(FAILED)
+
+        def has_failed():
+            with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            return time.monotonic() > end and victim.process.stderr.count(FAILED) > before
+
+        self.until(has_failed, "a checkpoint to fail")
+        filler.unlink(missing_ok=True)

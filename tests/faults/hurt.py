@@ -24,8 +24,9 @@ from snailps.cli.entry import main
 from snailps.errors import ConnectionLost
 from snailps.roles import hosting, links
 
-_shards = []
+_shards, _faults = [], [(), "", 1]
 _known = weakref.WeakSet()
+_lock = threading.Lock()  # of these: shards are made by other threads than the one that obeys
 
 
 def know(owner, name):
@@ -37,7 +38,8 @@ def know(owner, name):
         def __init__(self, *arguments, **named):
             if "__init__" in vars(base):  # others are made by their __cinit__ alone
                 super().__init__(*arguments, **named)
-            _known.add(self)
+            with _lock:
+                _known.add(self)
 
     setattr(owner, name, Known)
 
@@ -72,16 +74,22 @@ def obey(wish):
     if "die" in wish:
         die_at(wish["die"], wish.get("call", 1), wish.get("when", "before"))
         return
-    faults = wish.get("left_out", ()), wish.get("point", ""), wish.get("passings", 1)
-    for shard in _shards:
-        with contextlib.suppress(ConnectionLost):  # it was dropped meanwhile
-            shard.test_faults(*faults)
+    with _lock:
+        _faults[:] = wish.get("left_out", ()), wish.get("point", ""), wish.get("passings", 1)
+        for shard in _shards:
+            with contextlib.suppress(ConnectionLost):  # it was dropped meanwhile
+                shard.test_faults(*_faults)
+
+
+def hurt_to_come():
+    """Has shards be hurt, from now on, as was wished last when they start."""
 
     class Hurt(hosting.ShardThread):
         def start(self):
             super().start()
-            self.test_faults(*faults)
-            _shards.append(self)
+            with _lock:
+                self.test_faults(*_faults)
+                _shards.append(self)
 
     hosting.ShardThread = Hurt
 
@@ -96,7 +104,9 @@ def tell(number, frame):
     """A handler: what shards and clients here count goes to standard error, for reports."""
 
     def look():
-        for one in list(_known):
+        with _lock:
+            known = list(_known)
+        for one in known:
             if hasattr(one, "stats"):
                 with contextlib.suppress(ConnectionLost):
                     print("shard", one.stats(), file=sys.stderr, flush=True)
@@ -110,6 +120,7 @@ if __name__ == "__main__":
     know(hosting, "ShardThread")
     know(links, "Client")
     signal.signal(signal.SIGUSR2, tell)
+    hurt_to_come()
     obey(json.loads(os.environ.get("HURT", "{}")))
     signal.signal(signal.SIGUSR1, obey_later)
     sys.argv[0] = "snailps"
