@@ -5,6 +5,7 @@ adds a line ``N WORKERS KEPT`` to the file ``journal/PID``: its block, how many 
 and whether it trains on rows that it keeps.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,9 +21,8 @@ class Gated:
 
     def train(self, block):
         gate = Path("gates") / f"block-{block.number}"
-        if gate.exists():
-            with gate.open() as file:
-                file.read()
+        with contextlib.suppress(FileNotFoundError), gate.open() as file:
+            file.read()
         kept = int(getattr(self, "_kept", None) is not None)
         with (Path("journal") / str(os.getpid())).open("a") as file:
             file.write(f"{block.number} {self.workers} {kept}\n")
