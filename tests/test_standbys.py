@@ -11,6 +11,7 @@ import random
 import pytest
 
 from snailps.roles import standbys as module
+from snailps.roles.orders import ORDER_S
 from snailps.roles.standby_effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
 from snailps.roles.standbys import Standbys
 from snailps.store.route import Route, ShardAddress
@@ -99,7 +100,7 @@ class World:
 
     def hurry(self):
         """Nobody takes so long that it would be taken for one that hangs."""
-        limit_s = module.ORDER_S - 3.0  # more than two steps of the tests
+        limit_s = ORDER_S - 3.0  # more than two steps of the tests
         while late := [o for o in self.orders if self.now > self.given[o.number] + limit_s]:
             self.obey_next(late[0].server)
 
@@ -197,11 +198,11 @@ class World:
             self.alive.add(come)
             self.hosts_known.add(come)
             self.copies[come] = {}
-        route, tally = (self.routes or [self.plan.route])[-1], self.plan.tally
+        route, tally = (self.routes or [self.plan.route])[-1], self.plan.redundancy.tally
         self.plan = Standbys(replicated=self.plan.replicated, sync=True, tables=list)
         hosts = {n: f"host{n}" for n in self.hosts_known}
         self.plan.restore(json.loads(self.kept), route, hosts, self.now)
-        self.plan.tally = tally
+        self.plan.redundancy.tally = tally
         self.take()
         for server in sorted(self.alive):
             for shard, mine in self.copies[server].items():
@@ -304,7 +305,7 @@ def test_a_lost_server_is_stood_in_for_and_redundancy_comes_back():
     world.plan.followed(world.plan.route.epoch, 5.75)
     world.check()
     assert not rows_lost(world)
-    assert world.plan.tally.figures() == {
+    assert world.plan.redundancy.tally.figures() == {
         "failovers": 1, "resume_s_max": 0.75, "unprotected_s": 0.5,
     }  # fmt: skip
 
@@ -313,10 +314,10 @@ def test_resuming_counts_until_the_promoted_one_serves():
     world = World()
     world.kill(1)
     world.plan.followed(world.plan.route.epoch, 1.0)
-    assert world.plan.tally.resume_s_max == 0.0
+    assert world.plan.redundancy.tally.resume_s_max == 0.0
     world.now = 3.0
     world.settle()
-    assert world.plan.tally.resume_s_max == 3.0
+    assert world.plan.redundancy.tally.resume_s_max == 3.0
 
 
 def test_of_two_servers_the_second_serves_all_and_a_new_one_brings_redundancy_back():
@@ -339,7 +340,7 @@ def test_two_losses_one_after_the_other_are_survived():
         world.settle()
         world.check()
     assert not rows_lost(world)
-    assert world.plan.tally.failovers == 2
+    assert world.plan.redundancy.tally.failovers == 2
 
 
 @pytest.mark.parametrize("first", [1, 2])
@@ -425,7 +426,7 @@ def test_a_server_that_does_not_obey_is_expelled():
     world.kill(1)
     order = world.until(m.Promote)
     world.orders.remove(order)
-    world.wait(module.ORDER_S + 1)
+    world.wait(ORDER_S + 1)
     assert [t.server for t in world.told if isinstance(t, Expelled)] == [2]
 
 
@@ -437,8 +438,8 @@ def test_drained_server_hands_everything_over():
     assert not any(1 in pair for pair in world.roles().values())
     world.kill(1)  # it leaves
     world.check()
-    assert not world.plan.tally.failovers
-    assert world.plan.tally.moves == 2
+    assert not world.plan.redundancy.tally.failovers
+    assert world.plan.redundancy.tally.moves == 2
 
 
 def test_drain_without_replication_makes_standbys_for_the_move_only():
@@ -651,7 +652,7 @@ def test_the_same_server_lost_twice_counts_once():
     world.kill(2)
     world.settle()
     world.check()
-    assert world.plan.tally.failovers == 1
+    assert world.plan.redundancy.tally.failovers == 1
 
 
 def test_held_plan_stands_in_for_the_lost_and_moves_nothing():

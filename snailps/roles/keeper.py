@@ -17,6 +17,7 @@ from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.roles.errands import Errands
 from snailps.roles.member import Answer, Member, Reply
 from snailps.roles.members import Members
+from snailps.roles.redundancy import shards_text
 from snailps.roles.standby_effects import (
     Effect,
     Emptied,
@@ -25,9 +26,8 @@ from snailps.roles.standby_effects import (
     Rerouted,
     RowsLost,
     Stuck,
-    Tally,
 )
-from snailps.roles.standbys import Standbys, lacking_text
+from snailps.roles.standbys import Standbys
 from snailps.store.route import Route
 from snailps.transport import messages
 
@@ -171,8 +171,7 @@ class Keeper:
 
     def figures(self) -> dict[str, Any]:
         """What losses and moves there were since it was last asked."""
-        tally, self.standbys.tally = self.standbys.tally, Tally()
-        return tally.figures()
+        return self.standbys.redundancy.figures()
 
     def status(self) -> list[dict[str, Any]]:
         """Who has which shard, as a picture; empty before the cluster is formed."""
@@ -283,7 +282,7 @@ class Keeper:
         self._on_rows_lost(
             f"{effect.why}. Its own log may say more; "
             + (
-                f"no other server has all of {lacking_text(effect.shards)}"
+                f"no other server has all of {shards_text(effect.shards)}"
                 if self.standbys.replicated
                 else "replication is 'none', so its rows are gone with it"
             )

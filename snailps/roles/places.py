@@ -110,6 +110,11 @@ class Places:
     servers: dict[int, Server] = field(default_factory=dict)
     shards: list[Shard] = field(default_factory=list)
 
+    @property
+    def redundant(self) -> bool:
+        """Whether every shard has a standby that has all of it."""
+        return all(s.standby is not None and s.standby.state == "ready" for s in self.shards)
+
     def shards_of(self, server: int) -> list[int]:
         """Shards that a server has as primary or standby, or that are on their way to it."""
         return [s.number for s in self.shards if server in self.holders(s)]

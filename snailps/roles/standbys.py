@@ -12,11 +12,13 @@ Sans-IO: events come in, what to do comes out, time is an argument.  It knows no
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from snailps.roles.orders import ORDER_S, OnAnswer, Orders
 from snailps.roles.places import Copy, Places, Server, Shard
+from snailps.roles.redundancy import Redundancy
 from snailps.roles.standby_effects import (
     Effect,
     Emptied,
@@ -25,15 +27,12 @@ from snailps.roles.standby_effects import (
     Rerouted,
     RowsLost,
     Stuck,
-    Tally,
 )
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
-ORDER_S = 30.0
-"""A server that has not obeyed for so long is taken for lost: it hangs, though its heart beats."""
 YIELD_S = 5.0
 """How long a primary may try to hand over; then it goes on, and the move is tried again."""
 STALL_S = 60.0
@@ -42,15 +41,6 @@ AGAIN_S = 2.0
 """How long a server is left alone that could not keep a standby, times its failures so far."""
 FAILURES_MAX = 5
 """So many standbys of a shard have to fail, one after the other, until a drain is given up."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """An order that is not answered yet."""
-
-    order: Order
-    until: float
-    on_answer: Callable[[messages.Message | None, str, float], None]
 
 
 @dataclass(slots=True)
@@ -68,6 +58,8 @@ class Standbys:
     held : bool
         Nothing is copied nor moved just now: rows are being read from files, or saved.  Lost
         servers are stood in for all the same.
+    redundancy : Redundancy
+        How long shards were without standby; figures of that, and of losses and moves.
     """
 
     replicated: bool
@@ -75,22 +67,16 @@ class Standbys:
     tables: Callable[[], list[Any]] = list
     route: Route | None = None
     held: bool = False
-    tally: Tally = field(default_factory=Tally)
+    redundancy: Redundancy = field(init=False)
     _places: Places = field(default_factory=Places)
-    _open: dict[int, _Open] = field(default_factory=dict)
+    _orders: Orders = field(default_factory=Orders)
     _effects: list[Effect] = field(default_factory=list)
-    _next_order: int = 1
     _next_copy: int = 1
     _epoch: int = 0
-    _followed: int = 0
-    _resuming: list[tuple[Shard, int, float]] = field(default_factory=list)
-    _thin_since: float | None = None
-    _thin_s: float | None = None  # in all, since it was said that every shard has its standby
-    _hurt: bool = False  # a standby was lost, or given up; not only moved
-    _warned: bool = False
-    _alone_told: bool = False
-    _was_ready: bool = False
     _over: bool = False  # rows are lost: there is nothing left to plan
+
+    def __post_init__(self) -> None:
+        self.redundancy = Redundancy(self._places)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -116,9 +102,7 @@ class Standbys:
     @property
     def redundant(self) -> bool:
         """Whether every shard has a standby that has all of it."""
-        return all(
-            s.standby is not None and s.standby.state == "ready" for s in self._places.shards
-        )
+        return self._places.redundant
 
     @property
     def moving(self) -> bool:
@@ -170,7 +154,7 @@ class Standbys:
             if number in hosts:
                 self._places.servers[number].leaving = True
         self._places.shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
-        self._was_ready = self.redundant  # and said by that master
+        self.redundancy.was_full = self.redundant  # and said by that master
         # The other master may have struck a server off, and have come no further.
         struck = {n for s in self._places.shards for n in self._places.holders(s)} - hosts.keys()
         self._places.servers |= {n: Server(n, "") for n in struck}
@@ -208,7 +192,7 @@ class Standbys:
     def join(self, number: int, host: str, now: float) -> None:
         """A server has come, with the route and without a shard."""
         self._places.servers[number] = Server(number, host)
-        self._alone_told = False
+        self.redundancy.joined()
         self._plan(now)
 
     def leave(self, number: int, now: float) -> None:
@@ -220,9 +204,7 @@ class Standbys:
         """A server is gone, and will not come back under this number."""
         if self._places.servers.pop(number, None) is None:
             return
-        for key, one in list(self._open.items()):
-            if one.order.server == number:
-                del self._open[key]
+        self._orders.forget_server(number)
         gone: list[int] = []
         hurt, served = False, 0
         for shard in self._places.shards:
@@ -242,12 +224,12 @@ class Standbys:
             self._effects.append(RowsLost(number, tuple(gone), why))
             return
         if served:
-            self.tally.failovers += 1
+            self.redundancy.tally.failovers += 1
             self._publish()  # a standby lets requests wait until it is promoted
             assert self.route is not None
             for shard in self._places.shards:
                 if shard.down_at is not None:
-                    self._resuming.append((shard, self.route.epoch, shard.down_at))
+                    self.redundancy.out_of_reach(shard, self.route.epoch, shard.down_at)
                     shard.down_at = None
         if hurt:
             self._hurry(now)
@@ -259,9 +241,7 @@ class Standbys:
         self, order: Order, answer: messages.Message | None, error: str, now: float
     ) -> None:
         """A server has done what it was told, or says why it cannot."""
-        one = self._open.pop(order.number, None)
-        if one is not None:
-            one.on_answer(answer, error, now)
+        if self._orders.answered(order, answer, error, now):
             self._plan(now)
 
     def backed(self, server: int, note: messages.Backed, now: float) -> None:
@@ -289,7 +269,7 @@ class Standbys:
         shard = self._of_note(server, note.shard)
         if shard is None or shard.step != "yielding":
             return
-        self._forget_orders(shard, messages.Yield)
+        self._orders.forget_shard(shard.number, messages.Yield)
         if note.text or shard.standby is None:
             log.warning("shard %d stays at server %d for now: %s", shard.number, server, note.text)
             shard.step = ""
@@ -309,13 +289,11 @@ class Standbys:
 
     def followed(self, epoch: int, now: float) -> None:
         """Everybody who pulls has this route and reaches its shards."""
-        self._followed = max(self._followed, epoch)
-        self._note_resumed(now)
+        self.redundancy.followed(epoch, now)
 
     def tick(self, now: float) -> None:
         """Time passes: who has not obeyed for too long, what can be tried again."""
-        late = {o.order.server: o.order for o in self._open.values() if now >= o.until}
-        for server, order in late.items():
+        for server, order in self._orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._effects.append(Expelled(server, why))
         for shard in self._places.shards:
@@ -333,7 +311,7 @@ class Standbys:
         if shard.step == "promoting" and shard.former is not None:
             self._take_back(shard, now)
             return True
-        self._forget_orders(shard)
+        self._orders.forget_shard(shard.number)
         if copy is None or copy.state != "ready" or copy.server not in self._places.servers:
             return False
         self._promote(shard, now)
@@ -350,7 +328,7 @@ class Standbys:
     def _take_back(self, shard: Shard, now: float) -> None:
         """The one that has yielded serves on: nobody has been told yet of its successor."""
         assert shard.former is not None
-        self._forget_orders(shard)
+        self._orders.forget_shard(shard.number)
         shard.address, shard.former, shard.goal = shard.former, None, 0
         self._order(shard.primary, messages.Alone(shard.number), now)
         self._ask_promote(shard, now)
@@ -367,9 +345,9 @@ class Standbys:
             shard.step, former, shard.former = "", shard.former, None
             if former is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
-                self._note_resumed(now)
+                self.redundancy.note_resumed(now)
             else:
-                self.tally.moves += 1
+                self.redundancy.tally.moves += 1
                 log.info(
                     "shard %d has moved from server %d to server %d",
                     shard.number, former.server, shard.primary,
@@ -388,20 +366,6 @@ class Standbys:
             self.route = Route(self._epoch, shards, self.route.owner)
             self._effects.append(Rerouted())
 
-    def _note_resumed(self, now: float) -> None:
-        """Counts how long shards of a lost server were out of reach, once they are in reach."""
-        back = [
-            (shard, epoch, since)
-            for shard, epoch, since in self._resuming
-            if epoch <= self._followed and not shard.step
-        ]
-        if back:
-            self._resuming = [item for item in self._resuming if item not in back]
-            took_s = max(now - since for _, _, since in back)
-            self.tally.resume_s_max = max(self.tally.resume_s_max, took_s)
-            names = lacking_text(shard.number for shard, _, _ in back)
-            log.info("%s in reach again, %.2f s after the loss was noticed", names, took_s)
-
     def _without_standby(self, shard: Shard, now: float) -> None:
         """A shard's standby is gone, or given up: it is never promoted, its primary is alone."""
         copy, shard.standby = shard.standby, None
@@ -410,7 +374,7 @@ class Standbys:
             shard.former = shard.address
             self._take_back(shard, now)
         elif not shard.step:
-            self._forget_orders(shard)
+            self._orders.forget_shard(shard.number)
             if copy is not None and copy.state != "asked":
                 self._order(shard.primary, messages.Alone(shard.number), now)
 
@@ -451,7 +415,9 @@ class Standbys:
             copy.state, copy.moved_at = "seeding", now
             # What was lost is made good at full speed; what only moves gives way to the training,
             # and without replication all that is copied moves.
-            copy.paced = not self.replicated or (self._was_ready and not self._hurt)
+            copy.paced = not self.replicated or (
+                self.redundancy.was_full and not self.redundancy.hurt
+            )
             self._order(shard.primary, self._back_up(shard, copy), now, backing)
 
         def backing(answer: messages.Message | None, error: str, now: float) -> None:
@@ -468,7 +434,7 @@ class Standbys:
 
     def _hurry(self, now: float) -> None:
         """Something was lost: until it is made good, no copy rests, nor one that is under way."""
-        self._hurt = True
+        self.redundancy.hurt = True
         for shard in self._places.shards:
             copy = shard.standby
             if self.replicated and copy is not None and copy.paced and copy.state == "seeding":
@@ -506,7 +472,8 @@ class Standbys:
             if server.leaving and not server.emptied and not self._places.shards_of(server.number):
                 server.emptied = True
                 self._effects.append(Emptied(server.number))
-        self._note_redundancy(now)
+        if self.replicated:
+            self.redundancy.look(now)
 
     def _plan_shard(self, shard: Shard, now: float) -> None:
         """What one shard lacks: a way out of a server that leaves, a standby."""
@@ -573,75 +540,12 @@ class Standbys:
                      shard.number, server)  # fmt: skip
             self._move_standby(shard, server, now)
 
-    def _note_redundancy(self, now: float) -> None:
-        """Says when shards have lost their standbys, and when all have one again.
-
-        Of shards that only move it says nothing until all are at their places.
-        """
-        if not self.replicated:
-            return
-        if self.redundant:
-            self._note_redundant(now)
-            return
-        if self._thin_since is None:
-            self._thin_since = now
-        if self._hurt and self._was_ready and not self._warned:
-            self._warned = True
-            ready = [s for s in self._places.shards if s.standby and s.standby.state == "ready"]
-            log.warning(
-                "%d of %d shards have no standby just now: another loss would end the job",
-                self.count - len(ready), self.count,
-            )  # fmt: skip
-        if len(self._places.servers) < 2 and not self._alone_told:
-            self._alone_told = True
-            self._hurt = self._warned = True  # as where one was lost
-            log.info(
-                "there is one server only: no shard can have a standby, and a lost server ends the "
-                "job. Start another one: snailps server"
-            )
-
-    def _note_redundant(self, now: float) -> None:
-        if self._thin_since is not None and self._was_ready:
-            took_s = now - self._thin_since
-            self.tally.unprotected_s += took_s
-            self._thin_s = (self._thin_s or 0.0) + took_s
-        self._thin_since = None
-        going = any(s.goal or s.step for s in self._places.shards)
-        if going and self._was_ready and not self._warned:
-            return  # what changes over will need another one
-        if not self._was_ready:
-            log.info("every shard has its standby")
-        elif self._thin_s is not None:
-            level = logging.WARNING if self._warned else logging.INFO
-            log.log(level, "every shard has its standby again, after %.1f s", self._thin_s)
-        self._was_ready, self._thin_s = True, None
-        self._hurt = self._warned = False
-
     # --- orders ----------------------------------------------------------------------------------
 
     def _order(
-        self,
-        server: int,
-        message: messages.Message,
-        now: float,
-        on_answer: Callable[[messages.Message | None, str, float], None] | None = None,
+        self, server: int, message: messages.Message, now: float, on_answer: OnAnswer | None = None
     ) -> None:
-        def noted(answer: messages.Message | None, error: str, now: float) -> None:
-            if error:
-                log.warning("server %d: %s: %s", server, type(message).__name__, error)
-
-        order = Order(self._next_order, server, message)
-        self._next_order += 1
-        self._open[order.number] = _Open(order, now + ORDER_S, on_answer or noted)
-        self._effects.append(order)
-
-    def _forget_orders(self, shard: Shard, *kinds: type[messages.Message]) -> None:
-        """What is still to be answered of a shard's making and moving does not matter any more."""
-        kinds = kinds or (messages.HostStandby, messages.BackUp, messages.Yield, messages.Promote)
-        for key, one in list(self._open.items()):
-            message = one.order.message
-            if isinstance(message, kinds) and getattr(message, "shard", -1) == shard.number:
-                del self._open[key]
+        self._effects.append(self._orders.give(server, message, now, on_answer))
 
     def _of_note(self, server: int, shard: int) -> Shard | None:
         """The shard that a note is about, if it comes from its primary."""
@@ -659,10 +563,3 @@ def _endpoint(answer: messages.Message | None) -> tuple[str, int] | None:
     if not isinstance(where, list) or len(where) != 2 or type(where[1]) is not int:
         return None
     return str(where[0]), where[1]
-
-
-def lacking_text(shards: Iterable[int]) -> str:
-    """Shards in words."""
-    numbers = list(shards)
-    listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    return f"shard{'s' if len(numbers) > 1 else ''} {listed}"

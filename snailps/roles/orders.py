@@ -1,0 +1,79 @@
+"""Orders to servers that are not answered yet, and what is to happen when they are.
+
+    give -> Order -> answered: what was to follow; late: whom nobody should wait for any longer
+
+What is ordered, and why, decides `standbys.py`; sending is the keeper's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from snailps.roles.standby_effects import Order
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+ORDER_S = 30.0
+"""A server that has not obeyed for so long is taken for lost: it hangs, though its heart beats."""
+
+OnAnswer = Callable[[messages.Message | None, str, float], None]
+"""Gets the answer or None, what went wrong or "", and the time."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """An order that is not answered yet."""
+
+    order: Order
+    until: float
+    on_answer: OnAnswer
+
+
+@dataclass(slots=True)
+class Orders:
+    """All orders that are on their way."""
+
+    _open: dict[int, _Open] = field(default_factory=dict)
+    _next: int = 1
+
+    def give(
+        self, server: int, message: messages.Message, now: float, on_answer: OnAnswer | None = None
+    ) -> Order:
+        """A new order; without `on_answer` a refusal is only logged."""
+
+        def noted(answer: messages.Message | None, error: str, now: float) -> None:
+            if error:
+                log.warning("server %d: %s: %s", server, type(message).__name__, error)
+
+        order = Order(self._next, server, message)
+        self._next += 1
+        self._open[order.number] = _Open(order, now + ORDER_S, on_answer or noted)
+        return order
+
+    def answered(
+        self, order: Order, answer: messages.Message | None, error: str, now: float
+    ) -> bool:
+        """Does what was to follow; False if it does not matter any more."""
+        one = self._open.pop(order.number, None)
+        if one is not None:
+            one.on_answer(answer, error, now)
+        return one is not None
+
+    def late(self, now: float) -> dict[int, Order]:
+        """By server: an order that it has had for too long."""
+        return {o.order.server: o.order for o in self._open.values() if now >= o.until}
+
+    def forget_server(self, number: int) -> None:
+        """A server will answer nothing any more."""
+        self._open = {k: o for k, o in self._open.items() if o.order.server != number}
+
+    def forget_shard(self, shard: int, *kinds: type[messages.Message]) -> None:
+        """What is still to be answered of a shard's making and moving does not matter any more."""
+        kinds = kinds or (messages.HostStandby, messages.BackUp, messages.Yield, messages.Promote)
+        for key, one in list(self._open.items()):
+            message = one.order.message
+            if isinstance(message, kinds) and getattr(message, "shard", -1) == shard:
+                del self._open[key]

@@ -1,0 +1,129 @@
+"""How long shards were without standby or out of reach: what is said of it, and its figures.
+
+    out_of_reach, followed, look -> Redundancy -> lines of the log; Tally
+
+What is done about it decides `standbys.py`, which takes from here only whether copies make good a
+loss.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.roles.places import Places, Shard
+from snailps.roles.standby_effects import Tally
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Redundancy:
+    """What is known of the time in which a loss would cost something.
+
+    Attributes
+    ----------
+    hurt : bool
+        A standby was lost, or given up, not only moved; until every shard has one again.
+    was_full : bool
+        Every shard has had its standby since the cluster was formed.
+    """
+
+    places: Places
+    tally: Tally = field(default_factory=Tally)
+    hurt: bool = False
+    was_full: bool = False
+    _followed: int = 0
+    _resuming: list[tuple[Shard, int, float]] = field(default_factory=list)
+    _thin_since: float | None = None
+    _thin_s: float | None = None  # in all, since it was said that every shard has its standby
+    _warned: bool = False
+    _alone_told: bool = False
+
+    def figures(self) -> dict[str, Any]:
+        """What losses and moves there were since it was last asked."""
+        tally, self.tally = self.tally, Tally()
+        return tally.figures()
+
+    # --- out of reach ----------------------------------------------------------------------------
+
+    def out_of_reach(self, shard: Shard, epoch: int, since: float) -> None:
+        """A shard's server was lost at `since`; the route of `epoch` names another one."""
+        self._resuming.append((shard, epoch, since))
+
+    def followed(self, epoch: int, now: float) -> None:
+        """Everybody who pulls has this route and reaches its shards."""
+        self._followed = max(self._followed, epoch)
+        self.note_resumed(now)
+
+    def note_resumed(self, now: float) -> None:
+        """Counts how long shards of a lost server were out of reach, once they are in reach."""
+        back = [
+            (shard, epoch, since)
+            for shard, epoch, since in self._resuming
+            if epoch <= self._followed and not shard.step
+        ]
+        if back:
+            self._resuming = [item for item in self._resuming if item not in back]
+            took_s = max(now - since for _, _, since in back)
+            self.tally.resume_s_max = max(self.tally.resume_s_max, took_s)
+            names = shards_text(shard.number for shard, _, _ in back)
+            log.info("%s in reach again, %.2f s after the loss was noticed", names, took_s)
+
+    # --- without standby -------------------------------------------------------------------------
+
+    def joined(self) -> None:
+        """Another server has come: who is alone again is told so again."""
+        self._alone_told = False
+
+    def look(self, now: float) -> None:
+        """Says when shards have lost their standbys, and when all have one again.
+
+        Of shards that only move it says nothing until all are at their places.
+        """
+        if self.places.redundant:
+            self._note_full(now)
+            return
+        if self._thin_since is None:
+            self._thin_since = now
+        if self.hurt and self.was_full and not self._warned:
+            self._warned = True
+            shards = self.places.shards
+            bare = [s for s in shards if s.standby is None or s.standby.state != "ready"]
+            log.warning(
+                "%d of %d shards have no standby just now: another loss would end the job",
+                len(bare), len(shards),
+            )  # fmt: skip
+        if len(self.places.servers) < 2 and not self._alone_told:
+            self._alone_told = True
+            self.hurt = self._warned = True  # as where one was lost
+            log.info(
+                "there is one server only: no shard can have a standby, and a lost server ends the "
+                "job. Start another one: snailps server"
+            )
+
+    def _note_full(self, now: float) -> None:
+        if self._thin_since is not None and self.was_full:
+            took_s = now - self._thin_since
+            self.tally.unprotected_s += took_s
+            self._thin_s = (self._thin_s or 0.0) + took_s
+        self._thin_since = None
+        going = any(s.goal or s.step for s in self.places.shards)
+        if going and self.was_full and not self._warned:
+            return  # what changes over will need another one
+        if not self.was_full:
+            log.info("every shard has its standby")
+        elif self._thin_s is not None:
+            level = logging.WARNING if self._warned else logging.INFO
+            log.log(level, "every shard has its standby again, after %.1f s", self._thin_s)
+        self.was_full, self._thin_s = True, None
+        self.hurt = self._warned = False
+
+
+def shards_text(shards: Iterable[int]) -> str:
+    """Shards in words."""
+    numbers = list(shards)
+    listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"shard{'s' if len(numbers) > 1 else ''} {listed}"
