@@ -94,15 +94,20 @@ def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, w
         job = write(folder) | {"input": "input", "output": "out", "epochs": 4}
         job["block_bytes"] = (folder / "input").stat().st_size // 20 + 1
         with Cluster(folder, job=job, workers=1 if late else 2) as cluster:
-            gates = [Gate(folder / "gates", number) for number in (FIRST, LATER) if late]
+            if late:
+                first, after, later = (
+                    Gate(folder / "gates", number) for number in (FIRST, FIRST + 1, LATER)
+                )
             master = cluster.master()
             _, workers = cluster.nodes()
             if late:
-                gates[0].meet()
+                first.meet()
                 workers.append(cluster.start("worker"))
-                gates[1].meet()  # whoever is there, it is not the first one
-                for gate in gates:
-                    gate.open()
+                later.meet()  # whoever is there, it is not the first one
+                first.open()
+                after.meet()  # what the first one kept is pushed, and not long after all else
+                after.open()
+                later.open()
             assert set(cluster.codes()) == {0}, master.stderr
         figures = figures_of(master)
         assert figures["blocks"] == 80
