@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import random
 import select
 import socket
 import ssl
@@ -187,6 +188,34 @@ def test_relay_that_is_closed_first_sends_what_was_written(folders, monkeypatch,
     relay.close()
 
 
+def test_relay_delivers_all_that_was_written_before_the_plain_end_was_closed(folders):
+    listener = socket.create_server(("127.0.0.1", 0))
+    relay = Tls(str(folders["a"])).listening(listener)
+    tls = Tls(str(folders["b"]))
+    theirs = connected(tls, listener.getsockname())
+    select.select([relay], [], [], LIMIT_S)
+    ours, _ = relay.accept()
+    ours.settimeout(LIMIT_S)
+    data = random.Random(1).randbytes(16 << 20)  # mostly more than buffers hold
+
+    def write():
+        with theirs:
+            theirs.sendall(data)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    # Nobody reads yet: the writer comes to a halt with its relay's buffers full.
+    with contextlib.suppress(OSError, ValueError):  # or it is through, where they hold all
+        while select.select([], [theirs], [], 0.05)[1]:
+            time.sleep(0.001)
+    got = received(ours)
+    writer.join(LIMIT_S)
+    assert got == data
+    ours.close()
+    tls.close()
+    relay.close()
+
+
 def test_relay_ends_the_peers_connection_when_its_owner_closes_the_plain_end(folders):
     listener = socket.create_server(("127.0.0.1", 0))
     relay = Tls(str(folders["a"])).listening(listener)
@@ -271,12 +300,12 @@ def test_relay_without_descriptors_makes_room_or_waits_and_says_so(folders, capl
 def test_relay_outlives_what_nobody_foresaw_of_one_connection(echo, folders, caplog, monkeypatch):
     pump, known, failed = Link.pump, set(), []
 
-    def fail_once(link, buffer):
+    def fail_once(link, *args):
         if link not in known and known_are_all and not failed:
             failed.append(link)
             raise ValueError("unforeseen")
         known.add(link)
-        return pump(link, buffer)
+        return pump(link, *args)
 
     known_are_all = False
     monkeypatch.setattr(Link, "pump", fail_once)

@@ -194,13 +194,15 @@ class Relay:
                 self._more.discard(link.number)
                 if token & 1 and events & (select.EPOLLHUP | select.EPOLLERR):
                     link.gone = True
-                self._serve(link, broken=not token & 1 and bool(events & select.EPOLLERR))
+                near = bool(token & 1)
+                broken = not near and bool(events & select.EPOLLERR)
+                self._serve(link, broken, far=not near, near=near)
         while self._adopted:
             far, ours, address = self._adopted.popleft()
-            self._serve(self._new(far, address), broken=False, ours=ours)
+            self._serve(self._new(far, address), ours=ours)
         for number in [*self._more]:
             self._more.discard(number)
-            self._serve(self._links[number], broken=False)
+            self._serve(self._links[number])
         self._look()
 
     def _look(self) -> None:
@@ -255,7 +257,7 @@ class Relay:
         self._unknown[link.number] = link
         while len(self._unknown) > strangers_max(far.fileno()):
             self._make_room()
-        self._serve(link, broken=False)
+        self._serve(link)
 
     def _make_room(self) -> None:
         """Closes the oldest connection whose handshake is not done."""
@@ -310,12 +312,31 @@ class Relay:
     def _note(self, link: Link, why: str) -> None:
         self._attempts.note(f"{link.address[0]}:{link.address[1]}", why)
 
-    def _serve(self, link: Link, broken: bool, ours: socket.socket | None = None) -> None:
-        """A turn of one connection; whatever goes wrong in it ends that one alone."""
+    def _serve(
+        self,
+        link: Link,
+        broken: bool = False,
+        *,
+        far: bool = True,
+        near: bool = True,
+        ours: socket.socket | None = None,
+    ) -> None:
+        """A turn of one connection; whatever goes wrong in it ends that one alone.
+
+        Parameters
+        ----------
+        link : Link
+        broken : bool
+            Its encrypted socket is.
+        far, near : bool
+            Which of its sockets may have something.
+        ours : socket.socket or None
+            The plain one, when it is taken over.
+        """
         try:
             if ours is not None:
                 self._pair(link, ours)
-            self._move(link, broken)
+            self._move(link, broken, far, near)
         except Exception as error:
             self._note(link, f"the relay for TLS has failed: {error!r}")
             if not self._failed:
@@ -323,14 +344,14 @@ class Relay:
                 log.exception("the relay for TLS has failed for one connection")
             self._drop(link)
 
-    def _move(self, link: Link, broken: bool) -> None:
-        """Moves what can be moved, both ways, for one turn."""
+    def _move(self, link: Link, broken: bool, far: bool, near: bool) -> None:
+        """Moves what can be moved for one turn."""
         try:
             if link.refused:
                 broken = broken or not link.drain(self._buffer)
             elif link.near is None:
                 self._shake(link)
-            if link.near is not None and link.pump(self._buffer):
+            if link.near is not None and link.pump(self._buffer, far, near):
                 self._more.add(link.number)
         except OSError as error:
             log.debug("%s: %s", link.address, error)

@@ -13,7 +13,8 @@ import socket
 import ssl
 
 Address = tuple[str, int]
-TURN_BYTES = 1 << 20
+RECORD_BYTES = 1 << 14
+"""Of a full record: behind it there is mostly another one, behind a shorter one mostly not."""
 CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a handshake raises when the peer closes the connection without a word of why."""
 
@@ -36,17 +37,22 @@ class Link:
         self.wants_write = False
         self.near_mask = self.far_mask = 0
 
-    def pump(self, buffer: memoryview) -> bool:
-        """True where more could be moved at once."""
-        moved = 0
-        while moved < TURN_BYTES:
-            step = self._pump_down(buffer) + self._pump_up(buffer)
-            if step == 0:
-                return False
-            moved += step
-        return True
+    def pump(self, buffer: memoryview, far: bool = True, near: bool = True) -> bool:
+        """A turn of the sockets that are ready; True: more can be moved, of which epoll won't tell.
 
-    def _pump_down(self, buffer: memoryview) -> int:
+        Nothing is asked for that may not be there, as that would cost an exception: epoll tells of
+        it again.
+        """
+        self.wants_write = False
+        if far or self.down:
+            self._pump_down(buffer)
+        if near or self.up:
+            self._pump_up(buffer)
+        if not self.down and not self.far_ended and self.far.pending():
+            return True
+        return self.gone and not self.near_ended and not self.up
+
+    def _pump_down(self, buffer: memoryview) -> None:
         """From the peer to the plain socket."""
         assert self.near is not None
         data: memoryview | bytes = self.down
@@ -68,6 +74,8 @@ class Link:
                     self.far_ended = True
                     break
                 got += n
+                if n < RECORD_BYTES:
+                    break
             data = buffer[:got]
         sent = 0
         if data:
@@ -83,9 +91,8 @@ class Link:
         if self.far_ended and not self.down:
             with contextlib.suppress(OSError):
                 self.near.shutdown(socket.SHUT_WR)
-        return sent
 
-    def _pump_up(self, buffer: memoryview) -> int:
+    def _pump_up(self, buffer: memoryview) -> None:
         """From the plain socket to the peer."""
         assert self.near is not None
         data: memoryview | bytes = self.up
@@ -93,7 +100,7 @@ class Link:
             try:
                 got = self.near.recv_into(buffer)
             except BlockingIOError:
-                return 0
+                return
             except ConnectionResetError:
                 got = 0
             if got == 0:
@@ -101,7 +108,9 @@ class Link:
             data = buffer[:got]
         sent = 0
         if data:
-            self.wants_write = False
+            many = len(data) > RECORD_BYTES
+            if many:  # else the peer would be woken for each record
+                self.far.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             try:
                 while sent < len(data):
                     sent += self.far.send(data[sent:])
@@ -109,12 +118,14 @@ class Link:
                 self.wants_write = True
             except ssl.SSLWantReadError:
                 pass
+            finally:
+                if many:
+                    self.far.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
             self.up = bytes(data[sent:])
         if self.near_ended and not self.up:
             # Without TLS's own farewell: frames have lengths, and the end of one is never guessed.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.far, socket.SHUT_WR)
-        return sent
 
     def drain(self, buffer: memoryview) -> bool:
         """Takes what a refused peer still says; False once it has closed the connection."""
