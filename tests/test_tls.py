@@ -216,6 +216,28 @@ def test_relay_delivers_all_that_was_written_before_the_plain_end_was_closed(fol
     relay.close()
 
 
+def test_relay_delivers_the_last_words_of_a_peer_that_left_something_unread(folders):
+    """That is a reset: of a peer that says why, and closes while it is written to."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    relay = Tls(str(folders["a"])).listening(listener)
+    tls = Tls(str(folders["b"]))
+    words = [b"first ", b"second ", b"and last"]
+    for _ in range(30):
+        theirs = tls.encrypted(socket.create_connection(listener.getsockname()), LIMIT_S)
+        theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        select.select([relay], [], [], LIMIT_S)
+        ours, _ = relay.accept()
+        ours.settimeout(LIMIT_S)
+        ours.sendall(b"what nobody reads")
+        select.select([theirs], [], [], LIMIT_S)
+        for word in words:
+            theirs.sendall(word)
+        socket.socket.close(theirs)
+        assert received(ours) == b"".join(words)
+        ours.close()
+    relay.close()
+
+
 def test_relay_ends_the_peers_connection_when_its_owner_closes_the_plain_end(folders):
     listener = socket.create_server(("127.0.0.1", 0))
     relay = Tls(str(folders["a"])).listening(listener)

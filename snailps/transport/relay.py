@@ -358,6 +358,8 @@ class Relay:
             broken = True
         if link.number not in self._links:
             return
+        if broken and link.near is not None:
+            link.last_words(self._buffer)
         heard = link.gone or (link.far_ended and not link.down)
         if broken or (heard and link.near_ended and not link.up):
             self._drop(link)

@@ -15,6 +15,8 @@ import ssl
 Address = tuple[str, int]
 RECORD_BYTES = 1 << 14
 """Of a full record: behind it there is mostly another one, behind a shorter one mostly not."""
+LAST_BYTES = 1 << 20
+"""At most so much is delivered of what a broken connection had brought."""
 CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a handshake raises when the peer closes the connection without a word of why."""
 
@@ -52,8 +54,19 @@ class Link:
             return True
         return self.gone and not self.near_ended and not self.up
 
-    def _pump_down(self, buffer: memoryview) -> None:
-        """From the peer to the plain socket."""
+    def last_words(self, buffer: memoryview) -> None:
+        """Delivers what had come before the connection broke, as far as the plain socket takes it.
+
+        A peer that says why it parts, and leaves something unread, resets the connection.
+        """
+        moved, got = 0, 1
+        with contextlib.suppress(OSError):
+            while got and moved < LAST_BYTES and not self.down and not self.far_ended:
+                got = self._pump_down(buffer)
+                moved += got
+
+    def _pump_down(self, buffer: memoryview) -> int:
+        """From the peer to the plain socket; bytes that were read."""
         assert self.near is not None
         data: memoryview | bytes = self.down
         got = 0
@@ -91,6 +104,7 @@ class Link:
         if self.far_ended and not self.down:
             with contextlib.suppress(OSError):
                 self.near.shutdown(socket.SHUT_WR)
+        return got
 
     def _pump_up(self, buffer: memoryview) -> None:
         """From the plain socket to the peer."""
