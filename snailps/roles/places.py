@@ -76,6 +76,11 @@ class Shard:
         """The server that it is at."""
         return self.address.server
 
+    @property
+    def backed(self) -> bool:
+        """Whether its standby has all of it."""
+        return self.standby is not None and self.standby.state == "ready"
+
     def picture(self) -> dict[str, Any]:
         """It as values for JSON; `of` reads them."""
         copy, former = self.standby, self.former
@@ -113,7 +118,7 @@ class Places:
     @property
     def redundant(self) -> bool:
         """Whether every shard has a standby that has all of it."""
-        return all(s.standby is not None and s.standby.state == "ready" for s in self.shards)
+        return all(s.backed for s in self.shards)
 
     def shards_of(self, server: int) -> list[int]:
         """Shards that a server has as primary or standby, or that are on their way to it."""

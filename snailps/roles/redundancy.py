@@ -91,10 +91,9 @@ class Redundancy:
         if self.hurt and self.was_full and not self._warned:
             self._warned = True
             shards = self.places.shards
-            bare = [s for s in shards if s.standby is None or s.standby.state != "ready"]
             log.warning(
                 "%d of %d shards have no standby just now: another loss would end the job",
-                len(bare), len(shards),
+                sum(not s.backed for s in shards), len(shards),
             )  # fmt: skip
         if len(self.places.servers) < 2 and not self._alone_told:
             self._alone_told = True

@@ -39,7 +39,7 @@ class Link:
         self.wants_write = False
         self.near_mask = self.far_mask = 0
 
-    def pump(self, buffer: memoryview, far: bool = True, near: bool = True) -> bool:
+    def pump(self, buffer: memoryview, far: bool, near: bool) -> bool:
         """A turn of the sockets that are ready; True: more can be moved, of which epoll won't tell.
 
         Nothing is asked for that may not be there, as that would cost an exception: epoll tells of
