@@ -131,6 +131,22 @@ def connected(tls, address):
     return plain
 
 
+@pytest.fixture
+def door(folders):
+    """A relay that listens, and accepts nobody by itself."""
+    relay = Tls(str(folders["a"])).listening(socket.create_server(("127.0.0.1", 0)))
+    yield relay
+    relay.close()
+
+
+def accepted(door):
+    """The plain end of the connection that comes next."""
+    select.select([door], [], [], LIMIT_S)
+    sock, _ = door.accept()
+    sock.settimeout(LIMIT_S)
+    return sock
+
+
 def received(sock):
     """All that comes until the end."""
     parts = []
@@ -162,7 +178,7 @@ def test_relay_carries_megabytes_both_ways_at_once_and_the_end_behind_them(echo,
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "before its thread began"])
-def test_relay_that_is_closed_first_sends_what_was_written(folders, monkeypatch, late):
+def test_relay_that_is_closed_first_sends_what_was_written(door, folders, monkeypatch, late):
     run = Relay._run
 
     def run_late(relay):
@@ -173,29 +189,20 @@ def test_relay_that_is_closed_first_sends_what_was_written(folders, monkeypatch,
     monkeypatch.setattr(relays, "FLUSH_S", LIMIT_S)
     if late:
         monkeypatch.setattr(Relay, "_run", run_late)
-    listener = socket.create_server(("127.0.0.1", 0))
-    relay = Tls(str(folders["a"])).listening(listener)
     tls = Tls(str(folders["b"]))
-    theirs = connected(tls, listener.getsockname())
-    select.select([relay], [], [], LIMIT_S)
-    ours, _ = relay.accept()
+    theirs = connected(tls, door.getsockname())
+    ours = accepted(door)
     theirs.sendall(b"goodbye")
     theirs.close()
     tls.close()
-    ours.settimeout(LIMIT_S)
     assert received(ours) == b"goodbye"
     ours.close()
-    relay.close()
 
 
-def test_relay_delivers_all_that_was_written_before_the_plain_end_was_closed(folders):
-    listener = socket.create_server(("127.0.0.1", 0))
-    relay = Tls(str(folders["a"])).listening(listener)
+def test_relay_delivers_all_that_was_written_before_the_plain_end_was_closed(door, folders):
     tls = Tls(str(folders["b"]))
-    theirs = connected(tls, listener.getsockname())
-    select.select([relay], [], [], LIMIT_S)
-    ours, _ = relay.accept()
-    ours.settimeout(LIMIT_S)
+    theirs = connected(tls, door.getsockname())
+    ours = accepted(door)
     data = random.Random(1).randbytes(16 << 20)  # mostly more than buffers hold
 
     def write():
@@ -213,21 +220,16 @@ def test_relay_delivers_all_that_was_written_before_the_plain_end_was_closed(fol
     assert got == data
     ours.close()
     tls.close()
-    relay.close()
 
 
-def test_relay_delivers_the_last_words_of_a_peer_that_left_something_unread(folders):
+def test_relay_delivers_the_last_words_of_a_peer_that_left_something_unread(door, folders):
     """That is a reset: of a peer that says why, and closes while it is written to."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    relay = Tls(str(folders["a"])).listening(listener)
     tls = Tls(str(folders["b"]))
     words = [b"first ", b"second ", b"and last"]
     for _ in range(30):
-        theirs = tls.encrypted(socket.create_connection(listener.getsockname()), LIMIT_S)
+        theirs = tls.encrypted(socket.create_connection(door.getsockname()), LIMIT_S)
         theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        select.select([relay], [], [], LIMIT_S)
-        ours, _ = relay.accept()
-        ours.settimeout(LIMIT_S)
+        ours = accepted(door)
         ours.sendall(b"what nobody reads")
         select.select([theirs], [], [], LIMIT_S)
         for word in words:
@@ -235,21 +237,16 @@ def test_relay_delivers_the_last_words_of_a_peer_that_left_something_unread(fold
         socket.socket.close(theirs)
         assert received(ours) == b"".join(words)
         ours.close()
-    relay.close()
 
 
-def test_relay_ends_the_peers_connection_when_its_owner_closes_the_plain_end(folders):
-    listener = socket.create_server(("127.0.0.1", 0))
-    relay = Tls(str(folders["a"])).listening(listener)
+def test_relay_ends_the_peers_connection_when_its_owner_closes_the_plain_end(door, folders):
     tls = Tls(str(folders["b"]))
-    theirs = tls.encrypted(socket.create_connection(listener.getsockname()), LIMIT_S)
+    theirs = tls.encrypted(socket.create_connection(door.getsockname()), LIMIT_S)
     theirs.sendall(b"what nobody reads")
-    select.select([relay], [], [], LIMIT_S)
-    ours, _ = relay.accept()
+    ours = accepted(door)
     ours.close()
     assert received(theirs) == b""
     theirs.close()
-    relay.close()
 
 
 @pytest.mark.parametrize("words", [b"", b"\x16", b"GET / HTTP/1.1\r\n\r\n", bytes(5000)])
