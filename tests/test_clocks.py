@@ -314,10 +314,10 @@ def test_wait_at_the_shard_has_a_limit_that_names_clock_and_slots():
         shard.add_table(1, DIM, ADD, ZEROS)
         client = shard.client()
         client.seal_async(0, 1, 4).wait()
-        with pytest.raises(RemoteError, match=r"waited .* for slot 0, 2, 3 of clock 0") as caught:
+        with pytest.raises(RemoteError, match=r"waited .* for slots 0, 2, 3 of clock 0") as caught:
             client.reach_async(1).wait()
         assert caught.value.code == "timeout"
-        with pytest.raises(RemoteError, match=r"waited .* for slot 0, 2, 3 of clock 0"):
+        with pytest.raises(RemoteError, match=r"waited .* for slots 0, 2, 3 of clock 0"):
             pull(client, [1], clock=7)
 
 
@@ -327,7 +327,7 @@ def test_words_for_what_is_waited_for_are_those_of_now():
         for slot in (0, 1):
             shard.threads[0].set_clock(0)
             client.seal_async(0, slot, 3).wait()
-            with pytest.raises(RemoteError, match=f"for slot {1 - slot}, 2 of clock 0"):
+            with pytest.raises(RemoteError, match=f"for slots {1 - slot}, 2 of clock 0"):
                 client.reach_async(1).wait()
 
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from products import batch
-from replicas import Counting, Replicas, assert_equal, dump
+from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
 
 from snailps import kernels
@@ -329,6 +329,84 @@ def test_orders_of_clocks_are_done_at_the_standby():
         cluster.settle()
         assert made[0].clock() == shard.clock() == 10
         assert_equal(dump(shard), dump(made[0]))
+
+
+def fill(cluster, clients, keys=3000):
+    """Slots 0 and 1 of clock 0 have a value for every key."""
+    for slot, client in enumerate(clients):
+        ones = np.full((keys, 8), 1 + slot, np.float32)
+        client.push(1, np.arange(keys, dtype=np.uint64), ones, clock=0, slot=slot)
+
+
+@pytest.mark.parametrize("clock", [0, 1])
+def test_clock_is_held_at_the_standby_as_at_its_primary(clock):
+    """... that is made while it is, too, and has got a part of the rows when the clock is whole."""
+    with Replicas() as cluster:
+        tables(cluster)
+        shard, clients = cluster.threads[0], [cluster.client(incarnation=8 + i) for i in (0, 1)]
+        wide = np.arange(20_000, dtype=np.uint64)
+        clients[0].push(6, wide, np.ones((len(wide), 300), np.float32))
+        fill(cluster, clients)
+        clients[0].seal_async(0, 0, 2).wait()
+        shard.freeze(clock)
+        made = cluster.standby()
+        relay = Relay(made[1], 1 << 12)
+        cluster.relays.append(relay)
+        stream = cluster.stream_to(relay.port)
+        relay.open.clear()
+        shard.back_up(stream, sync=True, tell=lambda *words: cluster.told.put(words))
+        end = time.monotonic() + LIMIT_S
+        while not shard.stats()["replica"]["sent"]:
+            assert time.monotonic() < end
+        assert shard.stats()["replica"]["seeded"] < 1
+        clients[1].seal_async(0, 1, 2).wait()
+        if clock == 1:
+            for slot in (0, 1):
+                clients[slot].seal_async(1, slot, 2)
+            cluster.until("slots_sealed", lambda n: n == 2)
+        relay.open.set()
+        assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
+        cluster.settle()
+        assert made[0].clock() == shard.clock() == clock
+        shard.thaw()
+        cluster.settle()
+        assert made[0].clock() == shard.clock() == clock + 1
+        assert_equal(dump(shard), dump(made[0]))
+
+
+def test_standby_of_a_shard_that_was_held_lets_its_clock_go_once_it_is_promoted():
+    with Replicas() as cluster:
+        cluster.add_table(1, 8, ADD, ZEROS)
+        clients = [cluster.client(incarnation=8 + i) for i in (0, 1)]
+        cluster.threads[0].freeze()
+        fill(cluster, clients)
+        made = cluster.back_up()
+        for slot in (0, 1):
+            clients[slot].seal_async(0, slot, 2).wait()
+        cluster.settle()
+        assert made[0].clock() == 0
+        old = cluster.threads[0]
+        cluster.promote(made)
+        old.stop()
+        rows = np.empty((1, 8), np.float32)
+        clients[0].pull_async(1, np.array([7], np.uint64), rows, clock=1).wait(LIMIT_S)
+        assert rows.tolist() == [[3.0] * 8]
+
+
+def test_shard_that_yielded_while_it_was_held_is_let_go_at_its_new_place():
+    with Replicas() as cluster:
+        cluster.add_table(1, 8, ADD, ZEROS)
+        old, clients = cluster.threads[0], [cluster.client(incarnation=8 + i) for i in (0, 1)]
+        made = cluster.back_up()
+        old.freeze()
+        fill(cluster, clients)
+        for slot in (0, 1):
+            clients[slot].seal_async(0, slot, 2).wait()
+        old.yield_(LIMIT_S)
+        old.thaw()  # the checkpoint is given up: nothing of it here any more
+        assert old.clock() == 0
+        cluster.promote(made)
+        cluster.until("clock", lambda clock: clock == 1)
 
 
 def test_restored_fragment_is_copied_again():

@@ -7,7 +7,6 @@
 # A contribution is known again by its number, like any push: its fragments' marks rise when it is
 # staged.  So a part that is sent again is not staged twice, whether its slot is sealed or not.
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from snailps._wire cimport WIRE_FLOAT32
@@ -17,9 +16,6 @@ from snailps.store._tables cimport Table, store_set_mark
 from snailps.transport._frame cimport *
 from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport._stream cimport stream_has
-
-cdef enum:
-    NAMED = 8                       # slots that are missing are named up to this number
 
 
 cdef inline bint is_fenced(const Context *me, uint64_t incarnation) noexcept nogil:
@@ -35,26 +31,10 @@ cdef inline bint is_fenced(const Context *me, uint64_t incarnation) noexcept nog
 cdef inline const char *waits_for(Context *me) noexcept nogil:
     """What the present clock lacks, as words that stay current while somebody waits."""
     cdef const Slots *s = me.slots
-    cdef uint32_t i
-    cdef uint32_t named = 0
-    cdef int n = 0
-    if me.waits_clock == s.clock and me.waits_sealed == s.sealed + 1:
-        return me.waits
-    me.waits_clock = s.clock
-    me.waits_sealed = s.sealed + 1
-    if s.slots == 0:
-        snprintf(me.waits, WAITS_BYTES, b"the first slot of clock %llu", <unsigned long long>s.clock)
-        return me.waits
-    n = snprintf(me.waits, WAITS_BYTES, b"slot")
-    for i in range(s.slots):
-        if s.slot[i].sealed == 0 and named < NAMED:
-            if named:
-                n += snprintf(me.waits + n, WAITS_BYTES - n, b",")
-            n += snprintf(me.waits + n, WAITS_BYTES - n, b" %u", i)
-            named += 1
-    if s.slots - s.sealed > named:
-        n += snprintf(me.waits + n, WAITS_BYTES - n, b" and %u others", s.slots - s.sealed - named)
-    snprintf(me.waits + n, WAITS_BYTES - n, b" of clock %llu", <unsigned long long>s.clock)
+    if me.waits_clock != s.clock or me.waits_sealed != s.sealed + 1:
+        me.waits_clock = s.clock
+        me.waits_sealed = s.sealed + 1
+        slots_lack(s, me.waits, WAITS_BYTES)
     return me.waits
 
 

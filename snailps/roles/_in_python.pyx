@@ -69,10 +69,11 @@ cdef class Methods:
             self.clock_error = None
             self.context.waits_sealed = 0       # its words are of what was
             return store.set_clock(order["clock"], order["early"])
-        if do == "settle":              # the primary was thawed, and may have applied its clock
-            store.freeze()
-            return store.thaw()
         try:
+            if do == "freeze":
+                return store.freeze(order["clock"])
+            if do == "thaw":
+                return store.thaw()
             if do == "close_clock":
                 return store.close_clock(order["clock"], order["slots"])
             if do == "seal":

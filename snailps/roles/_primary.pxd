@@ -287,10 +287,10 @@ cdef inline void _tell_slots(Context *me) noexcept nogil:
                       sizeof(SlotsHead) + s.cap * <uint64_t>16)
     if to == NULL:
         return
-    memset(to, 0, sizeof(SlotsHead))
     (<SlotsHead *>to).slots = s.slots
     (<SlotsHead *>to).summed = s.summed
     (<SlotsHead *>to).broken = s.broken
+    (<SlotsHead *>to).held = s.held + 2 * s.hold_next
     pair = <uint64_t *>(to + sizeof(SlotsHead))
     for i in range(s.cap):
         pair[0] = s.slot[i].sealed

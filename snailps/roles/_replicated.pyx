@@ -61,14 +61,18 @@ cdef class ReplicatedShard:
         def do():
             if self.context.role == ROLE_YIELDED or self.context.primary.yielding:
                 raise SnailError(f"this shard has yielded to another: {order['do']} is for that one")
-            try:
-                result = self.methods.execute(order)
-            finally:
-                self.loop.wake()
-            return result, self._forward(order)
+            return self._do(order)
         result, number = self.loop.submit(do)
         self._wait_for(number)
         return result
+
+    def _do(self, order):
+        """Does an order here, in the shard's thread, and forwards it; its result and last frame."""
+        try:
+            result = self.methods.execute(order)
+        finally:
+            self.loop.wake()
+        return result, self._forward(order)
 
     def _forward(self, order):
         """Appends an order to the stream, as far as it concerns what is copied; its last frame.  A
@@ -274,6 +278,7 @@ cdef class ReplicatedShard:
             if self.context.role == ROLE_YIELDED:
                 self.loop.end_stream()
                 self.context.role = ROLE_PRIMARY
+                self.store.thaw()
             if self.context.role == ROLE_STANDBY:
                 self.loop.end_following()
                 if not self.context.standby.seeded:
@@ -284,6 +289,7 @@ cdef class ReplicatedShard:
                 self.context.role = ROLE_PRIMARY
                 self.context.all_new = bool(self.context.faults.left_out & FAULT_NO_MARKS)
                 standby_free(&self.context.standby)
+                self.store.thaw()       # a checkpoint that held it goes by the primary that was
             self.context.epoch = self.context.epoch_min = epoch
             self.loop.wake()
         self.loop.submit(serve)

@@ -504,20 +504,18 @@ cdef class ShardThread(ReplicatedShard):
         self._order({"do": "set_clock", "clock": clock, "early": bool(early)})
 
     def freeze(self, clock=-1):
-        """Keeps the rows as they are when a clock begins; the present clock.  See `ClockedStore`."""
-        def hold():
-            now = self.store.freeze(clock)
-            self.loop.wake()
-            return now
-        return self.loop.submit(hold)
+        """Keeps the rows as they are when a clock begins, the standby's, too; the clock that it was.
+
+        Returns and raises what `ClockedStore.freeze` does.  A standby that is promoted goes on.
+        """
+        return self._order({"do": "freeze", "clock": clock})
 
     def thaw(self):
-        """Lets clocks go on."""
+        """Lets clocks go on; where the shard has yielded, they do so at its new place."""
         def let_go():
-            self.store.thaw()
-            self.loop.wake()
-            return self._forward({"do": "settle"})
-        self._wait_for(self.loop.submit(let_go))
+            if self.context.role != ROLE_YIELDED:
+                self._do({"do": "thaw"})
+        self.loop.submit(let_go)
 
     def clock(self):
         """The present clock: all below are applied."""

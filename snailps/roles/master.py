@@ -262,13 +262,14 @@ class Master:
             self._course.step()
         if self._returning and self._course.job is not None and self._course.phase not in _BEFORE:
             self._go_on()
-        if self._stop_at is None and not self._returning:
-            self._keeper.step(held=self._course.holds_rows)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             if self._stop_at is None and self._members.route is not None:
                 self._members.ask_stats()
                 self._course.check_checkpoint()
+        # Behind whatever begins to save rows: a shard that is to move waits until that is over.
+        if self._stop_at is None and not self._returning:
+            self._keeper.step(held=self._course.holds_rows)
         self._picture.step(self._told_phase, self.verdict)
         self._desk.step()
         if self._on_status is not None and now >= self._status_at:

@@ -9,6 +9,7 @@ So that a long affair with several servers reads from top to bottom.  One thread
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -21,8 +22,12 @@ from snailps.roles.member import Answer, Member
 from snailps.roles.members import Members
 from snailps.transport import messages
 
+log = logging.getLogger(__name__)
+
+LATE_S = 10.0
+"""A save or a restore that moves no byte for so long is told of."""
 STALL_S = 120.0
-"""A save or a restore that moves no byte for so long is given up."""
+"""... and is given up then."""
 LOOK_S = 0.02
 Result = TypeVar("Result")
 
@@ -103,19 +108,23 @@ class ServerTalk:
             One of them failed, the cluster ended, or nothing moved for too long.
         """
         told: dict[int, Any] = {}
-        moved, since = -1, time.monotonic()
+        moved, since, late = -1, time.monotonic(), False
         while len(told) < len(servers):
             try:
                 heard = self._heard.get(timeout=1.0)
             except queue.Empty:
                 now = sum(int(member.stats.get("saved_bytes", 0)) for member in servers)
                 if now != moved:
-                    moved, since = now, time.monotonic()
-                elif time.monotonic() - since > STALL_S:
-                    names = ", ".join(m.name for m in servers if m.number not in told)
+                    moved, since, late = now, time.monotonic(), False
+                silent_s = time.monotonic() - since
+                names = ", ".join(m.name for m in servers if m.number not in told)
+                if silent_s > STALL_S:
                     raise CheckpointError(
                         f"waited for {names}: not a byte in {STALL_S:.0f} s; is the disk stuck?"
                     ) from None
+                if silent_s > LATE_S and not late:
+                    late = True
+                    log.warning("a checkpoint waits for %s: not a byte in %.0f s", names, silent_s)
                 continue
             if heard.member is None:
                 raise CheckpointError(str(heard.message))

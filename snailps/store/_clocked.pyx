@@ -21,7 +21,9 @@ from snailps.errors import SnailError
 from snailps.store._owned import checked
 
 SLOTS_MAX = 4096        # of a clock, as frame.SLOTS_MAX
-MISSING_NAMED = 8       # slots that are missing are named up to this number
+
+cdef enum:
+    WORDS_BYTES = 256
 
 
 cdef class ClockedStore(ShardStore):
@@ -153,7 +155,7 @@ cdef class ClockedStore(ShardStore):
         """Does not apply the present clock or, if that is the next one, `clock`, before `thaw`.
 
         So the rows stay as they are when the clock begins; pulls go on, pushes are staged, and
-        seals are taken.
+        seals are taken.  Where the next one is held, the present one is not (any more).
 
         Returns
         -------
@@ -163,13 +165,16 @@ cdef class ClockedStore(ShardStore):
         Raises
         ------
         SnailError
-            `clock` is neither the present one nor the next.
+            `clock` is neither the present one nor the next; or the sums of one that was held until
+            now could not be applied.
         """
-        if clock >= 0 and not self.slots.clock <= clock <= self.slots.clock + 1:
-            raise SnailError(f"clock {clock} cannot be held, this is clock {self.slots.clock}")
-        self.slots.hold_next = clock > 0 and <uint64_t>clock == self.slots.clock + 1
-        self.slots.held = not self.slots.hold_next
-        return self.slots.clock
+        cdef bint ahead
+        now = self.slots.clock
+        if clock >= 0 and not now <= clock <= now + 1:
+            raise SnailError(f"clock {clock} cannot be held, this is clock {now}")
+        ahead = clock > now
+        self._hold(not ahead, ahead)
+        return now
 
     def thaw(self):
         """Ends what `freeze` began, and applies the clock if all of it is sealed.
@@ -179,9 +184,12 @@ cdef class ClockedStore(ShardStore):
         SnailError
             The sums could not be applied.
         """
+        self._hold(False, False)
+
+    def _hold(self, bint present, bint next_one):
         cdef int said
         with nogil:
-            said = slots_thaw(&self.slots, self.shard)
+            said = slots_hold(&self.slots, self.shard, present, next_one)
         if said == SEAL_BROKEN:
             raise SnailError(f"clock {self.slots.clock} could not be applied")
 
@@ -257,14 +265,11 @@ cdef class ClockedStore(ShardStore):
 
     def waits_for(self):
         """What the present clock waits for: "slot 3 of clock 17"; empty before its first seal."""
-        cdef uint32_t i
+        cdef char text[WORDS_BYTES]
         if not self.slots.slots:
             return ""
-        missing = [i for i in range(self.slots.slots) if not self.slots.slot[i].sealed]
-        named = ", ".join(str(i) for i in missing[:MISSING_NAMED])
-        if len(missing) > MISSING_NAMED:
-            named += f" and {len(missing) - MISSING_NAMED} others"
-        return f"slot{'s' if len(missing) > 1 else ''} {named} of clock {self.slots.clock}"
+        slots_lack(&self.slots, text, WORDS_BYTES)
+        return text.decode()
 
     def limit_staged(self, bytes_max):
         """Sets how many bytes may be staged here."""

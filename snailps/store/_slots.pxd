@@ -12,6 +12,7 @@
 #
 # Knows no frames, marks or connections.  Like the shard, it belongs to one thread.
 from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
@@ -32,6 +33,7 @@ cdef enum:
     SPARE_BYTES_MAX = 64 << 20
     SHORT_RUN = 8                   # runs of fewer keys overlap their lookups with those of the next
     FETCH_KEYS = 32                 # ... so many at a time
+    NAMED = 8                       # slots that are missing are named up to this number
 
 cdef enum:
     EVERYBODY = 0xFFFFFFFFFFFFFFFF  # more than one incarnation was refused
@@ -108,7 +110,7 @@ cdef struct Slots:
     uint32_t sealed                 # slots sealed so far
     uint32_t summed                 # slots whose values are in the sums: 0 to summed - 1
     bint early                      # clocks are closed by a command, maybe without some slots
-    bint held                       # the clock is not applied before `slots_thaw`
+    bint held                       # the clock is not applied before `slots_hold` lets it go
     bint hold_next                  # the next clock is held as soon as it comes
     int broken                      # Broken
     uint64_t bytes                  # staged, sums included
@@ -547,11 +549,38 @@ cdef inline int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot
     return slots_end(s, shard, NULL)
 
 
-# Lets clocks go on: one that was held is applied if all of it is sealed.
-cdef inline int slots_thaw(Slots *s, Shard *shard) noexcept nogil:
-    cdef bint waits = s.held and s.slots and s.sealed == s.slots and not s.early and not s.broken
-    s.held = s.hold_next = False
-    return slots_end(s, shard, NULL) if waits else SEAL_OK
+# Holds the present clock, or the one after it, or none; a clock that this lets go, and that became
+# whole while it was held, is applied.
+cdef inline int slots_hold(Slots *s, Shard *shard, bint present, bint next_one) noexcept nogil:
+    s.held = present
+    s.hold_next = next_one
+    if s.held or s.early or s.broken or s.slots == 0 or s.sealed < s.slots:
+        return SEAL_OK
+    return slots_end(s, shard, NULL)
+
+
+# What the present clock waits for, in words.
+cdef inline void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil:
+    cdef unsigned long long clock = s.clock
+    cdef uint32_t missing = s.slots - s.sealed
+    cdef uint32_t named = 0
+    cdef uint32_t i
+    cdef int n
+    if s.slots == 0:
+        snprintf(text, room, b"the first slot of clock %llu", clock)
+    elif missing == 0 and s.held:
+        snprintf(text, room, b"the checkpoint that clock %llu is held for", clock)
+    elif missing == 0:
+        snprintf(text, room, b"the master to close clock %llu", clock)
+    else:
+        n = snprintf(text, room, b"slots" if missing > 1 else b"slot")
+        for i in range(s.slots):
+            if s.slot[i].sealed == 0 and named < NAMED:
+                n += snprintf(text + n, room - n, b", %u" if named else b" %u", i)
+                named += 1
+        if missing > named:
+            n += snprintf(text + n, room - n, b" and %u others", missing - named)
+        snprintf(text + n, room - n, b" of clock %llu", clock)
 
 
 cdef inline bint slots_fit(const Slots *s, uint32_t slots) noexcept nogil:

@@ -1,0 +1,38 @@
+"""A thread's talk with servers: it ends, and it says for whom it waits."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from snailps.errors import CheckpointError
+from snailps.roles import server_talk
+from snailps.roles.server_talk import ServerTalk
+from snailps.transport import messages
+
+
+def server(number, saved_bytes=0):
+    stats = {"saved_bytes": saved_bytes}
+    return SimpleNamespace(number=number, name=f"server {number}", stats=stats)
+
+
+def test_silence_is_told_and_then_given_up_naming_who_is_silent(monkeypatch, caplog):
+    monkeypatch.setattr(server_talk, "LATE_S", 0.5)
+    monkeypatch.setattr(server_talk, "STALL_S", 1.5)
+    talk, servers = ServerTalk(None), [server(1), server(2), server(3)]
+    talk.heard(servers[1], messages.Saved(4, []))
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(CheckpointError, match="waited for server 1, server 3: not a byte in 2 s"),
+    ):
+        talk.collect(servers, messages.Saved, 4)
+    assert [record.getMessage()[:42] for record in caplog.records] == [
+        "a checkpoint waits for server 1, server 3:"
+    ]
+
+
+def test_words_of_an_earlier_checkpoint_and_of_those_that_have_told_are_no_answer():
+    talk, servers = ServerTalk(None), [server(1), server(2)]
+    for number, one in ((3, 0), (4, 0), (4, 0), (3, 1), (4, 1)):
+        talk.heard(servers[one], messages.Saved(number, [number]))
+    assert [saved.number for saved in talk.collect(servers, messages.Saved, 4)] == [4, 4]
