@@ -1,19 +1,27 @@
 """Checkpoints in bsp and in rounds: of one clock, and what follows has the same bits."""
 
+import queue
 import re
 import signal
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from processes import Cluster, Gate
+from shards import LIMIT_S, Shards
 from test_bsp import files_of, prepare
 from test_cluster import figures_of
 from test_ends import Observer
 from test_failures import FAILED
 
 from snailps import kernels
-from snailps.errors import SnailError
+from snailps.config import ServerSettings
+from snailps.errors import ClusterError, SnailError
+from snailps.roles import saving
+from snailps.roles.server import Server
 from snailps.store._clocked import ClockedStore
+from snailps.transport import messages
 
 pytestmark = pytest.mark.limit(600)  # several clusters a test
 
@@ -96,6 +104,44 @@ def test_frozen_clock_that_lacks_a_slot_goes_on_as_ever_when_it_thaws():
 def test_clock_that_is_far_off_cannot_be_frozen(clock):
     with pytest.raises(SnailError, match=f"clock {clock} cannot be held, this is clock 0"):
         clocked_store().freeze(clock)
+
+
+def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_ended(
+    tmp_path, monkeypatch
+):
+    """At its end it lets the shards go: the rows of the other one would be of two clocks."""
+    writes, writing = threading.Event(), threading.Event()
+
+    def put(*_):
+        writing.set()
+        writes.wait(LIMIT_S)
+
+    monkeypatch.setattr(saving.ShardFileWriter, "put", put)
+    told = queue.SimpleQueue()
+    with Shards(1) as cluster:
+        cluster.add_table(1, 8)
+        cluster.client().push(1, np.arange(9, dtype=np.uint64), np.ones((9, 8), np.float32))
+        server = Server(ServerSettings())
+        server._host = SimpleNamespace(primaries={0: cluster.threads[0]})
+        server._ready.set()
+        assert server.on_message(messages.Freeze()).data == {"clocks": [0]}
+        server._saving = saving.Saving(
+            cluster.threads,
+            messages.Save(1, str(tmp_path), 0),
+            life=1,
+            node=1,
+            frag_num=cluster.frag_num,
+            tell=told.put,
+        )
+        server._saving.start()
+        assert writing.wait(LIMIT_S)
+        server._saving.stop(0.0)
+        with pytest.raises(ClusterError, match="still at another checkpoint"):
+            server.on_message(messages.Freeze())
+        writes.set()
+        assert told.get(timeout=LIMIT_S).text == "told to stop"
+        server._saving.stop(LIMIT_S)
+        assert server.on_message(messages.Freeze()).data == {"clocks": [0]}
 
 
 def run(folder, job, servers, workers):

@@ -206,6 +206,23 @@ def test_method_in_python_that_fails_refuses_the_seal_and_all_others():
         assert pull(client, [5], dim=1).tolist() == [[3.0]]
 
 
+def test_method_in_python_that_fails_when_a_held_clock_is_let_go_is_told_to_all_who_wait():
+    """Its seals are acknowledged by then: who waits is the only one left to tell."""
+    with Shards(1) as cluster:
+        cluster.declare(Table("t", dim=1, access="python_methods:Faulty"))
+        client = cluster.client()
+        cluster.threads[0].freeze()
+        client.push(1, u64([5]), full(-1, dim=1), clock=0)
+        parked = client.reach_async(1)
+        cluster.until("parked", lambda n: n == 1)
+        client.seal_async(0, 0, 1).wait()
+        cluster.threads[0].thaw()
+        for wait in (parked.wait, client.reach_async(1).wait, lambda: pull(client, [5], 1, 1, 1)):
+            with pytest.raises(RemoteError, match="planted failure") as caught:
+                wait()
+            assert caught.value.code == "access"
+
+
 def test_method_in_python_that_fails_when_the_master_closes_the_clock_is_told_to_it():
     with Shards(1) as cluster:
         cluster.declare(Table("t", dim=1, access="python_methods:Faulty"))

@@ -374,6 +374,25 @@ def test_clock_is_held_at_the_standby_as_at_its_primary(clock):
         assert_equal(dump(shard), dump(made[0]))
 
 
+def test_clock_that_was_whole_comes_once_the_next_is_held_in_its_place():
+    """A shard that was a clock behind another one, and has who waits for that clock."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 8, ADD, ZEROS)
+        shard, clients = cluster.threads[0], [cluster.client(incarnation=8 + i) for i in (0, 1)]
+        made = cluster.back_up()
+        assert shard.freeze() == 0
+        fill(cluster, clients)
+        waiting = clients[0].reach_async(1)
+        cluster.until("parked", lambda n: n == 1)
+        for slot in (0, 1):
+            clients[slot].seal_async(0, slot, 2).wait()
+        assert shard.freeze(1) == 0
+        waiting.wait()
+        cluster.settle()
+        assert made[0].clock() == shard.clock() == 1
+        assert_equal(dump(shard), dump(made[0]))
+
+
 def test_standby_of_a_shard_that_was_held_lets_its_clock_go_once_it_is_promoted():
     with Replicas() as cluster:
         cluster.add_table(1, 8, ADD, ZEROS)
@@ -393,7 +412,8 @@ def test_standby_of_a_shard_that_was_held_lets_its_clock_go_once_it_is_promoted(
         assert rows.tolist() == [[3.0] * 8]
 
 
-def test_shard_that_yielded_while_it_was_held_is_let_go_at_its_new_place():
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_shard_that_yielded_while_it_was_held_is_let_go_where_it_is_served_then(taken_back):
     with Replicas() as cluster:
         cluster.add_table(1, 8, ADD, ZEROS)
         old, clients = cluster.threads[0], [cluster.client(incarnation=8 + i) for i in (0, 1)]
@@ -405,8 +425,15 @@ def test_shard_that_yielded_while_it_was_held_is_let_go_at_its_new_place():
         old.yield_(LIMIT_S)
         old.thaw()  # the checkpoint is given up: nothing of it here any more
         assert old.clock() == 0
-        cluster.promote(made)
+        if taken_back:
+            old.promote(2)
+            cluster.reroute(cluster.ports[0])
+        else:
+            cluster.promote(made)
         cluster.until("clock", lambda clock: clock == 1)
+        rows = np.empty((1, 8), np.float32)
+        clients[0].pull_async(1, np.array([7], np.uint64), rows, clock=1).wait(LIMIT_S)
+        assert rows.tolist() == [[3.0] * 8]
 
 
 def test_restored_fragment_is_copied_again():

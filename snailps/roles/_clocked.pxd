@@ -60,6 +60,13 @@ cdef inline bint reached(Context *me, uint64_t clock, Reply *reply) noexcept nog
     return False
 
 
+cdef inline void refuse_broken(Context *me, char *out, Reply *reply) noexcept nogil:
+    """No clock comes any more; a caller may add why."""
+    refuse(out, reply, b"memory" if me.slots.broken == BROKEN_MEMORY else b"access",
+           b"clock %llu could not be applied, so no other can be: the server has no memory left, "
+           b"or an access method failed", me.slots.clock, 0)
+
+
 cdef inline void show_clock(Context *me, uint64_t until) noexcept nogil:
     """A clock has come: it is shown once the standby has this frame; 0 = now."""
     me.primary.clock = me.slots.clock
@@ -246,9 +253,7 @@ cdef inline int seal(Context *me, const FrameHeader *head, const char *body, cha
         refuse(out, reply, b"clock", b"slot %llu of clock %llu cannot be sealed: a push to it was "
                b"refused", ask.slot, ask.clock)
     elif said == SEAL_BROKEN:
-        refuse(out, reply, b"memory" if me.slots.broken == BROKEN_MEMORY else b"access",
-               b"clock %llu could not be applied, so no other can be: the server has no memory left, "
-               b"or an access method failed", me.slots.clock, 0)
+        refuse_broken(me, out, reply)
     else:
         reply.kind = KIND_SEALED
         reply.wake = said == SEAL_CLOSED

@@ -8,6 +8,7 @@ It owns the order of these things; what the stream carries is `_primary.pxd` and
 is sent transport/_stream.pxd.  It knows no master and no cluster: who stands by for whom, it is told.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -55,24 +56,30 @@ cdef class ReplicatedShard:
 
     # --- orders, done here and at the standby
 
-    def _order(self, order):
-        """Does an order; returns once the standby has it, or will not get it, or ORDER_LIMIT_S is
-        over."""
-        def do():
+    def _order(self, order, bint wait=True):
+        """Does an order; returns, if it is to `wait`, once the standby has it, or will not get it, or
+        ORDER_LIMIT_S is over."""
+        def begin():
             if self.context.role == ROLE_YIELDED or self.context.primary.yielding:
                 raise SnailError(f"this shard has yielded to another: {order['do']} is for that one")
-            return self._do(order)
-        result, number = self.loop.submit(do)
-        self._wait_for(number)
+            return self._carry_out(order)
+        result, number = self.loop.submit(begin)
+        if wait:
+            self._wait_for(number)
         return result
 
-    def _do(self, order):
+    def _carry_out(self, order):
         """Does an order here, in the shard's thread, and forwards it; its result and last frame."""
         try:
             result = self.methods.execute(order)
         finally:
             self.loop.wake()
         return result, self._forward(order)
+
+    def _let_go(self):
+        """Lets clocks go on.  One that cannot be applied is told to all who wait for it, not here."""
+        with contextlib.suppress(SnailError):
+            self._carry_out({"do": "thaw"})
 
     def _forward(self, order):
         """Appends an order to the stream, as far as it concerns what is copied; its last frame.  A
@@ -275,10 +282,10 @@ cdef class ReplicatedShard:
             The former primary had not told everything.
         """
         def serve():
+            served = self.context.role == ROLE_PRIMARY
             if self.context.role == ROLE_YIELDED:
                 self.loop.end_stream()
                 self.context.role = ROLE_PRIMARY
-                self.store.thaw()
             if self.context.role == ROLE_STANDBY:
                 self.loop.end_following()
                 if not self.context.standby.seeded:
@@ -289,8 +296,9 @@ cdef class ReplicatedShard:
                 self.context.role = ROLE_PRIMARY
                 self.context.all_new = bool(self.context.faults.left_out & FAULT_NO_MARKS)
                 standby_free(&self.context.standby)
-                self.store.thaw()       # a checkpoint that held it goes by the primary that was
             self.context.epoch = self.context.epoch_min = epoch
+            if not served:              # a checkpoint that held it is of the primary that was
+                self._let_go()
             self.loop.wake()
         self.loop.submit(serve)
 

@@ -27,7 +27,8 @@ from snailps._wire cimport WIRE_FLOAT32, WireOps
 from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.roles._asked cimport *
 from snailps.roles._clocked cimport (
-    comes_early, is_fenced, is_late, keep_in_step, not_at_the_standby, reach, seal, show_clock, stage,
+    comes_early, is_fenced, is_late, keep_in_step, not_at_the_standby, reach, refuse_broken, seal,
+    show_clock, stage,
 )
 from snailps.roles._in_python cimport (
     python_pull, python_push, python_scan, python_sums, why_broken,
@@ -91,7 +92,9 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
     if head.kind == KIND_SEAL:
         return _seal(me, head, body, out, reply)
     if head.kind == KIND_REACH:
-        return reach(me, head, body, out, reply)
+        if reach(me, head, body, out, reply) == OUTCOME_PARK:
+            return _await_clock(me, out, reply)
+        return OUTCOME_REPLY
     table = store_table(me.shard, head.table)
     if table == NULL:
         return refuse(out, reply, b"table", b"no table %llu here: declare it first", head.table, 0)
@@ -124,6 +127,15 @@ cdef void _forget(void *memory) noexcept nogil:
     memory_free(<Memory *>memory)
 
 
+cdef Outcome _await_clock(Context *me, char *out, Reply *reply) noexcept nogil:
+    """A request for a clock to come waits; where one that was held could not be applied, it is told."""
+    if not me.slots.broken:
+        return OUTCOME_PARK
+    refuse_broken(me, out, reply)
+    why_broken(me.door, out, reply)
+    return OUTCOME_REPLY
+
+
 cdef bint _wants_state(const FrameHeader *head, const char *body) noexcept nogil:
     return head.body_bytes >= sizeof(GroupHead) \
         and (<const GroupHead *>body).options & OPTION_STATE
@@ -140,7 +152,7 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     cdef Asked asked
     # Before anything else is read: it may be tried again many times.
     if comes_early(me, head, body, reply):
-        return OUTCOME_PARK
+        return _await_clock(me, out, reply)
     if not read_asked(me, lists, head, body, store_floats(table) if state else store_dim(table),
                       &asked, out, reply):
         return OUTCOME_REPLY
@@ -508,13 +520,14 @@ cdef class ShardThread(ReplicatedShard):
 
         Returns and raises what `ClockedStore.freeze` does.  A standby that is promoted goes on.
         """
-        return self._order({"do": "freeze", "clock": clock})
+        # Whatever it holds comes behind it, and a standby that has yet to get it goes on by itself.
+        return self._order({"do": "freeze", "clock": clock}, wait=False)
 
     def thaw(self):
         """Lets clocks go on; where the shard has yielded, they do so at its new place."""
         def let_go():
             if self.context.role != ROLE_YIELDED:
-                self._do({"do": "thaw"})
+                self._let_go()
         self.loop.submit(let_go)
 
     def clock(self):

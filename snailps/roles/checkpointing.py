@@ -81,6 +81,7 @@ class Checkpointing:
         self._interval_s, self._period, self._kept = 0.0, 0, 1
         self._begun_at = time.monotonic()
         self._pushes_saved = 0
+        self._number = 0  # of the newest that was begun
         self.saved = 0
         self.continued_from = 0
         self._newest: tuple[int, float] | None = None  # number, share of the training
@@ -376,7 +377,8 @@ class Checkpointing:
         assert folder is not None
         begin = time.monotonic()
         saved_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        number = folder.next_number()
+        # Not the number of one that failed: of that a server may still tell.
+        number = self._number = max(folder.next_number(), self._number + 1)
         _check_room(folder.path, servers)
         part = folder.begin(number)
         try:

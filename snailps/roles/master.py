@@ -419,6 +419,7 @@ class Master:
             log.info("%s left, %d blocks returned", member.name, returned)
         elif member.role == "server" and member.leaving and said_bye:
             log.info("%s left", member.name)
+            self._course.checkpoints.lost(member, "it left")
             self._keeper.lost(member, "left")
         elif self._goes_on_without(member):
             if member.role == "worker":

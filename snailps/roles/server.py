@@ -114,6 +114,7 @@ class Server(Node):
             for shard in self._primaries():
                 shard.thaw()
         elif isinstance(message, messages.Freeze):
+            self._check_free()  # what is given up lets shards go at its end
             clocks = [shard.freeze(message.clock) for shard in self._primaries()]
             return messages.Report({"clocks": clocks})
         elif isinstance(message, messages.Ask):
@@ -172,8 +173,7 @@ class Server(Node):
         """Begins to write or to read a checkpoint, beside the shards."""
         assert self.welcome is not None
         life, frag_num = self.welcome.job, self.welcome.frag_num
-        if self._saving is not None and self._saving.running:
-            raise ClusterError(f"{self.name} is still at another checkpoint")
+        self._check_free()
         shards = self._primaries()
         if isinstance(order, messages.Load):
             self._saving = Loading(
@@ -190,6 +190,10 @@ class Server(Node):
                 tell=self.control.note,
             )
         self._saving.start()
+
+    def _check_free(self) -> None:
+        if self._saving is not None and self._saving.running:
+            raise ClusterError(f"{self.name} is still at another checkpoint")
 
     def _stop_saving(self) -> None:
         if self._saving is not None:

@@ -118,13 +118,13 @@ class ServerTalk:
                     moved, since, late = now, time.monotonic(), False
                 silent_s = time.monotonic() - since
                 names = ", ".join(m.name for m in servers if m.number not in told)
+                if silent_s > LATE_S and not late:
+                    late = True
+                    log.warning("a checkpoint waits for %s: not a byte in %.0f s", names, silent_s)
                 if silent_s > STALL_S:
                     raise CheckpointError(
                         f"waited for {names}: not a byte in {STALL_S:.0f} s; is the disk stuck?"
                     ) from None
-                if silent_s > LATE_S and not late:
-                    late = True
-                    log.warning("a checkpoint waits for %s: not a byte in %.0f s", names, silent_s)
                 continue
             if heard.member is None:
                 raise CheckpointError(str(heard.message))
