@@ -32,8 +32,8 @@ help: ## this list
 demo: $(VENV)/.made-run ## train word vectors on a small cluster, about a minute on 2 cores
 	@$(BIN)/snailps demo $(ARGS) </dev/null
 
-test: $(VENV)/.made-test ## all tests, two at a time
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS) </dev/null
+test: $(VENV)/.made-test ## all tests, three at a time: most wait for processes
+	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS) </dev/null
 
 # Not among the others: they make hosts, as root, and install what that takes.
 test-cluster: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)
