@@ -35,6 +35,7 @@ class Cluster:
 
     def __init__(self, folder, **files):
         (folder / "snailps").mkdir()
+        (folder / "snailps" / "__init__.py").touch()  # a namespace would not take its place
         (folder / "snailps" / "__main__.py").write_text(MAIN)
         for role, text in files.items():
             (folder / f"{role}.py").write_text(text)
