@@ -106,17 +106,20 @@ def test_clock_that_is_far_off_cannot_be_frozen(clock):
         clocked_store().freeze(clock)
 
 
+@pytest.mark.parametrize("stuck", ["put", "close"])
 def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_ended(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, stuck
 ):
     """At its end it lets the shards go: the rows of the other one would be of two clocks."""
     writes, writing = threading.Event(), threading.Event()
+    write = getattr(saving.ShardFileWriter, stuck)
 
-    def put(*_):
+    def late(*args):
         writing.set()
         writes.wait(LIMIT_S)
+        return write(*args)
 
-    monkeypatch.setattr(saving.ShardFileWriter, "put", put)
+    monkeypatch.setattr(saving.ShardFileWriter, stuck, late)
     told = queue.SimpleQueue()
     with Shards(1) as cluster:
         cluster.add_table(1, 8)

@@ -7,15 +7,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shards import ADAGRAD, ADD, AVERAGE, JOB, ZEROS, Shards
+from shards import ADAGRAD, ADD, AVERAGE, JOB, LIMIT_S, ZEROS, Shards
 from twins import slots as twin
 
 from snailps import Table
 from snailps.config import ServerSettings
+from snailps.data.blocks import Block
 from snailps.errors import MisuseError, ProtocolError, RemoteError, SnailError, WaitTimeout
+from snailps.roles.clocks import Stepped
+from snailps.roles.readings import Readings
 from snailps.roles.server import Server
 from snailps.transport import messages
 from snailps.transport.frame import Frame, Kind
+from snailps.transport.trust import Trust
 
 DIM = 4
 WINDOW = 1024  # parts in flight, of _link.pxd
@@ -221,6 +225,28 @@ def test_method_in_python_that_fails_when_a_held_clock_is_let_go_is_told_to_all_
             with pytest.raises(RemoteError, match="planted failure") as caught:
                 wait()
             assert caught.value.code == "access"
+        with pytest.raises(SnailError, match="planted failure"):
+            cluster.threads[0].freeze()
+
+
+def test_model_is_not_written_where_the_last_clock_could_not_be_applied():
+    """All its seals are acknowledged, and no worker asks for the next one."""
+    with Shards(2) as cluster:
+        cluster.declare(Table("t", dim=1, access="python_methods:Faulty"))
+        client = cluster.client()
+        for thread in cluster.threads:
+            thread.freeze()
+        client.push(1, u64([5]), full(-1, dim=1), clock=0)
+        end_clock(client, 0)
+        for thread in cluster.threads:
+            thread.thaw()
+        book = Stepped([Block(0, "file", 0, 10)], micro_batches=1, nodes=[1])
+        book.done(book.take(1).number, 1)
+        assert book.over
+        members = SimpleNamespace(route=cluster.route, new_number=lambda: 99, life=JOB)
+        readings = Readings(members, LIMIT_S, Trust(b""), dict)
+        with pytest.raises(RemoteError, match="planted failure"):
+            readings.export(SimpleNamespace(ledger=book))
 
 
 def test_method_in_python_that_fails_when_the_master_closes_the_clock_is_told_to_it():

@@ -31,6 +31,18 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(monkeypatch, cap
     ]
 
 
+def test_server_that_is_lost_matters_only_while_it_has_something_to_tell():
+    talk, servers = ServerTalk(None), [server(1), server(2)]
+    talk.lost(server(3), "it left")
+    talk.heard(servers[0], messages.Saved(4, []))
+    talk.lost(servers[0], "it left")
+    talk.heard(servers[1], messages.Saved(4, []))
+    assert len(talk.collect(servers, messages.Saved, 4)) == 2
+    talk.lost(servers[1], "its connection broke")
+    with pytest.raises(CheckpointError, match="server 2: it is lost: its connection broke"):
+        talk.collect(servers, messages.Saved, 5)
+
+
 def test_words_of_an_earlier_checkpoint_and_of_those_that_have_told_are_no_answer():
     talk, servers = ServerTalk(None), [server(1), server(2)]
     for number, one in ((3, 0), (4, 0), (4, 0), (3, 1), (4, 1)):

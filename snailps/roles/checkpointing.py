@@ -377,9 +377,9 @@ class Checkpointing:
         assert folder is not None
         begin = time.monotonic()
         saved_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        _check_room(folder.path, servers)
         # Not the number of one that failed: of that a server may still tell.
         number = self._number = max(folder.next_number(), self._number + 1)
-        _check_room(folder.path, servers)
         part = folder.begin(number)
         try:
             (part / BEGUN).write_text(f"{self._members.life:016x}\n")

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from snailps.errors import ClusterError
+from snailps.roles.clocks import Stepped
 from snailps.roles.job import Job
 from snailps.roles.links import Links
 from snailps.roles.members import Members
@@ -106,6 +107,8 @@ class Readings:
     def export(self, job: Job) -> dict[str, Any]:
         """Judges the model and writes it; the figures of that.  Takes as long as it does."""
         begin = time.monotonic()
+        if isinstance(job.ledger, Stepped):
+            self._reach(job.ledger.open_clock)
         self._inspect(job)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
         figures |= self.read(job, lambda results: _judge_and_export(job, results))
@@ -143,8 +146,20 @@ class Readings:
             return
         job.validation = {name: list(figures) for name, figures in found.items()}
 
-    def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
-        """The tables through a client of the master's own, and how to close it."""
+    def _reach(self, clock: int) -> None:
+        """Waits until all clocks below are applied.
+
+        Seals of a clock that was held are acknowledged before it is: if that failed and no worker
+        has asked for the next one, nobody knows yet.
+        """
+        links, close = self._connect()
+        try:
+            links.client.reach_async(clock).wait(self._timeout_s)
+        finally:
+            close()
+
+    def _connect(self) -> tuple[Links, Callable[[], None]]:
+        """Connections of the master's own to all shards, and how to close them."""
         route = self._members.route
         assert route is not None
         links = Links(
@@ -167,6 +182,13 @@ class Readings:
             self._links.discard(links)
             links.close()
 
+        return links, close
+
+    def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
+        """The tables through a client of the master's own, and how to close it."""
+        links, close = self._connect()
+        route = self._members.route
+        assert route is not None
         tables = dict(self._members.catalogue.tables)
         results = Results(
             job.settings,

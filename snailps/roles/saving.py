@@ -186,7 +186,9 @@ class Saving(_Work):
                 writer = ShardFileWriter(path, self._life, self.number, self._frag_num)
                 files.append(_File(shard, writer))
             self._each([lambda file=file: self._write(file) for file in files * LANES])  # type: ignore[misc]
-            return [file.writer.close() for file in files]
+            entries = [file.writer.close() for file in files]
+            self._check()  # one that was given up never counts, however late it ends
+            return entries
         except BaseException:
             for file in files:
                 file.writer.abandon()

@@ -107,6 +107,7 @@ class ServerTalk:
         CheckpointError
             One of them failed, the cluster ended, or nothing moved for too long.
         """
+        asked = {member.number for member in servers}
         told: dict[int, Any] = {}
         moved, since, late = -1, time.monotonic(), False
         while len(told) < len(servers):
@@ -128,6 +129,8 @@ class ServerTalk:
                 continue
             if heard.member is None:
                 raise CheckpointError(str(heard.message))
+            if heard.member.number in told or heard.member.number not in asked:
+                continue  # whatever becomes of it, nothing more is wanted of it
             if isinstance(heard.message, SnailError):
                 raise CheckpointError(f"{heard.member.name}: {heard.message}")
             if not isinstance(heard.message, kind):

@@ -165,8 +165,7 @@ cdef class ClockedStore(ShardStore):
         Raises
         ------
         SnailError
-            `clock` is neither the present one nor the next; or the sums of one that was held until
-            now could not be applied.
+            `clock` is neither the present one nor the next; or a clock could not be applied.
         """
         cdef bint ahead
         now = self.slots.clock

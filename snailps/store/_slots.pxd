@@ -550,11 +550,13 @@ cdef inline int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot
 
 
 # Holds the present clock, or the one after it, or none; a clock that this lets go, and that became
-# whole while it was held, is applied.
+# whole while it was held, is applied.  SEAL_BROKEN if that fails, or did before.
 cdef inline int slots_hold(Slots *s, Shard *shard, bint present, bint next_one) noexcept nogil:
     s.held = present
     s.hold_next = next_one
-    if s.held or s.early or s.broken or s.slots == 0 or s.sealed < s.slots:
+    if s.broken:
+        return SEAL_BROKEN
+    if s.held or s.early or s.slots == 0 or s.sealed < s.slots:
         return SEAL_OK
     return slots_end(s, shard, NULL)
 
