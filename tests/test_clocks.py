@@ -227,6 +227,8 @@ def test_method_in_python_that_fails_when_a_held_clock_is_let_go_is_told_to_all_
             assert caught.value.code == "access"
         with pytest.raises(SnailError, match="planted failure"):
             cluster.threads[0].freeze()
+        waits_for = cluster.threads[0].stats()["waits_for"]
+        assert waits_for == "nothing more: clock 0 could not be applied"
 
 
 def test_model_is_not_written_where_the_last_clock_could_not_be_applied():

@@ -187,8 +187,7 @@ class Readings:
     def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""
         links, close = self._connect()
-        route = self._members.route
-        assert route is not None
+        route = links.route
         tables = dict(self._members.catalogue.tables)
         results = Results(
             job.settings,

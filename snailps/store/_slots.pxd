@@ -568,7 +568,9 @@ cdef inline void slots_lack(const Slots *s, char *text, size_t room) noexcept no
     cdef uint32_t named = 0
     cdef uint32_t i
     cdef int n
-    if s.slots == 0:
+    if s.broken:
+        snprintf(text, room, b"nothing more: clock %llu could not be applied", clock)
+    elif s.slots == 0:
         snprintf(text, room, b"the first slot of clock %llu", clock)
     elif missing == 0 and s.held:
         snprintf(text, room, b"the checkpoint that clock %llu is held for", clock)
