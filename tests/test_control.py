@@ -5,6 +5,7 @@ import queue
 import socket
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 from processes import free_port
@@ -240,6 +241,37 @@ def test_server_calls_and_notes_a_client(master, connect):
     assert noted.get(timeout=LIMIT_S) == messages.Shutdown()
     master.do(lambda: master.server.note(peer, messages.Stop(False, "bye")))  # overtakes calls
     assert noted.get(timeout=LIMIT_S) == messages.Stop(False, "bye")
+
+
+def test_call_that_is_answered_later_blocks_no_call_behind_it(master, connect):
+    """What takes long returns a future; the calls behind it are heard and answered meanwhile."""
+    futures = {"long": Future(), "refused": Future(), "broken": Future()}
+    client = connect(lambda message: futures.get(message.what, messages.Report({"at": "once"})))
+    client.call(messages.Ask("x"), LIMIT_S)
+    (peer,) = master.do(lambda: list(master.server.peers))
+    answers = {what: queue.Queue() for what in [*futures, "now"]}
+    for what, box in answers.items():
+        master.do(lambda what=what, box=box: master.server.call(peer, messages.Ask(what), box.put))
+    assert answers["now"].get(timeout=LIMIT_S) == messages.Report({"at": "once"})
+    assert answers["long"].empty()
+    futures["refused"].set_exception(ProtocolError("no such thing", "what"))
+    refused = answers["refused"].get(timeout=LIMIT_S)
+    assert (str(refused), refused.code) == ("no such thing", "what")
+    futures["broken"].set_exception(ZeroDivisionError("a bug"))
+    assert "ZeroDivisionError" in str(answers["broken"].get(timeout=LIMIT_S))
+    futures["long"].set_result(messages.Report({"at": "last"}))
+    assert answers["long"].get(timeout=LIMIT_S) == messages.Report({"at": "last"})
+
+
+def test_call_whose_future_is_given_up_is_refused(master, connect):
+    given_up = Future()
+    client = connect(lambda message: given_up)
+    client.call(messages.Ask("x"), LIMIT_S)
+    (peer,) = master.do(lambda: list(master.server.peers))
+    answers = queue.Queue()
+    master.do(lambda: master.server.call(peer, messages.Ask("x"), answers.put))
+    given_up.cancel()
+    assert isinstance(answers.get(timeout=LIMIT_S), RemoteError)
 
 
 def test_large_bodies_pass_both_ways(master, connect):

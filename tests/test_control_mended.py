@@ -3,6 +3,7 @@
 import queue
 import socket
 import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -131,6 +132,28 @@ def test_answer_to_an_order_of_the_connection_before_is_not_sent():
     call.result(LIMIT_S)
     go_on.set()
     assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
+    second.sock.close()
+    client.close()
+
+
+def test_late_answer_to_an_order_of_the_connection_before_is_not_sent():
+    first, second = Far(), Far()
+    late, begun = Future(), threading.Event()
+
+    def obey(message):
+        begun.set()
+        return late if message.what == "old" else messages.Report({"of": message.what})
+
+    client = ControlClient(first.near, obey, lambda why: None, mend=lambda why: second.near)
+    client.start()
+    first.send(Kind.CALL, messages.Ask("old"), 1)
+    assert begun.wait(LIMIT_S)
+    first.sock.close()
+    second.send(Kind.CALL, messages.Ask("new"), 1)
+    assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
+    late.set_result(messages.Report({"of": "old"}))
+    second.send(Kind.CALL, messages.Ask("newer"), 2)
+    assert second.next() == (Kind.ANSWER, 2, messages.Report({"of": "newer"}))
     second.sock.close()
     client.close()
 

@@ -22,6 +22,7 @@ from snailps.roles.wires import Wires
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport._client import Client, Pending
+from snailps.transport.control import AnswerOrFuture
 from snailps.transport.session import Role
 
 SHUT_DOWN_S = 5.0
@@ -45,7 +46,7 @@ class Driver(Node):
         self._tables: dict[str, tuple[int, Table]] = {}
         self.routed = threading.Event()
 
-    def on_message(self, message: messages.Message) -> messages.Message | None:
+    def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Takes the route; everything else as any node."""
         if isinstance(message, messages.TakeRoute):
             assert self.welcome is not None

@@ -37,6 +37,7 @@ from snailps.transport import messages
 from snailps.transport._pulse import Pulse
 from snailps.transport.control import (
     Address,
+    AnswerOrFuture,
     ControlClient,
     Listener,
     Trust,
@@ -390,7 +391,7 @@ class Node:
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
 
-    def _receive(self, message: messages.Message) -> messages.Message | None:
+    def _receive(self, message: messages.Message) -> AnswerOrFuture:
         """Hands a message on; the master's first orders may overtake our taking of its Welcome."""
         if not self._welcomed.wait(self.settings.init_timeout):
             raise ClusterError(f"{type(message).__name__} before Welcome")
@@ -402,7 +403,7 @@ class Node:
             log.exception("%s: %s failed", self.name, type(message).__name__)
             raise ClusterError(f"{type(message).__name__} failed: {explain(error)}") from error
 
-    def on_message(self, message: messages.Message) -> messages.Message | None:
+    def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Handles a call or a note of the master, in the reader thread."""
         if isinstance(message, messages.Stop):
             code = EXIT_STOPPED if message.failed else EXIT_OK

@@ -27,7 +27,7 @@ from snailps.roles.saving import Loading, Saving
 from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.control import Listener
+from snailps.transport.control import AnswerOrFuture, Listener
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Server(Node):
         self.leave({})
         return self.verdict.code
 
-    def on_message(self, message: messages.Message) -> messages.Message | None:
+    def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Orders of the master: route, tables, shards, statistics."""
         if isinstance(message, messages.Stop):
             return super().on_message(message)

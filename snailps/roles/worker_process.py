@@ -52,6 +52,7 @@ from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport._client import Client
+from snailps.transport.control import AnswerOrFuture
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class WorkerProcess(Node):
             self.leave({})
         return self.verdict.code
 
-    def on_message(self, message: messages.Message) -> messages.Message | None:
+    def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Orders of the master: route, start, stop."""
         if isinstance(message, messages.TakeRoute):
             self._take_route(Route.from_dict(message.route))

@@ -8,7 +8,7 @@
 This module only gathers the names that the roles use.
 """
 
-from snailps.transport.control_client import ControlClient, visit
+from snailps.transport.control_client import AnswerOrFuture, ControlClient, visit
 from snailps.transport.control_server import ControlServer, Peer
 from snailps.transport.sockets import Listener, dial, listen, route_host, show
 from snailps.transport.tls_link import Address
@@ -16,6 +16,7 @@ from snailps.transport.trust import Trust
 
 __all__ = [
     "Address",
+    "AnswerOrFuture",
     "ControlClient",
     "ControlServer",
     "Listener",

@@ -15,7 +15,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 
@@ -42,6 +42,9 @@ from snailps.transport.trust import Trust
 log = logging.getLogger(__name__)
 
 RECV_BYTES = 256 << 10
+
+AnswerOrFuture = messages.Message | Future[messages.Message] | None
+"""What a handler returns: the answer to a call, a future of it, or None where `Ok` says it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,11 @@ class ControlClient:
     sock : socket.socket
         From `dial`; owned from now on.
     on_message : callable
-        ``on_message(message) -> Message | None``: the answer to a call (a `SnailError` raised there
-        is sent back), None for a note.  Notes come in the reader thread, calls in one of their own.
+        ``on_message(message)``: returns the answer to a call, None for a plain `Ok` and for
+        notes, or a future of the answer; a `SnailError` raised there, or set in the future, is sent
+        back.  Notes come in the reader thread, calls in one of their own, in order: what may take
+        long returns a future, so that calls behind it are heard.  The thread that completes a
+        future sends its answer.
     on_lost : callable
         ``on_lost(why)``, once, unless `close` was called first.
     mend : callable
@@ -98,7 +104,7 @@ class ControlClient:
     def __init__(
         self,
         sock: socket.socket,
-        on_message: Callable[[messages.Message], messages.Message | None],
+        on_message: Callable[[messages.Message], AnswerOrFuture],
         on_lost: Callable[[str], None],
         *,
         whom: str = "the master",
@@ -288,27 +294,44 @@ class ControlClient:
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:
-            generation, frame = order
-            try:
-                self._handle(generation, frame)
-            except Exception as error:
-                # A bug on this side: the caller must not wait for ever.
-                log.exception("cannot handle a call of %s", self._whom)
-                failed = RemoteError(f"failed: {error!r}")
-                self._answer(generation, error_frame(failed, frame.request))
+            self._handle(*order)
 
     def _handle(self, generation: int, frame: Frame) -> None:
+        """Has a message of the master handled; a call's answer goes out once there is one."""
         try:
             own = self._on_message(messages.decode(frame.body))
-        except SnailError as error:
-            if frame.kind == Kind.CALL:
-                self._answer(generation, error_frame(error, frame.request))
+            if isinstance(own, Future):
+                own.add_done_callback(lambda done: self._settle(generation, frame, done))
             else:
-                log.error("%s", error)
-            return
+                self._reply(generation, frame, own)
+        except Exception as error:
+            if frame.kind != Kind.CALL and not isinstance(error, SnailError):
+                raise  # ends the connection, loudly
+            self._refuse(generation, frame, error)
+
+    def _settle(self, generation: int, frame: Frame, done: Future[messages.Message]) -> None:
+        """Answers a call whose future is done, in the thread that completed it."""
+        try:
+            self._reply(generation, frame, done.result())
+        except (Exception, CancelledError) as error:
+            self._refuse(generation, frame, error)
+
+    def _reply(self, generation: int, frame: Frame, own: messages.Message | None) -> None:
         if frame.kind == Kind.CALL:
             body = messages.encode(own or messages.Ok())
             self._answer(generation, Frame(Kind.ANSWER, body, request=frame.request))
+
+    def _refuse(self, generation: int, frame: Frame, error: BaseException) -> None:
+        """Says why a message was not obeyed: to the master where it waits, else in the log."""
+        if not isinstance(
+            error, SnailError
+        ):  # a bug on this side: the caller must not wait for ever
+            log.error("cannot handle a message of %s", self._whom, exc_info=error)
+            error = RemoteError(f"failed: {error!r}")
+        elif frame.kind != Kind.CALL:
+            log.error("%s", error)
+        if frame.kind == Kind.CALL:
+            self._answer(generation, error_frame(error, frame.request))
 
     def _end(self, why: str) -> None:
         with self._calls_lock:
