@@ -312,6 +312,23 @@ def keys_of(fragment, n):
     return keys[fragment_of(keys, 64) == fragment][:n].tolist()
 
 
+def digest(keys):
+    """That of _keys.pxd."""
+    mask, odd = 2**64 - 1, 0x9E3779B97F4A7C15
+    sums = [(odd + len(keys)) & mask, 1, 2, 3]
+    whole = len(keys) // 4 * 4
+    for i, key in enumerate(map(int, keys)):
+        key = key * 0xBF58476D1CE4E5B9 & mask
+        lane = i % 4 if i < whole else 0
+        sums[lane] = (sums[lane] ^ key ^ key >> 32) * odd & mask
+        sums[lane] ^= sums[lane] >> 29
+    a, b, c, d = sums
+    a = (a ^ b) * odd & mask
+    a = (a ^ a >> 32 ^ c) * odd & mask
+    a = (a ^ a >> 32 ^ d) * odd & mask
+    return a ^ a >> 32 or 1
+
+
 def with_list(frame, options, digest, place, unused=0, drop=0):
     """The same request with a ListHead before its groups; without the last `drop` bytes."""
     body = bytearray(frame.body[: len(frame.body) - drop])
@@ -339,6 +356,23 @@ def test_list_that_is_not_what_it_says_is_refused(cluster, options, digest, plac
         reply = one.ask(with_list(plain, options, digest, place, drop=drop))
         assert remote_error(reply).code == "list"
         assert one.ask(plain).kind == Kind.PULLED
+
+
+def test_empty_list_is_refused_and_spoils_no_place(cluster):
+    """Its room would be given back while the place still had it."""
+    (fragment,) = cluster.route.fragments_of(0)[:1]
+    keys = u64(keys_of(fragment, 20))
+    with cluster.raw() as one:
+        full = pull_frame({fragment: keys.tolist()}, dim=5)
+        named = with_list(full, Option.REMEMBER, digest(keys), 3)
+        recalled = with_list(full, Option.RECALL, digest(keys), 3, drop=8 + 8 * len(keys))
+        nothing = with_list(pull_frame({}, dim=5), Option.REMEMBER, digest(keys[:0]), 3)
+        assert remote_error(one.ask(nothing)).code == "list"
+        for _ in range(3):
+            assert one.ask(named).kind == Kind.PULLED
+            assert one.ask(recalled).kind == Kind.PULLED
+            assert remote_error(one.ask(nothing)).code == "list"
+            assert one.ask(recalled).kind == Kind.PULLED
 
 
 @pytest.mark.parametrize("options", [1 << 6, 1 << 15, Option.STATE | 1 << 8])

@@ -176,6 +176,10 @@ cdef inline bint read_list(Context *me, KeyLists **lists, Asked *asked, const ch
             refuse(out, reply, b"list", b"there is no place %llu for a list of keys, only %llu",
                    0 if at[0] > end else list.place, LISTS)
             return False
+    if named and asked.key_num == 0:
+        refuse(out, reply, b"list", b"a list for place %llu has no keys: name only lists that have some",
+               list.place, 0)
+        return False
     if asked.options & OPTION_RECALL:
         found = recall(lists[0], list.place, list.digest)
         if found == NULL or found.keys != asked.key_num or found.groups != asked.group_num:

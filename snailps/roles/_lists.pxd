@@ -35,7 +35,10 @@ cdef inline void key_lists_free(KeyLists *lists) noexcept nogil:
 
 cdef inline bint remember(KeyLists **mine, uint32_t place, uint64_t digest, const Group *groups,
                           uint32_t group_num, const uint64_t *keys, uint32_t key_num) noexcept nogil:
-    """Keeps a list; False = no memory, or more than a client may keep here."""
+    """Keeps a list of one key at least; False = no memory, or more than a client may keep here.
+
+    `realloc` of nothing would give the room back, and leave the place with it.
+    """
     cdef uint32_t need = 8 * (group_num + key_num)
     cdef KeyLists *lists = mine[0]
     cdef KeyList *at
