@@ -277,7 +277,7 @@ def test_master_killed_in_a_round_applies_it_once(tmp_path, stage):
         figures = figures_of(master)
     # Each round adds the weighted mean of 1 and 2: 5 / 3.
     assert figures["model"] == pytest.approx([25 / 3] * 2, rel=1e-6)
-    assert [one["round"] for one in figures["by_round"]] == [*range(5)]
+    assert [one["round"] for one in figures["by_round"]] == [*range(1, 6)]
 
 
 # --- nobody takes over, or somebody else does ---------------------------------------------------

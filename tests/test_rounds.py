@@ -45,7 +45,7 @@ def test_rounds_apply_the_weighted_mean_of_all_workers_once_each(tmp_path, job):
         assert after(tmp_path, round_) == pytest.approx((round_ + 1) * mean_step(0, 1, 2))
     assert figures["model"][0] == pytest.approx(5 * mean_step(0, 1, 2))
     assert (figures["rounds"], figures["ended_by"]) == (5, "rounds")
-    assert [entry["round"] for entry in figures["by_round"]] == list(range(5))
+    assert [entry["round"] for entry in figures["by_round"]] == list(range(1, 6))
     assert figures["by_round"][4]["loss"] == pytest.approx(100 - after(tmp_path, 4))
 
 
@@ -56,6 +56,10 @@ def test_rounds_with_a_target_end_behind_the_round_that_reaches_it(tmp_path, job
         assert codes == [0] * 4, master.stderr
         figures = figures_of(master)
     assert (figures["rounds"], figures["ended_by"]) == (3, "target_loss")
+    assert [entry["round"] for entry in figures["by_round"]] == [1, 2, 3]
+    # No part of a fourth round was begun, or counts.
+    assert figures["blocks"] == 3 * 2
+    assert len(figures["loss_by_epoch"]) <= 3
     assert figures["model"][0] == pytest.approx(3 * mean_step(0, 1))
 
 
@@ -63,7 +67,7 @@ def test_rounds_whose_loss_is_no_number_fail(tmp_path, job):
     with Cluster(tmp_path, job={**job, "fails_on": 2}, workers=1) as cluster:
         codes, master = cluster.run()
         assert codes[0] == 1
-        assert "round 2: the loss is nan: the training has diverged" in master.errors[0]
+        assert "round 3: the loss is nan: the training has diverged" in master.errors[0]
     assert not (tmp_path / "out.3").exists()
 
 
@@ -87,7 +91,7 @@ def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again
         master = cluster.master()
         cluster.nodes()
         gate.meet()
-        master.wait_line("round 1 goes on without worker")
+        master.wait_line("round 2 goes on without worker")
         gate.open()
         assert cluster.codes() == [0] * 5
     assert after(tmp_path, 0) == pytest.approx(mean_step(0, 1, 2))
@@ -112,7 +116,7 @@ def test_rounds_interrupted_while_one_is_looked_at_end_behind_it(tmp_path, job):
         assert cluster.codes() == [130, 0, 0, 0]
         figures = figures_of(master)
     assert (figures["rounds"], figures["ended_by"]) == (2, "interrupt")
-    assert [entry["round"] for entry in figures["by_round"]] == [0, 1]
+    assert [entry["round"] for entry in figures["by_round"]] == [1, 2]
     assert figures["model"][0] == after(tmp_path, 1)
 
 

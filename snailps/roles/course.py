@@ -264,9 +264,9 @@ class Course:
     def _go_on_alone(self, job: Job, ledger: Ledger, now: float) -> None:
         """What can be done without a worker: end, where it is time to; else wait for one."""
         if job.pass_ == "train":
-            self._check_limit(job, ledger)
             if self.round is not None:
                 self.round.step()
+            self._check_limit(job, ledger)
             if isinstance(ledger, Stepped) and ledger.closed:
                 ledger.abandon(ANYBODY)  # nobody is left to complete its clock
         if not (ledger.over or (self.round is not None and self.round.closing)):
@@ -276,12 +276,13 @@ class Course:
         if job.diverged:
             self._fail(job.diverged)
             return
-        self._check_limit(job, ledger)
         self._readings.look(job)
         self.ageing.step(job)
         self.leasing.note_waits(job, ledger, workers)
         if self.round is not None:
             self.round.step()
+        # Behind the end of a round: where that is the last one, no part of another one is leased.
+        self._check_limit(job, ledger)
         if job.clocked:
             self.leasing.answer()  # the shards may have told that they are ready
         late = any(not (member.finished or member.dropped) for member in workers)

@@ -87,7 +87,6 @@ class Rounds(Ledger):
             return False
         del self._leases[number]
         self._parts.append(self._drawn.index(number % self._width))
-        self._counted += 1
         return True
 
     def claim(self, number: int, node: int) -> bool:
@@ -170,6 +169,7 @@ class Rounds(Ledger):
 
     def advance(self) -> None:
         """The round has been applied: on to the next one."""
+        self._counted += len(self._parts)
         self.round += 1
         self._begin()
 
@@ -200,7 +200,7 @@ class Rounds(Ledger):
     @property
     def size(self) -> int:
         """Entries of all rounds, if all take part."""
-        return self._counted + len(self._leases) + self._left
+        return self._counted + len(self._parts) + len(self._leases) + self._left
 
     @property
     def _left(self) -> int:
@@ -209,8 +209,8 @@ class Rounds(Ledger):
 
     @property
     def finished(self) -> int:
-        """Entries that counted."""
-        return self._counted
+        """Entries that counted; at the end only those of rounds that were applied."""
+        return self._counted + (0 if self.over else len(self._parts))
 
     def clock_of(self, node: int) -> int | None:
         """The round, of a worker that takes part."""
@@ -219,4 +219,4 @@ class Rounds(Ledger):
     def wait_of(self, node: int) -> Wait:
         """Those that are at work in the round."""
         others = tuple(sorted({n for n in self._leases.values() if n != node}))
-        return Wait(others or (MASTER,), f"finish round {self.round}")
+        return Wait(others or (MASTER,), f"finish round {self.round + 1}")

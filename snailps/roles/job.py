@@ -470,14 +470,15 @@ class Job:
             The loss is no number: what would follow is none either.
         """
         assert isinstance(self.ledger, Rounds)
-        self.round_figures.append({"round": self.ledger.round, **figures})
+        self.round_figures.append(dict(figures))
         loss = figures.get("loss")
         if loss is None:
             return
         if not math.isfinite(loss):
             raise ClusterError(
-                f"round {self.ledger.round}: the loss is {loss}: the training has diverged, and "
-                "further rounds would not mend it. Lower lr; earlier rounds are as they were saved"
+                f"round {self.ledger.round + 1}: the loss is {loss}: the training has diverged, "
+                "and further rounds would not mend it. Lower lr; earlier rounds are as they were "
+                "saved"
             )
         if self.settings.target_loss and loss <= self.settings.target_loss:
             self._reached_in = self.ledger.round
@@ -514,7 +515,9 @@ class Job:
         assert self.ledger is not None
         kind = self.cls.counts
         seconds = self._seconds.get("train", 0.0)
-        losses = self._tally.loss_by_epoch()
+        losses, units = self._tally.loss_by_epoch(), self.units
+        if isinstance(self.ledger, Rounds):  # of those that were applied
+            losses, units = losses[: self.ledger.round], self._at_round[0]
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
@@ -523,8 +526,8 @@ class Job:
             **bad,
             **self._clock_figures(),
             "ended_by": self.ended_by or self._end(whole),
-            f"{kind}_per_s": round(self.units / seconds, 1) if seconds else None,
-            kind: self.units,
+            f"{kind}_per_s": round(units / seconds, 1) if seconds else None,
+            kind: units,
             "train_s": round(seconds, 3),
             "survey_s": round(self._seconds.get("survey", 0.0), 3),
             "wall_s": round(self._clock() - self._begun, 3),
@@ -535,7 +538,7 @@ class Job:
             "blocks": self.ledger.finished,
             "blocks_per_epoch": len(self.input.blocks),
             f"block_{kind}_max": self._tally.block_units,
-            f"bytes_per_{kind[:-1]}": round(moved / self.units, 2) if self.units else None,
+            f"bytes_per_{kind[:-1]}": round(moved / units, 2) if units else None,
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
         }
 
@@ -549,7 +552,8 @@ class Job:
     def _clock_figures(self) -> dict[str, Any]:
         """Figures that only some books have."""
         if isinstance(self.ledger, Rounds):
-            return {"rounds": self.ledger.round, "by_round": self.round_figures}
+            numbered = [{**f, "round": n} for n, f in enumerate(self.round_figures, 1)]
+            return {"rounds": self.ledger.round, "by_round": numbered}
         if isinstance(self.ledger, Stepped):
             return {"consistency": "bsp", "clocks": self.ledger.open_clock}
         if isinstance(self.ledger, Dealt) and self.settings.consistency == "ssp":

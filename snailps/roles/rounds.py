@@ -100,7 +100,7 @@ class RoundCourse:
             late = self._ledger.cut_off()
             if late:
                 names = ", ".join(f"worker {node}" for node in late)
-                log.info("round %d goes on without %s", self._ledger.round, names)
+                log.info("round %d goes on without %s", self._ledger.round + 1, names)
         if self._ledger.ready and not self._is_saving():
             self.close(self._ledger.parts)
 
@@ -116,7 +116,7 @@ class RoundCourse:
             return
         look, self._look = self._look, None
         self._closing, self._begun = False, None
-        round_ = self._ledger.round
+        number = self._ledger.round + 1  # for people
         try:
             figures = dict(look.result())
             self._note("round", {"figures": figures})
@@ -125,7 +125,7 @@ class RoundCourse:
             self._fail(str(error))
         except Exception as error:
             log.exception("after_round failed")
-            self._fail(f"round {round_}: after_round failed at the master: {explain(error)}")
+            self._fail(f"round {number}: after_round failed at the master: {explain(error)}")
         else:
             self._ledger.advance()
             self._job.begin_round()
