@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps import Table, kernels
+from snailps import Table, Tensor, kernels
 from snailps.errors import ConfigError, MisuseError, SnailError
-from snailps.roles.tables import DIM_MAX
+from snailps.roles.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.store._store import ShardStore
 
 numbers = st.floats(0, 1e20, allow_subnormal=False)
@@ -126,3 +126,89 @@ def test_table_state_is_as_wide_as_the_store_makes_it(access, dim):
                 push()
         else:
             push()
+
+
+@pytest.mark.parametrize("init", ["uniform", "normal", "factors"])
+def test_table_with_random_init_and_no_scale_begins_with_rows_that_can_learn(init):
+    table = Table("t", 64, init=init)
+    assert table.scale == INIT_SCALE
+    assert Table("t", 64, init=init, scale=0).scale == 0  # asked for
+    assert Tensor("w", (8, 8), init=init).table().scale == INIT_SCALE
+    assert Table.from_dict(table.to_dict()) == table
+    store = ShardStore(1, kernels.row_ops())
+    store.own([0])
+    store.add_table(1, *table.store_arguments())
+    rows = store.pull(1, np.arange(50, dtype=np.uint64))[:, 1:]
+    expected = INIT_SCALE / 3**0.5 if init == "uniform" else INIT_SCALE
+    assert rows.std() == pytest.approx(expected, rel=0.1)
+    assert Table("t", 64).scale == 0
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [0, 7, 2**63],
+        (1, 2),
+        [],
+        range(3),
+        [np.int64(3), np.uint8(4)],
+        [2**64 - 1, 0],
+        np.arange(3),
+        np.arange(3, dtype=np.int8),
+        np.arange(6, dtype=np.uint32)[::2],
+        np.arange(3, dtype=">u8"),
+        np.array([2**64 - 1], np.uint64),
+        np.array([1, 2], object),
+    ],
+    ids=repr,
+)
+def test_keys_that_are_integers_become_what_they_are(keys):
+    made = as_keys(keys)
+    assert made.dtype == np.uint64
+    assert made.ndim == 1
+    assert made.tolist() == [int(key) for key in keys]
+
+
+def test_keys_that_are_uint64_are_not_copied():
+    keys = np.arange(5, dtype=np.uint64)
+    assert as_keys(keys) is keys
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (np.array([1.0, 2.0]), "float64"),
+        (np.array([], np.float32), "float32"),
+        ([0.5], "float64"),
+        ([1, 2.0], "float64"),
+        ([True, False], "bool"),
+        (["1"], "<U1"),
+        (["7", 7], "<U"),
+        ([None], "object"),
+        (None, "object"),
+        (5, r"int64.*shape \(\)"),
+        (np.zeros((2, 2), np.uint64), r"uint64.*shape \(2, 2\)"),
+        ([[1, 2]], r"int64.*shape \(1, 2\)"),
+        ([[1], [1, 2]], "of unequal length"),
+        (np.array([3, -1, -7]), r"int64.*-1 at place 1"),
+        ([4, -2], "-2 at place 1"),
+        ([1 << 64], r"18446744073709551616 at place 0"),
+        ([0, -(1 << 70)], "at place 1"),
+    ],
+    ids=repr,
+)
+def test_keys_that_are_no_integers_from_0_are_refused_with_their_dtype(keys, words):
+    with pytest.raises(MisuseError, match=rf"^table 't': keys: expected .* got .*{words}"):
+        as_keys(keys, "table 't'")
+
+
+def test_values_to_push_become_float32_or_are_refused_with_their_dtype():
+    rows = np.ones((2, 3), np.float32)
+    assert as_rows(rows, "t") is rows
+    for numbers in (rows.astype(np.float64), rows.tolist(), rows.astype(np.int16)):
+        made = as_rows(numbers, "t")
+        assert made.dtype == np.float32
+        assert (made == rows).all()
+    for wrong, word in ((rows + 1j, "complex64"), ([["a"]], "<U1"), ([[1], [1, 2]], "unequal")):
+        with pytest.raises(MisuseError, match=rf"table 't': values: expected numbers.*{word}"):
+            as_rows(wrong, "table 't'")

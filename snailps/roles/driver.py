@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, Re
 from snailps.roles.links import Links
 from snailps.roles.node import EXIT_OK, End, Node
 from snailps.roles.status import Status
-from snailps.roles.tables import Keys, Rows, Table
+from snailps.roles.tables import AnyKeys, Keys, Rows, Table
 from snailps.roles.wires import Wires
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -104,27 +105,29 @@ class Driver(Node):
         """
         self._ask(messages.Submit(dict(settings)), None)
 
-    def pull(self, table: str, keys: Keys, out: Rows | None = None) -> Rows:
+    def pull(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Rows:
         """Rows of `keys`, float32 (n, dim), in `out` where it is given."""
         number, declared = self._find(table)
+        keys = declared.keys(keys)
         if out is None:
             out = np.empty((len(keys), declared.dim), np.float32)
         declared.check_width(out, declared.dim)
         wire = self._wires.of_pull(declared) if self._wires else 0
         return self.client.pull(number, keys, out, wire=wire)
 
-    def push(self, table: str, keys: Keys, values: Rows) -> None:
+    def push(self, table: str, keys: AnyKeys, values: Any) -> None:
         """Pushes `values` to the rows of `keys`; returns once they are applied."""
         self.client.push(*self._pushed(table, keys, values))
 
-    def push_async(self, table: str, keys: Keys, values: Rows) -> Pending:
+    def push_async(self, table: str, keys: AnyKeys, values: Any) -> Pending:
         """Starts a push; ``.wait()`` for its end."""
         return self.client.push_async(*self._pushed(table, keys, values))
 
     def _pushed(
-        self, table: str, keys: Keys, values: Rows
+        self, table: str, keys: AnyKeys, values: Any
     ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
+        keys, values = declared.keys(keys), declared.values(values)
         merge = declared.check_push(values)
         wire, feedback = self._wires.of_push(declared) if self._wires else (0, False)
         return number, keys, values, False, merge, wire, feedback

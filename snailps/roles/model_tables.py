@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.errors import MisuseError
 from snailps.roles.block import Block
 from snailps.roles.moment import Moment, Moments
-from snailps.roles.tables import Keys, Rows, Table, Tensor
+from snailps.roles.tables import AnyKeys, Keys, Rows, Table, Tensor
 from snailps.roles.wires import Wires
 from snailps.transport._client import Client, Forward, Pending
 
@@ -38,7 +38,7 @@ class ModelTables:
     def pull(
         self,
         table: str,
-        keys: Keys,
+        keys: AnyKeys,
         out: Rows | None = None,
         *,
         state: bool = False,
@@ -50,7 +50,8 @@ class ModelTables:
         ----------
         table : str
         keys : numpy.ndarray
-            uint64 (n,); repeated keys are allowed.
+            uint64 (n,), or any other integers from 0 on, in an array or a list; repeated keys are
+            allowed.
         out : numpy.ndarray, optional
             float32 (n, dim) to be filled; rows contiguous, their stride free.
         state : bool
@@ -68,13 +69,13 @@ class ModelTables:
         if self._clocked:
             self._moments.now("pull", preparing=False)
             return self.pull_async(table, keys, out, state=state, held=held).wait()
-        number, out, wire = self._pulled(table, keys, out, state, held)
-        return self._client.pull(number, keys, out, state, wire, held)  # type: ignore[union-attr]
+        number, wanted, out, wire = self._pulled(table, keys, out, state, held)
+        return self._client.pull(number, wanted, out, state, wire, held)  # type: ignore[union-attr]
 
     def pull_async(
         self,
         table: str,
-        keys: Keys,
+        keys: AnyKeys,
         out: Rows | None = None,
         *,
         state: bool = False,
@@ -92,23 +93,24 @@ class ModelTables:
         MisuseError
             Wrong shape, or `held` without `out` or for a table without versions.
         """
-        number, out, wire = self._pulled(table, keys, out, state, held)
+        number, wanted, out, wire = self._pulled(table, keys, out, state, held)
         if not self._clocked:
             return self._client.pull_async(  # type: ignore[union-attr]
-                number, keys, out, state, wire, held, ahead
+                number, wanted, out, state, wire, held, ahead
             )
         moment = self._moments.now("pull_async")
         pull = self._client.pull_async(  # type: ignore[union-attr]
-            number, keys, out, state, wire, held, False, clock=moment.clock
+            number, wanted, out, state, wire, held, False, clock=moment.clock
         )
         moment.pulls.append(pull)
         return pull
 
     def _pulled(
-        self, table: str, keys: Keys, out: Rows | None, state: bool, held: Keys | None
-    ) -> tuple[int, Rows, int]:
-        """Number of the table, where the rows go, and as what they travel."""
+        self, table: str, keys: AnyKeys, out: Rows | None, state: bool, held: Keys | None
+    ) -> tuple[int, Keys, Rows, int]:
+        """Number of the table, its keys, where the rows go, and as what they travel."""
         number, declared = self._find(table)
+        wanted = declared.keys(keys)
         width = declared.dim + declared.state_floats if state else declared.dim
         if held is not None and (out is None or "version" not in declared.track):
             raise MisuseError(
@@ -116,20 +118,21 @@ class ModelTables:
                 'declared with track="version"'
             )
         if out is None:
-            out = np.empty((len(keys), width), np.float32)
+            out = np.empty((len(wanted), width), np.float32)
         declared.check_width(out, width)
-        return number, out, self._wires.of_pull(declared, state)  # type: ignore[union-attr]
+        return number, wanted, out, self._wires.of_pull(declared, state)  # type: ignore[union-attr]
 
-    def push(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> None:
+    def push(self, table: str, keys: AnyKeys, values: Any, *, state: bool = False) -> None:
         """Hands `values` to the table's access method, row by row; returns once it is done.
 
         Parameters
         ----------
         table : str
         keys : numpy.ndarray
-            uint64 (n,).  The values of a repeated key count as their sum.
+            As of `pull`.  The values of a repeated key count as their sum.
         values : numpy.ndarray
-            float32 (n, dim); (n, dim + 1) for access method ``average``.
+            float32 (n, dim), or numbers that become float32; (n, dim + 1) for access method
+            ``average``.
         state : bool
             `values` are differences of weights and state, (n, dim + state_floats): the optimiser
             ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``, ``ftrl``.
@@ -145,7 +148,7 @@ class ModelTables:
         arguments = self._pushed(table, keys, values, state)
         self._client.push(*arguments)  # type: ignore[union-attr]
 
-    def push_async(self, table: str, keys: Keys, values: Rows, *, state: bool = False) -> Pending:
+    def push_async(self, table: str, keys: AnyKeys, values: Any, *, state: bool = False) -> Pending:
         """Starts a push; `values` must not change until ``.wait()`` has returned."""
         arguments = self._pushed(table, keys, values, state)
         if not self._clocked:
@@ -159,7 +162,7 @@ class ModelTables:
         self,
         table: str,
         ptr: NDArray[np.int64],
-        keys: Keys,
+        keys: AnyKeys,
         values: Rows | None = None,
         *,
         keep: bool = True,
@@ -176,7 +179,7 @@ class ModelTables:
         ptr : numpy.ndarray
             int64 (m + 1,), from 0 on.
         keys : numpy.ndarray
-            uint64 (nnz,); may repeat, in any order.
+            Any integers from 0 on, (nnz,); may repeat, in any order.
         values : numpy.ndarray, optional
             float32 (nnz,); None: all are 1.
         keep : bool
@@ -200,7 +203,7 @@ class ModelTables:
         number, declared = self._find(table)
         wire = self._wires.of_pull(declared)  # type: ignore[union-attr]
         return self._client.forward_async(  # type: ignore[union-attr]
-            number, ptr, keys, values, declared.dim, wire, keep
+            number, ptr, declared.keys(keys), values, declared.dim, wire, keep
         )
 
     def backward(self, forward: Forward, gradient: Rows) -> Pending:
@@ -233,19 +236,20 @@ class ModelTables:
         return len(self._client.names)  # type: ignore[union-attr]
 
     def _pushed(
-        self, table: str, keys: Keys, values: Rows, state: bool
+        self, table: str, keys: AnyKeys, values: Any, state: bool
     ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
-        merge = declared.check_push(values, state)
+        rows = declared.values(values)
+        merge = declared.check_push(rows, state)
         wire, feedback = self._wires.of_push(declared, state)  # type: ignore[union-attr]
-        return number, keys, values, state, merge, wire, feedback
+        return number, declared.keys(keys), rows, state, merge, wire, feedback
 
     def pull_tensor(self, name: str) -> NDArray[np.float32]:
         """A whole tensor as it is now, float32 of its shape."""
         tensor = self._find_tensor(name)
         return tensor.from_rows(self.pull(name, tensor.keys()))
 
-    def push_tensor(self, name: str, values: NDArray[Any]) -> None:
+    def push_tensor(self, name: str, values: Any) -> None:
         """Hands an array of the tensor's shape to its access method; returns once it is done."""
         tensor = self._find_tensor(name)
         self.push(name, tensor.keys(), tensor.to_rows(values))

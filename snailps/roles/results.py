@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
-from snailps.roles.tables import Keys, Rows, Table
+from snailps.roles.tables import AnyKeys, Keys, Rows, Table
 from snailps.transport._client import Client
 
 
@@ -45,21 +45,23 @@ class Results:
         self._client, self._numbers, self._shards = client, numbers, shards
         self.tables = tables
 
-    def pull(self, table: str, keys: Keys) -> Rows:
+    def pull(self, table: str, keys: AnyKeys) -> Rows:
         """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
-        rows = np.empty((len(keys), self.tables[table].dim), np.float32)
-        self._client.pull(self._numbers[table], keys, rows)
+        wanted = self.tables[table].keys(keys)
+        rows = np.empty((len(wanted), self.tables[table].dim), np.float32)
+        self._client.pull(self._numbers[table], wanted, rows)
         return rows
 
     def forward(
-        self, table: str, ptr: NDArray[np.int64], keys: Keys, values: Rows | None = None
+        self, table: str, ptr: NDArray[np.int64], keys: AnyKeys, values: Rows | None = None
     ) -> Rows:
         """Product of sparse examples with a table, as `Worker.forward`, at the shards."""
-        dim = self.tables[table].dim
-        number = self._numbers[table]
-        return self._client.forward_async(number, ptr, keys, values, dim, keep=False).wait()
+        declared, number = self.tables[table], self._numbers[table]
+        return self._client.forward_async(
+            number, ptr, declared.keys(keys), values, declared.dim, keep=False
+        ).wait()
 
-    def put(self, table: str, keys: Keys, rows: Rows) -> None:
+    def put(self, table: str, keys: AnyKeys, rows: Any) -> None:
         """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
 
         Parameters
@@ -67,9 +69,9 @@ class Results:
         table : str
             Of access method ``add``.
         keys : numpy.ndarray
-            uint64 (n,), each once.
+            Any integers from 0 on, (n,), each once.
         rows : numpy.ndarray
-            float32 (n, dim), finite.
+            Numbers that become float32 (n, dim), finite.
 
         Notes
         -----
@@ -79,13 +81,14 @@ class Results:
         """
         if self.tables[table].access != "add":
             raise MisuseError(f"table {table!r}: put() needs access 'add'")
-        self.tables[table].check_width(rows, self.tables[table].dim)
-        found = self.pull(table, keys)
-        other = np.flatnonzero((found != rows).any(axis=1))
-        keys, number = keys[other], self._numbers[table]
+        wanted, values = self.tables[table].keys(keys), self.tables[table].values(rows)
+        self.tables[table].check_width(values, self.tables[table].dim)
+        found = self.pull(table, wanted)
+        other = np.flatnonzero((found != values).any(axis=1))
+        wanted, number = wanted[other], self._numbers[table]
         if found[other].any():
-            self._client.push_async(number, keys, -found[other], False, False).wait()
-        self._client.push_async(number, keys, rows[other], False, False).wait()
+            self._client.push_async(number, wanted, -found[other], False, False).wait()
+        self._client.push_async(number, wanted, values[other], False, False).wait()
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
         """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim)."""

@@ -8,6 +8,8 @@ Checked wherever it arrives; no sockets and no rows here.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,8 @@ from snailps.roles.access import load_method
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
+AnyKeys = Keys | NDArray[Any] | Sequence[int]
+"""What `as_keys` takes."""
 
 DIM_MAX = 65_536
 TENSOR_CHUNK = 1024
@@ -31,6 +35,9 @@ _ACCESS = {
     "add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5, "momentum": 6,
 }  # of _ops.pxd  # fmt: skip
 _PYTHON = 7
+INIT_SCALE = 0.05
+"""Of first values that are drawn, where a table says nothing else: the customary start of rows
+that are looked up by key. Rows of zeros would have a gradient of zero in most models."""
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
 _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
 """State in times `dim`; Adam and `average` have one float more."""
@@ -41,6 +48,87 @@ _LINEAR = {"add", "sgd", "average"}
 _ADDS_STATE = {"add", "sgd", "adagrad", "ftrl"}
 _STEPS = {"sgd", "adagrad", "adam", "ftrl", "momentum"}
 _NEEDS_EPS = {"adagrad", "adam"}
+
+
+def as_keys(given: object, where: str = "") -> Keys:
+    """Keys as the client takes them, uint64 (n,); the array itself where it is such a one.
+
+    Parameters
+    ----------
+    given : array or sequence of integers
+        Of any integer type, from 0 to 2^64 - 1.
+    where : str
+        What begins a message: ``table 'w'``.
+
+    Raises
+    ------
+    MisuseError
+        Other numbers, or more than one dimension.
+    """
+    if isinstance(given, np.ndarray) and given.dtype == np.uint64 and given.ndim == 1:
+        # `==` is true of the other byte order, too, which is no uint64 to C.
+        return given if given.dtype.isnative else given.astype(np.uint64)
+    array = _as_array("keys", "integers from 0 to 2^64 - 1, one dimension", given, where)
+
+    def refuse(got: str) -> MisuseError:
+        return MisuseError(
+            f"{where}{': ' if where else ''}keys: expected integers from 0 to 2^64 - 1, one "
+            f"dimension; got {array.dtype} of shape {array.shape}{got}"
+        )
+
+    if array.ndim != 1:
+        raise refuse("")
+    if not len(array) and not isinstance(given, np.ndarray):  # an empty list has no type
+        return np.empty(0, np.uint64)
+    if array.dtype.kind == "O" or (array.dtype.kind == "f" and array is not given):
+        # Python's integers beyond int64 come as either.
+        try:
+            numbers = [operator.index(key) for key in given]  # type: ignore[attr-defined]
+        except TypeError:
+            raise refuse(f", {_shortened(array)}") from None
+        for place, number in enumerate(numbers):
+            if not 0 <= number < 1 << 64:
+                raise refuse(f", {number} at place {place}")
+        return np.array(numbers, np.uint64)
+    if array.dtype.kind not in "iu":
+        raise refuse(f", {_shortened(array)}")
+    if array.dtype.kind == "i" and len(array) and array.min() < 0:
+        place = int(np.argmax(array < 0))
+        raise refuse(f", {array[place]} at place {place}")
+    return array.astype(np.uint64)
+
+
+def as_rows(given: object, where: str = "") -> Rows:
+    """Values to push as float32; the array itself where it is one.
+
+    Raises
+    ------
+    MisuseError
+        They are no real numbers.
+    """
+    if isinstance(given, np.ndarray) and given.dtype == np.float32 and given.dtype.isnative:
+        return given
+    array = _as_array("values", "numbers", given, where)
+    if array.dtype.kind not in "fiub":
+        raise MisuseError(
+            f"{where}{': ' if where else ''}values: expected numbers that become float32; got "
+            f"{array.dtype} of shape {array.shape}, {_shortened(array)}"
+        )
+    return np.ascontiguousarray(array, np.float32)
+
+
+def _as_array(name: str, expected: str, given: object, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise MisuseError(
+            f"{where}{': ' if where else ''}{name}: expected {expected}; got a "
+            f"{type(given).__name__} of parts of unequal length: {str(given)[:80]}"
+        ) from None
+
+
+def _shortened(array: NDArray[Any]) -> str:
+    return np.array2string(array, threshold=6, edgeitems=3).replace("\n", " ")[:80]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +150,7 @@ class Table:
         (standard deviation ``scale``) or ``factors`` (the same, but 0 in column 0: a weight, and
         factors behind it); a function of `seed` and the key alone.
     scale : float
+        Of `init`.  None (the default): 0.05, or 0 where `init` is ``zeros``.
     lr : float
         Step size; FTRL's alpha.
     eps : float
@@ -89,7 +178,7 @@ class Table:
     dim: int
     access: str = "add"
     init: str = "zeros"
-    scale: float = 0.0
+    scale: float | None = None
     lr: float = 0.0
     eps: float = 1e-8
     seed: int = 0
@@ -115,6 +204,8 @@ class Table:
             raise refuse("access", " or ".join(_ACCESS) + " or package.module:Class", self.access)
         if not isinstance(self.init, str) or self.init not in _INIT:
             raise refuse("init", " or ".join(_INIT), self.init)
+        if self.scale is None:
+            object.__setattr__(self, "scale", 0.0 if self.init == "zeros" else INIT_SCALE)
         for field in ("scale", "lr", "eps", "l1", "l2", "beta"):
             value = getattr(self, field)
             if not isinstance(value, int | float) or not 0 <= value < 1e30:
@@ -176,6 +267,14 @@ class Table:
             return load_method(self).state_floats
         return _STATE_ROWS.get(self.access, 0) * self.dim + (self.access in ("adam", "average"))
 
+    def keys(self, given: object) -> Keys:
+        """`as_keys`, in this table's name."""
+        return as_keys(given, f"table {self.name!r}")
+
+    def values(self, given: object) -> Rows:
+        """`as_rows`, in this table's name."""
+        return as_rows(given, f"table {self.name!r}")
+
     def check_width(self, rows: NDArray[np.float32], width: int) -> None:
         """Refuses rows that are not `width` wide.
 
@@ -183,9 +282,10 @@ class Table:
         ------
         MisuseError
         """
-        if rows.ndim != 2 or rows.shape[1] != width:
+        if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != np.float32:
+            kind = "" if rows.dtype == np.float32 else f" of {rows.dtype}, expected float32"
             raise MisuseError(
-                f"table {self.name!r} has rows of {width} values, got shape {rows.shape}"
+                f"table {self.name!r} has rows of {width} values, got shape {rows.shape}{kind}"
             )
 
     def check_push(self, values: NDArray[np.float32], state: bool = False) -> bool:
@@ -213,7 +313,7 @@ class Table:
             self.dim,
             _PYTHON if self.in_python else _ACCESS[self.access],
             _INIT[self.init],
-            float(self.scale),
+            float(self.scale or 0.0),
             self.seed,
             tuple(map(float, hyper)),
             _TRACK[self.track],
@@ -243,7 +343,7 @@ class Tensor:
     shape: tuple[int, ...]
     access: str = "add"
     init: str = "zeros"
-    scale: float = 0.0
+    scale: float | None = None
     lr: float = 0.0
     eps: float = 1e-8
     seed: int = 0
@@ -282,18 +382,17 @@ class Tensor:
         """Rows of all chunks as an array of `shape`."""
         return rows.reshape(-1)[: self.size].reshape(self.shape)
 
-    def to_rows(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def to_rows(self, values: Any) -> NDArray[np.float32]:
         """An array of `shape` as rows of all chunks, filled up with zeros.
 
         Raises
         ------
         MisuseError
-            Another shape.
+            Another shape, or no numbers.
         """
-        if np.shape(values) != self.shape:
-            raise MisuseError(
-                f"tensor {self.name!r} has shape {self.shape}, got {np.shape(values)}"
-            )
+        values = as_rows(values, f"tensor {self.name!r}")
+        if values.shape != self.shape:
+            raise MisuseError(f"tensor {self.name!r} has shape {self.shape}, got {values.shape}")
         rows = np.zeros((len(self.keys()), min(self.size, TENSOR_CHUNK)), np.float32)
         rows.reshape(-1)[: self.size] = np.ravel(values)
         return rows

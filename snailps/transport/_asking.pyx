@@ -43,7 +43,7 @@ cdef Pending ask_rows(Outstanding client, int kind, uint32_t table, keys, rows, 
     cdef int failed = 0
     cdef Pending pending
     if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
-        raise MisuseError(f"keys must be a uint64 array of one dimension, got {keys!r:.80}")
+        raise MisuseError("keys must be a uint64 array of one dimension, got " + _told(keys))
     if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or client.core.wire == NULL)):
         raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 for rows with "
                           "state or where the client was made without wire_ops")
@@ -60,8 +60,8 @@ cdef Pending ask_rows(Outstanding client, int kind, uint32_t table, keys, rows, 
         if held is not None and not (
                 isinstance(held, np.ndarray) and held.dtype == np.uint64
                 and held.shape == (wanted.shape[0],) and held.flags.carray):
-            raise MisuseError(f"held must be a writable uint64 array with a number a key, "
-                              f"got {held!r:.80}")
+            raise MisuseError("held must be a writable uint64 array with a number a key, got "
+                              + _told(held))
         r = request_new(&client.core.pool, &client.core.order, <uint32_t>wanted.shape[0])
         if r == NULL:
             raise MemoryError
@@ -214,7 +214,7 @@ cdef Pending ask_backward(Outstanding client, Forward forward, gradient, int wir
     if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 \
             or gradient.shape != (f.product.examples, f.dim) or not gradient.flags.c_contiguous:
         raise MisuseError(f"gradient must be a C-contiguous float32 array of shape "
-                          f"({f.product.examples}, {f.dim}), got {gradient!r:.80}")
+                          f"({f.product.examples}, {f.dim}), got " + _told(gradient))
     if wire != WIRE_FLOAT32 and gradient.size:
         most = float(np.max(np.abs(gradient)))
         if 0 < most < np.inf:
@@ -266,7 +266,7 @@ cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
     cdef Py_ssize_t dim, stride
     cdef Py_ssize_t floats_max = STATE_FLOATS_MAX if state else ROW_FLOATS_MAX
     if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
-        raise MisuseError(f"rows must be a float32 array of two dimensions, got {rows!r:.80}")
+        raise MisuseError("rows must be a float32 array of two dimensions, got " + _told(rows))
     PyObject_GetBuffer(rows, &view, PyBUF_FORMAT | PyBUF_STRIDES)
     try:
         dim = view.shape[1]
@@ -299,5 +299,13 @@ def _array(name, given, dtype, length):
             or (length is not None and len(given) != length):
         raise MisuseError(f"{name} must be a {np.dtype(dtype).name} array of one dimension"
                           + (f" with {length:,} elements" if length is not None else "")
-                          + f", got {given!r:.80}")
+                          + ", got " + _told(given))
     return np.ascontiguousarray(given)
+
+
+def _told(given):
+    """What came instead of an array that C can walk, for a message: its type before its values."""
+    if not isinstance(given, np.ndarray):
+        return f"{type(given).__name__} {given!r:.80}"
+    order = "" if given.flags.c_contiguous else ", not contiguous"
+    return f"{given.dtype} of shape {given.shape}{order}: {given!r:.80}"
