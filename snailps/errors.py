@@ -20,6 +20,36 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
 
 from __future__ import annotations
 
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+
+_OURS = tuple({str(path.parent) + os.sep for path in (Path(__file__), Path(__file__).resolve())})
+_LIBRARIES = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "purelib", "platlib")})
+
+
+def is_own_code(file: str) -> bool:
+    """Whether a source file is a user's: neither snailps's nor an installed library's."""
+    return not file.startswith((*_OURS, *_LIBRARIES, "<"))
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost line of a user's own code in a traceback, `` (file, line 7, in train)``.
+
+    Where that code is an installed library, the line that we called; empty where there is none.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_OURS, "<"))
+    ]
+    own = [frame for frame in frames if is_own_code(frame.filename)]
+    if not frames:
+        return ""
+    frame = own[-1] if own else frames[0]
+    return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
+
 
 class SnailError(Exception):
     """Base of all errors that snailps raises on purpose.

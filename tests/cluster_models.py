@@ -137,8 +137,8 @@ class Odd(Counter):
     def train(self, block: Block) -> Mapping[str, float]:
         figures = super().train(block)
         odd = self.settings.odd if block.number == 2 else ""
-        if odd == "int64":
-            self.pull("counts", np.array([1, 2]))
+        if odd == "floats":
+            self.pull("counts", np.array([1.0, 2.0]))
         elif odd == "exit":
             sys.exit("enough")
         elif odd == "none":

@@ -299,7 +299,7 @@ def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job)
         ("nan", ["units", "nan"]),
         ("text", ["low"]),
         ("exit", ["SystemExit", "enough"]),
-        ("int64", ["keys must be a uint64 array"]),
+        ("floats", ["keys: expected integers from 0", "got float64", "cluster_models.py, line "]),
     ],
 )
 def test_job_with_odd_train_names_class_method_and_block(tmp_path, job, odd, parts):

@@ -1,11 +1,13 @@
 """`local_cluster`: a cluster for a Python session, with tables and training."""
 
 import contextlib
+import importlib
 import io
 import os
 import resource
 import select
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -150,10 +152,58 @@ def test_local_cluster_with_wrong_jobs_refuses_and_goes_on(tmp_path):
         assert cluster.train(Counter, input=str(text), epochs=1)["examples"] == 500
 
 
+MODEL = """
+from dataclasses import dataclass
+import snailps
+
+class Edited(snailps.Worker):
+    def train(self, block):
+        return {{"units": 1, "examples": 1, "loss": {loss}}}
+
+    @classmethod
+    def judge(cls, results):
+        return {{"judged": {loss}}}
+
+@dataclass(frozen=True, slots=True)
+class PlainSettings(snailps.JobSettings):
+    width: int = 8
+
+class Plain(snailps.Worker):
+    Settings = PlainSettings
+"""
+
+
+def test_local_cluster_after_reload_trains_the_new_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "edited_model", raising=False)
+    text = write_numbers(tmp_path / "in.txt", 100)
+    file = tmp_path / "edited_model.py"
+    file.write_text(MODEL.format(loss=1.5))
+    edited = importlib.import_module("edited_model")
+    with local_cluster(threads=1) as cluster:
+        for loss in (1.5, 22.25):
+            file.write_text(MODEL.format(loss=loss))
+            edited = importlib.reload(edited)
+            figures = cluster.train(edited.Edited, input=text, epochs=1, timeout_s=30)
+            assert (figures["train_loss"], figures["judged"]) == (loss, loss)
+        plain = "edited_model:Plain"
+        for model in (edited.Plain, plain):  # refused here; by the master
+            with pytest.raises(ConfigError, match=rf"{plain}: PlainSettings.width is a plain fie"):
+                cluster.train(model, input=text)
+        with pytest.raises(ConfigError, match=r"subclass of snailps.Worker.*got <class 'dict'>"):
+            cluster.train(dict, input=text)
+        assert cluster.train(edited.Edited, input=text, epochs=1)["judged"] == 22.25
+
+
 @pytest.mark.parametrize(
     ("model", "settings", "parts"),
     [
-        (Counter, {"fails_on": 3}, ["Counter.train failed on block 3", "planted failure"]),
+        (
+            Counter,
+            {"fails_on": 3},
+            ["Counter.train failed on block 3", "planted failure (", "cluster_models.py, line "],
+        ),
         (Stubborn, {"output": "out"}, ["planted failure in export"]),
     ],
 )

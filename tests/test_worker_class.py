@@ -1,5 +1,6 @@
 """The base class that users subclass, and how a process finds a subclass by its name."""
 
+import importlib
 import sys
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from snailps import Block, JobSettings, Table, Worker
 from snailps.errors import ConfigError, MisuseError
+from snailps.roles import loading
 from snailps.roles.wires import Wires
 from snailps.roles.worker import load_class
 from snailps.store.route import Route, ShardAddress
@@ -40,7 +42,7 @@ def test_load_class_from_the_current_folder_finds_it(module):
         ("__main__:Mine", "", ["notebook cell", "mymodel:Mine"]),
         ("no_such_module_here:Mine", "", ["No module named", "PYTHONPATH", "pip install"]),
         ("{name}:Mine", "import no_such_dependency", ["no_such_dependency"]),
-        ("{name}:Mine", "1 / 0", ["importing", "ZeroDivisionError"]),
+        ("{name}:Mine", "x = 1\n1 / 0", ["importing", "ZeroDivisionError", ".py, line 2, in "]),
         ("{name}:Mine", "def broken(:", ["importing", "SyntaxError"]),
         ("{name}:Mine", "Mine = 5", ["no snailps.Worker of that name", "it has: none"]),
         (
@@ -159,3 +161,113 @@ def test_block_data_is_read_once_and_when_asked():
     assert not reads
     assert block.data == block.data == b"bytes"
     assert len(reads) == 1
+
+
+# --- settings that are none -----------------------------------------------------------------------
+
+SETTINGS = """
+from dataclasses import dataclass
+from typing import ClassVar
+import snailps
+{before}
+class MySettings(snailps.JobSettings):
+    {field}
+
+class Mine(snailps.Worker):
+    Settings = {settings}
+"""
+DATACLASS = "@dataclass(frozen=True, slots=True)"
+SETTING = 'snailps.setting(8, help="Width.", when="Tests.")'
+
+
+@pytest.mark.parametrize(
+    ("before", "field", "parts"),
+    [
+        (
+            DATACLASS,
+            "dim: int = 8",
+            ["MySettings.dim is a plain field", "dim: int = snailps.setting(8"],
+        ),
+        ("@dataclass(frozen=True)", "dim: int = 8", ["MySettings.dim is a plain field"]),
+        (DATACLASS, "epochs: int = 3", ["MySettings.epochs", "epochs: int = snailps.setting(3"]),
+        (DATACLASS, "epochs = 3", ["MySettings.epochs", "snailps.setting(3"]),
+        ("", "dim: int = 8", ["MySettings", "(dim)", "@dataclass(frozen=True, slots=True)"]),
+        ("", f"dim: int = {SETTING}", ["MySettings", "(dim)", "@dataclass"]),
+        (DATACLASS, f"dim: list = {SETTING}", ["MySettings.dim", "int, float, bool, str"]),
+        (DATACLASS, f"dim: 'Missing' = {SETTING}", ["Missing"]),
+    ],
+)
+def test_settings_class_with_what_is_no_setting_is_refused_in_words(module, before, field, parts):
+    name = module(SETTINGS.format(before=before, field=field, settings="MySettings"))
+    with pytest.raises(ConfigError) as caught:
+        load_class(f"{name}:Mine", "job.conf:3")
+    assert str(caught.value).startswith(f"job.conf:3: worker_class: {name}:Mine: ")
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", ["dict", "MySettings()", "object"])
+def test_model_whose_settings_are_no_class_of_settings_is_refused_in_words(module, settings):
+    name = module(SETTINGS.format(before=DATACLASS, field="pass", settings=settings))
+    with pytest.raises(ConfigError, match=r"Mine\.Settings has to be a class derived from"):
+        load_class(f"{name}:Mine", "job.conf:3")
+
+
+@pytest.mark.parametrize("before", [DATACLASS, "@dataclass(frozen=True)"])
+@pytest.mark.parametrize("field", [f"dim: int = {SETTING}", "width: ClassVar[int] = 3", "pass"])
+def test_settings_class_of_settings_is_accepted(module, before, field):
+    name = module(SETTINGS.format(before=before, field=field, settings="MySettings"))
+    load_class(f"{name}:Mine", "job.conf:3")
+
+
+# --- classes that were edited ---------------------------------------------------------------------
+
+MODEL = "import snailps\n{more}class Mine(snailps.Worker):\n    step = {step}\n"
+
+
+def test_load_class_again_after_an_edit_finds_the_new_code(module):
+    name = module(MODEL.format(more="", step=1))
+    first = load_class(f"{name}:Mine", "test")
+    assert load_class(f"{name}:Mine", "test") is first  # nothing was edited
+    module(MODEL.format(more="", step=20))
+    assert (first.step, load_class(f"{name}:Mine", "test").step) == (1, 20)
+
+
+def test_load_class_again_after_an_edit_of_what_it_imports_finds_the_new_code(module, tmp_path):
+    helper = tmp_path / f"helper_{tmp_path.name}.py"
+    helper.write_text("STEP = 1\n")
+    name = module(MODEL.format(more=f"from {helper.stem} import STEP\n", step="STEP"))
+    try:
+        assert load_class(f"{name}:Mine", "test").step == 1
+        helper.write_text("STEP = 20\n")
+        assert load_class(f"{name}:Mine", "test").step == 20
+    finally:
+        sys.modules.pop(helper.stem, None)
+
+
+def test_load_class_in_a_package_after_an_edit_finds_the_new_code(module, tmp_path):
+    package = tmp_path / f"package_{tmp_path.name}"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "steps.py").write_text("STEP = 1\n")
+    model = MODEL.format(more="from .steps import STEP\n", step="STEP")
+    (package / "model.py").write_text(model)
+    module("")
+    path = f"{package.name}.model:Mine"
+    try:
+        assert load_class(path, "test").step == 1
+        (package / "steps.py").write_text("STEP = 20\n")
+        assert load_class(path, "test").step == 20
+    finally:
+        for known in [one for one in sys.modules if one.startswith(package.name)]:
+            del sys.modules[known]
+
+
+def test_load_class_in_a_copy_of_a_process_finds_what_the_file_says(module, monkeypatch):
+    monkeypatch.setattr(loading, "_inherited", set())
+    name = module(MODEL.format(more="", step=1))
+    monkeypatch.syspath_prepend(".")
+    assert importlib.import_module(name).Mine.step == 1  # as a notebook does
+    module(MODEL.format(more="", step=20))
+    loading.inherit()
+    assert load_class(f"{name}:Mine", "test").step == 20

@@ -9,8 +9,10 @@ Knows neither files nor precedence, and no particular setting.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
+import types
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -124,6 +126,15 @@ class Settings:
     """Base of all settings classes: frozen, slotted dataclasses of `setting` fields."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Refuses ``epochs = 3`` without a type: a dataclass would quietly leave it out."""
+        super().__init_subclass__()
+        inherited = getattr(cls, "__dataclass_fields__", {})
+        for name in inherited.keys() & vars(cls).keys() - inspect.get_annotations(cls).keys():
+            value = vars(cls)[name]
+            if not isinstance(value, types.MemberDescriptorType):
+                raise _plain(cls, name, inherited[name].type, value)
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values that do not go together; `RawConfig.build` calls it.
@@ -241,14 +252,48 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
     """
     if not (isinstance(cls, type) and issubclass(cls, Settings) and dataclasses.is_dataclass(cls)):
         raise TypeError(f"{cls!r} is not a dataclass derived from snailps.config.Settings")
+    _refuse_plain(cls)
     hints = typing.get_type_hints(cls)
-    found = {}
-    for field in dataclasses.fields(cls):
-        spec = field.metadata.get(_METADATA)
-        if spec is None:
-            raise TypeError(f"{cls.__name__}.{field.name} has to be declared with setting(...)")
-        found[field.name] = _from_spec(cls, field, hints[field.name], spec)
-    return found
+    return {
+        field.name: _from_spec(cls, field, hints[field.name], field.metadata[_METADATA])
+        for field in dataclasses.fields(cls)
+    }
+
+
+def _refuse_plain(cls: Any) -> None:
+    """Refuses what looks like a setting in a class and would be none.
+
+    Raises
+    ------
+    TypeError
+        Says how to declare it.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for base in cls.__mro__:
+        if not issubclass(base, Settings):
+            continue
+        own = {
+            name: hint
+            for name, hint in inspect.get_annotations(base).items()
+            if "ClassVar" not in str(hint)
+        }
+        if own and "__dataclass_fields__" not in vars(base):
+            raise TypeError(
+                f"{base.__name__} has settings of its own ({', '.join(own)}) and is no dataclass: "
+                "put @dataclass(frozen=True, slots=True) before the class"
+            )
+        plain = [name for name in own if _METADATA not in fields[name].metadata]
+        if plain:
+            raise _plain(base, plain[0], fields[plain[0]].type, fields[plain[0]].default)
+
+
+def _plain(cls: type, name: str, hint: Any, default: object) -> TypeError:
+    shown = hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
+    value = "DEFAULT" if default is dataclasses.MISSING else repr(default)
+    return TypeError(
+        f"{cls.__name__}.{name} is a plain field, which is no setting: declare it as "
+        f'{name}: {shown} = snailps.setting({value}, help="...", when="...")'
+    )
 
 
 def _from_spec(cls: type, field: dataclasses.Field[Any], hint: Any, spec: _Spec) -> Setting:

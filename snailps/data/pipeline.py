@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
-from snailps.errors import DataError, MisuseError, SnailError
+from snailps.errors import DataError, MisuseError, SnailError, place_of
 
 Kind = Literal["threads", "processes"]
 Runs = Callable[[Iterator[Any]], Iterator[Any]]
@@ -295,7 +295,7 @@ def _portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {error}{place_of(error)}")
     return error
 
 

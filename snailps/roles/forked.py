@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from snailps.roles import loading
+
 EXIT_INTERRUPTED = 130
 _ARG_START, _ARG_END = 47, 48
 """Fields of /proc/PID/stat, from 0: where the words of the command line lie."""
@@ -52,6 +54,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
                     os.close(descriptor)
         _show([sys.executable, "-m", "snailps", *words])
         sys.argv[1:] = words
+        loading.inherit()
         main()
         code = 0
     except SystemExit as end:

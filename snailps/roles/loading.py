@@ -1,18 +1,28 @@
 """Classes that users name in a setting: ``package.module:Class`` -> the class, or what is wrong.
 
-Every process finds them for itself, by import: nothing but the name travels.
+Every process finds them for itself, by import: nothing but the name travels.  A process that lives
+longer than a job imports again what was edited since, so that what is trained is what the file says
+when the job begins.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, is_own_code, place_of
 
 T = TypeVar("T")
+
+_stamps: dict[str, tuple[int, int]] = {}
+"""By module: time of change and size of its source when it was imported."""
+_inherited: set[str] = set()
+"""Modules that this process got as a copy of another one; of which text, that did not note."""
 
 
 def load_named(path: str, where: str, base: type[T]) -> type[T]:
@@ -29,6 +39,11 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     ------
     ConfigError
         It cannot be imported or is no such class; says how to make it importable.
+
+    Notes
+    -----
+    If the source of the module changed since this process imported it, or that of another module
+    in the same folder or below it, all of these are imported anew.
     """
     module_name, _, class_name = path.partition(":")
     if not class_name:
@@ -42,7 +57,7 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        module = _current(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{where}: {error} on this machine. Start the process in the folder that holds "
@@ -52,6 +67,7 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     except Exception as error:
         raise ConfigError(
             f"{where}: importing {module_name} fails: {type(error).__name__}: {error}"
+            f"{place_of(error)}"
         ) from error
     cls = getattr(module, class_name, None)
     if not (isinstance(cls, type) and issubclass(cls, base)):
@@ -65,3 +81,60 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
             f"{', '.join(have) or 'none'}"
         )
     return cls
+
+
+def inherit() -> None:
+    """To be called in a copy of a process: what that one imported may not be what files say now."""
+    _inherited.update(sys.modules.keys() - _stamps.keys())
+
+
+def _current(name: str) -> ModuleType:
+    """The module, imported from its source as it is now."""
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        beside = dict(_beside(loaded))
+        if any(_is_stale(other, stamp) for other, stamp in beside.items()):
+            # All of them, so that none keeps what it took from another one before.
+            for other in beside:
+                del sys.modules[other]
+                _stamps.pop(other, None)
+                _inherited.discard(other)
+            importlib.invalidate_caches()
+    module = importlib.import_module(name)
+    for other, stamp in _beside(module):
+        _stamps.setdefault(other, stamp)
+    return module
+
+
+def _is_stale(name: str, stamp: tuple[int, int]) -> bool:
+    return name in _inherited or _stamps.get(name, stamp) != stamp
+
+
+def _beside(module: ModuleType) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The user's modules in the folder that `module` is found in, and below: names, stamps."""
+    root = _root_of(module)
+    if root is None:
+        return
+    for name, other in list(sys.modules.items()):
+        file = getattr(other, "__file__", None)
+        if name == "__main__" or not isinstance(file, str) or not file.startswith(root):
+            continue
+        if file.endswith(".py") and is_own_code(file):
+            try:
+                found = Path(file).stat()
+            except OSError:  # gone: whoever imports it again will be told
+                yield name, (0, 0)
+            else:
+                yield name, (found.st_mtime_ns, found.st_size)
+
+
+def _root_of(module: ModuleType) -> str | None:
+    """The folder on the search path that holds a module of the user's; None of any other."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not is_own_code(file):
+        return None
+    folder = Path(file).parent
+    package = getattr(module, "__package__", None) or ""
+    for _ in filter(None, package.split(".")):
+        folder = folder.parent
+    return str(folder) + os.sep

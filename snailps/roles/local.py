@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-import numpy as np
-
 from snailps.config import (
     ROLE_CLASSES,
     ClusterSettings,
@@ -31,8 +29,8 @@ from snailps.errors import ClusterError, ConfigError, SnailError
 from snailps.roles.driver import Driver
 from snailps.roles.launcher import Launcher
 from snailps.roles.status import Status
-from snailps.roles.tables import Keys, Rows, Table, Tensor
-from snailps.roles.worker import Worker
+from snailps.roles.tables import AnyKeys, Rows, Table, Tensor
+from snailps.roles.worker import Worker, check_class
 
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: it says better what is missing."""
@@ -45,16 +43,16 @@ class LocalTable:
     def __init__(self, driver: Driver, table: Table) -> None:
         self._driver, self.declaration = driver, table
 
-    def pull(self, keys: Sequence[int] | Keys, out: Rows | None = None) -> Rows:
+    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
         """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` where it is given."""
-        return self._driver.pull(self.declaration.name, _as_keys(keys), out)
+        return self._driver.pull(self.declaration.name, keys, out)
 
-    def push(self, keys: Sequence[int] | Keys, values: Any) -> None:
+    def push(self, keys: AnyKeys, values: Any) -> None:
         """Pushes `values` (n, dim) to the rows of `keys`; returns once they are applied."""
-        rows = np.ascontiguousarray(values, np.float32)
-        if rows.ndim == 1:
-            rows = rows.reshape(len(keys), -1)
-        self._driver.push(self.declaration.name, _as_keys(keys), rows)
+        wanted, rows = self.declaration.keys(keys), self.declaration.values(values)
+        if rows.ndim == 1 and len(wanted) and len(rows) % len(wanted) == 0:
+            rows = rows.reshape(len(wanted), -1)
+        self._driver.push(self.declaration.name, wanted, rows)
 
 
 class LocalTensor:
@@ -71,12 +69,8 @@ class LocalTensor:
     def push(self, values: Any) -> None:
         """Pushes `values` of its shape; returns once they are applied."""
         tensor = self.declaration
-        rows = tensor.to_rows(np.asarray(values))
+        rows = tensor.to_rows(values)
         self._driver.push(tensor.name, tensor.keys(), rows)
-
-
-def _as_keys(keys: Sequence[int] | Keys) -> Keys:
-    return np.ascontiguousarray(keys, np.uint64)
 
 
 class LocalCluster:
@@ -157,16 +151,29 @@ class LocalCluster:
         Notes
         -----
         Values are values, not text of a .conf file: a string may hold commas and quotes, and a
-        list stands for several.  Every job starts afresh with its own tables; those that
-        `table` or `tensor` declared before belong to the session and are shared by all jobs.  To
-        read a job's result, declare its table in the same way before the next job begins.
+        list stands for several.  The class is what its file says when the job begins: edit it and
+        train again, with or without `importlib.reload` here.
+
+        Every job starts afresh with its own tables; those that `table` or `tensor` declared before
+        belong to the session and are shared by all jobs.  To read a job's result, declare its table
+        in the same way before the next job begins.
         """
-        path = model if isinstance(model, str) else f"{model.__module__}:{model.__qualname__}"
+        if isinstance(model, str):
+            path = model
+        elif isinstance(model, type) and issubclass(model, Worker):
+            path = f"{model.__module__}:{model.__qualname__}"
+        else:
+            raise ConfigError(
+                f"a model is a subclass of snailps.Worker, or its package.module:Class; got "
+                f"{model!r:.80}"
+            )
         if path.startswith("__main__:"):
             raise ConfigError(
                 f"{path} is defined in a script or a notebook cell, where worker processes cannot "
                 f"import it: put the class into a file, say mymodel.py, and import it from there"
             )
+        if not isinstance(model, str):
+            check_class(model, path)
         self._driver.submit(_texts({"worker_class": path, **settings}))
         begin = time.monotonic()
         while True:

@@ -31,6 +31,7 @@ from snailps.errors import (
     ProtocolError,
     RemoteError,
     SnailError,
+    place_of,
 )
 from snailps.roles.checks import look_half_way, why_no_master
 from snailps.transport import messages
@@ -469,7 +470,7 @@ class Node:
 
 
 def explain(error: BaseException) -> str:
-    """One line for any exception."""
+    """One line for any exception; what a user's code raised has its file and line."""
     if isinstance(error, SnailError):
         return str(error)
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}{place_of(error)}"

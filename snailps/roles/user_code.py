@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 
-from snailps.errors import ClusterError, MisuseError, SnailError
+from snailps.errors import ClusterError, MisuseError, SnailError, place_of
 from snailps.roles.worker import Block, Worker
 
 
@@ -19,7 +19,7 @@ class Ended(Exception):
 
 @contextlib.contextmanager
 def named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
-    """Whatever the user's code raises gets the name of its method and of its block."""
+    """Whatever the user's code raises gets its method, its block, and its file and line."""
     try:
         yield
     except Ended:
@@ -34,6 +34,7 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
         )
         raise ClusterError(
             f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: {error}"
+            f"{place_of(error)}"
         ) from error
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from snailps.config import JobSettings
+from snailps.config import JobSettings, settings_of
 from snailps.data.blocks import Source
+from snailps.errors import ConfigError
 from snailps.roles.block import Block
 from snailps.roles.loading import load_named
 from snailps.roles.model_tables import ModelTables
@@ -304,4 +305,25 @@ def load_class(path: str, origin: str) -> type[Worker]:
     ConfigError
         It cannot be imported or is no `Worker`; says how to make it importable.
     """
-    return load_named(path, f"{origin}: worker_class: {path}", Worker)
+    cls = load_named(path, f"{origin}: worker_class: {path}", Worker)
+    check_class(cls, f"{origin}: worker_class: {path}")
+    return cls
+
+
+def check_class(cls: type[Worker], where: str) -> None:
+    """Refuses a model whose class of settings cannot be read.
+
+    Raises
+    ------
+    ConfigError
+        Says which field is wrong, and how to declare it.
+    """
+    try:
+        if not (isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings)):
+            raise TypeError(
+                f"{cls.__name__}.Settings has to be a class derived from snailps.JobSettings, got "
+                f"{cls.Settings!r:.80}"
+            )
+        settings_of(cls.Settings)
+    except (TypeError, NameError) as error:
+        raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,108 @@
+"""What a user's code raises: it names the method, the block, and the line of the user's own."""
+
+import numpy as np
+import pytest
+
+from snailps import Block, Table, Worker
+from snailps.errors import ClusterError, ConfigError, MisuseError, place_of
+from snailps.roles.node import explain
+from snailps.roles.user_code import named
+
+HERE = __file__
+
+
+def line_with(text):
+    with open(HERE) as file:
+        return next(number for number, line in enumerate(file, 1) if text in line)
+
+
+class Mine(Worker):
+    def train(self, block):
+        return self.helper(block)
+
+    def helper(self, block):
+        if block.number == 1:
+            raise KeyError("w")  # raised by the helper
+        if block.number == 2:
+            return np.ones(3).reshape(2, 2)  # raised in NumPy
+        if block.number == 3:
+            self.pull("nothing", [1])  # raised in snailps
+        if block.number == 4:
+            Table("t", 0)  # a mistake that explains itself
+        return {}
+
+
+def block(number):
+    return Block(number, "in.txt", 0, 10, 0, 1, (0.0, 1.0), lambda: b"")
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "line"),
+    [
+        (1, "KeyError: 'w'", "# raised by the helper"),
+        (2, "ValueError: cannot reshape", "# raised in NumPy"),
+        (3, "MisuseError: no table 'nothing'", "# raised in snailps"),
+    ],
+)
+def test_error_in_train_has_the_innermost_line_of_the_users_own(number, error, line):
+    model = Mine(Mine.Settings())
+    with pytest.raises(ClusterError) as caught, named(model, "train", block(number)):
+        model.train(block(number))
+    text = str(caught.value)
+    assert text.startswith(f"Mine.train failed on block {number} (in.txt, bytes 0 to 10): {error}")
+    assert text.endswith(f" ({HERE}, line {line_with(line)}, in helper)")
+
+
+def test_error_that_explains_itself_stays_as_it_is():
+    model = Mine(Mine.Settings())
+    with pytest.raises(ConfigError, match=r"^table 't': dim: "), named(model, "train", block(4)):
+        model.train(block(4))
+
+
+def test_explained_error_of_a_users_code_at_the_master_has_its_line():
+    with pytest.raises(ZeroDivisionError) as caught:
+        raise ZeroDivisionError("no rows")  # where it happened
+    place = f" ({HERE}, line {line_with('# where it happened')}, in "
+    assert explain(caught.value).startswith(f"ZeroDivisionError: no rows{place}")
+
+
+def test_place_of_an_error_without_a_traceback_is_empty():
+    assert place_of(ValueError("made, never raised")) == ""
+
+
+def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
+    class Client:
+        def __init__(self):
+            self.asked = []
+
+        def pull(self, number, keys, out, state, wire, held):
+            self.asked.append(keys)
+            return out
+
+        def push(self, number, keys, values, *more):
+            self.asked += [keys, values]
+
+    class Wires:
+        def of_pull(self, declared, state):
+            return 0
+
+        def of_push(self, declared, state):
+            return 0, False
+
+    model, client = Worker(Worker.Settings()), Client()
+    model._connect(client, Wires(), {"w": (1, Table("w", 2))})
+    for keys in ([3, 5], np.array([3, 5]), np.array([3, 5], np.int32), np.array([3, 5], np.uint64)):
+        assert model.pull("w", keys).shape == (2, 2)
+        model.push("w", keys, [[1, 2], [3, 4]])
+        for asked in (client.asked.pop(0), client.asked.pop(0)):
+            assert asked.dtype == np.uint64
+            assert asked.tolist() == [3, 5]
+        values = client.asked.pop(0)
+        assert values.dtype == np.float32
+        assert values.tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(MisuseError, match=r"^table 'w': keys: .* got float64 of shape \(1,\)"):
+        model.pull("w", [1.5])
+    with pytest.raises(MisuseError, match=r"^table 'w' .* shape \(1, 2\) of float64, expected"):
+        model.pull("w", [1], np.empty((1, 2)))
+    with pytest.raises(MisuseError, match=r"^table 'w': values: expected numbers"):
+        model.push("w", [1], [["a", "b"]])
