@@ -36,7 +36,7 @@ COMMANDS = {
     "doctor": ["--config", "--set", "--wait", "--hosts", "--rows", "--json"],
     "local": ["--config", "--servers", "--workers", "--set", "--json", "--json-log"],
     "train": ["fasttext", "word2vec", "classifier", "logistic", "sparse_net", "fedavg"],
-    "demo": ["--output", "--epochs"],
+    "demo": ["--output", "--epochs", "--set"],
     "nn": ["-k"],
     "similarity": [],
     "analogy": [],
@@ -94,7 +94,7 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
             assert f"Default: {setting.format(setting.default)}." in told
         if key not in fixed and setting.choices:
             assert f"{flag}{'|'.join(setting.choices)} " in told
-    for flag in ("--servers", "--workers", "--threads", "--json", "--json-log"):
+    for flag in ("--servers", "--workers", "--threads", "--json", "--json-log", "--set"):
         assert f" {flag} " in told
     example = "--train train.svm --test test.svm" if judged else "--input corpus.txt"
     example = {
@@ -163,6 +163,15 @@ def test_train_with_commas_between_paths_separates_them_where_all_are_there(
         ("--input in.txt --output out --optimizer sgd", ["optimizer", "sgd"]),
         ("--input in.txt --output out --dmi 5", ["No such option", "--dmi", "--dim"]),
         ("--input in.txt --output out --servers 0", ["--servers"]),
+        ("--input in.txt --output out --set dim", ["--set dim: expected key=value"]),
+        ("--input in.txt --output out --set dim=x", ["--set dim=x: dim: expected", "'x'"]),
+        ("--input in.txt --output out --set dmi=5", ["--set dmi=5", "did you mean 'dim'?"]),
+        ("--input in.txt --output out --set shard_num=x", ["--set shard_num=x: shard_num"]),
+        ("--set input=in.txt", ["--output is missing"]),
+        (
+            "--input in.txt --output out --set worker_class=a:B",
+            ["--set worker_class=a:B: worker_class is always", "`snailps train fasttext`"],
+        ),
     ],
 )
 def test_train_with_wrong_option_names_it(monkeypatch, capsys, options, parts):
@@ -267,6 +276,45 @@ def test_local_defaults_give_way_to_what_is_set(
     keys = [pair.partition("=")[0] for pair in NoLauncher.given]
     for key in ("threads", "shard_num", "log_level"):
         assert (key in keys) == (key != missing)
+
+
+SETS = ["--set", "dim=7", "--set", "heartbeat_timeout=3", "--set", "input=a, b"]
+
+
+@pytest.mark.parametrize("command", ["local", "train", "demo"])
+def test_set_wins_wherever_a_cluster_is_started(monkeypatch, capsys, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    monkeypatch.setenv("SNAILPS_DIM", "4")
+    sets = SETS if command != "demo" else SETS[:-2]
+    job = tmp_path / "job.conf"
+    job.write_text("worker_class: snailps.models.word_vectors:WordVectors\ndim: 5\noutput: b\n")
+    options = {
+        "local": ["local", "-c", str(job), *sets],
+        "train": ["train", "word2vec", "--dim", "5", "--output", "b", *sets],
+        "demo": ["demo", "--epochs", "1", *sets],
+    }
+    if command == "demo":
+        monkeypatch.setattr("snailps.cli.demo.write_prose", lambda path: 1)
+    code, _, err = call(monkeypatch, capsys, *options[command])
+    assert code == 7, err
+    assert NoLauncher.given[-len(sets) // 2 :] == sets[1::2]
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("train word2vec --input a --output b --set minn=3", "minn is always 0"),
+        ("demo --set formats=text", "formats is always bin with `snailps demo`"),
+        ("demo --set input=other.txt", "input is always"),
+    ],
+)
+def test_set_of_what_makes_a_command_what_it_is_is_refused(monkeypatch, capsys, command, word):
+    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    monkeypatch.setattr("snailps.cli.demo.write_prose", lambda path: 1)
+    code, _, err = call(monkeypatch, capsys, *command.split())
+    assert code == 2
+    assert word in err
 
 
 def test_print_json_writes_null_for_what_is_no_number(capsys):

@@ -38,7 +38,7 @@ ConfigOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting, over file and environment."),
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting, over all else."),
 ]
 AddressFdOption = Annotated[
     int, typer.Option("--address-fd", hidden=True, help="Where the master's address is told.")

@@ -23,6 +23,7 @@ import typer
 from snailps.cli.common import (
     FreshOption,
     JsonLogOption,
+    SetOption,
     fresh_override,
     json_log_override,
     known_classes,
@@ -74,10 +75,7 @@ def command(
     config: Annotated[Path, typer.Option("-c", "--config", help="A .conf file with a job.")],
     servers: ServersOption = 1,
     workers: WorkersOption = 1,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, over the file."),
-    ] = None,
+    sets: SetOption = None,
     as_json: JsonOption = False,
     json_log: JsonLogOption = None,
     fresh: FreshOption = False,

@@ -14,7 +14,7 @@ import typer
 
 from snailps import models
 from snailps.cli import PATHS
-from snailps.cli.common import FreshOption, JsonLogOption, known_classes
+from snailps.cli.common import FreshOption, JsonLogOption, SetOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
@@ -58,6 +58,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
         parameters.append(_parameter(key, Annotated[kind, option], None))
     parameters.append(_parameter("servers", ServersOption, 1))
     parameters.append(_parameter("workers", WorkersOption, 1))
+    parameters.append(_parameter("sets", SetOption, None))
     parameters.append(_parameter("json_log", JsonLogOption, None))
     parameters.append(_parameter("as_json", JsonOption, False))
     parameters.append(_parameter("fresh", FreshOption, False))
@@ -117,8 +118,23 @@ def separate(key: str, words: list[str]) -> list[str]:
     return paths
 
 
-def train(name: str, given: dict[str, Any], *, kept: bool = True) -> int:
-    """Checks the options and runs the cluster; returns the exit code."""
+def train(
+    name: str, given: dict[str, Any], *, kept: bool = True, needed: Sequence[str] = ()
+) -> int:
+    """Checks the options and runs the cluster; returns the exit code.
+
+    Parameters
+    ----------
+    name : str
+        Of the model.
+    given : dict
+        Options; those of `--set` win, as ``sets``.
+    kept : bool
+        The files that it writes will stay.
+    needed : sequence of str
+        Options that `--set` may not change, because the caller relies on them.
+    """
+    sets = given.pop("sets", None) or []
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
     fresh = given.pop("fresh", False)
@@ -132,15 +148,18 @@ def train(name: str, given: dict[str, Any], *, kept: bool = True) -> int:
         log_path = {"json_log": format_value(str(json_log))}
         options = options.merged(RawConfig.from_mapping(log_path, "--json-log"))
     # The processes inherit the environment; here it only tells what is given.
-    raw = RawConfig.load(None, environ=os.environ).merged(options)
+    over = RawConfig.load(None, environ={}, overrides=sets)
+    raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
     cls = load_class(models.CLASSES[name], "train")
     judged = "test" in settings_of(cls.Settings) and raw.explicit("test", cls.Settings)
-    for needed in _REQUIRED:
-        if not raw.explicit(needed, JobSettings) and not (judged and needed == "output"):
-            raise ConfigError(f"--{needed} is missing: snailps train {name} --help shows how")
+    _refuse_change(cls.Settings, options, over, dict.fromkeys(own, f"train {name}"))
+    _refuse_change(cls.Settings, options, over, dict.fromkeys(needed, "demo"))
+    for key in _REQUIRED:
+        if not raw.explicit(key, JobSettings) and not (judged and key == "output"):
+            raise ConfigError(f"--{key} is missing: snailps train {name} --help shows how")
     job_settings(cls, raw, known_classes(raw))
     raw.build(WorkerSettings, also_known=known_classes(raw))
-    overrides = [f"{entry.key}={entry.value}" for entry in options.entries]
+    overrides = [*(f"{entry.key}={entry.value}" for entry in options.entries), *sets]
     return run_local(
         raw,
         None,
@@ -150,6 +169,19 @@ def train(name: str, given: dict[str, Any], *, kept: bool = True) -> int:
         as_json=as_json,
         kept=kept,
     )
+
+
+def _refuse_change(
+    cls: type[JobSettings], options: RawConfig, over: RawConfig, own: dict[str, str]
+) -> None:
+    """Refuses a `--set` of what makes a command what its name says."""
+    for key, command in own.items():
+        entry, fixed = over.explicit(key, cls), options.explicit(key, cls)
+        if entry is not None and fixed is not None and entry.value != fixed.value:
+            raise ConfigError(
+                f"{entry.origin}: {key} is always {fixed.value} with `snailps {command}`: leave "
+                "it out, or use another command"
+            )
 
 
 def app_for(words: Sequence[str] = ()) -> typer.Typer:

@@ -1,0 +1,68 @@
+"""Command lines in the documents: every command and every option is one that there is."""
+
+import re
+import shlex
+
+import pytest
+import typer
+from conftest import ROOT
+
+from snailps.cli import main as cli
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "bench/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "config").glob("*.conf")),
+    *sorted((ROOT / "examples").glob("*")),
+    *sorted((ROOT / "tools").glob("*")),
+]
+GROUP = typer.main.get_command(cli.app_for())
+COMMANDS = "|".join(cli.COMMANDS)
+
+
+def lines_of(page):
+    """What follows ``snailps`` in command lines of a page, joined where a backslash ends them."""
+    text = page.read_text(errors="replace").replace("\\\n", " ")
+    for found in re.finditer(rf"(?<![\w./-])snailps((?: +(?:{COMMANDS}))\b[^\n`|]*)", text):
+        yield found[1].strip()
+
+
+def described():
+    for page in PAGES:
+        if page.is_file():
+            for line in lines_of(page):
+                if "--" in line or " -" in line:
+                    yield pytest.param(line, id=f"{page.name}: {line}")
+
+
+def command_of(words):
+    """The command that the first of these words name, and the words that are left."""
+    command, left = GROUP, list(words)
+    while hasattr(command, "commands") and left and left[0] in command.commands:
+        command = command.commands[left.pop(0)]
+    return command, left
+
+
+@pytest.mark.parametrize("line", list(described()))
+def test_described_command_line_has_options_that_there_are(line):
+    line = re.split(r"\s#\s|[;&>]|\)\s", line)[0]
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a sentence with an apostrophe in it
+        words = line.split()
+    command, left = command_of(words)
+    known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+    known |= {"--help", "-h"}
+    for word in left:
+        if re.fullmatch(r"--?[a-z][\w-]*(=.*)?[.,:)]*", word):
+            assert word.partition("=")[0].rstrip(".,:)") in known, f"{command.name}: {word}"
+
+
+def test_settings_are_taken_with_set_by_every_command_that_reads_settings():
+    reading = ["local", "demo", "master", "server", "worker", "status", "doctor"]
+    commands = [GROUP.commands[name] for name in reading]
+    commands += GROUP.commands["train"].commands.values()
+    for command in commands:
+        assert any("--set" in one.opts for one in command.params), command.name
