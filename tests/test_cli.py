@@ -301,6 +301,24 @@ def test_set_wins_wherever_a_cluster_is_started(monkeypatch, capsys, tmp_path, c
     assert NoLauncher.given[-len(sets) // 2 :] == sets[1::2]
 
 
+def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    text = "num_iters: 3\nzlib: 1\nbucket: 5\nshard_num: 1\nasync_channel_thread_num: 1\n"
+    (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\n{text}")
+    code, _, err = call(monkeypatch, capsys, "local", "-c", "job.conf", "--set", "hidden=3")
+    assert code == 7
+    for line in (
+        "job.conf:2: num_iters is called epochs here",
+        "job.conf:3: zlib has no effect",
+        "job.conf:6: async_channel_thread_num is called threads",
+        "--set hidden=3: hidden has no effect in this job",
+        "job.conf: not read by this job, but bucket from",
+    ):
+        assert err.count(line) == 1, line
+    assert "shard_num" not in err
+
+
 @pytest.mark.parametrize(
     ("command", "word"),
     [

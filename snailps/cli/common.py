@@ -7,10 +7,11 @@ It knows every settings class there is, so that one file may hold the settings o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,13 +20,16 @@ import typer
 from snailps import models
 from snailps.config import (
     ClusterSettings,
+    Home,
     JobSettings,
     MasterSettings,
     RawConfig,
     ServerSettings,
     WorkerSettings,
+    misplaced,
 )
 from snailps.config.fields import Settings, format_value, settings_of
+from snailps.config.misplaced import Remark
 from snailps.errors import ConfigError, SnailError
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Node
 from snailps.roles.worker import load_class
@@ -89,8 +93,46 @@ def known_classes(raw: RawConfig) -> tuple[type[Settings], ...]:
     return tuple(classes)
 
 
-def role_settings(raw: RawConfig, cls: type[S], *, name: str) -> S:
-    """A role's settings, with logging set up and notices given."""
+_READERS: dict[type[Settings], str] = {
+    MasterSettings: "the master",
+    ServerSettings: "a server",
+    WorkerSettings: "a worker",
+}
+_MASTERS = "the master's file (master.conf)"
+
+
+def homes(raw: RawConfig) -> list[Home]:
+    """Where every setting is read, for who has written it elsewhere."""
+    found = [
+        Home(_MASTERS, MasterSettings),
+        Home("a server's file (server.conf)", ServerSettings),
+        Home("a worker's file (worker.conf)", WorkerSettings),
+        Home(_MASTERS, JobSettings),
+    ]
+    entry = raw.explicit("worker_class", JobSettings)
+    if entry is not None and entry.value not in ("", *models.CLASSES.values()):
+        with contextlib.suppress(ConfigError):  # a server need not have it
+            cls = load_class(entry.value, entry.origin).Settings
+            found.append(Home(f"{_MASTERS}, with a job of {entry.value}", cls))
+    for cls in dict.fromkeys(models.SETTINGS.values()):
+        names = " or ".join(name for name, its in models.SETTINGS.items() if its is cls)
+        found.append(Home(f"{_MASTERS}, with a job of {names}", cls))
+    return found
+
+
+def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[Remark]:
+    """What the user should hear of settings under old names, without effect, or misplaced."""
+    told = [Remark(True, notice) for notice in raw.notices]
+    return told + misplaced(raw.entries, reader, own, homes(raw))
+
+
+def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = False) -> S:
+    """A role's settings, with logging set up and remarks made.
+
+    What is `launched` by another process of ours has its settings from there, where all remarks
+    have been made, and once.
+    """
+    given = raw
     known: tuple[type[Settings], ...]
     try:
         known = known_classes(raw)
@@ -103,8 +145,17 @@ def role_settings(raw: RawConfig, cls: type[S], *, name: str) -> S:
         raw = RawConfig(entry for entry in raw.entries if entry.key in names)
     settings = raw.build(cls, also_known=known)
     set_up_logging(settings.log_level, name)
-    for notice in raw.notices:
-        log.warning("%s", notice)
+    own: list[type[Settings]] = [cls]
+    if cls is MasterSettings:
+        own.append(JobSettings)
+        entry = raw.explicit("worker_class", JobSettings)
+        if entry is not None and entry.value:
+            own.append(load_class(entry.value, entry.origin).Settings)
+            raw.build(own[-1], also_known=known)  # which notes what is called otherwise
+    if not launched:
+        given.notices = raw.notices
+        for important, text in remarks(given, _READERS[cls], own):
+            log.log(logging.WARNING if important else logging.INFO, "%s", text)
     return settings
 
 

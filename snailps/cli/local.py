@@ -28,6 +28,7 @@ from snailps.cli.common import (
     json_log_override,
     known_classes,
     read_config,
+    remarks,
 )
 from snailps.cli.entry import main
 from snailps.cli.printing import print_figures, print_json
@@ -145,6 +146,12 @@ def run_local(
         on_line=relay,
     )
     progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
+    entry = raw.explicit("worker_class", JobSettings)
+    assert entry is not None
+    of_job = load_class(entry.value, entry.origin).Settings
+    own = (MasterSettings, ServerSettings, WorkerSettings, of_job)
+    for _, text in remarks(raw, "this job", own):
+        progress.say(text)
     interrupts: list[int] = []
 
     def interrupt(number: int, frame: types.FrameType | None) -> None:

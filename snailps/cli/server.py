@@ -25,5 +25,5 @@ def command(
     For example: snailps server --set master_addr=node1:16831
     """
     raw = read_config(config, [*(sets or []), *address_override(address_fd)])
-    server = Server(role_settings(raw, ServerSettings, name="server"))
+    server = Server(role_settings(raw, ServerSettings, name="server", launched=address_fd >= 0))
     run_node(server, server.run)

@@ -26,5 +26,8 @@ def command(
     For example: snailps worker --set master_addr=node1:16831
     """
     raw = read_config(config, [*(sets or []), *address_override(address_fd)])
-    worker = WorkerProcess(role_settings(raw, WorkerSettings, name="worker"), raw)
+    launched = address_fd >= 0
+    worker = WorkerProcess(
+        role_settings(raw, WorkerSettings, name="worker", launched=launched), raw
+    )
     run_node(worker, worker.run)

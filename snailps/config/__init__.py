@@ -14,6 +14,7 @@ sockets, tables or roles; models declare their own settings by subclassing `JobS
 `addresses`           ``host:port``, port ranges, ``package.module:Class``
 `files`               ``.conf`` files and their imports -> entries
 `raw`                 entries of all sources -> settings objects
+`misplaced`           settings that stand where no process reads them
 `settings`            the settings classes of the roles and of a job
 `legacy`              SwiftSnails' names for them
 `document`            the page docs/settings.md; ``python -m snailps.config`` prints it
@@ -24,6 +25,7 @@ from snailps.config.addresses import format_addr, parse_addr, parse_port_range
 from snailps.config.document import describe
 from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
 from snailps.config.files import Entry, read_conf
+from snailps.config.misplaced import Home, misplaced
 from snailps.config.raw import OTHER_ENVIRONMENT, RawConfig, to_mapping
 from snailps.config.settings import (
     CHECKPOINT_SETTINGS,
@@ -43,6 +45,7 @@ __all__ = [
     "Alias",
     "ClusterSettings",
     "Entry",
+    "Home",
     "JobSettings",
     "MasterSettings",
     "RawConfig",
@@ -53,6 +56,7 @@ __all__ = [
     "describe",
     "effective_shard_num",
     "format_addr",
+    "misplaced",
     "parse_addr",
     "parse_port_range",
     "read_conf",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snailps.config.text import cut_comment, unquote
@@ -26,11 +26,17 @@ _IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One assignment: the key, the text of its value as written, and where it was written."""
+    """One assignment: the key, the text of its value as written, and where it was written.
+
+    `source` is the file, or ``environment``; empty where it was given to one process alone.
+    `shared` says that other processes read that source, too: it was imported, or is inherited.
+    """
 
     key: str
     value: str
     origin: str
+    source: str = field(default="", compare=False)
+    shared: bool = field(default=False, compare=False)
 
 
 def read_conf(path: str | Path) -> list[Entry]:
@@ -75,7 +81,8 @@ def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entr
         if imported := _IMPORT.fullmatch(line):
             yield from _read(_imported(path, imported[1], here), here, chain)
         elif assignment := _ASSIGNMENT.fullmatch(line):
-            yield Entry(assignment[1], cut_comment(assignment[2]).strip(), here)
+            text = cut_comment(assignment[2]).strip()
+            yield Entry(assignment[1], text, here, str(path), shared=bool(importers))
         else:
             raise ConfigError(
                 f"{here}: expected 'key: value', 'import other.conf' or a '# comment'; "

@@ -23,6 +23,13 @@ IGNORED = {
     ),
     "listen_thread_num": "sockets are read by the threads that answer",
     "line_buffer_queue_capacity": "workers read blocks of bytes that the master leases to them",
+    "master_longest_alive_duration": "the master ends when the job does; see max_seconds",
+    "pull_period": "a worker pulls the rows of each block (see block_bytes)",
+    "push_period": "a worker pushes what it has learnt after each block (see block_bytes)",
+    "minibatch": "a worker pulls and pushes once a block (see block_bytes)",
+    "num_sents_to_cache": "a worker pulls and pushes once a block (see block_bytes)",
+    "local_train": "`snailps local` trains on one machine",
+    "min_len": "lines of any length are trained on",
 }
 
 # Theirs and ours have the same name; what a user of theirs should know before keeping the value.
@@ -41,6 +48,16 @@ SAME_NAME = {
     "window": "words",
     "sample": "threshold of subsampling",
 }
+
+
+def cbow_to_model(text: str, origin: str) -> str:
+    """``cbow: 1`` asks for CBOW, 0 for skip-gram."""
+    try:
+        return "cbow" if parse_bool(text.strip()) else "skipgram"
+    except ValueError:
+        raise ConfigError(
+            f"{origin}: cbow: expected true or false (or 1/0); got {text!r}; or write 'model: cbow'"
+        ) from None
 
 
 def adagrad_to_optimizer(text: str, origin: str) -> str | None:

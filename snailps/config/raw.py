@@ -263,7 +263,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_ENVIRONMENT:
             key = name[len(ENVIRONMENT_PREFIX) :].lower()
-            yield Entry(key, environ[name], f"environment {name}")
+            yield Entry(key, environ[name], f"environment {name}", "environment", shared=True)
 
 
 def _from_override(text: str) -> Entry:

@@ -423,7 +423,7 @@ class JobSettings(Settings):
     )
     param_backup_period: int = setting(
         0,
-        help="The same by pushes (of 64 KiB or one row) since the last checkpoint. 0: never.",
+        help="Pushes (of 64 KiB or one row) after which a checkpoint is made. 0: never.",
         when="What may be lost is better told in work than in time.",
         unit="pushes",
         low=0,

@@ -242,6 +242,9 @@ def local_cluster(
     def write(name: str, line: str) -> None:
         sink.write(f"{name}: {line}\n")
 
+    for notice in raw.notices:
+        write("local_cluster", notice)
+
     launcher = Launcher(
         None,
         [*own, *(f"{key}={text}" for key, text in texts.items())],

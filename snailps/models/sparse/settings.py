@@ -86,6 +86,7 @@ class SparseSettings(JobSettings):
         when="Larger for few examples, smaller for many that do not agree.",
         low=1e-6,
         high=100.0,
+        aliases=["learning_rate"],
     )
     l1: float = setting(
         0.0,

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from snailps.config import JobSettings, setting
+from snailps.config import Alias, JobSettings, setting
+from snailps.config.legacy import cbow_to_model
 from snailps.errors import ConfigError
 
 
@@ -29,6 +30,7 @@ class WordVectorSettings(JobSettings):
         "skipgram",
         help="Predict the context from a word, or a word from its context.",
         when="`cbow` is faster and a little worse on rare words.",
+        aliases=[Alias("cbow", cbow_to_model, "true means `model: cbow`, false `skipgram`")],
     )
     loss: Literal["ns", "nce"] = setting(
         "ns",
@@ -74,6 +76,7 @@ class WordVectorSettings(JobSettings):
         unit="occurrences",
         low=1,
         high=1 << 40,
+        aliases=["min_reduce"],
     )
     max_vocab: int = setting(
         0,

@@ -1,0 +1,99 @@
+"""Settings that stand where no process reads them: what each does, and where it belongs.
+
+    entries, what a process reads, what others read -> misplaced -> [(important, sentence), ...]
+
+A setting in a process's own file, or given to it by `--set`, is a mistake and gets a sentence of
+its own.  A file that others read, too (it is imported, or names the job), and the environment hold
+settings of all roles on purpose: one sentence for all of them, for who looks closer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from snailps.config.fields import Setting, Settings, settings_of
+from snailps.config.files import Entry
+
+JOB = "worker_class"
+"""A file with this setting is the master's, whoever else reads it."""
+
+
+class Home(NamedTuple):
+    """Where the settings of a class are read."""
+
+    place: str
+    cls: type[Settings]
+
+
+class Remark(NamedTuple):
+    """What a user should know of a setting, or of several."""
+
+    important: bool
+    text: str
+
+
+class _Stray(NamedTuple):
+    """A setting that its process does not read."""
+
+    entry: Entry
+    setting: Setting
+    place: str
+
+    def sentence(self, reader: str) -> str:
+        name, does = self.setting.name, self.setting.help.partition(". ")[0].rstrip(".")
+        called = f", there called {name}" if name != self.entry.key else ""
+        return (
+            f'{self.entry.origin}: {self.entry.key} has no effect in {reader}: "'
+            f'{does.replace("`", "")}". It belongs to {self.place}{called}'
+        )
+
+
+def misplaced(
+    entries: Iterable[Entry], reader: str, own: Iterable[type[Settings]], homes: Sequence[Home]
+) -> list[Remark]:
+    """What to say of settings that are read elsewhere; nothing of those that nobody knows.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+    reader : str
+        Who reads them: ``a server``.
+    own : iterable of settings classes
+        What it reads.
+    homes : sequence of Home
+        What else is read, and where; the first one that knows a setting counts.
+    """
+    entries = list(entries)
+    mine = {name for cls in own for one in settings_of(cls).values() for name in _names(one)}
+    shared = {entry.source for entry in entries if entry.source and entry.key == JOB}
+    shared |= {entry.source for entry in entries if entry.shared}
+    strays: dict[tuple[str, str], _Stray] = {}
+    for entry in entries:
+        found = None if entry.key in mine else _home_of(entry, homes)
+        if found is not None:  # of two assignments in one place the later one counts
+            strays[entry.source if entry.source in shared else "", entry.key] = found
+    remarks = [
+        Remark(True, stray.sentence(reader)) for (file, _), stray in strays.items() if not file
+    ]
+    for file in sorted(shared):
+        places: dict[str, list[str]] = {}
+        for (where, key), stray in strays.items():
+            if where == file and ("", key) not in strays:
+                places.setdefault(stray.place, []).append(key)
+        if places:
+            told = "; ".join(f"{', '.join(keys)} from {place}" for place, keys in places.items())
+            remarks.append(Remark(False, f"{file}: not read by {reader}, but {told}"))
+    return remarks
+
+
+def _names(setting: Setting) -> list[str]:
+    return [setting.name, *(alias.name for alias in setting.aliases)]
+
+
+def _home_of(entry: Entry, homes: Sequence[Home]) -> _Stray | None:
+    for home in homes:
+        for setting in settings_of(home.cls).values():
+            if entry.key in _names(setting):
+                return _Stray(entry, setting, home.place)
+    return None
