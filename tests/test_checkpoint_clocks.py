@@ -119,7 +119,7 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
         server = Server(ServerSettings())
         server._host = SimpleNamespace(primaries={0: cluster.threads[0]})
         server._ready.set()
-        assert server.on_message(messages.Freeze()).data == {"clocks": [0]}
+        assert server.on_message(messages.Freeze()).result(LIMIT_S).data == {"clocks": [0]}
         server._saving = saving.Saving(
             cluster.threads,
             messages.Save(1, str(tmp_path), 0),
@@ -132,11 +132,11 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
         assert writing.wait(LIMIT_S)
         server._saving.stop(0.0)
         with pytest.raises(ClusterError, match="still at another checkpoint"):
-            server.on_message(messages.Freeze())
+            server.on_message(messages.Freeze()).result(LIMIT_S)
         writes.set()
         assert told.get(timeout=LIMIT_S).text == "told to stop"
         server._saving.stop(LIMIT_S)
-        assert server.on_message(messages.Freeze()).data == {"clocks": [0]}
+        assert server.on_message(messages.Freeze()).result(LIMIT_S).data == {"clocks": [0]}
 
 
 def run(folder, job, servers, workers):

@@ -15,11 +15,12 @@ from snailps.config import ServerSettings
 from snailps.data.blocks import Block
 from snailps.errors import MisuseError, ProtocolError, RemoteError, SnailError, WaitTimeout
 from snailps.roles.clocks import Stepped
+from snailps.roles.hosting import ShardHost
 from snailps.roles.readings import Readings
 from snailps.roles.server import Server
 from snailps.transport import messages
 from snailps.transport.frame import Frame, Kind
-from snailps.transport.trust import Trust
+from snailps.transport.trust import OPEN, Trust
 
 DIM = 4
 WINDOW = 1024  # parts in flight, of _link.pxd
@@ -536,13 +537,13 @@ def test_server_passes_the_orders_on_to_the_shards_that_they_name():
     with Shards(2) as cluster:
         cluster.add_table(1, DIM, ADD, ZEROS)
         server, both = Server(ServerSettings()), [0, 1]
-        server._host = SimpleNamespace(
-            each=lambda numbers, work: {n: work(cluster.threads[n]) for n in numbers}
-        )
+        welcome = messages.Welcome(1, 1, 1, cluster.frag_num, 1.0, 10.0)
+        server._host = ShardHost(ServerSettings(), OPEN, welcome, lambda message: None)
+        server._host.primaries = dict(enumerate(cluster.threads))
         server._ready.set()
 
         def order(message):
-            return server.on_message(message).data
+            return server.on_message(message).result(LIMIT_S).data
 
         assert order(messages.SetClock(3, True, shards=both)) == {"done": both}
         client = cluster.client()

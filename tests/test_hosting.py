@@ -2,6 +2,7 @@
 
 import queue
 import socket
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,9 @@ class Primary:
     def back_up(self, fd, *, sync, paced, tell):
         socket.socket(fileno=fd).close()
         self.done.put(("copy", paced))
+        begun = Future()
+        begun.set_result(None)
+        return begun
 
     def pace(self, paced):
         self.done.put(("pace", paced))

@@ -369,7 +369,8 @@ def test_clock_is_seen_once_the_standby_has_it(by, sync):
         if by == "seal":
             clock_of_one_slot(cluster, 0)
         else:
-            run_all(lambda: cluster.threads[0].set_clock(1))  # gives up waiting, and says so
+            thread = cluster.threads[0]
+            thread.post(lambda: thread.set_clock(1), at_standby=True)
         pulled = client.pull_async(1, keys, np.zeros((10, 4), np.float32), clock=1)
         reached = client.reach_async(1)
         cluster.until("clock", lambda n: n == 1)  # the seal may come behind them
@@ -423,7 +424,7 @@ def test_order_that_moves_no_clock_hides_none():
     with Replicas() as cluster:
         cluster.add_table(1, 4, ADD, ZEROS)
         _, go_on = hung(cluster)
-        run_all(lambda: cluster.threads[0].set_tick(3))  # gives up waiting
+        cluster.threads[0].post(lambda: cluster.threads[0].set_tick(3), at_standby=True)
         cluster.client().reach_async(0).wait()
         assert not cluster.threads[0].stats()["replica"]["held"]
         go_on.set()

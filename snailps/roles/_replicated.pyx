@@ -34,7 +34,6 @@ from snailps.transport._stream cimport (
 from snailps.errors import ConnectionLost, MisuseError, SnailError, WaitTimeout
 from snailps.store.route import fragment_of
 
-ORDER_LIMIT_S = 5.0         # how long an order waits for the standby
 ORDER_KEYS = 10_000         # of a deletion, forwarded in one frame
 RESTORE_LIMIT_S = 60.0      # how long one section waits for the standby to take those before
 LOOK_S = 0.001
@@ -56,25 +55,43 @@ cdef class ReplicatedShard:
 
     # --- orders, done here and at the standby
 
+    def post(self, work, bint at_standby=False):
+        """Has `work()` done in the shard's thread, where this shard's methods may be called.
+
+        Does not wait.  What is posted is done in its order; nothing waits behind an order that waits
+        for the standby, so that what ends that wait is heard.
+
+        Parameters
+        ----------
+        work : callable
+        at_standby : bool
+            It gives orders: they count as done once the standby has them, or will not be promoted.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            What `work` returned or raised; `ConnectionLost` where the shard serves no more.
+        """
+        return self.loop.post(work, at_standby)
+
     def _order(self, order, bint wait=True):
-        """Does an order; returns, if it is to `wait`, once the standby has it, or will not get it, or
-        ORDER_LIMIT_S is over."""
+        """Does an order; returns, if it is to `wait`, once the standby has it, or will not be promoted.
+        In the shard's thread, which cannot wait, that is up to `post`."""
         def begin():
             if self.context.role == ROLE_YIELDED or self.context.primary.yielding:
-                raise SnailError(f"this shard has yielded to another: {order['do']} is for that one")
+                raise ConnectionLost(
+                    f"this shard has yielded to another: {order['do']} is for that one")
             return self._carry_out(order)
-        result, number = self.loop.submit(begin)
-        if wait:
-            self._wait_for(number)
-        return result
+        return self.loop.submit(begin, at_standby=wait)
 
     def _carry_out(self, order):
-        """Does an order here, in the shard's thread, and forwards it; its result and last frame."""
+        """Does an order here, in the shard's thread, and forwards it; its result."""
         try:
             result = self.methods.execute(order)
         finally:
             self.loop.wake()
-        return result, self._forward(order)
+        self._forward(order)
+        return result
 
     def _let_go(self):
         """Lets clocks go on.  One that cannot be applied is told to all who wait for it, not here."""
@@ -82,13 +99,13 @@ cdef class ReplicatedShard:
             self._carry_out({"do": "thaw"})
 
     def _forward(self, order):
-        """Appends an order to the stream, as far as it concerns what is copied; its last frame.  A
-        clock that came with it is shown once the standby has that."""
-        number = self._append(order) if self.context.stream.begun else 0
+        """Appends an order to the stream, as far as it concerns what is copied.  A clock that came with
+        it is shown once the standby has that."""
+        if self.context.stream.begun:
+            self._append(order)
         if self.context.slots.clock != self.context.primary.clock:
             keep_in_step(&self.context)
             show_clock(&self.context, held_until(&self.context))
-        return number
 
     def _append(self, order):
         cdef bytes text
@@ -107,7 +124,6 @@ cdef class ReplicatedShard:
             to = tell_replica(&self.context, REPLICA_ORDER, 0, 0, 0, len(text), 0, len(text))
             if to != NULL:
                 memcpy(to, <const char *>text, len(text))
-        return self.context.stream.sent
 
     def _copied(self, fragments):
         return [f for f in fragments if self.context.primary.copied[<uint32_t>f]]
@@ -122,13 +138,6 @@ cdef class ReplicatedShard:
         """Waits until the standby has taken some of what was put."""
         self._until(lambda: stream_waiting(self.context.stream) < STREAM_BYTES_MAX // 2,
                     RESTORE_LIMIT_S)
-
-    def _wait_for(self, number):
-        """Waits until the standby has acknowledged a frame that counts."""
-        if number:
-            self._until(lambda: not self.context.stream.begun or not self.context.stream.holding
-                        or self.context.stream.acked >= number,
-                        ORDER_LIMIT_S)
 
     def _until(self, condition, double limit_s):
         """Waits until a condition, looked at in the shard's thread, holds; whether it does."""
@@ -145,12 +154,12 @@ cdef class ReplicatedShard:
         """Streams everything to a standby, over a socket that is connected to it and has shaken hands
         as `Role.SERVER`.
 
-        Forgets the standby that there was, as `alone` does.
+        Forgets the standby that there was, as `alone` does.  Does not wait.
 
         Parameters
         ----------
         fd : int
-            Descriptor of the socket; the loop owns it from now on.
+            Descriptor of the socket; owned from now on, and closed if this fails.
         sync : bool
             Once the standby has all, a push, a seal or a batch is acknowledged when it has them, too.
             Otherwise at once, unless 64 MiB are on the way.
@@ -159,6 +168,11 @@ cdef class ReplicatedShard:
         tell : callable
             ``tell(state, why)``: "ready" once, when the standby has everything; "lost" once, when it
             cannot be reached (any more).  Called in the shard's thread: must not wait.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Done once the stream has begun; `MisuseError` where this is no primary.
 
         Notes
         -----
@@ -190,18 +204,20 @@ cdef class ReplicatedShard:
             mine.clock_until = 0
             self.loop.open_stream(fd, sync, paced, told)
 
-        try:
-            self.loop.submit(begin)
-        except BaseException:
-            os.close(fd)
-            raise
+        def end(command):
+            if command.cancelled() or command.exception() is not None:
+                os.close(fd)
+
+        command = self.loop.post(begin)
+        command.add_done_callback(end)
+        return command
 
     def pace(self, bint paced):
-        """The copying that goes on gives way to clients' requests, or does so no more."""
+        """The copying that goes on gives way to clients' requests, or does so no more.  Does not wait."""
         def change():
             self.context.stream.paced = paced
             self.loop.wake()
-        self.loop.submit(change)
+        self.loop.post(change)
 
     def alone(self):
         """Has no standby (any more): what waited for it is acknowledged."""

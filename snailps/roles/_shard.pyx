@@ -456,10 +456,12 @@ cdef class ShardThread(ReplicatedShard):
 
         Goes from fragment to fragment, so that requests are served in between.
         """
-        fragments = self.loop.submit(self.store.fragments)
-        return sum([
-            self._order({"do": "expire", "table": number, "before": before_tick, "fragments": [f]})
-            for f in fragments.tolist()])
+        return sum([self.expire_one(number, before_tick, f) for f in self.fragments().tolist()])
+
+    def expire_one(self, number, before_tick, fragment):
+        """Does of `expire` what concerns one of this shard's fragments."""
+        return self._order({"do": "expire", "table": number, "before": before_tick,
+                            "fragments": [fragment]})
 
     def touched(self, number, keys):
         """Ticks of the last pushes to `keys`: uint32 (n,)."""

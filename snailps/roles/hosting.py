@@ -1,9 +1,12 @@
 """The shards of a server process: those it serves, those that stand by, and how they change.
 
     TakeRoute, HostStandby, BackUp, Promote, Yield, DropShard -> ShardHost -> ShardThread
+    what shards have to do -> future, done when all have          it goes on with the next order
     what takes time (dialling, copying, yielding) -> Backed, Unbacked, Yielded, from other threads
 
-It owns the threads and their sockets by shard number.  Why a shard moves says the master.
+It owns the threads and their sockets by shard number.  Why a shard moves says the master.  Nothing
+here waits for a shard: each does its orders in their order, and one that hangs, or waits for its
+standby, holds up no other, nor the order that ends its wait.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from snailps import kernels
 from snailps.config import ServerSettings
-from snailps.errors import ClusterError, ProtocolError, SnailError
+from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError
 from snailps.roles._shard import ShardThread
 from snailps.roles.access import load_method
+from snailps.roles.futures import gather, settled, then
 from snailps.roles.node import advertised, explain, open_listener
 from snailps.roles.tables import Table
 from snailps.store.route import Route
@@ -28,6 +33,7 @@ from snailps.transport.control import Address, Listener, Trust, dial, show
 from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 DIAL_S = 10.0
 """How long a primary tries to reach its standby."""
@@ -64,18 +70,20 @@ class ShardHost:
 
     # --- orders of the master, in its order -----------------------------------------------------
 
-    def take_route(self, route: Route, listeners: list[Listener]) -> None:
+    def take_route(self, route: Route, listeners: list[Listener]) -> Future[list[None]]:
         """Starts shards on `listeners` where the route names them; later, takes the new epoch."""
+        taken = []
         for number, address in enumerate(route.shards):
             if self._route is None and address.server == self._welcome.node:
                 if not listeners:
                     raise ProtocolError("the route has more shards for this server than it runs")
                 self.primaries[number] = self._start(number, listeners.pop(0))
             if (shard := self.primaries.get(number)) is not None:
-                shard.take_route(route.epoch, route.fragments_of(number))
+                taken.append(self._own(shard, number, route))
         self._route = route
+        return gather(taken)
 
-    def host_standby(self, number: int, tables: list[tuple[int, Table]]) -> Address:
+    def host_standby(self, number: int, tables: list[tuple[int, Table]]) -> Future[Address]:
         """Makes a standby of a shard; where it listens."""
         if self._route is None or number in self.primaries or number in self.standbys:
             raise ClusterError(f"shard {number} is here already, or there is no route yet")
@@ -89,15 +97,14 @@ class ShardHost:
                 "advertise_addr gives all shards one port: leave its port out, or use port_range"
             )
         shard = self._start(number, listener, standby=True)
-        shard.take_route(self._route.epoch, self._route.fragments_of(number))
         self.standbys[number] = shard
-        self._make_tables(shard, tables)
-        return endpoint
+        ready = [self._own(shard, number, self._route), *self._make_tables([shard], tables)]
+        return then(gather(ready), lambda _: endpoint)
 
-    def make_tables(self, tables: list[tuple[int, Table]]) -> None:
+    def make_tables(self, tables: list[tuple[int, Table]]) -> Future[list[None]]:
         """Makes tables known to every shard here."""
-        for shard in [*self.primaries.values(), *self.standbys.values()]:
-            self._make_tables(shard, tables)
+        shards = [*self.primaries.values(), *self.standbys.values()]
+        return gather(self._make_tables(shards, tables))
 
     def back_up(self, order: messages.BackUp) -> None:
         """Begins to copy a shard to its standby; `Backed` or `Unbacked` follows."""
@@ -111,21 +118,21 @@ class ShardHost:
         if not again:
             self._beside(lambda: self._back_up(shard, order))
 
-    def alone(self, number: int) -> None:
+    def alone(self, number: int) -> Future[list[None]]:
         """A shard has no standby."""
         with self._lock:
             self._copies.pop(number, None)
             self._told.pop(number, None)
         shard = self.primaries.get(number) or self._yielding.get(number)
-        if shard is not None:
-            shard.alone()
+        return gather([shard.post(shard.alone)] if shard is not None else [])
 
-    def promote(self, number: int, epoch: int) -> None:
+    def promote(self, number: int, epoch: int) -> Future[None]:
         """A standby serves from now on; one that yielded, or is about to, serves again."""
         shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
         if shard is not None:
             self.primaries[number] = shard
-        self._served(number).promote(epoch)
+        serves = self._served(number)
+        return serves.post(lambda: serves.promote(epoch))
 
     def yield_(self, number: int, limit_s: float) -> None:
         """A shard hands over to its standby; `Yielded` follows."""
@@ -157,16 +164,45 @@ class ShardHost:
         for number in {*self.standbys, *self._yielding} - set(numbers):
             self.drop(number)
 
-    def each(self, numbers: list[Any], work: Callable[[ShardThread], Any]) -> dict[int, Any]:
-        """What `work` returns for those of the shards that are served here; standbys follow."""
-        return {n: work(self.primaries[n]) for n in numbers if n in self.primaries}
+    def each(
+        self, numbers: list[Any], give: Callable[[int, ShardThread], Future[T]]
+    ) -> Future[dict[int, T]]:
+        """Gives all of these shards an order; by number, what those made of it that serve here.
 
-    def stats(self) -> dict[str, Any]:
+        A shard that stops serving before its order is done, with its standby, is not among them.
+        """
+        asked = {n: give(n, self.primaries[n]) for n in numbers if n in self.primaries}
+
+        def served(_: object) -> dict[int, T]:
+            return {
+                n: future.result()
+                for n, future in asked.items()
+                if not isinstance(future.exception(), ConnectionLost)
+            }
+
+        return then(settled(list(asked.values())), served)
+
+    def fragments_of(self, number: int) -> list[int]:
+        """The fragments of a shard."""
+        assert self._route is not None
+        return [int(fragment) for fragment in self._route.fragments_of(number)]
+
+    def stats(self) -> Future[dict[str, Any]]:
         """Counters of the shards."""
-        return {
-            "shards": [{**s.stats(), "shard": n} for n, s in sorted(self.primaries.items())],
-            "standbys": [{**s.stats(), "shard": n} for n, s in sorted(self.standbys.items())],
-        }
+
+        def of(shards: dict[int, ShardThread]) -> Future[list[dict[str, Any]]]:
+            asked = [(n, shard.post(shard.stats)) for n, shard in sorted(shards.items())]
+            return then(
+                settled([future for _, future in asked]),
+                lambda _: [
+                    {**future.result(), "shard": n}
+                    for n, future in asked
+                    if not isinstance(future.exception(), ConnectionLost)  # dropped meanwhile
+                ],
+            )
+
+        both = gather([of(self.primaries), of(self.standbys)])
+        return then(both, lambda found: {"shards": found[0], "standbys": found[1]})
 
     def stop(self) -> None:
         """Ends all of them."""
@@ -189,10 +225,19 @@ class ShardHost:
         shard.start()
         return shard
 
-    def _make_tables(self, shard: ShardThread, tables: list[tuple[int, Table]]) -> None:
-        for number, table in tables:
+    def _own(self, shard: ShardThread, number: int, route: Route) -> Future[None]:
+        return shard.post(lambda: shard.take_route(route.epoch, route.fragments_of(number)))
+
+    def _make_tables(
+        self, shards: Sequence[ShardThread], tables: list[tuple[int, Table]]
+    ) -> list[Future[None]]:
+        def add(shard: ShardThread, number: int, table: Table) -> Future[None]:
             method = load_method(table) if table.in_python else None
-            shard.add_table(number, *table.store_arguments(), method=method)
+            return shard.post(
+                lambda: shard.add_table(number, *table.store_arguments(), method=method)
+            )
+
+        return [add(shard, number, table) for shard in shards for number, table in tables]
 
     def _served(self, number: int) -> ShardThread:
         shard = self.primaries.get(number)
@@ -230,7 +275,13 @@ class ShardHost:
             log.debug("shard %d copies itself to %s", order.shard, where)
             sock.setblocking(False)
             paced = self._copies[order.shard].paced  # it may have changed meanwhile
-            shard.back_up(sock.detach(), sync=order.sync, paced=paced, tell=tell)
+            begun = shard.back_up(sock.detach(), sync=order.sync, paced=paced, tell=tell)
+
+        def refused(begun: Future[None]) -> None:
+            if (error := begun.exception()) is not None:
+                self._note(order.shard, order.copy, explain(error))
+
+        begun.add_done_callback(refused)
 
     def _copy_of(self, shard: int) -> int:
         """Number of the standby that a shard streams to; 0: none."""

@@ -2,18 +2,22 @@
 
     listen -> join -> TakeRoute, MakeTables (control plane) ... PULL / PUSH / SCAN (shards) -> Stop
 
-It passes the master's orders on to its shards, which `hosting.py` owns.  It knows no model.
+It passes the master's orders on to its shards, which `hosting.py` owns, and answers each when the
+last of them has obeyed; the next order does not wait for that.  It knows no model.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from snailps.config import ServerSettings, effective_shard_num
 from snailps.errors import ClusterError, ProtocolError
 from snailps.roles._shard import ShardThread
+from snailps.roles.futures import gather, then
 from snailps.roles.hosting import ShardHost
 from snailps.roles.node import (
     Node,
@@ -31,6 +35,7 @@ from snailps.transport.control import AnswerOrFuture, Listener
 from snailps.transport.session import Role
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Server(Node):
@@ -49,6 +54,8 @@ class Server(Node):
         self._ready = threading.Event()
         self._touched: set[int] = set()  # tables that track touches
         self._saving: Saving | Loading | None = None
+        # Orders of checkpoints, in their order: they wait for disks, and for shards.
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="snailps-saver")
 
     def run(self) -> int:
         """Serves until the end; returns the exit code."""
@@ -72,6 +79,7 @@ class Server(Node):
             self._stop_saving()
             self._host.stop()
         finally:
+            self._saver.shutdown(wait=False, cancel_futures=True)
             self._close_listeners()
         self.leave({})
         return self.verdict.code
@@ -85,78 +93,84 @@ class Server(Node):
         assert self._host is not None
         if isinstance(message, messages.TakeRoute):
             route = Route.from_dict(message.route)
-            self._host.take_route(route, self._listeners)
+            taken = self._host.take_route(route, self._listeners)
             self.route_epoch = route.epoch
             self._close_listeners()  # one that joins a running job begins without a shard
-        elif isinstance(message, messages.MakeTables):
-            self._host.make_tables(self._tables_of(message.tables))
-        elif isinstance(message, messages.HostStandby):
-            tables = self._tables_of(message.tables)
-            return messages.Report(
-                {"endpoint": list(self._host.host_standby(message.shard, tables))}
-            )
-        elif isinstance(message, messages.BackUp):
+            return then(taken, _ok)
+        if isinstance(message, messages.MakeTables):
+            return then(self._host.make_tables(self._tables_of(message.tables)), _ok)
+        if isinstance(message, messages.HostStandby):
+            hosted = self._host.host_standby(message.shard, self._tables_of(message.tables))
+            return then(hosted, lambda endpoint: messages.Report({"endpoint": list(endpoint)}))
+        if isinstance(message, messages.Alone):
+            return then(self._host.alone(message.shard), _ok)
+        if isinstance(message, messages.Promote):
+            return then(self._host.promote(message.shard, message.epoch), _ok)
+        if isinstance(message, messages.Ask):
+            saved = self._saving.done_bytes if self._saving is not None else 0
+            own = {"peak_rss_mb": peak_rss_mb(), "saved_bytes": saved}
+            return then(self._host.stats(), lambda stats: messages.Report({**stats, **own}))
+        if isinstance(
+            message, messages.Save | messages.Load | messages.StopSaving | messages.Freeze
+        ):
+            return self._saver.submit(self._save_or_load, message)
+        if isinstance(message, messages.BackUp):
             self._host.back_up(message)
-        elif isinstance(message, messages.Alone):
-            self._host.alone(message.shard)
-        elif isinstance(message, messages.Promote):
-            self._host.promote(message.shard, message.epoch)
         elif isinstance(message, messages.Yield):
             self._host.yield_(message.shard, message.limit_s)
         elif isinstance(message, messages.DropShard):
             self._host.drop(message.shard)
         elif isinstance(message, messages.KeepShards):
             self._host.keep(message.shards)
-        elif isinstance(message, messages.Save | messages.Load):
-            self._save_or_load(message)
-        elif isinstance(message, messages.StopSaving):
-            self._stop_saving()
-            for shard in self._primaries():
-                shard.thaw()
-        elif isinstance(message, messages.Freeze):
-            self._check_free()  # what is given up lets shards go at its end
-            clocks = [shard.freeze(message.clock) for shard in self._primaries()]
-            return messages.Report({"clocks": clocks})
-        elif isinstance(message, messages.Ask):
-            saved = self._saving.done_bytes if self._saving is not None else 0
-            return messages.Report(
-                {**self._host.stats(), "peak_rss_mb": peak_rss_mb(), "saved_bytes": saved}
-            )
         else:
-            return messages.Report(self._change(self._host, message))
+            return then(self._change(self._host, message), messages.Report)
         return messages.Ok()
 
     def standing(self) -> dict[str, Any]:
         """What is known here of standbys."""
         return {"standbys": self._host.standing() if self._host is not None else []}
 
-    def _change(self, host: ShardHost, message: messages.Message) -> dict[str, Any]:
-        """Orders that change rows: shards that did so, with what there is to tell of it."""
+    def _change(self, host: ShardHost, message: messages.Message) -> Future[dict[str, Any]]:
+        """Orders that change rows: shards that did so, with what there is to tell of it.
+
+        A shard did so once its standby did, too, or will not be promoted.
+        """
         if isinstance(message, messages.Expire):
             tick, before = message.tick, message.before
             if not 0 <= before <= tick < 1 << 32:
                 raise ProtocolError(
                     f"Expire: expected 0 <= before <= tick < 2^32, got {before}, {tick}"
                 )
-            expired = host.each(message.shards, lambda s: self._expire(s, tick, before))
-            return {"done": list(expired), "expired": sum(expired.values())}
+            expired = host.each(
+                message.shards, lambda n, s: self._expire(s, host.fragments_of(n), tick, before)
+            )
+            return then(
+                expired, lambda found: {"done": list(found), "expired": sum(found.values())}
+            )
         if isinstance(message, messages.SetClock):
             clock, early = message.clock, message.early
-            return {"done": list(host.each(message.shards, lambda s: s.set_clock(clock, early)))}
+            begun = host.each(
+                message.shards, lambda _, s: _both(s, lambda: s.set_clock(clock, early))
+            )
+            return then(begun, lambda found: {"done": list(found)})
         if isinstance(message, messages.CloseClock):
             clock, slots = message.clock, message.slots
             if not all(type(slot) is int for slot in slots):
                 raise ProtocolError(f"CloseClock: expected numbers of slots, got {slots!r:.200}")
-            closed = host.each(message.shards, lambda s: s.close_clock(clock, slots))
-            return {"done": list(closed), "shards": list(closed.values())}
+            closed = host.each(
+                message.shards, lambda _, s: _both(s, lambda: s.close_clock(clock, slots))
+            )
+            return then(closed, lambda found: {"done": list(found), "shards": list(found.values())})
         if isinstance(message, messages.Fence):
             fence = message
-            return {"done": list(host.each(fence.shards, lambda s: _fence(s, fence)))}
+            fenced = host.each(fence.shards, lambda _, s: _both(s, lambda: _fence(s, fence)))
+            return then(fenced, lambda found: {"done": list(found)})
         raise ProtocolError(f"a server does not take {type(message).__name__}")
 
     def _primaries(self) -> list[ShardThread]:
         assert self._host is not None
-        return [shard for _, shard in sorted(self._host.primaries.items())]
+        # A copy in one step: the saver asks, too.
+        return [shard for _, shard in sorted(self._host.primaries.copy().items())]
 
     def _tables_of(self, items: list[Any]) -> list[tuple[int, Table]]:
         found = []
@@ -169,11 +183,22 @@ class Server(Node):
                 self._touched.add(item[0])
         return found
 
-    def _save_or_load(self, order: messages.Save | messages.Load) -> None:
-        """Begins to write or to read a checkpoint, beside the shards."""
+    def _save_or_load(
+        self, order: messages.Save | messages.Load | messages.StopSaving | messages.Freeze
+    ) -> messages.Message:
+        """Begins to write or to read a checkpoint, or ends that.  In a thread of its own."""
+        if isinstance(order, messages.StopSaving):
+            self._stop_saving()
+            for shard in self._primaries():
+                shard.thaw()
+            return messages.Ok()
+        self._check_free()  # what is given up lets shards go at its end
+        if isinstance(order, messages.Freeze):
+            return messages.Report(
+                {"clocks": [shard.freeze(order.clock) for shard in self._primaries()]}
+            )
         assert self.welcome is not None
         life, frag_num = self.welcome.job, self.welcome.frag_num
-        self._check_free()
         shards = self._primaries()
         if isinstance(order, messages.Load):
             self._saving = Loading(
@@ -190,6 +215,7 @@ class Server(Node):
                 tell=self.control.note,
             )
         self._saving.start()
+        return messages.Ok()
 
     def _check_free(self) -> None:
         if self._saving is not None and self._saving.running:
@@ -199,14 +225,30 @@ class Server(Node):
         if self._saving is not None:
             self._saving.stop()
 
-    def _expire(self, shard: ShardThread, tick: int, before: int) -> int:
+    def _expire(
+        self, shard: ShardThread, fragments: list[int], tick: int, before: int
+    ) -> Future[int]:
         """Sets a shard's clock and deletes old rows, fragment by fragment; their number."""
-        shard.set_tick(tick)
-        return sum(shard.expire(number, before) for number in self._touched)
+
+        def delete(table: int, fragment: int) -> Future[int]:
+            return _both(shard, lambda: shard.expire_one(table, before, fragment))
+
+        ticked = then(_both(shard, lambda: shard.set_tick(tick)), lambda _: 0)
+        deleted = [delete(table, f) for table in sorted(self._touched) for f in fragments]
+        return then(gather([ticked, *deleted]), sum)
 
     def _close_listeners(self) -> None:
         while self._listeners:
             self._listeners.pop().close()
+
+
+def _ok(_: object) -> messages.Message:
+    return messages.Ok()
+
+
+def _both(shard: ShardThread, work: Callable[[], T]) -> Future[T]:
+    """Has an order done at a shard and at its standby."""
+    return shard.post(work, at_standby=True)
 
 
 def _fence(shard: ShardThread, fence: messages.Fence) -> None:

@@ -10,7 +10,8 @@ cdef class ShardLoop:
     cdef Loop *loop
     cdef object listener
     cdef Receptionist receptionist
-    cdef list commands
+    cdef object commands        # deque: what is to run, oldest first; None ends the loop
+    cdef object orders          # deque of (frame, command, result): what waits for the standby
     cdef object commands_lock
     cdef bint ended
     cdef object owner

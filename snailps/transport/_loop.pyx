@@ -26,6 +26,9 @@ Rules that keep it fair and bounded
 import logging
 import os
 import threading
+from collections import deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 
 from libc.errno cimport errno
 from libc.stdint cimport uint32_t, uint64_t
@@ -55,6 +58,10 @@ cdef void _commands(void *self) noexcept with gil:
     (<ShardLoop>self)._run_commands()
 
 
+cdef void _obeyed(void *self) noexcept with gil:
+    (<ShardLoop>self)._complete_orders()
+
+
 cdef void _tell(void *self, const char *state, const char *why) noexcept with gil:
     """Tells whoever gave the stream's socket what became of it."""
     cdef ShardLoop door = <ShardLoop>self
@@ -75,14 +82,17 @@ cdef void _close_own(Loop *loop) noexcept nogil:
     loop.conns.epoll_fd = loop.wake_fd = -1
 
 
-class Command:
-    """What was submitted to a loop: a function, later its result."""
+class Command(Future):
+    """A function that the loop's thread is to run: once, or never where it was cancelled before.
 
-    def __init__(self, function):
-        self.function = function
-        self.done = threading.Event()
-        self.result = None
-        self.error = None
+    As a future it has its result, with `at_standby` once the standby has what the function forwarded.
+    What the function takes with it, such as a descriptor, is the command's: `add_done_callback` gives
+    it back where the function did not run.
+    """
+
+    def __init__(self, function, at_standby):
+        super().__init__()
+        self.function, self.at_standby = function, at_standby
 
 
 cdef class ShardLoop:
@@ -99,8 +109,8 @@ cdef class ShardLoop:
 
     Notes
     -----
-    `run` belongs to one thread and releases the GIL.  `submit`, `stop` and `counters` may be
-    called from any thread.
+    `run` belongs to one thread and releases the GIL.  `post`, `submit`, `stop` and `counters` may
+    be called from any thread.
     """
 
     def __cinit__(self, listener, make_session, double park_limit_s=60.0):
@@ -115,7 +125,9 @@ cdef class ShardLoop:
         self.loop.self = <void *>self
         self.loop.commands = _commands
         self.loop.tell = _tell
-        self.commands = []
+        self.loop.obeyed = _obeyed
+        self.commands = deque()
+        self.orders = deque()
         self.commands_lock = threading.Lock()
         listener.setblocking(False)
         self.loop.relayed = isinstance(listener, Relay)
@@ -155,27 +167,60 @@ cdef class ShardLoop:
         finally:
             self._close_all()
 
-    def submit(self, function, timeout_s=60.0):
-        """Runs `function()` in the loop's thread, with the GIL, and returns its result.
+    def post(self, function, at_standby=False):
+        """Has `function()` run in the loop's thread, with the GIL; does not wait for it.
+
+        Commands run in the order in which they came, each in a round of its own: requests are served
+        in between.
+
+        Parameters
+        ----------
+        function : callable
+        at_standby : bool
+            The function forwards orders: the command is done once the standby has them, or there is
+            none that could be promoted.  Commands behind it do not wait for that.
+
+        Returns
+        -------
+        Command
+            Ends with `ConnectionLost` where the loop ends before it is done.
+        """
+        command = Command(function, at_standby)
+        try:
+            self._enqueue(command)
+        except ConnectionLost as error:
+            command.set_exception(error)
+        return command
+
+    def submit(self, function, timeout_s=60.0, at_standby=False):
+        """Runs `function()` as `post` does, and returns its result.
 
         Raises
         ------
         WaitTimeout
-            The loop did not come to it within `timeout_s` seconds.
+            The loop did not come to it within `timeout_s` seconds, and it is withdrawn: it will not
+            run.  Or, with `at_standby`: it ran, and the standby has not acknowledged it.
         ConnectionLost
             The loop has ended.
         """
         if threading.get_ident() == self.thread_id:     # it cannot wait for itself
             return function()
-        command = Command(function)
-        self._enqueue(command)
-        if not command.done.wait(timeout_s):
-            raise WaitTimeout(
-                f"the shard's loop did not answer within {timeout_s} s: the machine is overloaded, "
-                "or a request that the shard serves does not end")
-        if command.error is not None:
-            raise command.error
-        return command.result
+        command = self.post(function, at_standby)
+        try:
+            return command.result(timeout_s)
+        except FutureTimeout:
+            if command.cancel():
+                raise WaitTimeout(
+                    f"the shard's loop did not answer within {timeout_s} s: the machine is overloaded, "
+                    "or a request that the shard serves does not end") from None
+            if at_standby and not command.done():
+                raise WaitTimeout(
+                    f"done here, and not acknowledged by the standby within {timeout_s} s: it hangs, "
+                    "or the network is cut") from None
+        except BaseException:           # also Ctrl-C: then it must not run behind our back
+            command.cancel()
+            raise
+        return command.result()         # it runs already, or has failed with a timeout of its own
 
     def stop(self):
         """Ends `run` soon.  Callable from any thread, more than once."""
@@ -247,17 +292,39 @@ cdef class ShardLoop:
                 raise ConnectionLost("the shard has stopped serving")
 
     def _run_commands(self):
+        """Runs the command that has waited longest; the next round has the next."""
+        cdef uint64_t one = 1
+        cdef uint64_t number = 0
         with self.commands_lock:
-            commands, self.commands = self.commands, []
-        for command in commands:
-            if command is None:
-                self.loop.stop = True
-                continue
-            try:
-                command.result = command.function()
-            except BaseException as error:
-                command.error = error
-            command.done.set()
+            if not self.commands:
+                return
+            command = self.commands.popleft()
+            if self.commands:
+                c_write(self.loop.wake_fd, &one, sizeof(one))
+        if command is None:
+            self.loop.stop = True
+            return
+        if not command.set_running_or_notify_cancel():
+            return
+        try:
+            result = command.function()
+        except BaseException as error:
+            command.set_exception(error)
+            return
+        if command.at_standby:
+            number = order_until(&self.loop.stream)
+        if number:
+            self.orders.append((number, command, result))
+            self.loop.stream.awaited = self.orders[0][0]
+        else:
+            command.set_result(result)
+
+    def _complete_orders(self):
+        """Ends the commands whose orders the standby has by now, or need not have any more."""
+        while self.orders and order_is_there(&self.loop.stream, self.orders[0][0]):
+            _, command, result = self.orders.popleft()
+            command.set_result(result)
+        self.loop.stream.awaited = self.orders[0][0] if self.orders else 0
 
     def _close_all(self):
         cdef uint32_t i
@@ -269,13 +336,15 @@ cdef class ShardLoop:
         self.listener.close()
         with self.commands_lock:
             self.ended = True
-            commands, self.commands = self.commands, []
+            commands, self.commands = self.commands, deque()
+            orders, self.orders = self.orders, deque()
             _close_own(self.loop)
         self.owner = None               # which may know this loop in turn
+        for _, command, _ in orders:    # nobody knows whether the standby has them
+            command.set_exception(ConnectionLost("the shard has stopped serving"))
         for command in commands:
-            if command is not None:
-                command.error = ConnectionLost("the shard has stopped serving")
-                command.done.set()
+            if command is not None and command.set_running_or_notify_cancel():
+                command.set_exception(ConnectionLost("the shard has stopped serving"))
 
     def __dealloc__(self):
         cdef uint32_t i

@@ -55,6 +55,7 @@ cdef struct Loop:
     Reception reception
     void *self
     void (*commands)(void *self) noexcept nogil
+    void (*obeyed)(void *self) noexcept nogil   # the standby has `stream.awaited`, or need not have it
     void (*tell)(void *self, const char *state, const char *why) noexcept nogil  # of the stream
 
 

@@ -55,6 +55,7 @@ cdef struct Stream:
     uint64_t sent                   # number of the last frame
     uint64_t acked
     uint64_t wanted                 # a frame that parked requests wait for; 0 = none
+    uint64_t awaited                # the first frame that an order of the master waits for; 0 = none
     uint64_t sent_bytes             # of all frames so far
     uint64_t acked_bytes
     uint64_t probe                  # a frame whose acknowledgement is timed; 0 = none
@@ -267,6 +268,30 @@ cdef inline uint64_t hold_until(const Stream *s) noexcept nogil:
 cdef inline bint stream_has(const Stream *s, uint64_t number) noexcept nogil:
     """Whether the standby has a frame that `hold_until` named, or need not have it any more."""
     return not s.holding or number <= s.acked
+
+
+# --- orders that wait -----------------------------------------------------------------------------
+#
+# An order counts once nothing can come of this shard that has not done it.  So, other than a push in
+# `async`, it waits for every standby that the master may promote, also for one that is out of reach.
+
+cdef inline bint stream_may_serve(const Stream *s) noexcept nogil:
+    """Whether the standby may be promoted, for all that is known here."""
+    if s.state == STREAM_LOST:
+        return s.seeded_at and s.acked >= s.seeded_at
+    return s.state != STREAM_NONE and s.seeded_at
+
+
+cdef inline uint64_t order_until(const Stream *s) noexcept nogil:
+    """Which frame what was forwarded by now has to wait for; 0 = none."""
+    if not stream_may_serve(s) or (s.state != STREAM_LOST and s.sent == s.acked):
+        return 0
+    return <uint64_t>-1 if s.state == STREAM_LOST else s.sent
+
+
+cdef inline bint order_is_there(const Stream *s, uint64_t number) noexcept nogil:
+    """Whether the standby has a frame that `order_until` named, or need not have it any more."""
+    return number <= s.acked or not stream_may_serve(s)
 
 
 cdef inline bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind,

@@ -26,6 +26,8 @@ cdef inline void release(Loop *loop) noexcept nogil:
     if s.wanted and stream_has(s, s.wanted):
         s.wanted = 0
         loop.retry_parked = True
+    if s.awaited and order_is_there(s, s.awaited):
+        loop.obeyed(loop.self)
     loop.released_num = 0
     while held_is_due(s):
         first = &s.held[s.held_head]

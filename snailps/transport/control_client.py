@@ -56,6 +56,15 @@ class _Call:
     heard: Callable[[messages.Message], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A call of the master, to be handled; with `done` its handler's future, to be answered."""
+
+    generation: int
+    frame: Frame
+    done: Future[messages.Message] | None = None
+
+
 def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messages.Message:
     """One call on a connection that nobody reads yet; takes no byte behind its answer.
 
@@ -91,8 +100,8 @@ class ControlClient:
         ``on_message(message)``: returns the answer to a call, None for a plain `Ok` and for
         notes, or a future of the answer; a `SnailError` raised there, or set in the future, is sent
         back.  Notes come in the reader thread, calls in one of their own, in order: what may take
-        long returns a future, so that calls behind it are heard.  The thread that completes a
-        future sends its answer.
+        long returns a future, so that calls behind it are heard.  Whoever completes that does not
+        wait for the network.
     on_lost : callable
         ``on_lost(why)``, once, unless `close` was called first.
     mend : callable
@@ -123,7 +132,7 @@ class ControlClient:
         self._next = 1
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._read, name="snailps-control", daemon=True)
-        self._orders: queue.SimpleQueue[tuple[int, Frame] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
 
     @property
     def away(self) -> bool:
@@ -286,22 +295,26 @@ class ControlClient:
             return
         check_control_kind(frame)
         if frame.kind == Kind.CALL:
-            self._orders.put(
-                (self._generation, frame)
-            )  # may take long, and a Stop must be heard meanwhile
+            # It may take long, and a Stop must be heard meanwhile.
+            self._orders.put(_Order(self._generation, frame))
         else:
             self._handle(self._generation, frame)
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:
-            self._handle(*order)
+            if order.done is None:
+                self._handle(order.generation, order.frame)
+            else:
+                self._settle(order.generation, order.frame, order.done)
 
     def _handle(self, generation: int, frame: Frame) -> None:
         """Has a message of the master handled; a call's answer goes out once there is one."""
         try:
             own = self._on_message(messages.decode(frame.body))
             if isinstance(own, Future):
-                own.add_done_callback(lambda done: self._settle(generation, frame, done))
+                own.add_done_callback(
+                    lambda done: self._orders.put(_Order(generation, frame, done))
+                )
             else:
                 self._reply(generation, frame, own)
         except Exception as error:
@@ -310,7 +323,7 @@ class ControlClient:
             self._refuse(generation, frame, error)
 
     def _settle(self, generation: int, frame: Frame, done: Future[messages.Message]) -> None:
-        """Answers a call whose future is done, in the thread that completed it."""
+        """Answers a call whose future is done."""
         try:
             self._reply(generation, frame, done.result())
         except (Exception, CancelledError) as error:

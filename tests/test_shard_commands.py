@@ -1,0 +1,142 @@
+"""Commands for a shard's thread: each runs once or never, and what it was given is never lost."""
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+
+import numpy as np
+import pytest
+from replicas import Replicas
+from shards import ADD, LIMIT_S, ZEROS, Shards
+
+from snailps.errors import ConnectionLost, MisuseError, WaitTimeout
+
+
+@contextlib.contextmanager
+def blocked(thread):
+    """A shard whose thread is at something else; what is posted waits."""
+    begun, go_on = threading.Event(), queue.SimpleQueue()
+
+    def work():
+        begun.set()
+        go_on.get(timeout=LIMIT_S)
+
+    thread.post(work)
+    assert begun.wait(LIMIT_S)
+    try:
+        yield
+    finally:
+        go_on.put(None)
+
+
+def loop_of(name):
+    """The loop that a thread runs."""
+    (thread,) = [one for one in threading.enumerate() if one.name == name]
+    return thread._target.__self__
+
+
+def pair():
+    """A connection: the descriptor of one end, and the other end."""
+    near, far = socket.socketpair()
+    far.settimeout(LIMIT_S)
+    return near.detach(), far
+
+
+def test_command_that_timed_out_does_not_run_later():
+    with Shards(1) as shards:
+        (thread,), done = shards.threads, []
+        with (
+            blocked(thread),
+            pytest.raises(WaitTimeout, match="did not answer within"),
+        ):
+            loop_of("shard-0").submit(lambda: done.append("late"), 0.01)
+        thread.post(lambda: done.append("next")).result(LIMIT_S)
+        assert done == ["next"]
+
+
+def test_command_that_runs_when_its_time_is_over_is_waited_for():
+    """A caller is told what came of it, or that it was withdrawn: never the one for the other."""
+    with Shards(1) as shards:
+        runs, answers, never = [], [], threading.Event()
+
+        def work():
+            runs.append(1)
+            never.wait(0.05)
+            return "done"
+
+        while not answers:
+            with contextlib.suppress(WaitTimeout):
+                answers.append(loop_of("shard-0").submit(work, 0.02))
+        shards.threads[0].clock()  # behind all that is still to come
+        assert answers == ["done"] * len(runs)
+
+
+def test_command_that_is_withdrawn_gives_back_its_descriptor():
+    with Shards(1) as shards:
+        (thread,), (fd, far) = shards.threads, pair()
+        with far:
+            with blocked(thread):
+                command = thread.back_up(fd, sync=True, tell=print)
+                far.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    far.recv(1)
+                assert command.cancel()
+                assert far.recv(1) == b""
+            with open(os.devnull) as other:  # may get the same number: it is not the command's
+                thread.clock()
+                os.fstat(other.fileno())
+
+
+def test_command_that_fails_gives_back_its_descriptor():
+    with Replicas() as cluster:
+        (standby, _), (fd, far) = cluster.standby(), pair()
+        with far:
+            with pytest.raises(MisuseError, match="only a primary"):
+                standby.back_up(fd, sync=True, tell=print).result(LIMIT_S)
+            assert far.recv(1) == b""
+
+
+def test_commands_of_a_shard_that_stops_fail_and_give_back_their_descriptors():
+    with Shards(1) as shards:
+        (thread,), (fd, far) = shards.threads, pair()
+        with far:
+            with blocked(thread):
+                thread.stop(0.0)
+                command = thread.back_up(fd, sync=True, tell=print)
+            with pytest.raises(ConnectionLost, match="stopped serving"):
+                command.result(LIMIT_S)
+            assert far.recv(1) == b""
+
+
+def test_requests_are_served_between_commands():
+    """However many there are."""
+    with Shards(1) as shards:
+        shards.add_table(1, 4, ADD, ZEROS)
+        (thread,), client = shards.threads, shards.client()
+        keys, rows = np.arange(10, dtype=np.uint64), np.zeros((10, 4), np.float32)
+        client.pull(1, keys, rows)
+        served = threading.Event()
+
+        def once_more():
+            if not served.is_set():
+                thread.post(once_more)
+
+        with blocked(thread):
+            for _ in range(50):
+                thread.post(once_more)
+        client.pull(1, keys, rows)
+        served.set()
+
+
+def test_order_does_not_hold_up_what_is_posted_behind_it():
+    with Replicas() as cluster:
+        cluster.back_up(relay=1 << 16)
+        cluster.relays[-1].open.clear()
+        (thread,) = cluster.threads
+        order = thread.post(lambda: thread.set_clock(3), at_standby=True)
+        assert thread.clock() == 3
+        assert not order.done()
+        thread.post(thread.alone).result(LIMIT_S)
+        order.result(LIMIT_S)
