@@ -11,7 +11,10 @@ import pytest
 from replicas import Replicas
 from shards import ADD, LIMIT_S, ZEROS, Shards
 
-from snailps.errors import ConnectionLost, MisuseError, WaitTimeout
+from snailps.errors import ConnectionLost, MisuseError, RemoteError, WaitTimeout
+
+FENCED = 5000
+"""More than were once remembered."""
 
 
 @contextlib.contextmanager
@@ -140,3 +143,46 @@ def test_order_does_not_hold_up_what_is_posted_behind_it():
         assert not order.done()
         thread.post(thread.alone).result(LIMIT_S)
         order.result(LIMIT_S)
+
+
+def refused(cluster, incarnations, epoch=1):
+    keys, ones = np.arange(10, dtype=np.uint64), np.ones((10, 4), np.float32)
+    for incarnation in incarnations:
+        with pytest.raises(RemoteError, match="given up"):
+            cluster.client(incarnation, epoch=epoch).push(1, keys, ones)
+
+
+def fence_many(thread):
+    def work():
+        for incarnation in range(1, FENCED + 1):
+            thread.fence(incarnation)
+
+    thread.post(work, at_standby=True).result(LIMIT_S)
+
+
+def test_fences_are_never_forgotten():
+    with Shards(1) as shards:
+        shards.add_table(1, 4, ADD, ZEROS)
+        fence_many(shards.threads[0])
+        refused(shards, [1, 2, FENCED // 2, FENCED])
+        keys, ones = np.arange(10, dtype=np.uint64), np.ones((10, 4), np.float32)
+        shards.client(FENCED + 1).push(1, keys, ones)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_all_fences_hold_at_a_promoted_standby(when):
+    """Those that there were when it was made, and those that came later; and at its own standby."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        if when == "before":
+            fence_many(cluster.threads[0])
+            made = cluster.back_up()
+        else:
+            made = cluster.back_up()
+            fence_many(cluster.threads[0])
+        cluster.promote(made)
+        refused(cluster, [1, FENCED], epoch=2)
+        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"  # the former primary's stream
+        again = cluster.back_up()
+        cluster.promote(again, epoch=3)
+        refused(cluster, [1, FENCED], epoch=3)

@@ -13,6 +13,7 @@ from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._wire cimport WireOps, wire_row_bytes
 from snailps.roles._kept cimport Columns
 from snailps.roles._lists cimport KeyList, KeyLists, recall, remember
+from snailps.store._marks cimport Marks
 from snailps.store._slots cimport Slots
 from snailps.roles._replica cimport Primary, Standby
 from snailps.store._tables cimport Shard, store_mark, store_owns
@@ -25,7 +26,7 @@ from snailps.transport._stream cimport Stream, hold_until
 
 cdef enum:
     ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32
-    FENCED_MAX = 4096               # incarnations that are shut out; the oldest are forgotten
+    FENCED_MAX = 1 << 19            # incarnations that are shut out in a life: 4 MiB of a BEGIN
     WAITS_BYTES = 256
 
 cdef enum:                          # what a shard is to those that ask it
@@ -41,8 +42,7 @@ cdef struct Context:
     char waits[WAITS_BYTES]     # for what: "slot 3 of clock 17"
     uint64_t waits_clock        # ... as of this clock
     uint32_t waits_sealed       # ... with so many slots sealed, + 1
-    uint64_t *fenced            # FENCED_MAX: incarnations whose frames are refused; or NULL
-    uint32_t fenced_num         # so far
+    Marks fenced                # incarnations whose frames are refused, each with the number 1
     void *door                  # the ShardThread, for tables with a Python access method
     const WireOps *wire
     uint64_t *keys              # ROOM_BYTES: narrow keys made whole

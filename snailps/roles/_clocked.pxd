@@ -10,7 +10,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps._wire cimport WIRE_FLOAT32
-from snailps.roles._asked cimport FENCED_MAX, WAITS_BYTES, Asked, Context, is_repeated, refuse
+from snailps.roles._asked cimport WAITS_BYTES, Asked, Context, is_repeated, refuse
+from snailps.store._marks cimport marks_get
 from snailps.store._slots cimport *
 from snailps.store._tables cimport Table, store_set_mark
 from snailps.transport._frame cimport *
@@ -18,12 +19,8 @@ from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Re
 from snailps.transport._stream cimport stream_has
 
 
-cdef inline bint is_fenced(const Context *me, uint64_t incarnation) noexcept nogil:
-    cdef uint32_t i
-    for i in range(min(me.fenced_num, <uint32_t>FENCED_MAX)):
-        if me.fenced[i] == incarnation:
-            return True
-    return False
+cdef inline bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil:
+    return marks_get(&me.fenced, incarnation) != 0
 
 
 # --- waiting -------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ import traceback
 import numpy as np
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
 from snailps._wire cimport WireOps
 from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated
+from snailps.store._marks cimport marks_raise
 from snailps.store._slots cimport Sums
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, FrameHeader, Group
@@ -88,14 +88,11 @@ cdef class Methods:
     def _fence(self, incarnation):
         """Refuses whatever comes from this incarnation from now on."""
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
-        cdef uint64_t *fenced = self.context.fenced
-        if fenced == NULL:
-            fenced = <uint64_t *>malloc(FENCED_MAX * sizeof(uint64_t))
-            if fenced == NULL:
-                raise MemoryError
-            self.context.fenced = fenced
-        fenced[self.context.fenced_num % FENCED_MAX] = who
-        self.context.fenced_num += 1
+        if self.context.fenced.num >= FENCED_MAX:
+            raise SnailError(f"{FENCED_MAX:,} lost workers are shut out already: start the cluster anew, "
+                             "from a checkpoint")
+        if marks_raise(&self.context.fenced, who, 1) < 0:
+            raise MemoryError("no memory left for incarnations that were given up")
 
 
 cdef void python_order(void *door, const char *text, uint64_t n, char *out,

@@ -12,7 +12,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated, padded
+from snailps.roles._asked cimport Asked, Context, is_repeated, padded
 from snailps.store._marks cimport Mark, Marks
 from snailps.store._pieces cimport copy_some, part_is_kept
 from snailps.store._slab cimport Part, Slab
@@ -195,10 +195,10 @@ cdef inline float *tell_step(Context *me, uint32_t table, uint64_t incarnation, 
 # --- what a new standby lacks --------------------------------------------------------------------
 
 cdef inline void _tell_begin(Context *me) noexcept nogil:
-    cdef uint32_t fenced = min(me.fenced_num, <uint32_t>FENCED_MAX)
+    cdef uint32_t i
     cdef uint64_t fragments = padded(me.primary.fragment_num * <uint64_t>4)
     cdef char *to = tell_replica(me, REPLICA_BEGIN, 0, 0, 0, me.primary.fragment_num, 0,
-                                 sizeof(BeginHead) + fragments + fenced * <uint64_t>8)
+                                 sizeof(BeginHead) + fragments + me.fenced.num * <uint64_t>8)
     cdef BeginHead *head = <BeginHead *>to
     if to == NULL:
         return
@@ -206,12 +206,15 @@ cdef inline void _tell_begin(Context *me) noexcept nogil:
     head.tick = me.shard.tick
     head.early = me.slots.early
     head.frag_num = me.frag_num
-    head.fenced = fenced
+    head.fenced = me.fenced.num
     to += sizeof(BeginHead)
     memset(to + fragments - min(fragments, <uint64_t>8), 0, min(fragments, <uint64_t>8))
     memcpy(to, me.primary.fragments, me.primary.fragment_num * <uint64_t>4)
-    if fenced:
-        memcpy(to + fragments, me.fenced, fenced * <uint64_t>8)
+    to += fragments
+    for i in range(me.fenced.cap):
+        if me.fenced.places[i].seq:
+            memcpy(to, &me.fenced.places[i].incarnation, 8)
+            to += 8
 
 
 cdef inline void _tell_staged(Context *me, uint32_t slot, const Staged *part) noexcept nogil:

@@ -40,6 +40,7 @@ from snailps.roles._products cimport backward, forward
 from snailps.roles._replicated cimport ReplicatedShard
 from snailps.roles._standby cimport replay
 from snailps.store._clocked cimport ClockedStore
+from snailps.store._marks cimport marks_drop
 from snailps.store._slots cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store._tables cimport *
 from snailps.transport._faults cimport FAULT_NO_FENCE, POINT_APPLIED, passes
@@ -84,7 +85,7 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
                           head.body_bytes, 0)
         head = &plain
         body = me.packing
-    if me.fenced_num and is_fenced(me, head.incarnation) \
+    if is_fenced(me, head.incarnation) \
             and not me.faults.left_out & FAULT_NO_FENCE:
         reply.last = True
         return refuse(out, reply, b"fenced", b"incarnation %llu was given up by the master: its work "
@@ -373,7 +374,7 @@ cdef class ShardThread(ReplicatedShard):
         free(self.context.rows)
         free(self.context.first)
         columns_free(&self.context.columns)
-        free(self.context.fenced)
+        marks_drop(&self.context.fenced)
         free(self.context.packing)
 
     def start(self):

@@ -8,7 +8,7 @@
 # and keys are checked all the same: a primary is a peer.  A table or route that the master has yet to
 # send lets the stream wait.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from snailps._hash cimport fragment_of_hash, hash_key
@@ -19,7 +19,7 @@ from snailps.roles._clocked cimport seal, stage
 from snailps.roles._in_python cimport python_order, python_push, why_broken
 from snailps.roles._products cimport step_rows
 from snailps.roles._replica cimport Standby
-from snailps.store._marks cimport Mark
+from snailps.store._marks cimport Mark, marks_raise
 from snailps.store._pieces cimport put_rows
 from snailps.store._slots cimport *
 from snailps.store._tables cimport *
@@ -219,7 +219,7 @@ cdef inline Outcome _begin(Context *me, const ReplicaHead *head, const char *at,
     cdef const BeginHead *begin = <const BeginHead *>at
     cdef const uint32_t *fragments = <const uint32_t *>(at + sizeof(BeginHead))
     cdef uint64_t listed = padded(head.count * 4)
-    cdef uint64_t i
+    cdef uint64_t i, incarnation
     if me.standby.expects == NULL:
         reply.reason = b"the route, which the master has yet to send to the standby"
         return OUTCOME_PARK
@@ -233,13 +233,10 @@ cdef inline Outcome _begin(Context *me, const ReplicaHead *head, const char *at,
         if fragments[i] >= me.frag_num or not me.standby.expects[fragments[i]]:
             return _broken(out, reply, b"a stream of fragment %llu, which this standby is not for",
                            fragments[i], 0)
-    if begin.fenced:
-        if me.fenced == NULL:
-            me.fenced = <uint64_t *>malloc(FENCED_MAX * sizeof(uint64_t))
-        if me.fenced == NULL:
+    for i in range(begin.fenced):
+        memcpy(&incarnation, <const char *>fragments + listed + 8 * i, 8)
+        if marks_raise(&me.fenced, incarnation, 1) < 0:
             return _no_memory(out, reply)
-        memcpy(me.fenced, <const char *>fragments + listed, begin.fenced * <uint64_t>8)
-    me.fenced_num = begin.fenced
     me.shard.tick = begin.tick
     slots_set(me.slots, begin.clock, begin.early)
     me.standby.begun = True
