@@ -1,4 +1,4 @@
-"""roles.journal: facts go into a file and come back, whole lines only."""
+"""roles.journal: facts go into a file and come back, all of them, or damage is refused."""
 
 import errno
 import os
@@ -7,9 +7,11 @@ import pytest
 
 from snailps.errors import ClusterError
 from snailps.roles import journal as module
-from snailps.roles.journal import BASE, FACTS, Fact, Journal, decode, encode
+from snailps.roles.journal import BASE, BEGUN, FACTS, LIFE, Damaged, Fact, Journal, decode, encode
 
-LIFE = Fact("life", {"life": 7, "settings": {"dim": "3"}})
+FIRST = Fact("life", {"life": 7, "settings": {"dim": "3"}})
+NUMBERS = Fact("numbers", {"until": 1024})
+HEAD = [FIRST, NUMBERS, BEGUN]
 FACT = Fact("done", {"node": 3, "number": 12, "metrics": {"loss": 1.5}, "path": "a\udcff"})
 
 
@@ -21,8 +23,8 @@ def folder(tmp_path):
 @pytest.fixture
 def journal(folder):
     opened = Journal(folder)
-    assert opened.take() == []
-    opened.begin([LIFE])
+    assert not opened.take()
+    opened.begin([FIRST, NUMBERS])
     yield opened
     opened.close()
 
@@ -30,64 +32,161 @@ def journal(folder):
 def taken(folder):
     """The facts that the next master finds."""
     other = Journal(folder)
-    facts = other.take()
-    other.close()
-    return facts
+    try:
+        return other.read() if other.take() else []
+    finally:
+        other.close()
 
 
 def test_fact_as_bytes_is_a_line_with_its_checksum():
     assert encode(Fact("tick", {"tick": 3})) == b'da7147ff ["tick",{"tick":3}]\n'
-    assert decode(encode(LIFE) + encode(FACT))[0] == [LIFE, FACT]
+    assert decode(encode(FIRST) + encode(FACT))[0] == [FIRST, FACT]
 
 
 def test_journal_that_is_taken_over_has_every_fact_noted(folder, journal):
     journal.note(FACT.kind, FACT.data)
     journal.note("settled", {"node": 3, "numbers": [12]})
     journal.close()
-    assert taken(folder) == [LIFE, FACT, Fact("settled", {"node": 3, "numbers": [12]})]
+    assert taken(folder) == [*HEAD, FACT, Fact("settled", {"node": 3, "numbers": [12]})]
 
 
 def test_journal_has_facts_without_being_closed(folder, journal):
     journal.note(FACT.kind, FACT.data)
-    assert decode((folder / FACTS).read_bytes())[0] == [LIFE, FACT]
+    assert decode((folder / FACTS).read_bytes())[0] == [*HEAD, FACT]
 
 
-@pytest.mark.parametrize("cut", range(1, len(encode(FACT)), 7))
-def test_journal_with_half_a_line_gives_the_lines_before(folder, journal, cut, caplog):
-    journal.note(FACT.kind, FACT.data)
-    journal.note(FACT.kind, FACT.data)
+def fill(journal):
+    """Notes some facts; all that the file has then."""
+    facts = [
+        FACT,
+        Fact("settled", {"node": 3, "numbers": [12]}),
+        Fact("route", {"route": {"epoch": 1}}),
+        Fact("tick", {"tick": 1}),
+    ]
+    for fact in facts:
+        journal.note(fact.kind, fact.data)
     journal.close()
-    path = folder / FACTS
-    os.truncate(path, path.stat().st_size - cut)
-    assert taken(folder) == [LIFE, FACT]
-    assert "damaged from byte" in caplog.text
-    assert str(path) in caplog.text
+    return [*HEAD, *facts]
 
 
-def test_journal_with_a_flipped_byte_is_cut_there(folder, journal):
-    journal.note(FACT.kind, FACT.data)
-    journal.note("tick", {"tick": 1})
-    journal.close()
+def test_journal_that_is_cut_anywhere_gives_whole_records_or_is_refused(folder, journal):
+    """As a power cut leaves it, with or without zeros behind."""
+    facts = fill(journal)
+    path, reader = folder / FACTS, Journal(folder)
+    size, end, left = path.stat().st_size, path.stat().st_size, list(facts)
+    for cut in range(size - 1, 0, -1):
+        if cut < end - 1:  # all but the newline is a whole record, too
+            end -= len(encode(left.pop()))
+        for length in (cut, size + 700):  # there are zeros behind, the second time
+            os.truncate(path, cut)
+            os.truncate(path, length)
+            if BEGUN in left:
+                assert reader.read() == left
+            else:
+                with pytest.raises(ClusterError, match="its beginning is incomplete"):
+                    reader.read()
+
+
+def test_journal_with_half_a_record_says_so(folder, journal, caplog):
+    fill(journal)
+    os.truncate(folder / FACTS, (folder / FACTS).stat().st_size - 3)
+    taken(folder)
+    assert f"{folder / FACTS}: damaged from byte" in caplog.text
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_journal_with_a_flipped_bit_anywhere_is_whole_or_refused(folder, journal, bit):
+    """One run a byte: what a master goes on with is never less than there was."""
+    facts = fill(journal)
+    data, first, reader = (folder / FACTS).read_bytes(), len(encode(FIRST)), Journal(folder)
+    with (folder / FACTS).open("r+b", buffering=0) as file:
+        for at in range(len(data)):
+            byte = bytes([data[at] ^ 1 << (at + bit) % 8])
+            os.pwrite(file.fileno(), byte, at)
+            if at < first or at == len(data) - 1:  # life has it; the last newline says nothing
+                assert reader.read() == facts
+            else:
+                with pytest.raises(ClusterError, match=r"facts is damaged: .* at byte \d+ of"):
+                    reader.read()
+            os.pwrite(file.fileno(), data[at : at + 1], at)
+    assert reader.read() == facts
+
+
+def test_journal_whose_copy_of_the_first_record_is_damaged_is_whole(folder, journal):
+    facts = fill(journal)
+    data, reader = encode(FIRST), Journal(folder)
+    assert (folder / LIFE).read_bytes() == data
+    with (folder / LIFE).open("r+b", buffering=0) as file:
+        for at in range(len(data)):
+            os.pwrite(file.fileno(), bytes([data[at] ^ 1 << at % 8]), at)
+            assert reader.read() == facts
+            os.pwrite(file.fileno(), data[at : at + 1], at)
+    (folder / LIFE).unlink()
+    assert taken(folder) == facts
+
+
+@pytest.mark.parametrize("damage", ["both", "another life", "no facts", "empty", "no beginning"])
+def test_journal_that_does_not_say_what_it_is_of_is_refused(folder, journal, damage):
+    fill(journal)
+    line = encode(Fact("life", {"life": 8}))
+    if damage == "both":
+        for name in (FACTS, LIFE):
+            data = bytearray((folder / name).read_bytes())
+            data[11] ^= 1
+            (folder / name).write_bytes(data)
+    elif damage == "no facts":
+        (folder / FACTS).unlink()
+    else:
+        beginnings = {"another life": line + encode(BEGUN), "empty": b"", "no beginning": line}
+        (folder / FACTS).write_bytes(beginnings[damage])
+        if damage == "no beginning":
+            (folder / LIFE).write_bytes(line)
+    with pytest.raises(ClusterError, match=r"is damaged.*Nothing was changed.*With --fresh all"):
+        taken(folder)
+
+
+@pytest.mark.parametrize("junk", [b"\n", b"xxxxxxxx []\n", b"ab\0\n"])
+def test_journal_with_a_whole_line_behind_that_is_no_record_is_refused(folder, journal, junk):
+    with pytest.raises(Damaged, match="nothing behind it does"):
+        decode(encode(FACT) + junk)
+    with pytest.raises(Damaged, match="2 records behind it do"):
+        decode(encode(FACT) + junk + encode(FACT) + encode(FACT))
+
+
+@pytest.mark.parametrize("damage", ["", "first", "tail", "newline", "copy"])
+def test_journal_that_goes_on_is_mended_and_has_what_was_noted_since(folder, journal, damage):
+    facts = fill(journal)
     data = bytearray((folder / FACTS).read_bytes())
-    data[len(encode(LIFE)) + 20] ^= 4
+    if damage == "first":
+        data[3] ^= 1
+    elif damage == "tail":
+        data += b'0123abcd ["don'
+    elif damage == "newline":
+        del data[-1]
+    elif damage == "copy":
+        (folder / LIFE).unlink()
     (folder / FACTS).write_bytes(data)
-    assert taken(folder) == [LIFE]
-
-
-@pytest.mark.parametrize("junk", [b"\n", b"xxxxxxxx []\n", b"\0" * 4096, b"garbage"])
-def test_journal_with_anything_behind_gives_the_lines_before(folder, journal, junk):
-    journal.close()
-    with (folder / FACTS).open("ab") as file:
-        file.write(junk)
-    assert taken(folder) == [LIFE]
+    other = Journal(folder)
+    assert other.take()
+    assert other.read() == facts
+    other.go_on([Fact("numbers", {"until": 2048})])
+    other.note("tick", {"tick": 2})
+    other.close()
+    more = [Fact("numbers", {"until": 2048}), Fact("tick", {"tick": 2})]
+    expected = b"".join(map(encode, [*facts, *more]))
+    assert (folder / FACTS).read_bytes() == expected
+    assert (folder / LIFE).read_bytes() == encode(FIRST)
 
 
 def test_journal_that_is_begun_anew_has_only_what_it_was_given(folder, journal):
     journal.note(FACT.kind, FACT.data)
-    journal.begin([LIFE, FACT])
-    journal.note("tick", {"tick": 1})
     journal.close()
-    assert taken(folder) == [LIFE, FACT, Fact("tick", {"tick": 1})]
+    other = Journal(folder)
+    assert other.take()
+    other.begin([Fact("life", {"life": 8}), FACT])
+    other.note("tick", {"tick": 1})
+    other.close()
+    assert taken(folder) == [Fact("life", {"life": 8}), FACT, BEGUN, Fact("tick", {"tick": 1})]
 
 
 def test_journal_of_a_run_that_ended_is_gone(folder, journal):
@@ -105,8 +204,10 @@ def test_journal_that_another_process_keeps_is_refused(folder, journal):
 
 def test_journal_without_a_folder_keeps_nothing():
     journal = Journal(None)
-    assert journal.take() == []
-    journal.begin([LIFE])
+    assert not journal.take()
+    assert journal.read() == []
+    journal.begin([FIRST])
+    journal.go_on()
     journal.note(FACT.kind, FACT.data)
     journal.keep_base(b"abc")
     assert not journal.kept
@@ -130,9 +231,21 @@ def test_base_is_kept_beside_the_facts(folder, journal):
     journal.keep_base(b"new")
     journal.close()
     assert Journal(folder).base() == b"new"
-    (folder / BASE).unlink()
-    with pytest.raises(ClusterError, match="journal cannot be used: No such file"):
+    data = (folder / BASE).read_bytes()
+    with (folder / BASE).open("r+b", buffering=0) as file:
+        for at in range(len(data)):
+            os.pwrite(file.fileno(), bytes([data[at] ^ 1 << at % 8]), at)
+            with pytest.raises(ClusterError, match="base is damaged: it does not fit"):
+                Journal(folder).check([Fact("train", {})])
+            os.pwrite(file.fileno(), data[at : at + 1], at)
+    assert Journal(folder).base() == b"new"
+    os.truncate(folder / BASE, len(data) - 1)
+    with pytest.raises(ClusterError, match="base is damaged: it does not fit"):
         Journal(folder).base()
+    (folder / BASE).unlink()
+    with pytest.raises(ClusterError, match="base is damaged: it is missing"):
+        Journal(folder).check([Fact("summary", {})])
+    Journal(folder).check([Fact("survey", {})])
 
 
 def test_facts_are_made_durable_soon(journal, monkeypatch):

@@ -5,13 +5,14 @@ import os
 import random
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import SNAILPS, Cluster, Gate, Process, free_port
+from processes import SNAILPS, Cluster, Gate, Process, environment, free_port
 from test_bsp import files_of, prepare, undisturbed
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
@@ -45,10 +46,12 @@ def job(tmp_path):
 class Mortal(Cluster):
     """A cluster whose master is killed and started again with the same command."""
 
-    def begin(self, *sets):
+    sets, how = (), {}
+
+    def begin(self, *sets, **how):
         """Starts everybody; the master."""
-        self.sets = sets
-        master = self.master(*sets, port=free_port())  # which it is to have again
+        self.sets, self.how = sets, how
+        master = self.master(*sets, port=free_port(), **how)  # which it is to have again
         self.nodes()
         return master
 
@@ -58,7 +61,7 @@ class Mortal(Cluster):
             master.send(signal.SIGKILL)
         assert master.wait() == -signal.SIGKILL
         self.processes.remove(master)
-        again = self.master(*self.sets, port=self.port)
+        again = self.master(*self.sets, port=self.port, **self.how)
         self.processes.remove(again)
         self.processes.insert(0, again)  # where others look for it
         return again
@@ -90,6 +93,40 @@ def test_master_killed_in_the_training_is_taken_over(tmp_path, job, consistency,
     assert not (tmp_path / "out.journal").exists()
 
 
+def await_compacted(tmp_path):
+    """Waits until the journal holds a state of the job instead of all facts."""
+    until = time.monotonic() + LIMIT_S
+    while b'["state",' not in (tmp_path / "out.journal" / "facts").read_bytes():
+        assert time.monotonic() < until, "the journal was not compacted"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("consistency", ["async", "ssp", "bsp"])
+def test_master_killed_behind_a_compaction_is_taken_over(tmp_path, job, consistency):
+    write_numbers(tmp_path / "in.txt", 4000, ROWS)
+    job |= {"consistency": consistency, "micro_batches": 3, "block_bytes": 100}
+    gates = [Gate(tmp_path / "gates", block) for block in (40, 90)]
+    grown = {"set": {"snailps.roles.journal:GROWN_BYTES": 1500}}
+    hurt = {"program": [sys.executable, "-m", "faults.hurt"]}
+    hurt["env"] = environment(HURT=json.dumps(grown), HURT_LATER=str(tmp_path / "aim-"))
+    with Mortal(tmp_path, job=job, workers=3, servers=2) as cluster:
+        master = cluster.begin(**hurt)
+        for gate in gates:
+            gate.meet()
+            await_compacted(tmp_path)
+            master = cluster.kill(master)
+            master.wait_line("took over from the master before")
+            gate.open()
+        cluster.ends_well()
+    figures = figures_of(master)
+    assert trained(tmp_path) == [*range(figures["blocks"])]
+    assert figures["examples"] == 4000
+    assert figures["loss_by_epoch"] == [1.0]
+    with np.load(tmp_path / "out.npz") as tables:
+        assert np.unique(tables["counts.rows"]).tolist() == [4000 / ROWS]
+    assert not (tmp_path / "out.journal").exists()
+
+
 def test_masters_killed_at_random_moments_lose_and_repeat_nothing(tmp_path, job):
     write_numbers(tmp_path / "in.txt", 40_000, ROWS)
     job |= {"epochs": 2, "block_bytes": 1500, "param_backup_period": 400}
@@ -116,7 +153,6 @@ def test_masters_killed_at_random_moments_lose_and_repeat_nothing(tmp_path, job)
 def test_master_killed_while_the_cluster_forms_is_taken_over(tmp_path, job):
     with Mortal(tmp_path, job=job) as cluster:
         master = cluster.master(port=free_port())
-        cluster.sets = ()
         server = cluster.start("server")
         server.wait_line("registered with the master")
         master = cluster.kill(master)
@@ -317,6 +353,58 @@ def test_master_with_a_damaged_journal_goes_on_with_what_the_workers_say(tmp_pat
     assert_counted_once(tmp_path)
     assert trained(tmp_path) == [*range(10)]
     assert figures_of(again)["examples"] == LINES
+
+
+def flip(path, at, bit=4):
+    """Turns one bit of a file over."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= bit
+    path.write_bytes(data)
+
+
+def test_master_whose_journal_has_a_flipped_bit_in_its_first_record_takes_over(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 6)
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master.send(signal.SIGKILL)
+        master.wait()
+        flip(tmp_path / "out.journal" / "facts", 20)
+        again = cluster.kill(master)
+        again.wait_line("first record was damaged; life has it")
+        again.wait_line("took over from the master before")
+        gate.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
+
+def test_master_whose_journal_is_damaged_begins_nothing_until_it_is_mended(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 6)
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        master.send(signal.SIGKILL)
+        master.wait()
+        folder = tmp_path / "out.journal"
+        at = folder.joinpath("facts").read_bytes().index(b'["route"')
+        flip(folder / "facts", at)
+        before = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != "lock"}
+        refused = cluster.master(port=cluster.port)
+        assert_one_sentence(
+            refused, "out.journal/facts is damaged", "does not fit its checksum", "records behind",
+            "Nothing was changed", "--fresh",
+        )  # fmt: skip
+        after = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != "lock"}
+        assert after == before
+        cluster.processes.remove(refused)
+        flip(folder / "facts", at)  # as from a copy
+        again = cluster.kill(master)
+        again.wait_line("took over from the master before")
+        gate.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
 
 
 def test_journal_of_another_job_is_refused_until_begun_anew(tmp_path, job):

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
 from snailps.roles.clocks import Dealt, Rounds, Stepped
-from snailps.roles.journal import Fact
 from snailps.roles.ledger import Ledger
-from snailps.roles.past import compact
 
 BLOCKS = [Block(at, "file", 0, 1) for at in range(7)]
 NODES = [1, 2, 3]
@@ -101,25 +99,3 @@ def test_part_of_a_round_that_is_past_or_closed_is_void():
     assert not book.claim(2, 3)
     assert book.is_void(2)
     assert book.claim(3, 1)
-
-
-def test_compact_facts_say_what_is_settled_once():
-    facts = [
-        Fact("life", {}),
-        Fact("numbers", {"until": 9}),
-        *(Fact("done", {"node": 1 + at % 2, "number": at}) for at in range(6)),
-        Fact("settled", {"node": 1, "numbers": [0, 1, 2]}),  # 1 is the other one's
-        Fact("settled_all", {"node": 2, "but": [5]}),
-        Fact("route", {"route": {"epoch": 1}}),
-        Fact("tick", {"tick": 3}),
-        Fact("route", {"route": {"epoch": 2}}),
-    ]
-    found = compact(facts)
-    kinds = ["life", *["done"] * 6, "tick", "route", "settled", "settled"]
-    assert [fact.kind for fact in found] == kinds
-    assert found[8].data == {"route": {"epoch": 2}}
-    assert [fact.data for fact in found[-2:]] == [
-        {"node": 1, "numbers": [0, 2]},
-        {"node": 2, "numbers": [1, 3]},
-    ]
-    assert compact(found) == found

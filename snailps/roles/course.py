@@ -18,10 +18,10 @@ from typing import Any
 from snailps.errors import SnailError
 from snailps.roles.ageing import Ageing
 from snailps.roles.checkpointing import Checkpointing
-from snailps.roles.clocks import Stepped
+from snailps.roles.clocks import Rounds, Stepped
 from snailps.roles.figures import run_figures
 from snailps.roles.job import Job
-from snailps.roles.journal import Fact
+from snailps.roles.journal import Fact, Snapshot
 from snailps.roles.leasing import Leasing
 from snailps.roles.ledger import ANYBODY, Ledger
 from snailps.roles.lull import Lull
@@ -250,6 +250,8 @@ class Course:
         job = self.job
         assert job is not None
         assert job.ledger is not None
+        if job.pass_ == "train" and self._journal.is_long:
+            self._journal.compact(self._snapshot(job, job.ledger))
         workers = self._members.nodes("worker")
         if not (workers or job.ledger.over):
             self._go_on_alone(job, job.ledger, time.monotonic())
@@ -307,6 +309,18 @@ class Course:
         if not (ledger.over or ledger.closed) and (limit := job.limit_reached()):
             log.info("%s reached: finishing the blocks at work, then saving", limit)
             self._end_early(job, limit)
+
+    def _snapshot(self, job: Job, ledger: Ledger) -> Snapshot:
+        """What a master has to know that takes over, beside who belongs, and how it began."""
+        state, arrays = job.snapshot()
+        facts = [Fact("shards", self._members.shards)] if self._members.shards else []
+        if self.leasing.clocks_noted:
+            facts.append(Fact("clocks", {}))
+        if job.ended_by:
+            facts.append(Fact("early", {"why": job.ended_by, "size": ledger.size}))
+        if self.round is not None and self.round.closing and isinstance(ledger, Rounds):
+            facts.append(Fact("close", {"parts": ledger.parts}))
+        return Snapshot({"job": state, "ticks": list(self.ageing.ticks)}, arrays, facts)
 
     @property
     def can_wait(self) -> bool:

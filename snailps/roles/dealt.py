@@ -8,10 +8,16 @@ Pure bookkeeping: no files, no sockets, no time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from snailps.data.blocks import Block
 from snailps.roles.ledger import Entry, Ledger, Wait
+
+_DONE, _FREE = -1, 0
+"""In the place of a worker's number."""
 
 
 class Dealt(Ledger):
@@ -103,6 +109,37 @@ class Dealt(Ledger):
             self._left[other] = deque(share[:kept])
             mine += share[kept:]
         self._left[node] = deque(sorted(mine))
+
+    def snapshot(self) -> dict[str, Any]:
+        """As of `Ledger`; ``owner`` is whose each entry is, `_FREE` what waits for a worker."""
+        owner = np.full(self._size, _DONE, np.int64)
+        for node, left in ((_FREE, self._back), *self._left.items()):
+            owner[np.fromiter(left, np.int64, len(left))] = node
+        nodes = sorted(self._left) or [_FREE]
+        for at, (number, node) in enumerate(sorted(self._leases.items())):
+            owner[number] = node if node in self._left else nodes[at % len(nodes)]
+        return {
+            **super().snapshot(),
+            "owner": owner,
+            "nodes": sorted(self._left),
+            "clocks": sorted(self._clocks.items()),
+            "ahead_max": self.ahead_max,
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """As of `Ledger`."""
+        super().resume(snapshot)
+        owner = snapshot["owner"]
+        order = np.argsort(owner, kind="stable")
+        nodes, starts = np.unique(owner[order], return_index=True)
+        shares = dict(zip(nodes.tolist(), np.split(order, starts[1:]), strict=True))
+        self._left = {int(node): deque() for node in snapshot["nodes"]}
+        self._back.clear()
+        for node, numbers in shares.items():
+            if node != _DONE:
+                (self._left[node] if node != _FREE else self._back).extend(numbers.tolist())
+        self._clocks = {int(node): int(clock) for node, clock in snapshot["clocks"]}
+        self.ahead_max = int(snapshot["ahead_max"])
 
     def leave(self, node: int) -> None:
         """Deals what a worker has not begun to the others, who do not wait for it any more."""

@@ -7,7 +7,8 @@ Pure bookkeeping: no files, no sockets, no time.  When a round is closed is `rou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -184,6 +185,29 @@ class Rounds(Ledger):
         self._drawn: list[int] = drawn
         self._waiting: set[int] = set(drawn) if self.round < self._rounds else set()
         self._parts: list[int] = []
+
+    def snapshot(self) -> dict[str, Any]:
+        """As of `Ledger`."""
+        held = {number % self._width: node for number, node in self._leases.items()}
+        mine = {index for index, node in held.items() if self._index.get(node) == index}
+        return {
+            **super().snapshot(),
+            "round": self.round,
+            "index": sorted(self._index.items()),
+            "counted": self._counted,
+            "drawn": list(self._drawn),
+            "waiting": sorted(self._waiting | mine),
+            "parts": list(self._parts),
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """As of `Ledger`."""
+        super().resume(snapshot)
+        self.round, self._counted = int(snapshot["round"]), int(snapshot["counted"])
+        self._index = {int(node): int(index) for node, index in snapshot["index"]}
+        self._drawn = [int(index) for index in snapshot["drawn"]]
+        self._waiting = {int(index) for index in snapshot["waiting"]}
+        self._parts = [int(slot) for slot in snapshot["parts"]]
 
     # --- where it stands ---------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
@@ -29,6 +32,8 @@ from snailps.transport.frame import CONTROL_BODY_MAX
 
 log = logging.getLogger(__name__)
 
+DONE_FIELDS = ("number", "units", "seconds", "metrics")
+"""Of `Done`: what counts when it is told once more."""
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
 """It travels in one message."""
 _MASK64 = (1 << 64) - 1
@@ -57,6 +62,14 @@ class _InOrder:
             ready.append((self._next, self._early.pop(self._next)))
             self._next += 1
         return ready
+
+    def snapshot(self) -> tuple[int, list[Any]]:
+        """What comes next, and what has come early."""
+        return self._next, list(self._early.values())
+
+    def resume(self, next_: int, early: Mapping[int, Any]) -> None:
+        """Stands where another one's `snapshot` was taken."""
+        self._next, self._early = next_, dict(early)
 
 
 class Job:
@@ -229,14 +242,15 @@ class Job:
         """Takes the figures of an earlier life of the job."""
         assert self.ledger is not None
         self.outcomes.resume(position.outcomes)
-        for number in sorted(self.ledger.finished_numbers):
-            outcome = position.outcomes[number]
-            held = (outcome[name].item() for name in ("units", "loss", "examples"))
-            self._tally.count(self.ledger.entry(number).epoch, *held)
-            if number < len(self.input.blocks):
-                self._tally.bad_lines += int(outcome["bad_lines"])
         figures = position.figures
-        if self.rounds:
+        if not self.rounds:
+            finished = self.ledger.finished_numbers
+            numbers = np.sort(np.fromiter(finished, np.int64, len(finished)))
+            held = position.outcomes[numbers]
+            epochs = numbers // len(self.input.blocks)
+            self._tally.count_all(epochs, held["units"], held["loss"], held["examples"])
+            self._tally.bad_lines += int(held["bad_lines"][epochs == 0].sum())
+        else:
             self.round_figures, self._tally.units = list(figures["rounds"]), int(figures["units"])
             self._tally.losses = [list(sums) for sums in figures["losses"]]
             self.begin_round()
@@ -271,6 +285,39 @@ class Job:
         self.summary, self._surveyor = position.summary, None
         self._seconds["survey"] = position.figures["survey_s"]
         self.ledger.close()
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Where the training is, for a master that takes over: for JSON, and as arrays.
+
+        Cheap enough for the master's loop: some milliseconds and 40 MB for a million entries.
+        """
+        assert self.ledger is not None
+        book = self.ledger.snapshot()
+        arrays = {name: held for name, held in book.items() if isinstance(held, np.ndarray)}
+        next_, early = self._results.snapshot()
+        state = {
+            "ledger": {name: held for name, held in book.items() if name not in arrays},
+            "tally": self._tally.snapshot(),
+            "next": next_,
+            "early": [{name: getattr(result, name) for name in DONE_FIELDS} for result in early],
+            "diverged": self.diverged,
+            "reached_in": self._reached_in,
+            "rounds": list(self.round_figures),
+            "at_round": list(self._at_round),
+        }
+        return state, {"outcomes": self.outcomes.known(), **arrays}
+
+    def resume(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Stands where `snapshot` was taken; its training has begun with those outcomes."""
+        assert self.ledger is not None
+        self.ledger.resume({**state["ledger"], **arrays})
+        self._tally.resume(state["tally"])
+        early = [messages.Done("train", **fields) for fields in state["early"]]
+        self._results.resume(int(state["next"]), {result.number: result for result in early})
+        self.diverged, self._reached_in = str(state["diverged"]), int(state["reached_in"])
+        self.round_figures = list(state["rounds"])
+        units, losses = state["at_round"]
+        self._at_round = (int(units), losses)
 
     def replay(self, message: messages.Done, node: int) -> bool:
         """Takes the result of a block that is known to be this node's; False if it is done."""

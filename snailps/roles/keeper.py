@@ -17,6 +17,7 @@ from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.roles.errands import Errands
 from snailps.roles.member import Answer, Member, Reply
 from snailps.roles.members import Members
+from snailps.roles.places import changes_of
 from snailps.roles.redundancy import shards_text
 from snailps.roles.standby_effects import (
     Effect,
@@ -188,8 +189,8 @@ class Keeper:
             while True:
                 picture = self.standbys.picture()
                 if picture != self._kept and self._members.journal.kept:
-                    self._kept = picture
-                    self._members.journal.note("shards", picture)
+                    self._members.journal.note("shards", changes_of(self._kept, picture))
+                    self._kept = self._members.shards = picture
                 effects = self.standbys.effects()
                 if not effects:
                     return

@@ -17,7 +17,7 @@ from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError
 from snailps.roles.clocks import Dealt, Rounds, Stepped
-from snailps.roles.job import Job
+from snailps.roles.job import DONE_FIELDS, Job
 from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.roles.member import Member, Reply
 from snailps.roles.members import Members
@@ -46,7 +46,8 @@ class Leasing:
         self._members, self._tell = members, tell
         self._journal = members.journal
         self._calls: list[tuple[Member, str, Reply]] = []
-        self._clocks_noted = False
+        self.clocks_noted = False
+        """The journal has it that all shards stood at the first clock of the training."""
         self._drop_at = self._name_at = 0.0
 
     def running(self) -> tuple[Job, Ledger]:
@@ -106,8 +107,7 @@ class Leasing:
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
         if message.pass_ == "train":
-            fields = ("number", "units", "seconds", "metrics")
-            said = {name: getattr(message, name) for name in fields}
+            said = {name: getattr(message, name) for name in DONE_FIELDS}
             self._journal.note("done", {"node": member.number, **said})
 
     def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
@@ -244,8 +244,8 @@ class Leasing:
             wanted = current and ready and not member.leaving
             lease = job.lease(member.number) if wanted else None
             if lease is not None:
-                if job.clocked and not self._clocks_noted:
-                    self._clocks_noted = True
+                if job.clocked and not self.clocks_noted:
+                    self.clocks_noted = True
                     self._journal.note("clocks", {})
                 if member.waits or not member.block_since:
                     member.block_since = time.monotonic()

@@ -9,9 +9,9 @@ bookkeeping: no files, no sockets, no time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -258,6 +258,17 @@ class Ledger:
     def finished_numbers(self) -> frozenset[int]:
         """Numbers of the entries that are done."""
         return frozenset(self._done)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What others than `finished_numbers` tell of the book; values for JSON, or arrays.
+
+        Entries that are leased count as free: who has one says so (`claim`).
+        """
+        return {"losses": sorted(self._lost.items())}
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Stands where another book's `snapshot` was taken; new, with its entries `done`."""
+        self._lost = {int(number): int(count) for number, count in snapshot["losses"]}
 
     def holders(self) -> dict[int, list[int]]:
         """Leased entries by node."""

@@ -28,7 +28,7 @@ from snailps.roles.keeper import Keeper
 from snailps.roles.member import Member, Reply, names_of
 from snailps.roles.members import Members
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, raise_descriptors
-from snailps.roles.past import compact, journal_path, life_of, unended
+from snailps.roles.past import journal_path, life_of, unended
 from snailps.roles.picture import Picture
 from snailps.roles.status import Phase, Status
 from snailps.transport import messages
@@ -212,8 +212,11 @@ class Master:
         over = any(fact.kind == "exported" for fact in past)
         self._hearing.back_s = BACK_S if over else self._settings.heartbeat_timeout
         if job is not None and self._journal.path is not None:
-            first = compact(past) or [life_of(life, job, self._settings.frag_num)]
-            self._journal.begin([*first, Fact(*self._members.keep_numbers())])
+            numbers = Fact(*self._members.keep_numbers())
+            if past:
+                self._journal.go_on([numbers])
+            else:
+                self._journal.begin([life_of(life, job, self._settings.frag_num), numbers])
         self._course = Course(
             self._members,
             self._settings.request_timeout,

@@ -22,6 +22,7 @@ from snailps.roles.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.roles.errands import Errands
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.member import Answer, Member, Reply, names_of
+from snailps.roles.places import with_changes
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, Peer, show
@@ -66,7 +67,7 @@ class Members:
         self.rows: Errands  # orders that change rows; whoever keeps the shards sets it
         self.journal = journal or Journal(None)
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
-        self.shards: dict[str, Any] = {}  # where an earlier master had its shards
+        self.shards: dict[str, Any] = {}  # where the shards are, as the journal has it
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
         self._settings = settings
@@ -159,7 +160,7 @@ class Members:
                 member.figures = data["figures"]
                 self.left.append(member)
         elif fact.kind == "shards":
-            self.shards = data
+            self.shards = with_changes(self.shards, data)
         elif fact.kind == "table":
             self.catalogue.replay(fact)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +55,15 @@ def unended(journal: Journal, job: Job, frag_num: int) -> list[Fact]:
     Raises
     ------
     SnailError
-        The journal is in use, or of another job that still runs.
+        The journal is in use, damaged, or of another job that still runs.
     """
-    facts = journal.take()
-    if not facts or facts[0].kind != "life":
+    there = journal.take()
+    if there and job.settings.fresh:
+        log.warning("%s: begun anew with --fresh: the run before is given up", journal.path)
+    facts = [] if job.settings.fresh else journal.read()
+    if not facts:
         return []
     kinds = {fact.kind for fact in facts}
-    if job.settings.fresh:
-        log.warning("%s: begun anew with --fresh: the run before is given up", journal.path)
-        return []
     if "stopped" in kinds and "exported" not in kinds:
         return []
     routes = [fact.data["route"] for fact in facts if fact.kind == "route"]
@@ -87,29 +88,9 @@ def unended(journal: Journal, job: Job, frag_num: int) -> list[Fact]:
             f"{journal.path} is the journal of another job, which has not ended: "
             f"{'; '.join(differ[:3])}. Start it with its own settings, or begin anew with --fresh"
         )
+    journal.check(facts)
     log.warning("%s: a run has not ended: taking it over", journal.path)
     return facts
-
-
-def compact(facts: Sequence[Fact]) -> list[Fact]:
-    """The facts that still say something: what was settled is one fact a worker."""
-    kept: list[Fact] = []
-    last = {fact.kind: fact for fact in facts if fact.kind in ("route", "shards")}
-    open_: dict[int, set[int]] = {}
-    settled: dict[int, list[int]] = {}
-    for fact in facts:
-        node, data = fact.data.get("node", 0), fact.data
-        if fact.kind in ("settled", "settled_all"):
-            mine = open_.get(node, set())
-            known = set(data["numbers"]) if fact.kind == "settled" else mine - set(data["but"])
-            settled.setdefault(node, []).extend(sorted(mine & known))
-            open_[node] = mine - known
-        elif fact.kind != "numbers" and last.get(fact.kind, fact) is fact:
-            kept.append(fact)
-            if fact.kind == "done":
-                open_.setdefault(node, set()).add(data["number"])
-    said = [Fact("settled", {"node": node, "numbers": all_}) for node, all_ in settled.items()]
-    return kept + said
 
 
 def _identity(job: Job, frag_num: int) -> dict[str, str]:
@@ -164,6 +145,7 @@ class Past:
         if exported:
             job.end_pass()
             course.ended(exported["figures"])
+        self._facts.clear()  # they may be many, and have said all
         share, what = job.progress, "training" if job.pass_ == "train" else "survey"
         log.warning("took over from the master before: %.0f%% of the %s done", 100 * share, what)
 
@@ -184,12 +166,21 @@ class Past:
 
     def _train(self, course: Course, job: Job, train: dict[str, Any]) -> None:
         position = self._base(job)
-        course.begin_training(job, train["nodes"], position)
-        course.checkpoints.continued_from = train["restored"]
         ticks = [int(tick) for tick in position.figures.get("ticks", [0])]
+        state = self._last("state")
+        if state:
+            arrays = self._members.journal.state_arrays()
+            began = replace(position, outcomes=arrays["outcomes"])
+            course.begin_training(job, train["nodes"], began)
+            job.resume(state["job"], arrays)
+            ticks = [int(tick) for tick in state["ticks"]]
+        else:
+            course.begin_training(job, train["nodes"], position)
+        course.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
         stands = False
-        at = max(at for at, fact in enumerate(self._facts) if fact.kind == "train")
+        begin = "state" if state else "train"
+        at = max(at for at, fact in enumerate(self._facts) if fact.kind == begin)
         for fact in self._facts[at + 1 :]:
             if fact.kind == "tick":
                 ticks.append(fact.data["tick"])
@@ -209,6 +200,7 @@ class Past:
                 stands = stands or fact.kind == "clocks"
                 _replay(job, fact)
         course.ageing.resume(ticks)
+        course.leasing.clocks_noted = stands
         if job.clocked and not stands:
             course.set_clock(job, position.clock)
         if closing and course.round is not None:

@@ -202,3 +202,25 @@ class Places:
                 most_load = self.load(copy.server)
                 found = shard, least, False
         return found
+
+
+def changes_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """A picture of all shards, as `Standbys` gives it, with only those that changed: `changed`.
+
+    So what is noted of a cluster that forms grows with its shards, not with their square.
+    """
+    if len(before.get("shards", ())) != len(after["shards"]):
+        return after
+    pairs = enumerate(zip(before["shards"], after["shards"], strict=True))
+    found = [[at, new] for at, (old, new) in pairs if new != old]
+    return {**{name: after[name] for name in after if name != "shards"}, "changed": found}
+
+
+def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The picture that `changes_of` was given as `after`, before which was this one."""
+    if "shards" in changes:
+        return changes
+    shards = list(before["shards"])
+    for at, picture in changes["changed"]:
+        shards[at] = picture
+    return {**{name: changes[name] for name in changes if name != "changed"}, "shards": shards}

@@ -80,6 +80,11 @@ class Outcomes:
         found[found["state"] != _SETTLED] = 0
         return found
 
+    def known(self) -> NDArray[Any]:
+        """Every entry up to the last one that is known, settled or not."""
+        found: NDArray[Any] = self._all[: self._end].copy()
+        return found
+
     def first(self, count: int) -> NDArray[Any]:
         """The first `count` entries, all of which are done."""
         found: NDArray[Any] = self._all[:count].copy()
@@ -87,7 +92,7 @@ class Outcomes:
         return found
 
     def resume(self, settled: NDArray[Any]) -> None:
-        """Takes what `settled` gave, as far as there are such entries."""
+        """Takes what `settled` or `known` gave, as far as there are such entries."""
         self._end = min(len(settled), len(self._all))
         self._all[: self._end] = settled[: self._end]
 
@@ -105,7 +110,8 @@ class Position:
     block_bytes : int
         What they were cut by.
     outcomes : numpy.ndarray
-        `OUTCOME` of each entry of the ledger, as `Outcomes.settled` gives it.
+        `OUTCOME` of each entry of the ledger, as `Outcomes.settled` gives it; for a master that
+        takes over, and has the pushes that are under way with it, as `Outcomes.known` does.
     summary : bytes or None
         Of the survey.
     clock : int
@@ -125,7 +131,7 @@ class Position:
     @property
     def done(self) -> list[int]:
         """Numbers of the entries that need not be trained again."""
-        numbers: list[int] = np.flatnonzero(self.outcomes["state"] == _SETTLED).tolist()
+        numbers: list[int] = np.flatnonzero(self.outcomes["state"]).tolist()
         return numbers
 
     @property

@@ -7,7 +7,8 @@ Pure bookkeeping: no files, no sockets, no time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from snailps.data.blocks import Block
 from snailps.roles.ledger import ANYBODY, Entry, Ledger, Wait
@@ -132,6 +133,20 @@ class Stepped(Ledger):
         """A worker takes part no more; returns the numbers of what it had leased."""
         self.leave(node)
         return self.release(node)
+
+    def snapshot(self) -> dict[str, Any]:
+        """As of `Ledger`."""
+        return {
+            **super().snapshot(),
+            "nodes": sorted(self._nodes),
+            "last": sorted(self._last.items()),
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """As of `Ledger`."""
+        super().resume(snapshot)
+        self._nodes = {int(node) for node in snapshot["nodes"]}
+        self._last = {int(node): int(number) for node, number in snapshot["last"]}
 
     def close(self) -> None:
         """Ends with the last clock of which anything is leased or done: no clock stays half."""

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 RATE_WINDOW_S = 10.0
 RECENT_BLOCKS = 16
@@ -61,6 +65,49 @@ class Tally:
             sums[0] += loss
             sums[1] += examples
             self._recent.append((loss, examples))
+
+    def count_all(
+        self,
+        epochs: NDArray[np.int64],
+        units: NDArray[np.int64],
+        losses: NDArray[np.float64],
+        examples: NDArray[np.float64],
+    ) -> None:
+        """Adds what many blocks of the training held, in this order."""
+        if not len(units):
+            return
+        self.units += int(units.sum())
+        self.block_units = max(self.block_units, int(units.max()))
+        known = np.flatnonzero((examples > 0) & ~np.isnan(losses))
+        epochs, losses, examples = epochs[known], losses[known], examples[known]
+        self.losses += [[0.0, 0.0] for _ in range(len(self.losses), max(epochs, default=-1) + 1)]
+        for at, figures in enumerate((losses, examples)):
+            for epoch, sum_ in enumerate(np.bincount(epochs, figures).tolist()):
+                self.losses[epoch][at] += sum_
+        last = slice(-RECENT_BLOCKS, None)
+        self._recent.extend(zip(losses[last].tolist(), examples[last].tolist(), strict=True))
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it but what was seen of the speed, for JSON."""
+        return {
+            "units": self.units,
+            "block_units": self.block_units,
+            "bad_lines": self.bad_lines,
+            "losses": [list(sums) for sums in self.losses],
+            "lr": self.lr,
+            "recent": [list(pair) for pair in self._recent],
+            "durations": list(self._durations),
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Stands where another one's `snapshot` was taken."""
+        self.units, self.block_units = int(snapshot["units"]), int(snapshot["block_units"])
+        self.bad_lines, self.lr = int(snapshot["bad_lines"]), snapshot["lr"]
+        self.losses = [list(sums) for sums in snapshot["losses"]]
+        self._recent.clear()
+        self._recent.extend((loss, examples) for loss, examples in snapshot["recent"])
+        self._durations.clear()
+        self._durations.extend(snapshot["durations"])
 
     def came(self, units: int) -> None:
         """A block has come in just now, whenever it counts."""

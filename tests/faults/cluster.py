@@ -56,6 +56,10 @@ class JobOver(Exception):
     """The job came to its own end before the schedule did."""
 
 
+GROWN = {"snailps.roles.journal:GROWN_BYTES": 4000}
+"""So that the journal is compacted every few dozen blocks."""
+
+
 @dataclass(slots=True)
 class Place:
     """One process of the cluster, and whoever takes its place when it was killed."""
@@ -135,7 +139,7 @@ class Rig(Deeds):
         self._number = next(_rigs) % 100
         self._keep = self._net = None
         self.disk = None
-        self.master = Place("master", 0)
+        self.master = Place("master", 0, hurt={"set": GROWN})
         self.places = [
             *(Place("server", number) for number in range(1, servers + 1)),
             *(Place("worker", number) for number in range(1, workers + 1)),

@@ -4,6 +4,7 @@
     HURT_LATER=PREFIX, SIGUSR1, file PREFIX + pid       -> from then on
         {"point": "applied", "passings": 3}                as ShardThread.test_faults has it
         {"die": "package.module:Class.method", "call": 2, "when": "after"}
+        {"set": {"package.module:NAME": 1000}}
 
 Whoever comes by the place for the n-th time dies as by kill -9.  The program itself knows nothing
 of this but `ShardThread.test_faults`.
@@ -71,6 +72,9 @@ def die_at(path, call, when):
 
 def obey(wish):
     """Hurts this process as wished: the shards that it has, and those to come."""
+    for path, value in wish.get("set", {}).items():
+        module, _, name = path.partition(":")
+        setattr(importlib.import_module(module), name, value)
     if "die" in wish:
         die_at(wish["die"], wish.get("call", 1), wish.get("when", "before"))
         return

@@ -28,16 +28,19 @@ PLACES = {
     "yielded": {"die": f"{_HOST}.yield_", "when": "after"},
     "noting": {"die": "snailps.roles.journal:Journal.note", "when": "before"},
     "noted": {"die": "snailps.roles.journal:Journal.note", "when": "after"},
+    "compacting": {"die": "snailps.roles.journal:Journal._replace", "when": "before"},
+    "compacted": {"die": "snailps.roles.journal:Journal._replace", "when": "after"},
     "manifest": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "before"},
     "saved": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "after"},
 }
 """Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push
 applied and not yet forwarded; replies gone out; applied at the standby and not acknowledged;
-before and after a cut-over was ordered; a fact of the journal, a checkpoint about to be given its
-name, and after."""
+before and after a cut-over was ordered; a fact of the journal, a compacted one and a checkpoint
+about to be given their names, and after."""
 AIMS = tuple(f"aim server:{place}" for place in list(PLACES)[:4])
 CUT_OVERS = ("aim server:yielding", "aim server:yielded")
-MASTER_AIMS = ("aim master:noting", "aim master:noted")
+COMPACTIONS = ("aim master:compacting", "aim master:compacted")
+MASTER_AIMS = ("aim master:noting", "aim master:noted", *COMPACTIONS)
 MANIFESTS = ("aim master:manifest", "aim master:saved")
 
 BRIEF_S = (0.05, 0.8)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from faults.cluster import Hang, JobOver, Rig
-from faults.schedule import DISK, KILLS, LINKS, MANIFESTS, Schedule
+from faults.schedule import COMPACTIONS, DISK, KILLS, LINKS, MANIFESTS, Schedule
 from snailps.store.checkpoints import CheckpointFolder
 
 pytestmark = pytest.mark.limit(180)
@@ -77,6 +77,12 @@ def test_master_killed_at_a_manifest_costs_no_push_and_leaves_good_checkpoints(t
         rig.assert_exact()
     found = CheckpointFolder(tmp_path / "saved").found()
     assert {one.state for one in found} == {"good"}
+
+
+def test_master_killed_while_it_compacts_its_journal_costs_no_push(tmp_path):
+    with Rig(tmp_path, job={"pause": 0.005}) as rig:
+        rig.form().run(Schedule(1, 4, COMPACTIONS)).finish()
+        rig.assert_exact()
 
 
 @pytest.mark.parametrize("roles", [("master", "server"), ("server", "master")])
