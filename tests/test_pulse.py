@@ -77,12 +77,31 @@ def test_silence_grows_while_a_peer_says_nothing(pulse):
     theirs.close()
 
 
-def test_closed_peer_is_silent_for_ever(pulse):
+def test_closed_peer_is_silent_since_it_was_last_heard(pulse):
+    ours, theirs = socket.socketpair()
+    pulse.add(ours, 5)
+    pulse.start()
+    assert pulse.closed() == set()
+    theirs.close()
+    until(lambda: pulse.closed() == {5})
+    until(lambda: 0.05 < pulse.silences()[5] < LIMIT_S)
+
+
+def test_peer_that_comes_again_takes_the_place_of_its_closed_socket(pulse):
+    before = open_descriptors()
     ours, theirs = socket.socketpair()
     pulse.add(ours, 5)
     pulse.start()
     theirs.close()
-    until(lambda: pulse.silences()[5] == float("inf"))
+    until(lambda: pulse.closed() == {5})
+    for _ in range(3):
+        ours, again = socket.socketpair()
+        pulse.add(ours, 5)
+        assert pulse.closed() == set()
+        receive(again, len(BEAT))
+        again.close()
+        until(lambda: pulse.closed() == {5})
+    assert len(open_descriptors() - before) == 1  # of the last one
 
 
 def test_peer_that_comes_while_others_beat_is_beaten_too(pulse):
@@ -213,7 +232,7 @@ def test_stop_closes_every_socket_and_twice_is_harmless(pulse):
         ends.append(theirs)
     pulse.start()
     ends[0].close()
-    until(lambda: pulse.silences()[0] == float("inf"))
+    until(lambda: pulse.closed() == {0})
     pulse.stop()
     pulse.stop()
     for end in ends[1:]:

@@ -65,12 +65,18 @@ class Hearing:
         if now < self._looked_at + LOOK_S or now < self._deaf_until or stopping:
             return
         self._looked_at = now
-        silences = self._pulse.silences()
+        silences, closed = self._pulse.silences(), self._pulse.closed()
         for number, silence_s in silences.items():
             member = self._members.all.get(number)
             if member is None:
                 self._pulse.remove(number)
-            elif limit_s < silence_s < float("inf"):
+            elif silence_s > limit_s and number in closed:
+                self._expel(
+                    member,
+                    f"its heartbeat connection was lost {silence_s:.0f} s ago and it made no other "
+                    "one (heartbeat_timeout)",
+                )
+            elif silence_s > limit_s:
                 self._expel(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)")
         for member in list(self._members.all.values()):
             allowed_s = self.back_s if member.away else limit_s

@@ -28,6 +28,7 @@ from snailps.config import ClusterSettings, parse_addr, parse_port_range
 from snailps.errors import (
     ClusterError,
     ConnectionLost,
+    MisuseError,
     ProtocolError,
     RemoteError,
     SnailError,
@@ -177,12 +178,13 @@ class Node:
         self.settings = settings
         self.trust = Trust.of(settings)
         self.ended = threading.Event()
-        self._welcomed = threading.Event()
         self.welcome: messages.Welcome | None = None
         self._end: End | None = None
         self._end_lock = threading.Lock()
         self._control: ControlClient | None = None
         self._pulse: Pulse | None = None
+        self._pulse_lock = threading.Lock()
+        self._pulse_mender: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         self._endpoints: list[Address] = []
         self._leaves = ""
@@ -264,29 +266,66 @@ class Node:
             mend=self._find_master,
         )
         self._control.start()
-        welcome = self.control.call(
-            messages.Register(
-                self.role.name.lower(),
-                socket.gethostname(),
-                os.getpid(),
-                cores(),
-                [list(endpoint) for endpoint in self._endpoints],
-            ),
-            limit_s,
+        register = messages.Register(
+            self.role.name.lower(),
+            socket.gethostname(),
+            os.getpid(),
+            cores(),
+            [list(endpoint) for endpoint in self._endpoints],
         )
+        # Taken in the reader thread: the orders that follow at once find it there.
+        future = self.control.call_async(register, self._take_welcome)
+        welcome = self.control.result(future, limit_s, "Register")
         assert isinstance(welcome, messages.Welcome)
-        self.welcome = welcome
-        self._welcomed.set()
 
-    def _beat(self, limit_s: float) -> None:
-        """Begins to beat to the master, or to the one that took over."""
+    def _take_welcome(self, answer: messages.Message) -> None:
+        if isinstance(answer, messages.Welcome):
+            self.on_welcome(answer)
+            self.welcome = answer
+
+    def on_welcome(self, welcome: messages.Welcome) -> None:
+        """Hook: the master has taken this process in; its first orders come behind this.
+
+        In the reader thread; `self.welcome` is not set yet.
+        """
+
+    def _beat(self, limit_s: float, *, again: bool = False) -> None:
+        """Begins to beat to the master, or to the one that took over.
+
+        `again`: to the same master, unless another thread has done so meanwhile.
+        """
         assert self.welcome is not None
         sock = self._dial(Channel.PULSE, limit_s)
-        if self._pulse is None:
-            self._pulse = Pulse(self.welcome.interval_s)
-            self._pulse.start()
-        self._pulse.remove(0)
-        self._pulse.add(sock, 0)
+        with self._pulse_lock:
+            if self._pulse is None:
+                self._pulse = Pulse(self.welcome.interval_s)
+                self._pulse.start()
+            try:
+                if not again:
+                    self._pulse.remove(0)
+                elif 0 not in self._pulse.closed():
+                    sock.close()
+                    return
+                self._pulse.add(sock, 0)
+            except MisuseError:  # this process leaves
+                sock.close()
+                return
+        if again:
+            log.warning("the heartbeat connection to the master was lost and is made again")
+
+    def _mend_beat(self) -> None:
+        """Dials a lost heartbeat connection again, in a thread of its own."""
+        assert self.welcome is not None
+        if self._pulse_mender is not None and self._pulse_mender.is_alive():
+            return
+        limit_s = self.welcome.timeout_s
+
+        def dial_again() -> None:
+            with contextlib.suppress(SnailError, OSError):  # `_watch` ends what lasts too long
+                self._beat(limit_s, again=True)
+
+        self._pulse_mender = threading.Thread(target=dial_again, name="snailps-beat", daemon=True)
+        self._pulse_mender.start()
 
     # --- another master ------------------------------------------------------------------------
 
@@ -373,6 +412,11 @@ class Node:
             pass
 
     @property
+    def ending(self) -> bool:
+        """Whether the end has been decided; `ended` is set a little later, behind `on_end`."""
+        return self._end is not None
+
+    @property
     def verdict(self) -> End:
         """Why the process ends; only once `ended` is set."""
         assert self._end is not None
@@ -393,8 +437,8 @@ class Node:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def _receive(self, message: messages.Message) -> AnswerOrFuture:
-        """Hands a message on; the master's first orders may overtake our taking of its Welcome."""
-        if not self._welcomed.wait(self.settings.init_timeout):
+        """Hands a message on."""
+        if self.welcome is None:
             raise ClusterError(f"{type(message).__name__} before Welcome")
         try:
             return self.on_message(message)
@@ -442,19 +486,20 @@ class Node:
     def _watch(self) -> None:
         assert self._pulse is not None
         assert self.welcome is not None
-        told = False
+        told = was_closed = False
         while not self.ended.wait(WATCH_S):
+            if self.control.away:  # `_find_master` beats to the next one
+                told = was_closed = False
+                continue
+            closed = 0 in self._pulse.closed()
+            if closed and was_closed:  # not at once: the control connection may be at its end, too
+                self._mend_beat()
+            was_closed = closed
             silence_s = self._pulse.silences().get(0, 0.0)
             limit_s = self.welcome.timeout_s
-            # A closed heartbeat alone is no proof: the control connection tells that sooner.
-            silent = limit_s < silence_s < float("inf") and not self.control.away
+            silent = silence_s > limit_s
             if silent and silence_s > limit_s + self.welcome.patience_s:
-                self.end(
-                    EXIT_FAILED,
-                    f"the master at {self.settings.master_addr} has been silent for "
-                    f"{silence_s:.0f} s (heartbeat_timeout {limit_s:.0f} s): "
-                    "it hangs, or the network is cut",
-                )
+                self.end(EXIT_FAILED, self._why_silent(silence_s, closed))
             elif silent and not told:
                 log.warning(
                     "the master at %s has been silent for %.0f s: waiting %.0f s more for it",
@@ -467,6 +512,20 @@ class Node:
             sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")
             sys.stderr.flush()
             os._exit(self.verdict.code)
+
+    def _why_silent(self, silence_s: float, closed: bool) -> str:
+        assert self.welcome is not None
+        limit = f"(heartbeat_timeout {self.welcome.timeout_s:.0f} s)"
+        if closed:
+            return (
+                f"the heartbeat connection to the master at {self._master} was lost "
+                f"{silence_s:.0f} s ago and cannot be made again {limit}: the master does not take "
+                "it, or the network lets no new connection through"
+            )
+        return (
+            f"the master at {self._master} has been silent for {silence_s:.0f} s {limit}: it "
+            "hangs, or the network is cut"
+        )
 
 
 def explain(error: BaseException) -> str:

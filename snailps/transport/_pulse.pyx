@@ -121,6 +121,8 @@ cdef class Pulse:
     def add(self, sock, uint64_t number):
         """Takes over an authenticated socket; counts as heard now.
 
+        Sockets of the same peer that have closed are forgotten.
+
         Raises
         ------
         MisuseError
@@ -132,6 +134,8 @@ cdef class Pulse:
         self._lock()
         if not self.stopped:
             added = self._add(fd, number)
+            if added:
+                self._forget(number, only_closed=True)
         pthread_mutex_unlock(&self.heart.lock)
         if added:
             sock.detach()
@@ -142,20 +146,12 @@ cdef class Pulse:
 
     def remove(self, uint64_t number):
         """Closes the sockets of a peer, if there are any."""
-        cdef uint32_t i = 0
         self._lock()
-        while i < self.heart.count:
-            if self.heart.peers[i].number == number:
-                self._close(i)
-                self.heart.count -= 1
-                self.heart.fds[i] = self.heart.fds[self.heart.count]
-                self.heart.peers[i] = self.heart.peers[self.heart.count]
-            else:
-                i += 1
+        self._forget(number, only_closed=False)
         pthread_mutex_unlock(&self.heart.lock)
 
     def silences(self):
-        """Seconds since each peer was last heard, as {number: seconds}; infinite once it closed.
+        """Seconds since each peer was last heard, as {number: seconds}; one that closed stays silent.
 
         Of several sockets of one peer the liveliest counts.
         """
@@ -165,12 +161,21 @@ cdef class Pulse:
         result = {}
         self._lock()
         for i in range(self.heart.count):
-            silence = float("inf") if self.heart.peers[i].closed \
-                else max(0.0, now - self.heart.peers[i].heard)
+            silence = max(0.0, now - self.heart.peers[i].heard)
             number = self.heart.peers[i].number
             result[number] = min(silence, result.get(number, silence))
         pthread_mutex_unlock(&self.heart.lock)
         return result
+
+    def closed(self):
+        """Numbers of the peers of which no socket is open any more, as a set."""
+        cdef uint32_t i
+        found, open_ = set(), set()
+        self._lock()
+        for i in range(self.heart.count):
+            (found if self.heart.peers[i].closed else open_).add(self.heart.peers[i].number)
+        pthread_mutex_unlock(&self.heart.lock)
+        return found - open_
 
     cdef void _lock(self) noexcept:
         # Whoever holds the lock may want the GIL (a dict grows, a collection starts), so nobody
@@ -201,6 +206,19 @@ cdef class Pulse:
         self.heart.peers[i].heard = now_s()
         self.heart.count += 1
         return True
+
+    cdef void _forget(self, uint64_t number, bint only_closed) noexcept:
+        """Under the lock."""
+        cdef uint32_t i = 0
+        while i < self.heart.count:
+            if self.heart.peers[i].number == number \
+                    and (self.heart.peers[i].closed or not only_closed):
+                self._close(i)
+                self.heart.count -= 1
+                self.heart.fds[i] = self.heart.fds[self.heart.count]
+                self.heart.peers[i] = self.heart.peers[self.heart.count]
+            else:
+                i += 1
 
     cdef void _close(self, uint32_t i) noexcept:
         cdef int fd = self.heart.fds[i].fd

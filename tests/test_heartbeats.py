@@ -1,0 +1,151 @@
+"""Heartbeat connections that are lost alone: made again by the node, missed by the master."""
+
+import contextlib
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from processes import LIMIT_S
+
+from snailps.config import ClusterSettings, MasterSettings
+from snailps.roles.hearing import Hearing
+from snailps.roles.node import EXIT_FAILED, Node
+from snailps.transport import messages
+from snailps.transport.control import ControlServer, listen
+from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role
+
+LIFE = 7
+
+
+class Master:
+    """As much of a master as a node needs to join; it takes heartbeat connections as it is told."""
+
+    def __init__(self, timeout_s, patience_s=0.0):
+        self.pulses = []
+        self.takes = True
+        self.news = threading.Condition()
+        self._over = threading.Event()
+        self._welcome = messages.Welcome(1, 1, LIFE, 64, 0.02, timeout_s, patience_s)
+        listener = listen("127.0.0.1", 0)
+        self.address = f"127.0.0.1:{listener.getsockname()[1]}"
+        self._server = ControlServer(
+            listener,
+            role=Role.MASTER,
+            job=LIFE,
+            on_message=lambda peer, message, reply: reply and reply(self._welcome),
+            on_lost=lambda peer, why: None,
+            on_pulse=self._take,
+        )
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while not self._over.is_set():
+            self._server.step(0.01)
+        self._server.close()
+
+    def _take(self, hello, sock):
+        with self.news:
+            if self.takes:
+                self.pulses.append(sock)
+            else:
+                sock.close()
+            self.news.notify_all()
+
+    def wait_pulses(self, number):
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.pulses) >= number, LIMIT_S)
+
+    def close(self):
+        self._over.set()
+        self._thread.join(LIMIT_S)
+        for sock in self.pulses:
+            sock.close()
+
+
+@contextlib.contextmanager
+def joined(timeout_s):
+    """A node that has joined, and its master."""
+    master = Master(timeout_s)
+    # A driver: others end their whole process, which is this one.
+    node = Node(Role.DRIVER, ClusterSettings(master_addr=master.address, init_timeout=LIMIT_S))
+    try:
+        node.join()
+        master.wait_pulses(1)
+        yield node, master
+    finally:
+        node.end(0, "over")
+        node.leave({})
+        master.close()
+
+
+def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost():
+    with joined(60.0) as (node, master):
+        for number in (1, 2):
+            master.pulses[-1].close()
+            master.wait_pulses(number + 1)
+            fresh = master.pulses[-1]
+            fresh.setblocking(True)
+            fresh.settimeout(LIMIT_S)
+            assert fresh.recv(1)  # it beats there
+        assert not node.ended.is_set()
+
+
+def test_node_that_gets_no_heartbeat_connection_any_more_ends_and_says_so():
+    with joined(0.4) as (node, master):
+        master.takes = False
+        master.pulses[-1].close()
+        assert node.ended.wait(LIMIT_S)
+        assert node.verdict.code == EXIT_FAILED
+        assert "heartbeat connection" in node.verdict.text
+        assert "heartbeat_timeout" in node.verdict.text
+
+
+@pytest.fixture
+def hearing():
+    """A master's ears, one member with a heartbeat connection, and whom it expelled."""
+    member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=time.monotonic())
+    members = SimpleNamespace(all={1: member}, life=LIFE)
+    expelled = []
+    settings = MasterSettings(heartbeat_interval=0.05, heartbeat_timeout=0.4)
+    made = Hearing(settings, members, lambda member, why: expelled.append(why))
+    yield made, expelled
+    made.close()
+
+
+def beat(hearing):
+    ours, theirs = socket.socketpair()
+    hearing.add(Hello(Channel.PULSE, Role.WORKER, bytes(NONCE_BYTES), 1, 1, LIFE), ours)
+    return theirs
+
+
+def until(hearing, condition):
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        hearing.step(time.monotonic(), stopping=False)
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_member_whose_heartbeat_connection_stays_closed_is_expelled_in_time(hearing):
+    ears, expelled = hearing
+    beat(ears).close()
+    until(ears, lambda: expelled)
+    assert "heartbeat connection" in expelled[0]
+    assert "heartbeat_timeout" in expelled[0]
+
+
+def test_member_that_comes_back_with_another_heartbeat_connection_stays(hearing):
+    ears, expelled = hearing
+    beat(ears).close()
+    until(ears, lambda: ears.silences()[1] > 0.2)
+    again = beat(ears)
+    end = time.monotonic() + 0.6
+    while time.monotonic() < end:
+        again.send(b"x")
+        ears.step(time.monotonic(), stopping=False)
+        time.sleep(0.01)
+    assert not expelled
+    again.close()
