@@ -51,7 +51,7 @@ class Live:
         except BaseException:
             self._cluster.close(check=False)
             raise
-        shard = self._driver._links.route.shards[0]
+        shard = self._driver._follower.links.route.shards[0]
         self.addresses = {
             "master": ("127.0.0.1", self._cluster.port),
             "shard": (shard.host, shard.port),

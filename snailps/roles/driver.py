@@ -8,14 +8,14 @@ It owns a node's place in the cluster without a part in the job.  It starts no p
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from snailps.config import ClusterSettings
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, RemoteError
-from snailps.roles.links import Links
+from snailps.roles.links import Links, RouteFollower
 from snailps.roles.node import EXIT_OK, End, Node
 from snailps.roles.status import Status
 from snailps.roles.tables import AnyKeys, Keys, Rows, Table
@@ -42,7 +42,7 @@ class Driver(Node):
     def __init__(self, settings: ClusterSettings) -> None:
         super().__init__(Role.DRIVER, settings)
         self._client: Client | None = None
-        self._links: Links | None = None
+        self._follower = RouteFollower(self._connect, self._use)
         self._wires: Wires | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self.routed = threading.Event()
@@ -50,26 +50,33 @@ class Driver(Node):
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Takes the route; everything else as any node."""
         if isinstance(message, messages.TakeRoute):
-            assert self.welcome is not None
-            route = Route.from_dict(message.route)
-            if self._links is not None:
-                self._links.follow(route)
-                return messages.Ok()
-            self._links = Links(
-                route,
-                Role.DRIVER,
-                node=self.welcome.node,
-                incarnation=self.welcome.incarnation,
-                job=self.welcome.job,
-                timeout_s=self.settings.request_timeout,
-                trust=self.trust,
-                give_up=self.ended.is_set,
-            )
-            self._client = self._links.client
-            self._wires = Wires(self._client, route, sealed=self.trust.tls is not None)
-            self.routed.set()
-            return messages.Ok()
+            return self._follower.take(Route.from_dict(message.route))
         return super().on_message(message)
+
+    def _connect(self, route: Route, superseded: Callable[[], bool]) -> Links:
+        us = self.welcome
+        assert us is not None
+        return Links(
+            route,
+            Role.DRIVER,
+            node=us.node,
+            incarnation=us.incarnation,
+            job=us.job,
+            timeout_s=self.settings.request_timeout,
+            trust=self.trust,
+            give_up=self.ended.is_set,
+            superseded=superseded,
+        )
+
+    def _use(self, links: Links) -> None:
+        """There is another client, or another route."""
+        if links.client is not self._client:
+            self._client = links.client
+            self._wires = Wires(links.client, links.route, sealed=self.trust.tls is not None)
+            if self.ending:  # meanwhile
+                links.client.fail(self.verdict.text or "the cluster has ended")
+        self.route_epoch = links.route.epoch
+        self.routed.set()
 
     def on_end(self, end: End) -> None:
         """Wakes whatever waits."""
@@ -137,6 +144,7 @@ class Driver(Node):
         """The fan-out client, once the route is there."""
         if self._client is None:
             raise MisuseError("the cluster is not complete yet: there is no route")
+        self._follower.in_use = True
         return self._client
 
     def shut_down(self) -> None:
@@ -145,8 +153,7 @@ class Driver(Node):
 
     def close(self) -> None:
         """Leaves the cluster."""
-        if self._client is not None:
-            self._client.close()
+        self._follower.close()
         self.end(EXIT_OK, "closed")
         self.leave({})
 

@@ -1,16 +1,23 @@
 """How a process gets its fan-out client: a connection to every shard of a route.
 
     Welcome + Route -> Links -> Client (started)      new Route -> Links.follow -> the same Client
+    TakeRoute -> RouteFollower, with a thread for the first connect -> Links -> the call's answer
 
 Used by workers, drivers and the master's export; knows no model and no message but these.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
 
 from snailps import kernels
-from snailps.store.route import Route
+from snailps.errors import ConnectionLost, SnailError
+from snailps.store.route import Route, ShardAddress
+from snailps.transport import messages
 from snailps.transport._client import Client
 from snailps.transport.control import dial, show
 from snailps.transport.session import Channel, Role
@@ -29,6 +36,8 @@ class Links:
         Limit of one request, and of the time that a shard may be out of reach, seconds.
     give_up : callable
         Asked while a shard cannot be reached.
+    superseded : callable
+        Asked too, until all are connected: there is a newer route, to be connected to instead.
 
     Attributes
     ----------
@@ -53,9 +62,14 @@ class Links:
         timeout_s: float,
         trust: Trust = OPEN,
         give_up: Callable[[], bool] = lambda: False,
+        superseded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.route = route
         self._started = False
+
+        def gives_up(index: int, shard: ShardAddress) -> bool:
+            moved = self.route.shards[index] != shard
+            return moved or give_up() or (not self._started and superseded())
 
         def connect(index: int) -> int:
             shard = self.route.shards[index]
@@ -69,7 +83,7 @@ class Links:
                 incarnation=incarnation,
                 job=job,
                 trust=trust,
-                give_up=lambda: give_up() or self.route.shards[index] != shard,
+                give_up=lambda: gives_up(index, shard),
             )
             sock.setblocking(False)
             return sock.detach()
@@ -99,6 +113,149 @@ class Links:
     def close(self) -> None:
         """Closes the client."""
         self.client.close()
+
+
+MakeLinks = Callable[[Route, Callable[[], bool]], Links]
+"""``make(route, superseded)``: connects to every shard of a route."""
+
+
+def connect(newest: Callable[[], Route], make: MakeLinks) -> Links:
+    """Links to the newest route; one that comes meanwhile ends the wait for a shard that has moved.
+
+    A server that dies while others connect to it is no reason to dial its port until the limit.
+
+    Raises
+    ------
+    SnailError
+        A shard of the newest route cannot be reached.
+    """
+    while True:
+        route = newest()
+
+        def superseded(route: Route = route) -> bool:
+            return newest() is not route
+
+        try:
+            links = make(route, superseded)
+        except SnailError:
+            if superseded():
+                continue
+            raise
+        now = newest()
+        if np.array_equal(now.owner, route.owner):
+            links.follow(now)
+            return links
+        links.close()  # the cluster was formed anew, with other shards
+
+
+class RouteFollower:
+    """The links of a process that takes the master's routes; takes each without blocking.
+
+    The first connect takes as long as the slowest server, so it has a thread of its own.  Until
+    `in_use` is set, servers that have changed are connected to anew, too: that the cluster is
+    complete means that everybody has reached every server.
+
+    Parameters
+    ----------
+    make : callable
+        See `MakeLinks`.
+    on_route : callable
+        Told of the links whenever they have another route, before the master is.
+
+    Attributes
+    ----------
+    links : Links or None
+        Once connected.
+    in_use : bool
+        Requests are made, or about to be: the client must stay the same.
+    """
+
+    def __init__(self, make: MakeLinks, on_route: Callable[[Links], None]) -> None:
+        self._make, self._on_route = make, on_route
+        self._lock = threading.Lock()
+        self._newest: Route | None = None
+        self._waiting: list[Future[messages.Message]] = []
+        self._connecting = self._closed = False
+        self.links: Links | None = None
+        self.in_use = False
+
+    def take(self, route: Route) -> Future[messages.Message]:
+        """Takes a route; the answer comes when every shard of it, or of a newer one, is reached."""
+        answer: Future[messages.Message] = Future()
+        with self._lock:
+            if self._newest is None or route.epoch > self._newest.epoch:
+                self._newest = route
+            links = self.links
+            if links is not None and (self.in_use or links.route.shards == self._newest.shards):
+                links.follow(self._newest)
+                self._on_route(links)
+                answer.set_result(messages.Ok())
+                return answer
+            self._waiting.append(answer)
+            if self._connecting:
+                return answer
+            self._connecting, self.links = True, None
+        threading.Thread(
+            target=self._connect, args=(links,), name="snailps-connect", daemon=True
+        ).start()
+        return answer
+
+    def close(self) -> None:
+        """Closes the client; one that is being connected is closed when it is."""
+        with self._lock:
+            self._closed = True
+            links = self.links
+        if links is not None:
+            links.close()
+
+    def _connect(self, former: Links | None) -> None:
+        if former is not None:
+            former.close()
+        while not self._try():
+            pass
+
+    def _try(self) -> bool:
+        """Connects and answers; False: meanwhile there is a route to be connected to instead."""
+        tried: Route | None = None
+        links: Links | None = None
+        error: Exception | None = None
+
+        def make(route: Route, superseded: Callable[[], bool]) -> Links:
+            nonlocal tried
+            tried = route
+            return self._make(route, superseded)
+
+        try:
+            links = connect(self._route, make)
+        except Exception as failure:
+            error = failure
+        with self._lock:
+            newest = self._route()
+            fits = links is not None and np.array_equal(newest.owner, links.route.owner)
+            again = not self._closed and (newest is not tried if links is None else not fits)
+            if links is not None and fits and not self._closed:
+                links.follow(newest)
+                self.links = links
+                self._on_route(links)
+            if not again:
+                self._connecting = False
+                self._newest = newest if error is None else None  # it may be tried once more
+                waiting, self._waiting = self._waiting, []
+            connected = self.links is not None
+        if links is not None and not (fits and connected):
+            links.close()
+        if again:
+            return False
+        for answer in waiting:
+            if connected:
+                answer.set_result(messages.Ok())
+            else:
+                answer.set_exception(error or ConnectionLost("this process has ended"))
+        return True
+
+    def _route(self) -> Route:
+        assert self._newest is not None
+        return self._newest
 
 
 def _names(route: Route) -> list[str]:

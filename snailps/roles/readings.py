@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from snailps.errors import ClusterError
 from snailps.roles.clocks import Stepped
 from snailps.roles.job import Job
-from snailps.roles.links import Links
+from snailps.roles.links import Links, connect
 from snailps.roles.members import Members
 from snailps.roles.node import explain
 from snailps.roles.results import Results
@@ -160,18 +160,26 @@ class Readings:
 
     def _connect(self) -> tuple[Links, Callable[[], None]]:
         """Connections of the master's own to all shards, and how to close them."""
-        route = self._members.route
-        assert route is not None
-        links = Links(
-            route,
-            Role.MASTER,
-            node=0,
-            incarnation=self._members.new_number(),
-            job=self._members.life,
-            timeout_s=self._timeout_s,
-            trust=self._trust,
-            give_up=self._closed.is_set,
-        )
+
+        def newest() -> Route:
+            route = self._members.route
+            assert route is not None
+            return route
+
+        def make(route: Route, superseded: Callable[[], bool]) -> Links:
+            return Links(
+                route,
+                Role.MASTER,
+                node=0,
+                incarnation=self._members.new_number(),
+                job=self._members.life,
+                timeout_s=self._timeout_s,
+                trust=self._trust,
+                give_up=self._closed.is_set,
+                superseded=superseded,
+            )
+
+        links = connect(newest, make)
         self._links.add(links)
         if self._members.route is not None:  # it may have changed while we connected
             links.follow(self._members.route)

@@ -32,7 +32,7 @@ from snailps.errors import (
 from snailps.roles import blas
 from snailps.roles.checks import look_half_way, why_not_connected
 from snailps.roles.coming import Coming
-from snailps.roles.links import Links
+from snailps.roles.links import Links, RouteFollower
 from snailps.roles.node import (
     EXIT_FAILED,
     EXIT_OK,
@@ -76,7 +76,7 @@ class WorkerProcess(Node):
         self._threads = settings.threads or cores()
         self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()
         self._client: Client | None = None
-        self._links: Links | None = None
+        self._follower = RouteFollower(self._connect, self._use)
         self._route: Route | None = None
         self._wires: Wires | None = None
         self._leaving = False
@@ -108,17 +108,16 @@ class WorkerProcess(Node):
         except Exception as error:
             self._give_up(error)
         finally:
-            if self._client is not None:
-                self._client.close()
+            self._follower.close()
             self.leave({})
         return self.verdict.code
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Orders of the master: route, start, stop."""
         if isinstance(message, messages.TakeRoute):
-            self._take_route(Route.from_dict(message.route))
-            return messages.Ok()
+            return self._follower.take(Route.from_dict(message.route))
         if isinstance(message, messages.Start):
+            self._follower.in_use = True
             self._stand.start()
             self._workers = message.workers
             self._inbox.put(message)
@@ -155,34 +154,36 @@ class WorkerProcess(Node):
         """Where this worker is in its job."""
         return self._stand.to_dict()
 
-    def _take_route(self, route: Route) -> None:
-        assert self.welcome is not None
-        if self._links is not None:
-            self._links.follow(route)
-            self._route, self.route_epoch = self._links.route, self._links.route.epoch
-            return
+    def _connect(self, route: Route, superseded: Callable[[], bool]) -> Links:
+        """Connects to every shard.  In a thread of its own."""
+        us = self.welcome
+        assert us is not None
         shards = [(shard.server, (shard.host, shard.port)) for shard in route.shards]
         limit_s = min(self.settings.init_timeout, self.settings.request_timeout)
         look = look_half_way(limit_s, "every shard", lambda: why_not_connected(shards))
         try:
-            self._links = self._connect(route, self.welcome)
+            return Links(
+                route,
+                Role.WORKER,
+                node=us.node,
+                incarnation=us.incarnation,
+                job=us.job,
+                timeout_s=self.settings.request_timeout,
+                trust=self.trust,
+                give_up=self.ended.is_set,
+                superseded=superseded,
+            )
         finally:
             look.cancel()
-        self._client = self._links.client
-        self._wires = Wires(self._client, route, sealed=self.trust.tls is not None)
-        self._route, self.route_epoch = route, route.epoch
 
-    def _connect(self, route: Route, us: messages.Welcome) -> Links:
-        return Links(
-            route,
-            Role.WORKER,
-            node=us.node,
-            incarnation=us.incarnation,
-            job=us.job,
-            timeout_s=self.settings.request_timeout,
-            trust=self.trust,
-            give_up=self.ended.is_set,
-        )
+    def _use(self, links: Links) -> None:
+        """There is another client, or another route."""
+        if links.client is not self._client:
+            self._client = links.client
+            self._wires = Wires(links.client, links.route, sealed=self.trust.tls is not None)
+            if self.ending:  # meanwhile
+                links.client.fail(self.verdict.text)
+        self._route, self.route_epoch = links.route, links.route.epoch
 
     # --- one job ---------------------------------------------------------------------------
 
