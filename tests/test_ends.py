@@ -413,6 +413,7 @@ def test_notes_with_text_for_a_number_are_refused_and_the_job_goes_on(tmp_path, 
 
 
 def test_worker_with_text_for_a_number_is_lost_with_one_sentence(tmp_path, job):
+    job["on_node_loss"] = "stop"
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
         cluster.name_of(cluster.start("server"))

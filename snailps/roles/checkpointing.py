@@ -231,7 +231,7 @@ class Checkpointing:
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.catalogue.tables.values()
         )
-        servers = self._members.nodes("server")
+        servers = self._members.joined("server")
         self._saving = in_thread(
             "snailps-checkpoint", lambda: self._save(job, servers, tables, position)
         )
@@ -318,7 +318,7 @@ class Checkpointing:
         for found, position in self._candidates:
             assert found.manifest is not None
             begin = time.monotonic()
-            servers = self._members.nodes("server")
+            servers = self._members.joined("server")
             try:
                 tables = self._declare(found.manifest)
                 self._talk.order(servers, messages.Load(found.number, str(found.path), tables))

@@ -152,11 +152,13 @@ class Course:
         if not self.past.known:
             self._members.catalogue.forget_job()
             self._members.rows.expired = 0
-        if not self._members.nodes("worker"):
-            self._fail(
-                "a job needs a worker, and none is here: raise expected_node_num or start workers"
-            )
-            return
+        if not self._members.joined("worker"):
+            if not any(member.role == "worker" for member in self._members.left):
+                self._fail(
+                    "a job needs a worker, and none is here: raise expected_node_num or start "
+                    "workers"
+                )
+            return  # they are gone again: `step` waits for another one
         if self.checkpoints.resumes:
             self.phase = "restoring"
             self.checkpoints.forget_others()
@@ -166,7 +168,7 @@ class Course:
             self.begin_survey(job)
         else:
             self._open_book(job)
-        for member in self._members.nodes("worker"):
+        for member in self._members.joined("worker"):
             self._start(member)
 
     def begin_survey(self, job: Job) -> None:
@@ -184,14 +186,14 @@ class Course:
         def go_on() -> None:
             self._open_book(job, position)
             self.ageing.resume([int(tick) for tick in position.figures["ticks"]])
-            for member in self._members.nodes("worker"):
+            for member in self._members.joined("worker"):
                 self._start(member)
 
         self._beside(lambda: self._journal.keep_base(pack(position)), lambda _: go_on())
 
     def _open_book(self, job: Job, position: Position | None = None) -> None:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
-        here = [m for m in self._members.nodes("worker") if not (m.dropped or m.leaving)]
+        here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
         if job.rounds and not nodes:  # who takes part in them is settled now
             self._fail("every worker has left before the training began")
@@ -239,12 +241,18 @@ class Course:
         if self.phase == "training" and self.job.ledger is not None:
             self._journal.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
-        self._tell(member, self.job.start_message(len(self._members.nodes("worker"))))
+        self._tell(member, self.job.start_message(len(self._members.joined("worker"))))
 
     def step(self) -> None:
         """Looks whether a pass or work beside the loop has ended, and goes on from there."""
         self._check_side()
         self.checkpoints.step()
+        if self.phase == "ready" and self._is_formed and self.job is not None:
+            if self._members.joined("worker"):
+                self.lull.over()
+                self._begin(self.job)
+            else:
+                self.lull.step("all blocks", time.monotonic())
         if self.phase not in ("survey", "training") or self._side is not None:
             return
         job = self.job
@@ -252,7 +260,7 @@ class Course:
         assert job.ledger is not None
         if job.pass_ == "train" and self._journal.is_long:
             self._journal.compact(self._snapshot(job, job.ledger))
-        workers = self._members.nodes("worker")
+        workers = self._members.joined("worker")
         if not (workers or job.ledger.over):
             self._go_on_alone(job, job.ledger, time.monotonic())
             return
@@ -272,7 +280,7 @@ class Course:
             if isinstance(ledger, Stepped) and ledger.closed:
                 ledger.abandon(ANYBODY)  # nobody is left to complete its clock
         if not (ledger.over or (self.round is not None and self.round.closing)):
-            self.lull.step(ledger.size - ledger.finished, now)
+            self.lull.step(f"{ledger.size - ledger.finished} blocks", now)
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
         if job.diverged:
@@ -326,7 +334,7 @@ class Course:
     def can_wait(self) -> bool:
         """Whether the job is where it can wait for a worker: not between two of its phases."""
         between = self.phase not in ("survey", "training") or self._side is not None
-        return self.phase == "exporting" or not between
+        return self.phase in ("preparing", "ready", "exporting") or not between
 
     @property
     def in_haste(self) -> bool:
@@ -377,7 +385,7 @@ class Course:
         if job is None or job.ledger is None or self.phase != "training":
             return
         self._readings.begin(job.progress)
-        workers = self._members.nodes("worker")
+        workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished
             self._fail(

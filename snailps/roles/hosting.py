@@ -63,6 +63,7 @@ class ShardHost:
         self.primaries: dict[int, ShardThread] = {}
         self.standbys: dict[int, ShardThread] = {}
         self._yielding: dict[int, ShardThread] = {}
+        self._begun: dict[Address, ShardThread] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
         self._copies: dict[int, messages.BackUp] = {}  # shard -> how it streams, and where
         self._told: dict[int, list[Any]] = {}  # shard -> copy and what was last told of it
@@ -71,17 +72,33 @@ class ShardHost:
     # --- orders of the master, in its order -----------------------------------------------------
 
     def take_route(self, route: Route, listeners: list[Listener]) -> Future[list[None]]:
-        """Starts shards on `listeners` where the route names them; later, takes the new epoch."""
-        taken = []
-        for number, address in enumerate(route.shards):
-            if self._route is None and address.server == self._welcome.node:
-                if not listeners:
-                    raise ProtocolError("the route has more shards for this server than it runs")
-                self.primaries[number] = self._start(number, listeners.pop(0))
-            if (shard := self.primaries.get(number)) is not None:
-                taken.append(self._own(shard, number, route))
+        """Takes the fragments and the epoch of a route, and starts shards while the cluster forms.
+
+        A shard is started on the first of `listeners` where the route names one that is not here.
+        Until the cluster is complete a server may be lost, and the route made anew: a shard keeps
+        its endpoint then and may get another number.
+        """
+        mine = [
+            (number, (address.host, address.port))
+            for number, address in enumerate(route.shards)
+            if address.server == self._welcome.node
+        ]
+        if self._route is None or self._begun or listeners:
+            for number, place in mine:
+                if place not in self._begun:
+                    if not listeners:
+                        raise ProtocolError(
+                            "the route has more shards for this server than it runs"
+                        )
+                    self._begun[place] = self._start(number, listeners.pop(0))
+            self.primaries = {number: self._begun[place] for number, place in mine}
+        taken = [self._own(shard, number, route) for number, shard in self.primaries.items()]
         self._route = route
         return gather(taken)
+
+    def formed(self) -> None:
+        """The cluster is complete: the route changes only as the master orders from now on."""
+        self._begun.clear()
 
     def host_standby(self, number: int, tables: list[tuple[int, Table]]) -> Future[Address]:
         """Makes a standby of a shard; where it listens."""

@@ -89,7 +89,7 @@ class Keeper:
         """Every member has the route."""
         assert self._members.route is not None
         self._formed = True
-        hosts = {member.number: member.host for member in self._members.nodes("server")}
+        hosts = {member.number: member.host for member in self._members.joined("server")}
         now = time.monotonic()
         if not self._members.shards:
             self.standbys.form(self._members.route, hosts, now)
@@ -131,6 +131,8 @@ class Keeper:
             raise ClusterError(f"there is no server {number} in this cluster; servers: {have}")
         if not self._formed:
             raise ClusterError("the cluster is not complete yet: there is nothing to move")
+        if not member.joined:
+            raise ClusterError(f"{member.name} still joins: it has nothing to move")
         if reply is not None:
             self._drains.setdefault(number, []).append(reply)
         if not member.leaving:

@@ -290,14 +290,14 @@ class Leasing:
 
     def tell_workers(self, message: messages.Message) -> None:
         """Sends a note to every worker."""
-        for member in self._members.nodes("worker"):
+        for member in self._members.joined("worker"):
             self._tell(member, message)
 
     def tell_number(self, changed: Member) -> None:
         """Tells workers how many they are, now that one has come or gone; not where clocks are."""
         if self.job is None or self.job.clocked:
             return
-        workers = self._members.nodes("worker")
+        workers = self._members.joined("worker")
         for member in workers:
             if member is not changed:
                 self._tell(member, messages.Workers(len(workers)))
@@ -309,6 +309,6 @@ class Leasing:
         """Tells every worker where the slowest one is, if that has changed."""
         now = self._slowest(job)
         if now != before and job.settings.consistency == "ssp":
-            for member in self._members.nodes("worker"):
+            for member in self._members.joined("worker"):
                 if not member.finished:
                     self._tell(member, messages.Slowest(*now))

@@ -38,15 +38,15 @@ class Lull:
         """Somebody is here."""
         self.lacks, self.since = "", 0.0
 
-    def step(self, blocks: int, now: float) -> None:
-        """The last worker is lost or has left, with so many blocks to do: another one may come."""
+    def step(self, work: str, now: float) -> None:
+        """The last worker is lost or has left, with this much work to do: another one may come."""
         if not self.since:
             self.since, self._notice_at = now, now
         left_s = self._limit_s - (now - self.since)
         if left_s <= 0:
             within = f", none came within {self._limit_s:.0f} s (master_time_out)"
             text = (
-                f"every worker has left before the work was done: {blocks} blocks left"
+                f"every worker has left before the work was done: {work} left"
                 f"{within if self._limit_s else ''}. {self._advice()}"
             )
             self._fail(text.rstrip(". "))
@@ -54,6 +54,4 @@ class Lull:
             self._notice_at = now + NOTICE_S
             hint = " (snailps worker -c FILE starts another)" if self.lacks else ""
             self.lacks = "a worker: the last one is gone"
-            log.warning(
-                "waiting for %s%s, %.0f s left; %d blocks to do", self.lacks, hint, left_s, blocks
-            )
+            log.warning("waiting for %s%s, %.0f s left; %s to do", self.lacks, hint, left_s, work)

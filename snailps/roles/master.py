@@ -201,14 +201,14 @@ class Master:
             self._server,
             self._fail,
             self._ready,
-            self._trouble,
+            self._unready,
             self._journal,
         )
         self._hearing = Hearing(self._settings, self._members, self._expel)
         for fact in past:
             self._members.replay(fact)
         self._took_over = bool(past)
-        self._returning = self._members.route is not None
+        self._returning = self._members.formed_before
         over = any(fact.kind == "exported" for fact in past)
         self._hearing.back_s = BACK_S if over else self._settings.heartbeat_timeout
         if job is not None and self._journal.path is not None:
@@ -270,6 +270,8 @@ class Master:
             if self._stop_at is None and self._members.route is not None:
                 self._members.ask_stats()
                 self._course.check_checkpoint()
+                if self._phase != "forming":
+                    self._members.check_joining(now)
         # Behind whatever begins to save rows: a shard that is to move waits until that is over.
         if self._stop_at is None and not self._returning:
             self._keeper.step(held=self._course.holds_rows)
@@ -289,6 +291,12 @@ class Master:
         elif member.role == "server":
             self._keeper.joined(member)
 
+    def _unready(self, member: Member, text: str) -> None:
+        """A member does not reach every server: it is dropped, the others go on without it."""
+        self._server.note(member.peer, messages.Stop(True, f"{member.name} {text}"))
+        self._server.close_peer(member.peer)
+        self._lose(member, text)
+
     def _trouble(self, member: Member, text: str) -> None:
         """A member cannot go on: the end of the job, unless it just came or is past its part."""
         if member.dropped or (member.late and not member.worked and member.role == "worker"):
@@ -307,7 +315,7 @@ class Master:
         self._returning = False
         if self._stop_at is not None:
             return
-        for member in self._members.nodes("worker"):
+        for member in self._members.joined("worker"):
             if member.standing and not member.missed:
                 self._course.came_back(member)
             elif member.acknowledged:
@@ -389,7 +397,8 @@ class Master:
 
     def _expel(self, member: Member, why: str) -> None:
         """Takes a member for lost that may still live: it is told so, should it ever hear that."""
-        text = f"the master took it for lost, {why}; others do its work"
+        after = "start it again" if self._phase == "forming" else "others do its work"
+        text = f"the master took it for lost, {why}; {after}"
         self._server.note(member.peer, messages.Stop(True, text))
         self._server.close_peer(member.peer)
         self._lose(member, why)
@@ -416,6 +425,11 @@ class Master:
             self._members.remove(member)
             if self._session and not self._members.nodes("driver"):
                 self._stop(EXIT_OK, "the driver is gone")
+        elif self._phase == "forming":
+            self._lose_while_forming(member, why, left=member.leaving and said_bye)
+        elif not member.joined:
+            log.warning("%s is gone while it joined: %s. The job goes on", member.name, why)
+            self._members.remove(member)
         elif member.role == "worker" and (member.dropped or (member.leaving and said_bye)):
             self._members.remove(member)
             returned = self._course.released(member)
@@ -443,12 +457,32 @@ class Master:
 
     def _goes_on_without(self, member: Member) -> bool:
         """Whether the job can go on when this member is lost."""
-        if not self._goes_on or self._phase == "forming":
+        if not self._goes_on:
             return False
         if member.role == "server":
             return self._course.phase != "restoring"
-        others = any(other is not member for other in self._members.nodes("worker"))
+        others = any(other is not member for other in self._members.joined("worker"))
         return others or (self._course.can_wait and not self._session)
+
+    def _lose_while_forming(self, member: Member, why: str, *, left: bool) -> None:
+        """Goes on forming: another process is waited for, where one may come."""
+        if left or self._is_replaced:
+            self._members.lost_while_forming(member, "left as asked" if left else f"is lost: {why}")
+        else:
+            self._fail(f"{member.name} is lost while the cluster forms: {why}. {self._why_alone}")
+
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether another process may take the place of one that is lost while forming."""
+        return self._goes_on and not self._session
+
+    @property
+    def _why_alone(self) -> str:
+        return "Its own log may say more; " + (
+            "on_node_loss is 'stop'"
+            if not self._goes_on
+            else "the processes of a session are not replaced"
+        )
 
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""
@@ -555,13 +589,19 @@ class Master:
             raise ProtocolError(f"a master does not take {type(message).__name__} as a note")
 
     def _leave(self, member: Member) -> None:
-        if member.role == "server":
-            if self._phase == "forming":
-                self._fail(f"{member.name} was told to leave (SIGTERM) before the cluster formed")
-            else:
-                self._keeper.drain(member.number)
+        if member.role == "server" and member.joined and self._phase != "forming":
+            self._keeper.drain(member.number)
+            return
+        if member.role == "server" and self._phase == "forming" and not self._is_replaced:
+            self._fail(
+                f"{member.name} was told to leave (SIGTERM) while the cluster forms. "
+                f"{self._why_alone}"
+            )
             return
         member.leaving = True
+        if member.role == "server":  # it has no rows
+            self._server.note(member.peer, messages.Stop(False, "left as asked"))
+            return
         if self._course.phase not in ("survey", "loading", "training"):
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
         self._course.leasing.leaving(member)
@@ -569,7 +609,7 @@ class Master:
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
         if not self._session or self._phase != "idle" or self._course.job is not None:
             raise ClusterError(f"this cluster takes no job now: it is {self._told_phase}")
-        workers = len(self._members.nodes("worker"))
+        workers = len(self._members.joined("worker"))
         if not workers:
             raise ClusterError("a job needs a worker, and this cluster has none")
         job = Job(RawConfig.from_mapping(message.settings, "the submitted job"))

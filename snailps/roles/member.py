@@ -40,6 +40,11 @@ class Member:
         How long it has waited for others in this job.
     acknowledged : bool
         It has the route.
+    joined : bool
+        It has had one and reached every server, under this master or an earlier one: it belongs to
+        the cluster, and is no newcomer any more that can go without being missed.
+    routed_at : float
+        When it was sent the route that it does not have yet, monotonic seconds.
     finished : bool
         A worker: no block left, all pushes acknowledged.
     leaving : bool
@@ -85,6 +90,8 @@ class Member:
     state: str = "registered"
     waits: str = ""
     acknowledged: bool = False
+    joined: bool = False
+    routed_at: float = field(default_factory=time.monotonic)
     finished: bool = False
     leaving: bool = False
     late: bool = False

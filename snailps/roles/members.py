@@ -30,6 +30,11 @@ from snailps.transport.control import ControlServer, Peer, show
 log = logging.getLogger(__name__)
 
 NOTICE_S = 5.0
+LOSSES_PER_NODE = 3
+"""So many processes may be lost while the cluster forms, for each that it is to have: a container
+that is started again and again dies of something that waiting does not cure."""
+SHOWN_MAX = 8
+"""Addresses in a message."""
 NUMBERS_AHEAD = 1024
 """Numbers that a master that takes over skips, or they might be given twice."""
 
@@ -47,8 +52,8 @@ class Members:
         Ends the cluster, with a sentence.
     on_ready : callable
         Told of a member that took the route.
-    on_trouble : callable
-        Told of a member that cannot go on, with a sentence.
+    on_unready : callable
+        Told of a member that cannot use the route, or does not in time, with a sentence.
     journal : Journal, optional
         Gets who belongs, the route and the tables.
     """
@@ -60,7 +65,7 @@ class Members:
         server: ControlServer,
         fail: Callable[[str], None],
         on_ready: Callable[[Member], None],
-        on_trouble: Callable[[Member, str], None],
+        on_unready: Callable[[Member, str], None],
         journal: Journal | None = None,
     ) -> None:
         self.life = life
@@ -73,7 +78,7 @@ class Members:
         self._settings = settings
         self._server, self._fail = server, fail
         self.catalogue = Catalogue(lambda: self.nodes("server"), self.call, fail, self.journal)
-        self._on_ready, self._on_trouble = on_ready, on_trouble
+        self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._next_number = 1
         self._numbers_kept = 0
@@ -81,6 +86,8 @@ class Members:
         self._since = time.monotonic()
         self._notice_at = self._since + NOTICE_S
         self._formed = False
+        self._epoch = 0  # of the newest route that anybody may have
+        self._lost: list[str] = []  # why members were lost while the cluster formed
         self._look: threading.Timer | None = None
 
     @property
@@ -97,6 +104,10 @@ class Members:
     def nodes(self, role: str = "") -> list[Member]:
         """Members of a role; without one, servers and workers."""
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
+
+    def joined(self, role: str) -> list[Member]:
+        """Those of a role that take part: newcomers still connect."""
+        return [member for member in self.nodes(role) if member.joined]
 
     def endpoints(self) -> list[list[Any]]:
         """Servers' shards, each with what to call it."""
@@ -115,6 +126,7 @@ class Members:
         """Counts the time limits of forming from now."""
         self._since = time.monotonic()
         settings = self._settings
+        self.close()
         self._look = look_half_way(
             settings.master_time_out,
             "nodes",
@@ -147,11 +159,12 @@ class Members:
             self._next_number = int(data["until"])
         elif fact.kind == "route":
             self.route = Route.from_dict(data["route"])
+            self._epoch = self.route.epoch
         elif fact.kind == "member":
             endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
             place = (data["host"], data["pid"], Peer.absent(), endpoints)
             member = Member(data["number"], data["role"], *place, state="not back yet", away=True)
-            member.late = data["late"]
+            member.late, member.joined = data["late"], True
             self.all[member.number] = member
         elif fact.kind == "gone":
             self.gone[data["number"]] = data["lost"]
@@ -184,8 +197,10 @@ class Members:
                 f"{message.role} {number} was given up: its connection was lost, and others do its "
                 "work. Start it anew"
             )
+        known = member is not None
         if member is None:
-            if self._formed or message.role not in ("server", "worker"):
+            holds = message.epoch if message.role == "server" else message.state.get("started")
+            if message.role not in ("server", "worker") or (self._formed and holds):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
             endpoints = [(str(host), int(port)) for host, port in message.endpoints]
             member = Member(
@@ -195,7 +210,8 @@ class Members:
                 message.pid,
                 peer,
                 endpoints,
-                late=bool(self.all),
+                late=self.formed_before or self._formed,
+                joined=bool(holds),
             )
             self.all[number] = member
             self._next_number = max(self._next_number, number + 1)
@@ -205,12 +221,20 @@ class Members:
         peer.tag = member
         log.info("%s is back", member.name)
         reply(self._welcome(member))
+        self._epoch = max(self._epoch, message.epoch)
         if self.route is not None:
-            if message.epoch == self.route.epoch:
-                member.acknowledged = True
+            if message.epoch == self.route.epoch and not self._formed:
+                member.acknowledged = member.joined = True
+                if not known:
+                    self._note_member(member)
             else:
                 self._send_route(member)
         return member
+
+    @property
+    def formed_before(self) -> bool:
+        """Whether this cluster was complete under an earlier master."""
+        return bool(self.shards)
 
     def _welcome(self, member: Member) -> messages.Welcome:
         patient = self.journal.kept and member.role != "driver"
@@ -283,11 +307,17 @@ class Members:
         if self._formed:
             return ""
         if self.route is not None:
-            away = names_of([m for m in self.nodes() if m.away])
+            away = names_of([m for m in self._slow() if m.away])
             if away:
                 return f"{away} to come back"
-            slow = names_of([m for m in self.nodes() if not (m.acknowledged or m.missed)])
-            return f"{slow} to connect to every server"
+        lacks = "" if self.formed_before else self._lacks()
+        if lacks:
+            there = names_of(self.nodes()) or "nobody"
+            return f"{lacks} (here: {there})"
+        return f"{names_of(self._slow())} to connect to every server"
+
+    def _lacks(self) -> str:
+        """How many are not here yet that a first route needs, in words."""
         servers, have = len(self.nodes("server")), len(self.nodes())
         want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
         parts = []
@@ -296,44 +326,93 @@ class Members:
         if servers < wanted_servers:
             lacking = wanted_servers - servers
             parts.append(f"{lacking} of them a server" if parts else f"{lacking} more server(s)")
-        there = names_of(self.nodes()) or "nobody"
-        return f"{', at least '.join(parts)} (here: {there})"
+        return ", at least ".join(parts)
+
+    def _slow(self) -> list[Member]:
+        """Those without whose answer the cluster is not complete."""
+        nodes = [m for m in self.nodes() if not (m.acknowledged or m.missed)]
+        # Newcomers to a cluster that was complete before hold up nobody.
+        return [m for m in nodes if m.joined] if self.formed_before else nodes
 
     def check_formed(self, now: float) -> bool:
         """Takes the next step of forming if it is time; True once, when all have the route."""
-        if self.route is not None:
-            if all(member.acknowledged or member.missed for member in self.nodes()):
-                self._formed = True
-                self.close()
-                here = [member for member in self.nodes() if not member.missed]
-                log.info("cluster complete: %s", ", ".join(m.name for m in here))
-                return True
-            if now - self._since > self._settings.init_timeout:
-                shards = ", ".join(show((s.host, s.port)) for s in self.route.shards)
-                self._fail(
-                    f"waited {self._settings.init_timeout:.0f} s (init_timeout) for "
-                    f"{self.missing()}: {shards}. Is a firewall in the way?"
-                )
-            return False
-        servers, have = len(self.nodes("server")), len(self.nodes())
-        if have >= self._settings.expected_node_num:
-            if servers >= self._wanted_servers:
+        if not self.formed_before:
+            self._withdraw()
+            if self._lacks():
+                self._wait_for_more(now)
+                return False
+            if self.route is None:
                 self._make_route()
-            else:
-                self._fail(
-                    f"all {have} expected nodes are here, but only {servers} of them are servers: "
-                    f"missing {self.missing()}. Start more servers or correct expected_node_num"
+                return False
+        if not self._slow():
+            self._formed = True
+            self.close()
+            here = [member for member in self.nodes() if not member.missed]
+            log.info("cluster complete: %s", ", ".join(m.name for m in here))
+            return True
+        self.check_joining(now)
+        return False
+
+    def check_joining(self, now: float) -> None:
+        """Gives up members that have had the route for too long without reaching every server."""
+        limit_s = self._settings.init_timeout
+        for member in self.nodes() if self.route is not None else ():
+            waits = not (member.acknowledged or member.away or member.missed)
+            if waits and now - member.routed_at > limit_s:
+                assert self.route is not None
+                shards = ", ".join(show((s.host, s.port)) for s in self.route.shards[:SHOWN_MAX])
+                self._on_unready(
+                    member,
+                    f"has not connected to every server within {limit_s:.0f} s (init_timeout): "
+                    f"{shards}. Is a firewall in the way?",
                 )
-        elif now - self._since > self._settings.master_time_out:
+
+    def lost_while_forming(self, member: Member, why: str) -> None:
+        """A member is gone before the cluster was complete: another one is waited for."""
+        self.remove(member)
+        self._lost.append(f"{member.name} {why}")
+        losses_max = LOSSES_PER_NODE * self._settings.expected_node_num
+        if len(self._lost) > losses_max:
             self._fail(
-                f"waited {self._settings.master_time_out:.0f} s (master_time_out), still missing "
-                f"{self.missing()}. Were they started, with this master_addr?"
+                f"{len(self._lost)} processes were lost while the cluster formed, the last one: "
+                f"{self._lost[-1]}. Look at their logs"
+            )
+            return
+        log.warning("%s: the cluster is not complete yet and goes on forming", self._lost[-1])
+        self._withdraw()
+        if self._lacks():
+            self.restart_clock()
+            self._notice_at = self._since  # who is waited for is said at once
+
+    def _withdraw(self) -> None:
+        """Takes a first route back that names a server which is gone: there will be another one."""
+        if self.route is None or {shard.server for shard in self.route.shards} <= set(self.all):
+            return
+        log.info("route epoch %d is void: a server of it is gone", self.route.epoch)
+        self.route = None
+        for member in self.all.values():
+            member.acknowledged = member.joined = False
+            member.state = "registered"
+
+    def _wait_for_more(self, now: float) -> None:
+        """Waits for those that are lacking, with a limit; tells whom now and then."""
+        have, limit_s = len(self.nodes()), self._settings.master_time_out
+        if have >= self._settings.expected_node_num and not self._lost:
+            self._fail(
+                f"all {have} expected nodes are here, but only {len(self.nodes('server'))} of them "
+                f"are servers: missing {self.missing()}. Start more servers or correct "
+                "expected_node_num"
+            )
+        elif now - self._since > limit_s:
+            lost = f" Lost since: {'; '.join(self._lost[-3:])}." if self._lost else ""
+            self._fail(
+                f"waited {limit_s:.0f} s (master_time_out), still missing {self.missing()}.{lost} "
+                "Were they started, with this master_addr?"
             )
         elif now >= self._notice_at:
             self._notice_at = now + NOTICE_S
-            left_s = self._settings.master_time_out - (now - self._since)
+            left_s = limit_s - (now - self._since)
             log.info("waiting for %s, %.0f s left", self.missing(), left_s)
-        return False
 
     @property
     def _wanted_servers(self) -> int:
@@ -346,10 +425,11 @@ class Members:
             for host, port in member.endpoints
         ]
         try:
-            self.route = Route.build(1, shards, self._settings.frag_num)
+            self.route = Route.build(self._epoch + 1, shards, self._settings.frag_num)
         except ConfigError as error:
             self._fail(str(error))
             return
+        self._epoch = self.route.epoch
         self._since = time.monotonic()
         self.close()
         ways = [(shard.server, (shard.host, shard.port)) for shard in shards]
@@ -358,7 +438,10 @@ class Members:
             "all nodes to connect to every shard",
             lambda: why_not_connected(ways),
         )
-        log.info("route epoch 1: %d shards, %d fragments", len(shards), self.route.frag_num)
+        log.info(
+            "route epoch %d: %d shards, %d fragments",
+            self.route.epoch, len(shards), self.route.frag_num,
+        )  # fmt: skip
         for member in self.nodes():
             self._note_member(member)
         self._note_route()
@@ -382,18 +465,20 @@ class Members:
         route = self.route
         assert route is not None
         if not member.acknowledged:
-            member.state = "connecting"
+            member.state, member.routed_at = "connecting", time.monotonic()
 
         def acknowledged(answer: Answer) -> None:
             if isinstance(answer, ConnectionLost):
                 return  # whoever watches over losses says it better
+            if route is not self.route and (self.route is None or isinstance(answer, SnailError)):
+                return  # it gets, or has got, another one
             if isinstance(answer, SnailError):
                 if member.number in self.all and member.role != "driver":
-                    self._on_trouble(member, f"cannot use the route: {answer}")
+                    self._on_unready(member, f"cannot use the route: {answer}")
                 return
             member.epoch = max(member.epoch, route.epoch)
             if not member.acknowledged:
-                member.acknowledged = True
+                member.acknowledged = member.joined = True
                 member.state = "ready"
                 if member.late:
                     self._note_member(member)

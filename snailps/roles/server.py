@@ -9,7 +9,6 @@ last of them has obeyed; the next order does not wait for that.  It knows no mod
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -51,7 +50,6 @@ class Server(Node):
         self._server_settings = settings
         self._listeners: list[Listener] = []
         self._host: ShardHost | None = None
-        self._ready = threading.Event()
         self._touched: set[int] = set()  # tables that track touches
         self._saving: Saving | Loading | None = None
         # Orders of checkpoints, in their order: they wait for disks, and for shards.
@@ -71,31 +69,33 @@ class Server(Node):
                     f"advertise_addr gives {shard_num} shards one port: leave its port out, "
                     "use port_range, or set shard_num: 1"
                 )
-            self._host = ShardHost(
-                self._server_settings, self.trust, self.join(endpoints), tell=self.control.note
-            )
-            self._ready.set()
+            self.join(endpoints)
             self.wait_until_ended()
             self._stop_saving()
-            self._host.stop()
+            if self._host is not None:
+                self._host.stop()
         finally:
             self._saver.shutdown(wait=False, cancel_futures=True)
             self._close_listeners()
         self.leave({})
         return self.verdict.code
 
+    def on_welcome(self, welcome: messages.Welcome) -> None:
+        """Makes the place for shards, before the master's first orders can come."""
+        self._host = ShardHost(self._server_settings, self.trust, welcome, tell=self.control.note)
+
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Orders of the master: route, tables, shards, statistics."""
         if isinstance(message, messages.Stop):
             return super().on_message(message)
-        if not self._ready.wait(self.settings.request_timeout):
-            raise ClusterError(f"{self.name} has no shards yet")
         assert self._host is not None
+        if not isinstance(message, messages.TakeRoute | messages.Ask):
+            self._close_listeners()  # one that joins a running job begins without a shard
+            self._host.formed()
         if isinstance(message, messages.TakeRoute):
             route = Route.from_dict(message.route)
             taken = self._host.take_route(route, self._listeners)
             self.route_epoch = route.epoch
-            self._close_listeners()  # one that joins a running job begins without a shard
             return then(taken, _ok)
         if isinstance(message, messages.MakeTables):
             return then(self._host.make_tables(self._tables_of(message.tables)), _ok)

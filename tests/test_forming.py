@@ -1,0 +1,270 @@
+"""Processes that are killed, restarted or slow while a cluster forms, or while they join one."""
+
+import signal
+import time
+
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import LIMIT_S, Gate, free_port
+from test_checkpoint_cluster import assert_counted_once
+from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
+from test_master_dies import Mortal
+
+from snailps.cli.status import ask
+from snailps.errors import SnailError
+
+pytestmark = pytest.mark.limit(200)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of ten blocks; its result is known."""
+    write_numbers(tmp_path / "in.txt", 1000)
+    (tmp_path / "gates").mkdir()
+    return {
+        "worker_class": COUNTER,
+        "input": "in.txt",
+        "output": "out",
+        "epochs": 1,
+        "gates": str(tmp_path / "gates"),
+        "on_node_loss": "recover",
+    }
+
+
+def states(cluster):
+    """Process id -> what it does, as the master says."""
+    try:
+        return {node["pid"]: node["state"] for node in ask(cluster.address, 5.0)["nodes"]}
+    except SnailError:  # it is dead, or being started
+        return {}
+
+
+def until(cluster, condition):
+    """Asks the master until the states of its nodes are as they should be."""
+    end = time.monotonic() + LIMIT_S
+    while not condition(now := states(cluster)):
+        assert time.monotonic() < end, now
+        time.sleep(0.02)
+
+
+def routed(*processes):
+    """The master knows that these have the route."""
+    return lambda now: all(now.get(process.pid) == "ready" for process in processes)
+
+
+class Held(Mortal):
+    """A cluster that has its route and is not complete: its first worker is stopped."""
+
+    def form(self, *sets):
+        self.sets = sets
+        master = self.master(*sets, port=free_port())
+        servers = [self.start("server") for _ in range(self.servers)]
+        slow = self.start("worker")
+        self.name_of(slow)
+        slow.send(signal.SIGSTOP)
+        workers = [self.start("worker") for _ in range(self.workers - 1)]
+        until(self, routed(*servers, *workers))
+        return master, servers, [slow, *workers]
+
+    def lose(self, process, number=signal.SIGKILL):
+        process.send(number)
+        code = process.wait()
+        self.processes.remove(process)
+        return code
+
+
+# --- a container that is killed, or asked to end, and started again ------------------------------
+
+
+RESTARTED = [("server", signal.SIGKILL), ("server", signal.SIGTERM), ("worker", signal.SIGKILL)]
+
+
+@pytest.mark.parametrize(("role", "number"), RESTARTED[1:])
+def test_node_restarted_before_the_route_is_waited_for(tmp_path, job, role, number):
+    with Mortal(tmp_path, job=job, servers=2) as cluster:
+        master = cluster.master()
+        first = cluster.start(role)
+        name = cluster.name_of(first)
+        first.wait_line("registered with the master")
+        first.send(number)
+        assert first.wait() == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+        cluster.processes.remove(first)
+        master.wait_line(rf"{name} .* goes on forming")
+        assert "3 more of 3 nodes" in master.wait_line("waiting for 3 more")
+        cluster.nodes()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+
+
+@pytest.mark.parametrize(("role", "number"), RESTARTED)
+def test_node_restarted_while_others_connect_is_waited_for(tmp_path, job, role, number):
+    with Held(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master, servers, workers = cluster.form()
+        lost = servers[0] if role == "server" else workers[1]
+        name = cluster.name_of(lost)
+        assert cluster.lose(lost, number) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+        master.wait_line(rf"{name} .* goes on forming")
+        master.wait_line("waiting for 1 more of 4 nodes")
+        again = cluster.start(role)
+        workers[0].send(signal.SIGCONT)
+        cluster.ends_well()
+        epoch = 2 if role == "server" else 1
+        assert f"route epoch {epoch}: 2 shards" in master.stderr
+        assert cluster.name_of(again) != name
+    assert_counted_once(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_server_lost_while_forming_ends_a_cluster_that_stops_and_says_so(tmp_path, job, number):
+    job["on_node_loss"] = "stop"
+    with Held(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master, servers, workers = cluster.form()
+        name = cluster.name_of(servers[0])
+        cluster.lose(servers[0], number)
+        what = "is lost" if number == signal.SIGKILL else "was told to leave"
+        assert_one_sentence(master, name, what, "while the cluster forms", "on_node_loss is 'stop'")
+        workers[0].send(signal.SIGCONT)
+        # What was stopped itself may see the end of the master before its last words.
+        assert set(cluster.codes()[1:]) <= {STOPPED, FAILED}
+
+
+def test_nobody_who_comes_in_place_of_a_lost_node_ends_the_forming_in_time(tmp_path, job):
+    with Held(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master, servers, workers = cluster.form("master_time_out=4")
+        name = cluster.name_of(servers[1])
+        cluster.lose(servers[1])
+        assert_one_sentence(master, "1 more of 4 nodes", "master_time_out", f"{name} (", "is lost")
+        workers[0].send(signal.SIGCONT)
+        cluster.codes()
+
+
+# --- the master ends, too ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loses", [None, "server"])
+def test_master_killed_while_members_connect_forms_on(tmp_path, job, loses):
+    beats = {"heartbeat_timeout": 4}
+    with Held(tmp_path, beats, job, servers=2, workers=2) as cluster:
+        beaten = ("heartbeat_timeout=4", "init_timeout=60")
+        master, servers, workers = cluster.form(*beaten)
+        if loses is not None:
+            lost = servers[0] if loses == "server" else workers[1]
+            cluster.lose(lost)
+            cluster.start(loses)
+        master.send(signal.SIGKILL)
+        workers[0].send(signal.SIGCONT)
+        cluster.kill(master)
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+
+
+def test_master_asked_to_end_while_members_connect_ends_all(tmp_path, job):
+    with Held(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master, _, workers = cluster.form()
+        master.send(signal.SIGTERM)
+        workers[0].send(signal.SIGCONT)
+        codes = cluster.codes()
+        assert codes[0] == INTERRUPTED
+        assert set(codes[1:]) <= {STOPPED, FAILED}  # one may be in the middle of a handshake
+        assert "interrupted while forming" in master.stderr
+
+
+# --- somebody joins a running job ----------------------------------------------------------------
+
+
+class Joining(Mortal):
+    """A job at a gate, and a newcomer of a role that is in the middle of joining it."""
+
+    def __init__(self, folder, job, **named):
+        settings = {"init_timeout": 8, "request_timeout": 60}
+        super().__init__(folder, settings, job, servers=3, workers=2, **named)
+        self.gate = Gate(folder / "gates", 6)
+
+    def begin(self, redundant=True):
+        self.sets = ()
+        master = self.master(port=free_port())
+        servers, workers = self.nodes()
+        self.gate.meet()
+        end = time.monotonic() + LIMIT_S
+        while redundant and not all(one["state"] == "ready" for one in self.shards()):
+            assert time.monotonic() < end, self.shards()
+            time.sleep(0.02)
+        return master, servers, workers
+
+    def shards(self):
+        return ask(self.address, 5.0)["shards"]
+
+    def stuck(self, server):
+        """A worker that dials a server which says nothing."""
+        server.send(signal.SIGSTOP)
+        newcomer = self.start("worker")
+        self.name_of(newcomer)
+        until(self, lambda now: now.get(newcomer.pid) == "connecting")
+        return newcomer
+
+
+def test_joining_worker_whose_server_dies_does_not_hold_up_the_next_master(tmp_path, job):
+    with Joining(tmp_path, job) as cluster:
+        master, servers, _ = cluster.begin()
+        newcomer = cluster.stuck(servers[0])
+        cluster.processes.remove(servers[0])
+        servers[0].send(signal.SIGKILL)
+        servers[0].wait()
+        master.wait_line("route epoch 2")
+        master = cluster.kill(master)
+        until(cluster, lambda now: now.get(newcomer.pid) in ("starting", "training", "waiting"))
+        cluster.gate.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+
+
+def test_joining_worker_that_never_connects_is_dropped_and_the_job_goes_on(tmp_path, job):
+    with Joining(tmp_path, job) as cluster:
+        master, servers, _ = cluster.begin()
+        newcomer = cluster.stuck(servers[0])
+        line = master.wait_line("is gone while it joined")
+        assert f"process {newcomer.pid})" in line
+        assert "init_timeout" in line
+        assert newcomer.wait() == STOPPED
+        cluster.processes.remove(newcomer)
+        servers[0].send(signal.SIGCONT)
+        cluster.gate.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("role", "number"),
+    [("worker", signal.SIGKILL), ("worker", signal.SIGTERM), ("server", signal.SIGTERM)],
+)
+def test_newcomer_that_ends_while_it_joins_is_not_missed(tmp_path, job, role, number):
+    job["on_node_loss"] = "stop"  # it has no part in the job yet
+    with Joining(tmp_path, job) as cluster:
+        master, servers, _ = cluster.begin(redundant=False)
+        if role == "worker":
+            newcomer = cluster.stuck(servers[0])
+        else:
+            newcomer = cluster.start("server")
+            newcomer.wait_line("registered with the master")
+        newcomer.send(number)
+        newcomer.wait()
+        cluster.processes.remove(newcomer)
+        servers[0].send(signal.SIGCONT)
+        master.wait_line(rf"process {newcomer.pid}\) .*(is gone while it joined|is lost|left)")
+        cluster.gate.open()
+        cluster.ends_well()
+    assert_counted_once(tmp_path)
+
+
+def test_master_asked_to_end_while_somebody_joins_saves_and_ends_all(tmp_path, job):
+    with Joining(tmp_path, job) as cluster:
+        master, servers, _ = cluster.begin()
+        newcomer = cluster.stuck(servers[0])
+        master.send(signal.SIGTERM)
+        master.wait_line("interrupted: finishing the blocks at work")
+        cluster.gate.open()
+        servers[0].send(signal.SIGCONT)
+        assert master.wait() == INTERRUPTED, master.stderr
+        assert newcomer.wait() == 0, newcomer.stderr
+        assert set(cluster.codes()[1:]) == {0}
+    assert (tmp_path / "out.npz").exists()

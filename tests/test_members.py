@@ -1,0 +1,314 @@
+"""Forming and coming back at the master: whom it waits for, whom it drops, when it goes on."""
+
+import time
+
+import pytest
+
+from snailps.config import MasterSettings
+from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
+from snailps.roles.journal import Fact, Journal
+from snailps.roles.members import LOSSES_PER_NODE, Members
+from snailps.store.route import Route, ShardAddress
+from snailps.transport import messages
+from snailps.transport.control import Peer
+
+LIFE = 5
+
+
+class Server:
+    """Keeps the calls that it is to make."""
+
+    def __init__(self):
+        self.calls = {}
+
+    def call(self, peer, message, on_answer):
+        self.calls.setdefault(peer, []).append((message, on_answer))
+
+    def answer(self, member, answer=None, at=-1):
+        self.calls[member.peer][at][1](answer or messages.Ok())
+
+
+class Cluster:
+    """Members of a master, without any process."""
+
+    def __init__(self, servers=2, workers=1, facts=(), **settings):
+        self.server = Server()
+        self.failed, self.ready, self.unready = [], [], []
+        self.members = Members(
+            MasterSettings(
+                expected_node_num=servers + workers, expected_servers=servers, **settings
+            ),
+            LIFE,
+            self.server,
+            self.failed.append,
+            self.ready.append,
+            self._unready,
+            Journal(None),
+        )
+        for fact in facts:
+            self.members.replay(fact)
+        self._port = 1000
+
+    def _unready(self, member, text):
+        self.unready.append((member.number, text))
+        member.missed = text  # as a master does that takes over
+        if not self.members.formed_before:
+            self.members.lost_while_forming(member, text)
+
+    def register(self, role):
+        peer = Peer.absent()
+        self._port += 1
+        endpoints = [["127.0.0.1", self._port]] if role == "server" else []
+        told = []
+        self.members.register(peer, messages.Register(role, "h", 1, 1, endpoints), told.append)
+        return self.members.all[told[0].node]
+
+    def rejoin(self, number, role, epoch, state=None):
+        peer = Peer.absent()
+        endpoints = [["127.0.0.1", 1000 + number]] if role == "server" else []
+        message = messages.Rejoin(
+            LIFE, number, number, role, "h", 1, 1, endpoints, epoch, "", state or {}
+        )
+        return self.members.rejoin(peer, message, lambda answer: None)
+
+    def check(self, later_s=0.0):
+        return self.members.check_formed(time.monotonic() + later_s)
+
+    def formed(self):
+        """All of a first cluster, with the route."""
+        nodes = [self.register(role) for role in ("server", "server", "worker")]
+        self.check()
+        for node in nodes:
+            self.server.answer(node)
+        return nodes
+
+
+def past(servers=(1, 2), workers=(3,)):
+    """What the journal of a cluster says that was complete."""
+    route = Route.build(4, [ShardAddress(n, "127.0.0.1", 1000 + n) for n in servers], 8)
+    made = [
+        Fact(
+            "member",
+            {
+                "number": n, "role": "server" if n in servers else "worker", "host": "h", "pid": 1,
+                "endpoints": [["127.0.0.1", 1000 + n]] if n in servers else [], "late": False,
+            },
+        )
+        for n in (*servers, *workers)
+    ]  # fmt: skip
+    made.insert(0, Fact("numbers", {"until": 1024}))
+    return [
+        *made,
+        Fact("route", {"route": route.to_dict()}),
+        Fact("shards", {"epoch": 4, "shards": []}),
+    ]
+
+
+# --- first forming -------------------------------------------------------------------------------
+
+
+def test_worker_that_is_lost_before_the_route_is_waited_for_again():
+    cluster = Cluster()
+    for role in ("server", "server"):
+        cluster.register(role)
+    lost = cluster.register("worker")
+    cluster.members.lost_while_forming(lost, "is lost: killed")
+    assert not cluster.check()
+    assert "1 more of 3 nodes" in cluster.members.missing()
+    again = cluster.register("worker")
+    assert again.number != lost.number
+    assert not cluster.check()
+    for member in cluster.members.nodes():
+        cluster.server.answer(member)
+    assert cluster.check()
+    assert not cluster.failed
+
+
+def test_worker_that_is_lost_with_the_route_leaves_the_route_as_it_is():
+    cluster = Cluster()
+    first, second, lost = (cluster.register(role) for role in ("server", "server", "worker"))
+    cluster.check()
+    for server in (first, second):
+        cluster.server.answer(server)
+    cluster.members.lost_while_forming(lost, "is lost: killed")
+    assert not cluster.check()
+    assert cluster.members.route.epoch == 1
+    again = cluster.register("worker")
+    assert not cluster.check()
+    cluster.server.answer(again)
+    assert cluster.check()
+
+
+def test_server_that_is_lost_with_the_route_makes_another_route():
+    cluster = Cluster()
+    lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
+    cluster.check()
+    cluster.server.answer(second)
+    cluster.server.answer(worker)
+    cluster.members.lost_while_forming(lost, "is lost: killed")
+    assert cluster.members.route is None
+    again = cluster.register("server")
+    assert again.peer not in cluster.server.calls  # not the void one
+    assert not cluster.check()
+    assert cluster.members.route.epoch == 2
+    assert [s.server for s in cluster.members.route.shards] == [second.number, again.number]
+    for member in (second, worker):
+        cluster.server.answer(member)
+    assert not cluster.check()
+    cluster.server.answer(again)
+    assert cluster.check()
+    assert not cluster.failed
+
+
+def test_answer_to_a_void_route_counts_for_nothing():
+    cluster = Cluster()
+    lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
+    cluster.check()
+    cluster.members.lost_while_forming(lost, "is lost: killed")
+    cluster.server.answer(second)
+    cluster.server.answer(worker, WaitTimeout("cannot reach server 1"))
+    assert not second.acknowledged
+    assert not cluster.unready
+    cluster.register("server")
+    cluster.check()
+    cluster.server.answer(worker, WaitTimeout("cannot reach server 1"), at=0)  # of the first route
+    assert not cluster.unready
+
+
+def test_replacement_has_the_whole_time_and_whoever_lacks_is_named_at_its_end():
+    cluster = Cluster(master_time_out=60.0)
+    cluster.register("server")
+    cluster.register("server")
+    cluster.members._since -= 59.0
+    lost = cluster.register("worker")
+    cluster.members.lost_while_forming(lost, "is lost: connection closed")
+    assert not cluster.check(later_s=59.0)
+    assert not cluster.failed
+    cluster.check(later_s=61.0)
+    (text,) = cluster.failed
+    assert "master_time_out" in text
+    assert "1 more of 3 nodes" in text
+    assert f"{lost.name} is lost: connection closed" in text
+
+
+def test_processes_that_are_lost_again_and_again_end_the_forming():
+    cluster = Cluster()
+    for number in range(3 * LOSSES_PER_NODE + 1):
+        assert not cluster.failed, number
+        cluster.members.lost_while_forming(cluster.register("worker"), "is lost: killed")
+    assert "Look at their logs" in cluster.failed[0]
+
+
+def test_worker_in_place_of_a_lost_server_is_no_end():
+    cluster = Cluster()
+    lost = cluster.register("server")
+    cluster.register("server")
+    cluster.members.lost_while_forming(lost, "is lost: killed")
+    cluster.register("worker")
+    cluster.register("worker")
+    assert not cluster.check()
+    assert not cluster.failed
+    cluster.register("server")
+    assert not cluster.check()
+    assert cluster.members.route is not None
+
+
+def test_member_that_does_not_connect_in_time_is_dropped_and_named():
+    cluster = Cluster(init_timeout=60.0)
+    first, second, slow = (cluster.register(role) for role in ("server", "server", "worker"))
+    cluster.check()
+    for server in (first, second):
+        cluster.server.answer(server)
+    assert not cluster.check(later_s=59.0)
+    assert not cluster.unready
+    assert not cluster.check(later_s=61.0)
+    ((number, text),) = cluster.unready
+    assert number == slow.number
+    assert "init_timeout" in text
+    assert f"127.0.0.1:{1001}" in text
+    assert not cluster.failed
+    assert "1 more of 3 nodes" in cluster.members.missing()
+
+
+# --- a master that takes over --------------------------------------------------------------------
+
+
+def test_newcomer_holds_up_no_master_that_takes_over():
+    cluster = Cluster(facts=past())
+    for number, role in ((1, "server"), (2, "server"), (3, "worker")):
+        cluster.rejoin(number, role, 4, {"started": True} if role == "worker" else {})
+    newcomer = cluster.rejoin(4, "worker", 0, {"started": False})
+    assert cluster.check()
+    assert not cluster.ready
+    cluster.server.answer(newcomer)
+    assert cluster.ready == [newcomer]
+
+
+@pytest.mark.parametrize(("role", "state"), [("worker", {"started": False}), ("server", {})])
+def test_newcomer_that_comes_back_late_is_taken_in(role, state):
+    cluster = Cluster(facts=past())
+    for number, its_role in ((1, "server"), (2, "server"), (3, "worker")):
+        cluster.rejoin(number, its_role, 4, {"started": True} if its_role == "worker" else {})
+    assert cluster.check()
+    newcomer = cluster.rejoin(4, role, 0, state)
+    assert newcomer.late
+    cluster.server.answer(newcomer)
+    assert cluster.ready == [newcomer]
+
+
+def test_worker_of_the_job_that_comes_back_late_and_unknown_is_refused():
+    cluster = Cluster(facts=past())
+    for number, role in ((1, "server"), (2, "server"), (3, "worker")):
+        cluster.rejoin(number, role, 4, {"started": True} if role == "worker" else {})
+    assert cluster.check()
+    with pytest.raises(ClusterError, match="Start it anew"):
+        cluster.rejoin(9, "worker", 4, {"started": True})
+
+
+def test_member_that_does_not_follow_in_time_is_given_up_and_the_job_goes_on():
+    cluster = Cluster(facts=past(), init_timeout=60.0)
+    for number, role in ((1, "server"), (2, "server")):
+        cluster.rejoin(number, role, 4)
+    cluster.rejoin(3, "worker", 3, {"started": True})  # never answers
+    assert not cluster.check(later_s=59.0)
+    assert not cluster.check(later_s=61.0)
+    assert [number for number, _ in cluster.unready] == [3]
+    assert cluster.check(later_s=61.0)
+    assert not cluster.failed
+
+
+def test_newcomer_of_a_running_cluster_that_never_connects_is_given_up():
+    cluster = Cluster(init_timeout=60.0)
+    cluster.formed()
+    assert cluster.check()
+    newcomer = cluster.register("worker")
+    cluster.members.check_joining(time.monotonic() + 59.0)
+    assert not cluster.unready
+    cluster.members.check_joining(time.monotonic() + 61.0)
+    assert [number for number, _ in cluster.unready] == [newcomer.number]
+
+
+def test_cluster_that_was_never_complete_forms_on_under_the_next_master():
+    facts = past()[:-1]  # nothing of shards: the route was on its way
+    cluster = Cluster(facts=facts)
+    cluster.rejoin(1, "server", 4)
+    cluster.rejoin(3, "worker", 0)
+    assert not cluster.check()
+    assert "server 2" in cluster.members.missing()
+    cluster.members.lost_while_forming(cluster.members.all[2], "did not come back")
+    assert not cluster.check()
+    again = cluster.register("server")
+    assert not cluster.check()
+    assert cluster.members.route.epoch == 5
+    for member in cluster.members.nodes():
+        cluster.server.answer(member)
+    assert again.acknowledged
+    assert cluster.check()
+
+
+def test_lost_connection_is_no_answer():
+    cluster = Cluster()
+    nodes = [cluster.register(role) for role in ("server", "server", "worker")]
+    cluster.check()
+    cluster.server.answer(nodes[0], ConnectionLost("gone"))
+    assert not cluster.unready
