@@ -54,9 +54,13 @@ def test_open_calls_are_made_again_in_order_before_anything_new(line):
     ]  # fmt: skip
     assert heard[0][2] == messages.Lease("train")
     assert heard[3][2] == messages.Settled([3])
-    for number, future in ((2, done), (1, lease), (4, later)):
-        second.send(Kind.ANSWER, messages.Ok(), number)
-        assert future.result(LIMIT_S) == messages.Ok()
+    for number, future, answer in (
+        (2, done, messages.Ok()),
+        (1, lease, messages.Leased(-1)),
+        (4, later, messages.Content(b"lines")),
+    ):
+        second.send(Kind.ANSWER, answer, number)
+        assert future.result(LIMIT_S) == answer
     assert not client.away
     assert client.told.empty()
 
@@ -104,7 +108,7 @@ def test_answer_to_an_order_of_the_connection_before_is_not_sent():
     second.send(Kind.CALL, messages.Ask("new"), 1)
     call = client.call_async(messages.Summarise())  # it is through: the connection is the new one
     assert second.next()[2] == messages.Summarise()
-    second.send(Kind.ANSWER, messages.Ok(), 1)
+    second.send(Kind.ANSWER, messages.Again(), 1)
     call.result(LIMIT_S)
     go_on.set()
     assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
@@ -136,9 +140,9 @@ def test_late_answer_to_an_order_of_the_connection_before_is_not_sent():
 
 def test_ask_takes_no_byte_behind_its_answer():
     far = Far()
-    far.send(Kind.ANSWER, messages.Ok(), 1)
+    far.send(Kind.ANSWER, messages.Again(), 1)
     far.send(Kind.NOTE, messages.CameBack())
-    assert ask(far.near, messages.Summarise(), LIMIT_S) == messages.Ok()
+    assert ask(far.near, messages.Summarise(), LIMIT_S) == messages.Again()
     frames = FrameDecoder().feed(far.near.recv(1 << 16))
     assert [messages.decode(frame.body) for frame in frames] == [messages.CameBack()]
     assert far.next()[2] == messages.Summarise()

@@ -1,5 +1,6 @@
 """Control messages: one table of (message, bytes) drives both directions, then wrong fields."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -12,8 +13,8 @@ from snailps.transport import messages as m
 
 KNOWN = [
     (
-        m.Register("worker", "h", 7, 2, [["h", 1]]),
-        b'{"is":"Register","role":"worker","host":"h","pid":7,"cores":2,"endpoints":[["h",1]]}',
+        m.Register("worker", "h", 7, 2),
+        b'{"is":"Register","role":"worker","host":"h","pid":7,"cores":2,"endpoints":[]}',
     ),
     (
         m.Welcome(3, 4, 5, 1024, 0.5, 2.0),
@@ -21,9 +22,12 @@ KNOWN = [
         b'"timeout_s":2.0,"patience_s":0.0}',
     ),
     (
-        m.Rejoin(5, 3, 4, "worker", "h", 7, 2, [], 1, "SIGTERM", {"started": True}),
-        b'{"is":"Rejoin","job":5,"node":3,"incarnation":4,"role":"worker","host":"h","pid":7,'
-        b'"cores":2,"endpoints":[],"epoch":1,"leaving":"SIGTERM","state":{"started":true}}',
+        m.Rejoin(
+            5, 3, 4, "server", "h", 7, 2, [["h", 1]], 1, "SIGTERM", {"standbys": [[0, 2, ""]]}
+        ),
+        b'{"is":"Rejoin","job":5,"node":3,"incarnation":4,"role":"server","host":"h","pid":7,'
+        b'"cores":2,"endpoints":[["h",1]],"epoch":1,"leaving":"SIGTERM",'
+        b'"state":{"standbys":[[0,2,""]]}}',
     ),
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
     (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
@@ -163,7 +167,7 @@ def test_message_that_lacks_a_required_field_is_refused(message):
     fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     blob = fields.pop("blob", b"")
     for field in dataclasses.fields(message):
-        if field.name == "blob":
+        if field.name in ("blob", "progress"):  # a block's shares are there or not with its number
             continue
         rest = {name: value for name, value in fields.items() if name != field.name}
         data = body({"is": type(message).__name__, **rest}, blob)
@@ -192,8 +196,8 @@ def test_whole_number_for_a_float_is_taken():
 
 def test_optional_fields_that_are_absent_get_their_defaults():
     assert m.decode(body({"is": "Leased", "number": -1})) == m.Leased(-1)
-    got = m.decode(body({"is": "Register", "role": "r", "host": "h", "pid": 1, "cores": 1}))
-    assert got == m.Register("r", "h", 1, 1, [])
+    got = m.decode(body({"is": "Register", "role": "worker", "host": "h", "pid": 1, "cores": 1}))
+    assert got == m.Register("worker", "h", 1, 1, [])
 
 
 @pytest.mark.parametrize(
@@ -263,3 +267,125 @@ def test_decode_of_a_mutated_body_gives_a_message_or_a_protocol_error(known, dat
 def test_unicode_travels():
     message = m.Failed("Datei \u201e\u4e2d\u6587.txt\u201c fehlt", "\U0001f40c")
     assert m.decode(m.encode(message)) == message
+
+
+# --- the door ------------------------------------------------------------------------------------
+
+DEEP = json.loads("[" * 600 + "]" * 600)
+HOSTILE = [
+    10**400, -(10**400), 1 << 63, 1 << 64, -1, 0, 1.5, 1e999, -1e999, float("nan"), True, None, "",
+    "x" * 100_000, "\ud800", "\udc80", "a\0b", "../../x", [], {}, [None], [[]], DEEP, {"": DEEP},
+    {"a": 10**400}, {"bad_lines": float("nan")}, {"\ud800": 1}, [["x" * 300, 1]],
+    [["h", float("inf")]], [["h", 65_536]], ["x"], [[1, 10**400]], {"x" * 300: 1},
+    {str(number): 1.0 for number in range(2000)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
+    """And a message that came in goes out again as it is: it holds nothing that JSON cannot."""
+    good = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    blob = good.pop("blob", b"")
+    for name in good:
+        for wrong in HOSTILE:
+            data = body({"is": type(message).__name__, **good, name: wrong}, blob)
+            with contextlib.suppress(ProtocolError):
+                got = m.decode(data)
+                assert m.decode(m.encode(got)) == got or "nan" in repr(got)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"is": "Settled", "numbers": ["x"]}, r"Settled.numbers\[0\]: expected a whole number"),
+        ({"is": "Settled", "numbers": [-1]}, r"Settled.numbers\[0\]: .* got -1"),
+        (
+            {"is": "Done", "pass_": "train", "number": 1, "units": 1 << 63, "seconds": 1,
+             "metrics": {}},
+            "Done.units: .* to 9007199254740992",
+        ),
+        (
+            {"is": "Done", "pass_": "train", "number": 1, "units": 1, "seconds": 1,
+             "metrics": {"bad_lines": float("nan")}},
+            r"Done.metrics\['bad_lines'\]: .* got nan",
+        ),
+        ({"is": "Yield", "shard": 1, "limit_s": 10**400}, "a whole number of 1,329 bits"),
+        ({"is": "Expire", "tick": 1, "before": 2}, "before is 2"),
+        ({"is": "Leased", "number": 1}, "two shares"),
+        ({"is": "Bye", "figures": {"bytes_in": 1e300}}, "bytes_in"),
+        ({"is": "CloseClock", "clock": 1, "slots": [4096]}, r"slots\[0\]"),
+        ({"is": "Fence", "incarnation": -1}, "incarnation"),
+    ],
+)  # fmt: skip
+def test_value_out_of_its_range_is_refused_with_its_place(message, words):
+    with pytest.raises(ProtocolError, match=words):
+        m.decode(body(message))
+
+
+def test_loss_that_is_no_number_passes_for_the_training_has_diverged():
+    done = m.Done("train", 1, 1, 1.0, {"loss": float("inf"), "examples": 2.0})
+    assert m.decode(m.encode(done)) == done
+
+
+def test_text_for_people_is_cut_and_cleaned_not_refused():
+    long = m.decode(m.encode(m.Failed("\ud800" + "x" * 100_000, "t" * 1_000_000)))
+    assert long.text.startswith("\\ud800xxx")
+    long.text.encode()
+    assert (len(long.text), len(long.trace)) == (65_541, 131_072)
+
+
+def test_path_that_is_no_utf8_travels():
+    message = m.Leased(1, "/data/\udcff.txt", progress=[0.0, 1.0])
+    assert m.decode(m.encode(message)) == message
+
+
+def test_body_of_very_many_lists_is_refused_before_they_are_made():
+    text = b'{"is":"Settled","numbers":[' + b"[]," * 500_000 + b"[]]}"
+    with pytest.raises(ProtocolError, match="more than 262,144 lists"):
+        m.decode(len(text).to_bytes(4, "little") + text)
+
+
+def test_json_of_another_encoding_is_refused():
+    text = '{"is":"Ok"}'.encode("utf-16")
+    with pytest.raises(ProtocolError, match="no JSON"):
+        m.decode(len(text).to_bytes(4, "little") + text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "words"),
+    [
+        (m.Lease("train"), m.Ok(), "Lease is answered by Leased, got Ok"),
+        (m.Done("train", 1, 1, 1.0, {}), m.Leased(-1), "by Ok or Enough"),
+        (m.Stop(False, ""), m.Ok(), "by nothing"),
+        (m.Expire(1, 0, [1]), m.Report({}), "Report on Expire: expected a field 'done'"),
+        (m.HostStandby(1, []), m.Report({"endpoint": ["h", 0]}), r"\.endpoint\[1\]: expected"),
+        (m.Freeze(), m.Report({"clocks": [None]}), r"\.clocks\[0\]"),
+        (m.Ask("stats"), m.Report({"shards": [{"shard": 1}]}), r"\.shards\[0\]: expected a field"),
+        (m.Ask("stats"), m.Report({"waits": [[1, 2]]}), r"\.waits\[0\]: expected a list of 3"),
+    ],
+)
+def test_answer_of_another_kind_or_content_is_refused(asked, answer, words):
+    with pytest.raises(ProtocolError, match=words):
+        m.Answers.of(asked).checked(answer)
+
+
+def test_answer_that_fits_is_taken_with_what_else_it_says():
+    stats = {"shards": [], "peak_rss_mb": 1, "colour": ["red"]}
+    assert m.Answers.of(m.Ask("stats")).checked(m.Report(stats)) == m.Report(stats)
+    anything = m.Report({"shards": "of a status"})
+    assert m.Answers.of(m.Ask("status")).checked(anything) == anything
+
+
+@pytest.mark.parametrize(
+    ("message", "role", "words"),
+    [
+        (m.Lease("train"), "", "Lease before Register"),
+        (m.Lease("train"), "server", "Lease of a server: that is for worker to say"),
+        (m.Shutdown(), "worker", "for driver"),
+        (m.Stop(True, ""), "worker", "for master"),
+    ],
+)
+def test_message_is_for_its_roles_to_say(message, role, words):
+    with pytest.raises(ProtocolError, match=words):
+        m.check_speaker(message, role)
+    m.check_speaker(m.Ask("status"), role)

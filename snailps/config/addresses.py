@@ -13,6 +13,7 @@ import re
 from snailps.errors import ConfigError
 
 PORT_MAX = 65535
+HOST_CHARS_MAX = 253
 ANY_HOSTS = ("0.0.0.0", "::")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -69,6 +70,8 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
         numeric = host.replace(".", "").isdigit()
         if not (_is_ip(host, ipaddress.IPv4Address) if numeric else _HOST_NAME.fullmatch(host)):
             raise refuse(f"{host!r} is not a host" if host else "the host is missing")
+        if fault := host_fault(host):
+            raise refuse(fault)
     if not colon and port_optional:
         return host, 0
     port_low = 0 if port_optional else 1
@@ -76,6 +79,25 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
         given = f"{port_text!r} is not a port" if port_text else "the port is missing"
         raise refuse(f"{given} (expected a port from {port_low} to {PORT_MAX})")
     return host, int(port_text)
+
+
+def host_fault(host: str) -> str:
+    """Why no socket can be asked to connect to a host of this name; empty: it can be asked.
+
+    Whether the name exists is another question.  What this lets through makes `getaddrinfo` raise
+    nothing but `OSError`.
+    """
+    if not host:
+        return "the host is missing"
+    if len(host) > HOST_CHARS_MAX:
+        return f"a host has at most {HOST_CHARS_MAX} characters, this one {len(host):,}"
+    if not host.isprintable() or " " in host:
+        return "a host has no spaces and nothing that cannot be printed"
+    try:
+        host.encode("idna")
+    except UnicodeError:  # a label that is empty, or longer than 63 characters
+        return "the parts between the dots of a host have 1 to 63 characters each"
+    return ""
 
 
 def format_addr(host: str, port: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.config.addresses import host_fault
 from snailps.errors import ConfigError, ProtocolError
 
 FRAG_NUM_MAX = 1 << 20
@@ -173,8 +174,9 @@ def _address(item: object) -> ShardAddress:
     if not isinstance(item, list) or len(item) != 3:
         raise ProtocolError(f"route: shard: expected [server, host, port], got {item!r:.80}")
     server, host, port = item
-    if not isinstance(host, str) or not 1 <= len(host) <= 255:
-        raise ProtocolError(f"route: host: expected 1 to 255 characters, got {host!r:.80}")
+    if not isinstance(host, str) or (fault := host_fault(host)):
+        why = fault if isinstance(host, str) else f"got {type(host).__name__}"
+        raise ProtocolError(f"route: host: {why}")
     return ShardAddress(
         _whole("server", server, 0, (1 << 32) - 1), host, _whole("port", port, 1, 65535)
     )

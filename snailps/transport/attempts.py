@@ -53,19 +53,20 @@ class Attempts:
         """Whether there is something to sum up, by and by."""
         return self._more > 0
 
-    def note(self, address: str, why: str) -> None:
-        """Somebody was refused."""
+    def note(self, address: str, why: str) -> bool:
+        """Somebody was refused; whether a line says so, or only the sum will."""
         self.sum_up()
         self.number += 1
         text = f"refused {address}: {why[:WHY_CHARS_MAX]}"
         if self._lines < LINES_MAX:
             self._lines += 1
             log.warning("%s", text)
-            return
+            return True
         self._more += 1
         self._last = text
         if len(self._sources) < SOURCES_MAX:
             self._sources.add(address.rpartition(":")[0])
+        return False
 
     def sum_up(self) -> None:
         """Ends a period that is over; to be called now and then while `unsaid`."""

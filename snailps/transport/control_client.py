@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from snailps.errors import (
     ConnectionLost,
+    ProtocolError,
     RemoteError,
     SnailError,
     WaitTimeout,
@@ -52,6 +53,7 @@ class _Call:
     """A call that has no answer yet."""
 
     frame: Frame
+    answers: messages.Answers
     future: Future[messages.Message]
     heard: Callable[[messages.Message], None]
 
@@ -62,6 +64,7 @@ class _Order:
 
     generation: int
     frame: Frame
+    message: messages.Message
     done: Future[messages.Message] | None = None
 
 
@@ -72,6 +75,8 @@ def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messa
     ------
     RemoteError
         The peer refused.
+    ProtocolError
+        What it says is no answer.
     OSError
         The connection broke, or there is no answer within `limit_s` seconds.
     """
@@ -85,8 +90,11 @@ def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messa
         for frame in decoder.feed(data):
             if frame.kind == Kind.ERROR:
                 raise remote_error(frame)
+            if frame.kind != Kind.ANSWER:
+                raise ProtocolError(f"{frame.kind.name} before the answer", "kind")
+            answer = messages.Answers.of(message).checked(messages.decode(frame.body))
             sock.settimeout(None)
-            return messages.decode(frame.body)
+            return answer
 
 
 class ControlClient:
@@ -163,7 +171,9 @@ class ControlClient:
                     future.set_exception(ConnectionLost(f"{self._whom} is gone: {self._lost}"))
                     return future
                 self._next += 1
-                self._calls[frame.request] = _Call(frame, future, heard)
+                self._calls[frame.request] = _Call(
+                    frame, messages.Answers.of(message), future, heard
+                )
             if not self._away:
                 self._write(data)
         return future
@@ -243,6 +253,8 @@ class ControlClient:
                 if self._lost is None and self._mended(why):
                     continue
                 self._end(why)
+            except ProtocolError as error:
+                self._end(f"it says what is not understood here: {error}")
             except SnailError as error:
                 self._end(str(error))
             except Exception as error:
@@ -284,7 +296,11 @@ class ControlClient:
                 messages.decode(frame.body) if frame.kind == Kind.ANSWER else remote_error(frame)
             )
             with self._calls_lock:
-                call = self._calls.pop(frame.request, None)
+                call = self._calls.get(frame.request)
+            if call is not None and isinstance(answer, messages.Message):
+                answer = call.answers.checked(answer)
+            with self._calls_lock:
+                self._calls.pop(frame.request, None)
             if isinstance(answer, RemoteError):
                 if call is None:
                     raise answer
@@ -294,32 +310,33 @@ class ControlClient:
                 call.future.set_result(answer)
             return
         check_control_kind(frame)
+        message = messages.decode(frame.body)
         if frame.kind == Kind.CALL:
             # It may take long, and a Stop must be heard meanwhile.
-            self._orders.put(_Order(self._generation, frame))
+            self._orders.put(_Order(self._generation, frame, message))
         else:
-            self._handle(self._generation, frame)
+            self._handle(self._generation, frame, message)
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:
             if order.done is None:
-                self._handle(order.generation, order.frame)
+                self._handle(order.generation, order.frame, order.message)
             else:
                 self._settle(order.generation, order.frame, order.done)
 
-    def _handle(self, generation: int, frame: Frame) -> None:
+    def _handle(self, generation: int, frame: Frame, message: messages.Message) -> None:
         """Has a message of the master handled; a call's answer goes out once there is one."""
         try:
-            own = self._on_message(messages.decode(frame.body))
+            own = self._on_message(message)
             if isinstance(own, Future):
                 own.add_done_callback(
-                    lambda done: self._orders.put(_Order(generation, frame, done))
+                    lambda done: self._orders.put(_Order(generation, frame, message, done))
                 )
             else:
                 self._reply(generation, frame, own)
         except Exception as error:
-            if frame.kind != Kind.CALL and not isinstance(error, SnailError):
-                raise  # ends the connection, loudly
+            if frame.kind != Kind.CALL:
+                raise  # ends the connection, loudly: what it asked for will never be done
             self._refuse(generation, frame, error)
 
     def _settle(self, generation: int, frame: Frame, done: Future[messages.Message]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
-from snailps.transport.attempts import LEFT, Attempts
+from snailps.transport.attempts import LEFT, WHY_CHARS_MAX, Attempts
 from snailps.transport.frame import (
     CONTROL_BODY_MAX,
     HANDSHAKE_BODY_MAX,
@@ -59,6 +59,14 @@ OUT_BYTES_MAX = 2 * CONTROL_BODY_MAX
 """A peer that takes none of this much is dropped."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of ours that has no answer yet."""
+
+    answers: messages.Answers
+    on_answer: Callable[[messages.Message | SnailError], None]
+
+
 @dataclass(eq=False, slots=True)
 class Peer:
     """One control connection at the master.
@@ -80,7 +88,7 @@ class Peer:
     tag: object = None
     ended: bool = False
     out: bytearray = field(default_factory=bytearray)
-    calls: dict[int, Callable[[messages.Message | SnailError], None]] = field(default_factory=dict)
+    calls: dict[int, _Call] = field(default_factory=dict)
     next_call: int = 1
 
     @classmethod
@@ -137,6 +145,7 @@ class ControlServer:
         self._unknown: dict[Peer, None] = {}  # oldest first: who has not shaken hands
         self._attempts = Attempts(clock)
         self._broken = Attempts(clock, "messages of members")
+        self._unhandled = Attempts(clock, "messages that could not be handled")
         self._lingering: dict[Peer, float] = {}
         self._accept_at: float | None = None
         self._encoded: tuple[messages.Message | None, bytes] = (None, b"")
@@ -167,7 +176,7 @@ class ControlServer:
                 break
             if peer in self._peers:
                 self._refuse(peer, f"no handshake within {HANDSHAKE_LIMIT_S:.0f} s")
-        for refused in (self._attempts, self._broken):
+        for refused in (self._attempts, self._broken, self._unhandled):
             if refused.unsaid:
                 refused.sum_up()
         for peer in [p for p, until in self._lingering.items() if now > until]:
@@ -198,7 +207,7 @@ class ControlServer:
             return
         number = peer.next_call
         peer.next_call += 1
-        peer.calls[number] = on_answer
+        peer.calls[number] = _Call(messages.Answers.of(message), on_answer)
         self._send(peer, Frame(Kind.CALL, self._body(message), request=number))
 
     def close_peer(self, peer: Peer) -> None:
@@ -209,8 +218,8 @@ class ControlServer:
         if peer in self._peers:
             calls, peer.calls = peer.calls, {}
             self._linger(peer)
-            for on_answer in calls.values():
-                on_answer(ConnectionLost("the connection was closed on this side"))
+            for call in calls.values():
+                call.on_answer(ConnectionLost("the connection was closed on this side"))
 
     def close(self) -> None:
         """Closes everything; `on_lost` is not called.  Twice is harmless."""
@@ -265,16 +274,35 @@ class ControlServer:
             else:
                 self._drop(peer, "connection closed")
             return
+        self.fence(peer, lambda: self._take_all(peer, data))
+
+    def fence(self, peer: Peer, work: Callable[[], None]) -> None:
+        """Does what a peer asked for; an error of that is the end of this peer, and of no other.
+
+        So no message can end this process.  Errors in what follows from the loss, in `on_lost`,
+        do: they are not the peer's.
+        """
         try:
-            for frame in peer.decoder.feed(data):
-                self._take(peer, frame)
-                if peer not in self._peers:
-                    return
+            work()
+            return
         except ProtocolError as error:
             refused = self._attempts if peer.hello is None else self._broken
             refused.note(show(peer.address), str(error))
-            self._send(peer, error_frame(error))
-            self._drop(peer, f"broke the protocol: {error}", linger=True)
+            told, why = error, f"broke the protocol: {error}"
+        except Exception as error:
+            what = str(error) if isinstance(error, SnailError) else repr(error)
+            why = f"a message of it cannot be handled: {what[:WHY_CHARS_MAX]}"
+            told = ProtocolError(f"this message cannot be handled here: {what}", "failed")
+            if self._unhandled.note(show(peer.address), why):
+                log.error("what %s said cannot be handled:", show(peer.address), exc_info=True)
+        self._send(peer, error_frame(told))
+        self._drop(peer, why, linger=True)
+
+    def _take_all(self, peer: Peer, data: bytes) -> None:
+        for frame in peer.decoder.feed(data):
+            self._take(peer, frame)
+            if peer not in self._peers:
+                return
 
     def _take(self, peer: Peer, frame: Frame) -> None:
         if peer.hello is None:
@@ -287,9 +315,12 @@ class ControlServer:
             answer = (
                 messages.decode(frame.body) if frame.kind == Kind.ANSWER else remote_error(frame)
             )
-            on_answer = peer.calls.pop(frame.request, None)
-            if on_answer is not None:
-                on_answer(answer)
+            call = peer.calls.get(frame.request)
+            if call is not None:
+                if isinstance(answer, messages.Message):
+                    answer = call.answers.checked(answer)
+                del peer.calls[frame.request]
+                call.on_answer(answer)
             return
         check_control_kind(frame)
         message = messages.decode(frame.body)
@@ -304,14 +335,18 @@ class ControlServer:
         if peer.hello.channel == Channel.PULSE:
             self._selector.unregister(peer.sock)
             self._peers.discard(peer)
-            self._on_pulse(peer.hello, peer.sock)
+            try:
+                self._on_pulse(peer.hello, peer.sock)
+            except Exception:
+                log.exception("cannot take a heartbeat connection of %s", show(peer.address))
+                peer.sock.close()
 
     def _replier(self, peer: Peer, request: int) -> Callable[[messages.Message | SnailError], None]:
         def reply(answer: messages.Message | SnailError) -> None:
             if isinstance(answer, SnailError):
                 self._send(peer, error_frame(answer, request))
             else:
-                self._send(peer, Frame(Kind.ANSWER, messages.encode(answer), request=request))
+                self._send(peer, Frame(Kind.ANSWER, self._body(answer), request=request))
 
         return reply
 
@@ -369,8 +404,8 @@ class ControlServer:
         else:
             self._forget(peer)
         calls, peer.calls = peer.calls, {}
-        for on_answer in calls.values():
-            on_answer(ConnectionLost(why))
+        for call in calls.values():
+            call.on_answer(ConnectionLost(why))
         if peer.hello is not None:
             self._on_lost(peer, why)
 

@@ -257,5 +257,5 @@ def remote_error(frame: Frame) -> RemoteError:
     try:
         fields = json.loads(frame.body)
         return RemoteError(str(fields["text"]), str(fields["code"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return RemoteError(f"unreadable ERROR of {len(frame.body)} bytes", "protocol")

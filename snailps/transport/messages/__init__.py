@@ -1,16 +1,19 @@
 """Control-plane messages: what master, servers, workers and drivers say to each other.
 
-    body.py          Frame.body <-> Message
+    body.py          Frame.body <-> Message                shapes.py       what a field may hold
     membership.py    joining, the route, the end       work.py         a job and its blocks
     rows.py          orders that concern rows          standing_by.py  who has which shard
 
 Each file of the last four begins with who says what: a *call*, written before ">", is answered; a
-*note* is not.  No sockets, clocks or threads here.
+*note* is not.  `message` declares that for the programs, and the fields' types what they may hold.
+No sockets, clocks or threads here.
 """
 
 from snailps.transport.messages.body import (
     JSON_BYTES_MAX,
+    Answers,
     Message,
+    check_speaker,
     decode,
     encode,
 )
@@ -79,12 +82,12 @@ from snailps.transport.messages.work import (
 )
 
 __all__ = [
-    "JSON_BYTES_MAX", "Again", "Alone", "Ask", "BackUp", "Backed", "Bye", "CameBack",
+    "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "BackUp", "Backed", "Bye", "CameBack",
     "CloseClock", "Content", "Declare", "Declared", "Done", "Drain", "DropShard", "Enough",
     "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished", "Freeze",
     "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load", "Loaded", "MakeTables",
     "Message", "Ok", "Probe", "Promote", "Register", "Rejoin", "Report", "Save", "Saved",
     "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop", "StopSaving", "Submit",
     "Summarise", "Summary", "TakeRoute", "Unbacked", "Welcome", "Workers", "Yield", "Yielded",
-    "decode", "encode",
+    "check_speaker", "decode", "encode",
 ]  # fmt: skip

@@ -4,24 +4,28 @@
 
 A body is a uint32 length, that many bytes of JSON, then raw bytes (the message's `blob`, where it
 has one).  The JSON object holds the message's name under "is" and its fields; unknown names,
-missing or unknown fields and wrong types are the peer's error.  Nothing is ever unpickled.  It
-knows no message; no sockets, clocks or threads here.
+missing or unknown fields and values that do not have the shape declared at their field are the
+peer's error.  This is the one door: whoever handles a message relies on what `decode` let in.
+Nothing is ever unpickled.  It knows no message; no sockets, clocks or threads here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
 from snailps.errors import MisuseError, ProtocolError
+from snailps.transport.messages.shapes import Misfit, Shape, shown
 
 JSON_BYTES_MAX = 16 << 20
 """Largest JSON part of a control body, bytes; large things travel as the raw part."""
+CONTAINERS_MAX = 1 << 18
+"""Most lists and objects in it: each takes up to a hundred bytes of memory for two of JSON."""
 
 REGISTRY: dict[str, type[Message]] = {}
 """All messages by name."""
-_FIELD_TYPES: dict[str, dict[str, Any]] = {}
 M = TypeVar("M", bound="type[Message]")
 
 
@@ -30,11 +34,65 @@ class Message:
 
     __slots__ = ()
 
+    def check(self) -> None:
+        """What has to hold between fields; each of them has its shape by then.
 
-def message(cls: M) -> M:
-    """Makes a frozen dataclass a message that bodies may name."""
-    REGISTRY[cls.__name__] = cls
-    return cls
+        Raises
+        ------
+        Misfit
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Spec:
+    """What is declared of a message."""
+
+    by: tuple[str, ...]
+    answers: tuple[str, ...]
+    report: Shape | Callable[[Any], Shape] | None
+    shapes: dict[str, Shape]
+    required: tuple[str, ...]
+    checks: bool
+
+
+_SPECS: dict[type[Message], _Spec] = {}
+
+
+def message(
+    *,
+    by: str,
+    answers: str = "",
+    report: Shape | Callable[[Any], Shape] | None = None,
+) -> Callable[[M], M]:
+    """Makes a frozen dataclass a message that bodies may name.
+
+    Parameters
+    ----------
+    by : str
+        Roles whose messages these are, separated by spaces; "anyone" need not be registered.
+    answers : str
+        Messages that may answer it; none: it is a note, or an answer itself.
+    report : Shape, or a callable that gives one for a message
+        Of a `Report` that answers it.
+    """
+
+    def register(cls: M) -> M:
+        hints = get_type_hints(cls, include_extras=True)
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        shapes = {f.name: hints[f.name].__metadata__[0] for f in fields}
+        required = tuple(
+            f.name
+            for f in fields
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        )
+        checks = cls.check is not Message.check
+        _SPECS[cls] = _Spec(
+            tuple(by.split()), tuple(answers.split()), report, shapes, required, checks
+        )
+        REGISTRY[cls.__name__] = cls
+        return cls
+
+    return register
 
 
 def encode(message: Message) -> bytes:
@@ -45,7 +103,7 @@ def encode(message: Message) -> bytes:
     MisuseError
         The JSON part is over the limit.
     """
-    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}  # type: ignore[arg-type]
+    fields = {name: getattr(message, name) for name in _SPECS[type(message)].shapes}
     blob: bytes = fields.pop("blob", b"")
     text = json.dumps({"is": type(message).__name__, **fields}, separators=(",", ":")).encode()
     if len(text) > JSON_BYTES_MAX:
@@ -61,7 +119,8 @@ def decode(body: bytes) -> Message:
     Raises
     ------
     ProtocolError
-        Not a message that this version knows; says what was wrong with it.
+        Not a message that this version knows; says what was wrong with it.  Nothing else is
+        raised, whatever the bytes are.
     """
     if len(body) < 4:
         raise ProtocolError(f"control body of {len(body)} bytes, at least 4 expected", "message")
@@ -70,50 +129,99 @@ def decode(body: bytes) -> Message:
         raise ProtocolError(
             f"control body of {len(body):,} bytes states {text_bytes:,} bytes of JSON", "message"
         )
+    text = body[4 : 4 + text_bytes]
+    if text_bytes > CONTAINERS_MAX and text.count(b"[") + text.count(b"{") > CONTAINERS_MAX:
+        raise ProtocolError(f"control body of more than {CONTAINERS_MAX:,} lists", "message")
     try:
-        fields = json.loads(body[4 : 4 + text_bytes])
-    except (ValueError, RecursionError) as error:
+        fields = json.loads(text.decode())
+    except (ValueError, RecursionError, MemoryError) as error:
         raise ProtocolError(f"control body is no JSON: {error}", "message") from None
     if not isinstance(fields, dict):
         raise ProtocolError("control body is no JSON object", "message")
     name = fields.pop("is", None)
     cls = REGISTRY.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ProtocolError(f"unknown control message {name!r}", "message")
-    return cls(**_checked(cls, fields, body[4 + text_bytes :]))
+        raise ProtocolError(f"unknown control message {shown(name)}", "message")
+    return _made(cls, fields, body[4 + text_bytes :])
 
 
-def _checked(cls: type[Message], fields: dict[str, Any], blob: bytes) -> dict[str, Any]:
-    name = cls.__name__
-    types = _FIELD_TYPES.get(name)
-    if types is None:
-        types = _FIELD_TYPES[name] = get_type_hints(cls)
-    known = dataclasses.fields(cls)  # type: ignore[arg-type]
+def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
+    name, spec = cls.__name__, _SPECS[cls]
     if "blob" in fields:
         raise ProtocolError(f"{name} has its raw bytes in the JSON", "message")
-    if any(f.name == "blob" for f in known):
+    if "blob" in spec.shapes:
         fields["blob"] = blob
     elif blob:
         raise ProtocolError(f"{name} carries {len(blob):,} raw bytes, none expected", "message")
-    for f in known:
-        if f.name not in fields:
-            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-                raise ProtocolError(f"{name} lacks its field {f.name!r}", "message")
-            continue
-        value, wanted = fields[f.name], types[f.name]
-        origin = getattr(wanted, "__origin__", wanted)
-        if origin is float and type(value) is int:
-            fields[f.name] = float(value)
-        elif type(value) is not origin:
-            raise ProtocolError(
-                f"{name}.{f.name}: expected {origin.__name__}, got {type(value).__name__}",
-                "message",
-            )
-        if wanted == dict[str, float] and not all(
-            type(item) in (int, float) for item in value.values()
-        ):
-            raise ProtocolError(f"{name}.{f.name}: expected numbers, got {value!r:.200}", "message")
-    unknown = fields.keys() - {f.name for f in known}
-    if unknown:
-        raise ProtocolError(f"{name} has unknown fields {sorted(unknown)}", "message")
-    return fields
+    for field in spec.required:
+        if field not in fields:
+            raise ProtocolError(f"{name} lacks its field {field!r}", "message")
+    if not fields.keys() <= spec.shapes.keys():
+        unknown = ", ".join(map(shown, sorted(fields.keys() - spec.shapes.keys())[:3]))
+        raise ProtocolError(f"{name} has unknown fields [{unknown}]", "message")
+    found = {}
+    for field, value in fields.items():
+        try:
+            found[field] = spec.shapes[field].check(value)
+        except Misfit as error:
+            text = f"{name}.{field}{error.path}: expected {error.expected}, got {error.got}"
+            raise ProtocolError(text, "message") from None
+    made = cls(**found)
+    if spec.checks:
+        try:
+            made.check()
+        except Misfit as error:
+            raise ProtocolError(f"{name}{error.path}: {error.expected}", "message") from None
+    return made
+
+
+def check_speaker(message: Message, role: str) -> None:
+    """Refuses a message that is not for this role to say; `role` is empty before Register.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    by = _SPECS[type(message)].by
+    if role in by or "anyone" in by:
+        return
+    name = type(message).__name__
+    if not role:
+        raise ProtocolError(f"{name} before Register", "message")
+    raise ProtocolError(f"{name} of a {role}: that is for {' or '.join(by)} to say", "message")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answers:
+    """What may answer a call."""
+
+    asked: str
+    names: tuple[str, ...]
+    report: Shape | None
+
+    @classmethod
+    def of(cls, asked: Message) -> Answers:
+        """To this call."""
+        spec = _SPECS[type(asked)]
+        report = spec.report(asked) if callable(spec.report) else spec.report
+        return cls(type(asked).__name__, spec.answers, report)
+
+    def checked(self, answer: Message) -> Message:
+        """The answer, if it is one.
+
+        Raises
+        ------
+        ProtocolError
+            It is no message that answers this one, or a `Report` of something else.
+        """
+        name = type(answer).__name__
+        if name not in self.names:
+            wanted = " or ".join(self.names) or "nothing"
+            raise ProtocolError(f"{self.asked} is answered by {wanted}, got {name}", "message")
+        if name != "Report" or self.report is None:
+            return answer
+        try:
+            return type(answer)(self.report.check(answer.data))  # type: ignore[call-arg, attr-defined]
+        except Misfit as error:
+            text = f"Report on {self.asked}{error.path}: expected {error.expected}, got {error.got}"
+            raise ProtocolError(text, "message") from None

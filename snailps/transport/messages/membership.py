@@ -12,12 +12,118 @@ It knows no job and no row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from snailps.transport.messages.body import Message, message
+from snailps.transport.messages.shapes import (
+    COUNT,
+    ENDPOINT,
+    FIGURES_SHAPE,
+    ITEMS_MAX,
+    METRICS,
+    SECONDS,
+    SHARDS_MAX,
+    U16,
+    U32,
+    U63,
+    WORD64,
+    Blob,
+    Bool,
+    Choice,
+    Endpoint,
+    Endpoints,
+    Facts,
+    Figures,
+    Flag,
+    Id32,
+    Id64,
+    Label,
+    ListOf,
+    MapOf,
+    Maybe,
+    Misfit,
+    Name,
+    Natural,
+    Number,
+    Object,
+    Plain,
+    Raw,
+    Row,
+    Seconds,
+    Shape,
+    Struct,
+    Text,
+    Trace,
+    Whole,
+    Words,
+)
+
+_ROLE = Choice("server", "worker", "driver")
+_TOLD = Struct({"number": U63, "units": COUNT, "seconds": SECONDS, "metrics": METRICS})
+_STANDING: dict[str, Shape] = {
+    "server": Struct({"standbys": ListOf(Row(U16, U63, Words()), SHARDS_MAX)}),
+    "worker": Struct(
+        {
+            "started": Flag(),
+            "held": ListOf(Row(Name(), U63)),
+            "told": ListOf(_TOLD),
+            "unsettled": ListOf(U63, ITEMS_MAX),
+            "finished": Maybe(FIGURES_SHAPE),
+        }
+    ),
+    "driver": Struct({}),
+}
+"""`Rejoin.state` of each role."""
+_AMOUNT = Number(-1e300, 1e300)
+_SHARD_STATS = Struct(
+    {
+        "shard": U16,
+        "pulls": WORD64,
+        "pushes": WORD64,
+        "replica": Struct({"seeded": _AMOUNT}, {"lag_bytes": WORD64, "lag_s": _AMOUNT}, open=True),
+    },
+    {
+        **dict.fromkeys(("fragments", "rows", "bytes", "connections", "parked", "clock"), WORD64),
+        "waits_for": Maybe(Words()),
+        "tables": MapOf(Struct({"rows": WORD64, "row_bytes": WORD64}, open=True), ITEMS_MAX),
+    },
+    open=True,
+)
+_STATS = Struct(
+    {},
+    {
+        "shards": ListOf(_SHARD_STATS, SHARDS_MAX),
+        "peak_rss_mb": _AMOUNT,
+        "saved_bytes": WORD64,
+        "waits": ListOf(Row(Words(), Words(), _AMOUNT), 1024),
+    },
+    open=True,
+)
+_EXAMINED = Struct(
+    {
+        "what": Name(),
+        "back": Words(),
+        "peers": ListOf(Row(Words(), ENDPOINT)),
+        **dict.fromkeys(("host", "version", "kernels"), Words()),
+    },
+    {"token": Name()},
+    open=True,
+)
+_PROBED = Struct({"time": _AMOUNT, "examined": U32}, open=True)
 
 
-@message
+def _asked(ask: Ask) -> Shape:
+    """Of the `Report` on an `Ask`: the master's status is for people, stats are reckoned with."""
+    return _STATS if ask.what == "stats" else Plain()
+
+
+def _check_endpoints(role: str, endpoints: list[Any]) -> None:
+    if (role == "server") != bool(endpoints):
+        text = f"servers have endpoints and others have none, got a {role} with {len(endpoints)}"
+        raise Misfit(text, endpoints)
+
+
+@message(by="anyone", answers="Welcome")
 @dataclass(frozen=True, slots=True)
 class Register(Message):
     """A node asks to belong to the cluster.
@@ -25,14 +131,18 @@ class Register(Message):
     `endpoints` lists a server's shards as [host, port].
     """
 
-    role: str
-    host: str
-    pid: int
-    cores: int
-    endpoints: list[Any] = field(default_factory=list)
+    role: Annotated[str, _ROLE]
+    host: Label
+    pid: Id32
+    cores: Id32
+    endpoints: Endpoints = field(default_factory=list)
+
+    def check(self) -> None:
+        """Servers listen, nothing else does."""
+        _check_endpoints(self.role, self.endpoints)
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
     """The node belongs: its number, its incarnation, the number of this life of the cluster.
@@ -40,16 +150,16 @@ class Welcome(Message):
     `patience_s`: how long it looks for the master again when that is lost; 0: it ends then.
     """
 
-    node: int
-    incarnation: int
-    job: int
-    frag_num: int
-    interval_s: float
-    timeout_s: float
-    patience_s: float = 0.0
+    node: Id32
+    incarnation: Id64
+    job: Id64
+    frag_num: Annotated[int, Whole(1, 1 << 20)]
+    interval_s: Seconds
+    timeout_s: Seconds
+    patience_s: Seconds = 0.0
 
 
-@message
+@message(by="anyone", answers="Welcome")
 @dataclass(frozen=True, slots=True)
 class Rejoin(Message):
     """A node whose master was lost tells the one that took over where it stands.
@@ -58,84 +168,93 @@ class Rejoin(Message):
     `leaving` why it was about to leave, `state` what its role adds (docs/wire_format.md).
     """
 
-    job: int
-    node: int
-    incarnation: int
-    role: str
-    host: str
-    pid: int
-    cores: int
-    endpoints: list[Any]
-    epoch: int
-    leaving: str
-    state: dict[str, Any]
+    job: Id64
+    node: Id32
+    incarnation: Id64
+    role: Annotated[str, _ROLE]
+    host: Label
+    pid: Id32
+    cores: Id32
+    endpoints: Endpoints
+    epoch: Id32
+    leaving: Label
+    state: Object
+
+    def check(self) -> None:
+        """The state is one of its role."""
+        _check_endpoints(self.role, self.endpoints)
+        try:
+            _STANDING[self.role].check(self.state)
+        except Misfit as error:
+            text = f"expected {error.expected}, got {error.got}"
+            raise Misfit(text, self.state, f".state{error.path}") from None
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class TakeRoute(Message):
     """The route of an epoch (store.route.Route.to_dict); answered when the node can use it."""
 
-    route: dict[str, Any]
+    route: Object
 
 
-@message
+@message(by="worker")
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
     """A node cannot go on; `trace` is for the log."""
 
-    text: str
-    trace: str = ""
+    text: Text
+    trace: Trace = ""
 
 
-@message
+@message(by="server worker")
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):
     """A node was asked to leave (SIGTERM)."""
 
-    why: str
+    why: Label
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
     """The end; `failed` says that it is not the normal one, `text` why."""
 
-    failed: bool
-    text: str
+    failed: Bool
+    text: Text
 
 
-@message
+@message(by="server worker driver")
 @dataclass(frozen=True, slots=True)
 class Bye(Message):
     """Last word of a node: its figures."""
 
-    figures: dict[str, float]
+    figures: Figures
 
 
-@message
+@message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Ok(Message):
     """Done as asked."""
 
 
-@message
+@message(by="anyone", answers="Report", report=_asked)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
     """What is going on?  `what` is "status" (master) or "stats" (server, worker)."""
 
-    what: str
+    what: Label
 
 
-@message
+@message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Report(Message):
     """Answer to Ask."""
 
-    data: dict[str, Any]
+    data: Object
 
 
-@message
+@message(by="anyone", answers="Report", report=_EXAMINED)
 @dataclass(frozen=True, slots=True)
 class Examine(Message):
     """A doctor says what there is to know of its host, and asks the same (docs/wire_format.md).
@@ -143,19 +262,19 @@ class Examine(Message):
     Whoever is asked connects to the doctor's `endpoint` [host, port] before it answers.
     """
 
-    endpoint: list[Any]
-    facts: dict[str, Any]
+    endpoint: Endpoint
+    facts: Facts
 
 
-@message
+@message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Examined(Message):
     """A doctor is done: what it found."""
 
-    findings: list[Any]
+    findings: Annotated[list[Any], ListOf(MapOf(Words(), 8), 4096)]
 
 
-@message
+@message(by="anyone", answers="Report Content", report=_PROBED)
 @dataclass(frozen=True, slots=True)
 class Probe(Message):
     """Measures the way: takes a blob, and is answered by a Content of `size` bytes.
@@ -163,13 +282,13 @@ class Probe(Message):
     With `size` 0 it is a Report: ``time``, seconds since 1970, and how many were ``examined`` here.
     """
 
-    size: int
-    blob: bytes = b""
+    size: Natural
+    blob: Annotated[bytes, Raw(1 << 20)] = b""
 
 
-@message
+@message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Content(Message):
     """Bytes of a block."""
 
-    blob: bytes
+    blob: Blob

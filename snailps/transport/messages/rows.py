@@ -10,20 +10,51 @@ It knows no worker's job.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from snailps.transport.frame import SLOTS_MAX
 from snailps.transport.messages.body import Message, message
+from snailps.transport.messages.shapes import (
+    SCALAR,
+    SHARDS_MAX,
+    TABLES_MAX,
+    U16,
+    U32,
+    U63,
+    U64,
+    Bool,
+    Clock,
+    ClockOrNone,
+    Id32,
+    Id64,
+    ListOf,
+    Location,
+    MapOf,
+    Misfit,
+    Natural,
+    NumberedTables,
+    Plain,
+    Row,
+    Shards,
+    Struct,
+    Text,
+    Whole,
+)
+
+Slots = Annotated[list[Any], ListOf(Whole(0, SLOTS_MAX - 1), SLOTS_MAX)]
+_DONE = Struct({"done": ListOf(U16, SHARDS_MAX)}, {"expired": U63, "shards": Plain()}, open=True)
+_CLOCKS = Struct({"clocks": ListOf(U64, SHARDS_MAX)}, open=True)
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class MakeTables(Message):
     """Table declarations with their numbers, for servers."""
 
-    tables: list[Any]
+    tables: NumberedTables
 
 
-@message
+@message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class Expire(Message):
     """Shards note that it is `tick` now, and delete rows that no push touched since `before`.
@@ -32,12 +63,17 @@ class Expire(Message):
     change rows it names `shards`, which the server must serve; the Report has those under ``done``.
     """
 
-    tick: int
-    before: int
-    shards: list[Any] = field(default_factory=list)
+    tick: Id32
+    before: Id32
+    shards: Shards = field(default_factory=list)
+
+    def check(self) -> None:
+        """What is not yet cannot have been."""
+        if self.before > self.tick:
+            raise Misfit(f"before is {self.before}, at most the tick {self.tick} expected", 0)
 
 
-@message
+@message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class SetClock(Message):
     """Shards begin at `clock` and forget what is staged: a job begins.
@@ -46,12 +82,12 @@ class SetClock(Message):
     the last seal.
     """
 
-    clock: int
-    early: bool = False
-    shards: list[Any] = field(default_factory=list)
+    clock: Clock
+    early: Bool = False
+    shards: Shards = field(default_factory=list)
 
 
-@message
+@message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class CloseClock(Message):
     """Exactly these slots of `clock` count: shards apply them now and drop the others.
@@ -61,12 +97,12 @@ class CloseClock(Message):
     ``slots`` and the list ``sealed``.
     """
 
-    clock: int
-    slots: list[Any]
-    shards: list[Any] = field(default_factory=list)
+    clock: Clock
+    slots: Slots
+    shards: Shards = field(default_factory=list)
 
 
-@message
+@message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class Fence(Message):
     """Shards refuse whatever comes from this incarnation: its work is given to others.
@@ -75,14 +111,14 @@ class Fence(Message):
     place, for it may have sealed it at some of them.
     """
 
-    incarnation: int
-    clock: int = -1
-    slot: int = 0
-    slots: int = 1
-    shards: list[Any] = field(default_factory=list)
+    incarnation: Id64
+    clock: ClockOrNone = -1
+    slot: Id32 = 0
+    slots: Id32 = 1
+    shards: Shards = field(default_factory=list)
 
 
-@message
+@message(by="master", answers="Report", report=_CLOCKS)
 @dataclass(frozen=True, slots=True)
 class Freeze(Message):
     """Shards keep their rows as they are when a clock begins, until they are saved.
@@ -91,10 +127,10 @@ class Freeze(Message):
     the present or the next one.
     """
 
-    clock: int = -1
+    clock: ClockOrNone = -1
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Save(Message):
     """A server writes its fragments into the folder of a checkpoint; `Saved` says how it went.
@@ -102,28 +138,28 @@ class Save(Message):
     With a `clock` of at least 0 as they are when that clock begins: `Freeze` came before.
     """
 
-    number: int
-    folder: str
-    clock: int = -1
+    number: Natural
+    folder: Location
+    clock: ClockOrNone = -1
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class StopSaving(Message):
     """A server drops the checkpoint or the loading that it is at, if any; its clocks go on."""
 
 
-@message
+@message(by="server")
 @dataclass(frozen=True, slots=True)
 class Saved(Message):
     """A server has written its fragments: its files (FileEntry.to_dict), or why it could not."""
 
-    number: int
-    files: list[Any]
-    text: str = ""
+    number: Natural
+    files: Annotated[list[Any], ListOf(MapOf(SCALAR, 16), SHARDS_MAX)]
+    text: Text = ""
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Load(Message):
     """A server takes the rows of its fragments from a checkpoint; `Loaded` says how it went.
@@ -131,16 +167,16 @@ class Load(Message):
     `tables` are pairs of a table's number in the checkpoint and here.
     """
 
-    number: int
-    folder: str
-    tables: list[Any]
+    number: Natural
+    folder: Location
+    tables: Annotated[list[Any], ListOf(Row(U32, U32), TABLES_MAX)]
 
 
-@message
+@message(by="server")
 @dataclass(frozen=True, slots=True)
 class Loaded(Message):
     """A server has its rows, so many, or why it has not."""
 
-    number: int
-    rows: int
-    text: str = ""
+    number: Natural
+    rows: Natural
+    text: Text = ""

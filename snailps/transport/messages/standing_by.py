@@ -11,21 +11,36 @@ It knows nothing of what rows hold.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from snailps.transport.messages.body import Message, message
+from snailps.transport.messages.shapes import (
+    ENDPOINT,
+    Bool,
+    HostName,
+    Id32,
+    Natural,
+    NumberedTables,
+    Port,
+    Seconds,
+    Shard,
+    Shards,
+    Struct,
+    Text,
+)
+
+_HOSTED = Struct({"endpoint": ENDPOINT}, open=True)
 
 
-@message
+@message(by="master", answers="Report", report=_HOSTED)
 @dataclass(frozen=True, slots=True)
 class HostStandby(Message):
     """A server makes a standby of a shard, with these tables; the Report has its ``endpoint``."""
 
-    shard: int
-    tables: list[Any]
+    shard: Shard
+    tables: NumberedTables
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class BackUp(Message):
     """A primary copies itself to the standby at this address, and lets it follow from then on.
@@ -35,87 +50,87 @@ class BackUp(Message):
     second order for the same copy changes the pace alone.
     """
 
-    shard: int
-    copy: int
-    host: str
-    port: int
-    sync: bool
-    paced: bool
+    shard: Shard
+    copy: Natural
+    host: HostName
+    port: Port
+    sync: Bool
+    paced: Bool
 
 
-@message
+@message(by="server")
 @dataclass(frozen=True, slots=True)
 class Backed(Message):
     """A primary's standby has all of it."""
 
-    shard: int
-    copy: int
+    shard: Shard
+    copy: Natural
 
 
-@message
+@message(by="server")
 @dataclass(frozen=True, slots=True)
 class Unbacked(Message):
     """A primary cannot reach its standby; what this one lacks is not acknowledged until `Alone`."""
 
-    shard: int
-    copy: int
-    text: str
+    shard: Shard
+    copy: Natural
+    text: Text
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Alone(Message):
     """A primary has no standby: the one it had will never be promoted."""
 
-    shard: int
+    shard: Shard
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Promote(Message):
     """A standby is the primary from now on; or one that has yielded is again."""
 
-    shard: int
-    epoch: int
+    shard: Shard
+    epoch: Id32
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Yield(Message):
     """A primary hands over to its standby and serves no more; `Yielded` says how it went."""
 
-    shard: int
-    limit_s: float
+    shard: Shard
+    limit_s: Seconds
 
 
-@message
+@message(by="server")
 @dataclass(frozen=True, slots=True)
 class Yielded(Message):
     """A primary has yielded, or serves on, for the reason in `text`."""
 
-    shard: int
-    text: str = ""
+    shard: Shard
+    text: Text = ""
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class DropShard(Message):
     """A server forgets a shard that it has, if it has it."""
 
-    shard: int
+    shard: Shard
 
 
-@message
+@message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class KeepShards(Message):
     """A server forgets all shards that it has but these: what an earlier master wanted is over."""
 
-    shards: list[Any]
+    shards: Shards
 
 
-@message
+@message(by="anyone", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Drain(Message):
     """A server is to leave, and its shards to move; answered when it has, or with the reason."""
 
-    server: int
+    server: Id32

@@ -11,54 +11,78 @@ It knows no shard.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from snailps.transport.messages.body import Message, message
+from snailps.transport.messages.shapes import (
+    CLOCK_OR_NONE,
+    TABLES_MAX,
+    U32,
+    U63,
+    Blob,
+    Bool,
+    Clock,
+    ClockOrNone,
+    Count,
+    Figures,
+    Id32,
+    Id64,
+    Label,
+    ListOf,
+    Location,
+    Metrics,
+    Misfit,
+    Natural,
+    Number,
+    Seconds,
+    Table,
+    Texts,
+)
 
 
-@message
+@message(by="driver", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Submit(Message):
     """A driver gives a waiting cluster its job, in settings that are strings."""
 
-    settings: dict[str, Any]
+    settings: Texts
 
 
-@message
+@message(by="driver", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Shutdown(Message):
     """A driver ends the cluster."""
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Start(Message):
     """Every node has the route: here is the job, in settings that are strings."""
 
-    number: int
-    worker_class: str
-    settings: dict[str, Any]
-    workers: int
-    survey: bool
+    number: Id32
+    worker_class: Label
+    settings: Texts
+    workers: Id32
+    survey: Bool
 
 
-@message
+@message(by="worker driver", answers="Declared")
 @dataclass(frozen=True, slots=True)
 class Declare(Message):
     """A worker or driver names the tables that it wants; equal names must be declared equally."""
 
-    tables: list[Any]
+    tables: Annotated[list[Any], ListOf(Table, TABLES_MAX)]
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Declared(Message):
     """Numbers of the declared tables, in the order asked."""
 
-    numbers: list[Any]
+    numbers: Annotated[list[Any], ListOf(U32, TABLES_MAX)]
 
 
-@message
+@message(by="worker", answers="Leased")
 @dataclass(frozen=True, slots=True)
 class Lease(Message):
     """A worker wants its next block of a pass ("survey", "train"); parks while others may fail.
@@ -66,11 +90,11 @@ class Lease(Message):
     With `back` only one that has come back, and the answer comes at once: -1 where there is none.
     """
 
-    pass_: str
-    back: bool = False
+    pass_: Label
+    back: Bool = False
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Leased(Message):
     """A block, or with `number` -1 the end of the pass.
@@ -79,102 +103,107 @@ class Leased(Message):
     `clock`, `slot`, `slots` and `index` are those of `roles.block.Block`.
     """
 
-    number: int
-    path: str = ""
-    start: int = 0
-    stop: int = 0
-    epoch: int = 0
-    seed: int = 0
-    progress: list[Any] = field(default_factory=list)
-    clock: int = -1
-    slot: int = 0
-    slots: int = 1
-    index: int = -1
+    number: Annotated[int, CLOCK_OR_NONE]
+    path: Location = ""
+    start: Natural = 0
+    stop: Natural = 0
+    epoch: Natural = 0
+    seed: Id64 = 0
+    progress: Annotated[list[Any], ListOf(Number(0.0, 2.0), 2)] = field(default_factory=list)
+    clock: ClockOrNone = -1
+    slot: Id32 = 0
+    slots: Id32 = 1
+    index: ClockOrNone = -1
+
+    def check(self) -> None:
+        """A block comes with both shares."""
+        if self.number >= 0 and len(self.progress) != 2:
+            raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class CameBack(Message):
     """A block of an early clock is free again: whoever waits for that clock should lease it."""
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Slowest(Message):
     """The slowest worker, and its clock: how many of its blocks it has finished."""
 
-    clock: int
-    node: int
+    clock: Clock
+    node: Id32
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Workers(Message):
     """One has come or gone in the middle of a job: so many workers are at it now."""
 
-    workers: int
+    workers: Id32
 
 
-@message
+@message(by="worker", answers="Content")
 @dataclass(frozen=True, slots=True)
 class Fetch(Message):
     """A worker cannot open the path of its block and wants the bytes."""
 
-    number: int
-    pass_: str
-    unit: str
+    number: Natural
+    pass_: Label
+    unit: Label
 
 
-@message
+@message(by="worker", answers="Ok Enough")
 @dataclass(frozen=True, slots=True)
 class Done(Message):
     """A block is finished: what it held, how it went, and a survey's part."""
 
-    pass_: str
-    number: int
-    units: int
-    seconds: float
-    metrics: dict[str, float]
-    blob: bytes = b""
+    pass_: Label
+    number: Natural
+    units: Count
+    seconds: Seconds
+    metrics: Metrics
+    blob: Blob = b""
 
 
-@message
+@message(by="worker")
 @dataclass(frozen=True, slots=True)
 class Settled(Message):
     """Blocks of the training that are finished and all of whose pushes are acknowledged by now."""
 
-    numbers: list[Any]
+    numbers: Annotated[list[Any], ListOf(U63)]
 
 
-@message
+@message(by="worker", answers="Summary Again")
 @dataclass(frozen=True, slots=True)
 class Summarise(Message):
     """A worker waits for the merged survey."""
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Summary(Message):
     """The merged survey (a vocabulary, say)."""
 
-    blob: bytes
+    blob: Blob
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Again(Message):
     """Answer to Summarise in the place of Summary: the survey was lost, take part in it again."""
 
 
-@message
+@message(by="master")
 @dataclass(frozen=True, slots=True)
 class Enough(Message):
     """Answer to Done in the place of Ok: the training is to end, train on no further block."""
 
 
-@message
+@message(by="worker")
 @dataclass(frozen=True, slots=True)
 class Finished(Message):
     """A worker has no block left and every push acknowledged."""
 
-    figures: dict[str, float]
+    figures: Figures

@@ -1,0 +1,384 @@
+"""What a field of a message may hold: ranges, lengths and nested forms, declared beside the field.
+
+    pid: Annotated[int, Whole(0, 1 << 32)]      value from JSON -> check -> the value, or Misfit
+
+A shape takes whatever JSON can hold and raises nothing but `Misfit`.  What it returns is what the
+message gets: a whole number for a float has become a float, a text for people is cut to its length.
+No message is known here; `body.py` applies the shapes of a message's fields.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
+
+from snailps.config.addresses import PORT_MAX, host_fault
+
+SHOWN_CHARS = 60
+"""Of a wrong value, in an error."""
+NAME_CHARS_MAX = 256
+WORDS_CHARS_MAX = 1 << 16
+TRACE_CHARS_MAX = 1 << 17
+PATH_CHARS_MAX = 1 << 16
+ITEMS_MAX = 1 << 20
+DEPTH_MAX = 16
+COUNT_MAX = 1 << 53
+"""Counts are added up as floats, too: all whole numbers up to this one are exact there."""
+SHARDS_MAX = 1 << 16
+TABLES_MAX = 4096
+
+_LONE = re.compile("[\ud800-\udfff]")
+_LONE_IN_PATH = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # \udc80 to \udcff: bytes of no UTF-8
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class Misfit(ValueError):
+    """A value does not have its shape; `path` says where in the field."""
+
+    def __init__(self, expected: str, got: object, path: str = "") -> None:
+        super().__init__(expected)
+        self.expected, self.got, self.path = expected, shown(got), path
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}expected {self.expected}, got {self.got}"
+
+    def inside(self, step: str) -> Misfit:
+        """The same, seen from one level further out."""
+        self.path = step + self.path
+        return self
+
+
+class Shape(Protocol):
+    """Checks one value."""
+
+    def check(self, value: Any) -> Any:
+        """The value as the message gets it.
+
+        Raises
+        ------
+        Misfit
+        """
+
+
+def shown(value: object) -> str:
+    """A wrong value in few words, however large or deep it is."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]!r}..."
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    if isinstance(value, list):
+        return f"a list of {len(value):,}"
+    if isinstance(value, dict):
+        return f"an object of {len(value):,} fields"
+    if type(value) is int and value.bit_length() > 128:
+        return f"a whole number of {value.bit_length():,} bits"
+    return repr(value)
+
+
+class Whole:
+    """A whole number from `low` to `high`."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+
+    def check(self, value: Any) -> int:
+        """Refuses floats and truth values, too."""
+        if type(value) is int and self.low <= value <= self.high:
+            return value
+        raise Misfit(f"a whole number from {self.low} to {self.high}", value)
+
+
+class Number:
+    """A number from `low` to `high`; infinities and NaN only where it need not be `finite`."""
+
+    def __init__(
+        self, low: float = -math.inf, high: float = math.inf, *, finite: bool = True
+    ) -> None:
+        self.low, self.high, self.finite = low, high, finite
+
+    def check(self, value: Any) -> float:
+        """Whole numbers become floats."""
+        if type(value) is int and -COUNT_MAX * COUNT_MAX <= value <= COUNT_MAX * COUNT_MAX:
+            value = float(value)
+        if type(value) is float:
+            if self.low <= value <= self.high and (not self.finite or math.isfinite(value)):
+                return value
+            if not self.finite and math.isnan(value):
+                return value
+        what = "a number" if self.low == -math.inf else f"a number of at least {self.low:g}"
+        what += "" if self.high == math.inf else f" and at most {self.high:g}"
+        raise Misfit(what, value)
+
+
+class Flag:
+    """True or false."""
+
+    def check(self, value: Any) -> bool:
+        """No number stands for either."""
+        if type(value) is bool:
+            return value
+        raise Misfit("true or false", value)
+
+
+class Raw:
+    """Bytes behind the JSON."""
+
+    def __init__(self, longest: int = 1 << 28) -> None:
+        self.longest = longest
+
+    def check(self, value: Any) -> bytes:
+        """Their content is their reader's affair."""
+        if type(value) is bytes and len(value) <= self.longest:
+            return value
+        raise Misfit(f"at most {self.longest:,} bytes", value)
+
+
+class Name:
+    """A short text without control characters, which programs compare."""
+
+    def __init__(self, longest: int = NAME_CHARS_MAX) -> None:
+        self.longest = longest
+
+    def check(self, value: Any) -> str:
+        """May be empty."""
+        if type(value) is str and len(value) <= self.longest and not _UNPRINTABLE.search(value):
+            return value
+        raise Misfit(f"a text of at most {self.longest} characters, all printable", value)
+
+
+class Choice:
+    """One of a few words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def check(self, value: Any) -> str:
+        """No other."""
+        if type(value) is str and value in self.words:
+            return value
+        raise Misfit(" or ".join(self.words), value)
+
+
+class Words:
+    """A text for people: what is too long is cut, lone surrogates are written out."""
+
+    def __init__(self, longest: int = WORDS_CHARS_MAX) -> None:
+        self.longest = longest
+
+    def check(self, value: Any) -> str:
+        """Never refused for its content: it says why something failed."""
+        if type(value) is not str:
+            raise Misfit("a text", value)
+        text: str = value[: self.longest]
+        return text.encode("utf-8", "backslashreplace").decode() if _LONE.search(text) else text
+
+
+class Path:
+    """A path, or what may hold one: bytes that are no UTF-8 stand in it as Python writes them."""
+
+    def __init__(self, longest: int = PATH_CHARS_MAX) -> None:
+        self.longest = longest
+
+    def check(self, value: Any) -> str:
+        """May be empty."""
+        if (
+            type(value) is str
+            and len(value) <= self.longest
+            and "\0" not in value
+            and not _LONE_IN_PATH.search(value)
+        ):
+            return value
+        raise Misfit(f"a path of at most {self.longest:,} characters", value)
+
+
+class Host:
+    """A name or address that a socket may be asked to connect to."""
+
+    def check(self, value: Any) -> str:
+        """Whether it exists is found out where it is used."""
+        if type(value) is not str:
+            raise Misfit("a host", value)
+        if fault := host_fault(value):
+            raise Misfit(f"a host ({fault})", value)
+        return value
+
+
+class ListOf:
+    """A list of `shortest` to `longest` items of one shape."""
+
+    def __init__(self, item: Shape, longest: int = ITEMS_MAX, shortest: int = 0) -> None:
+        self.item, self.longest, self.shortest = item, longest, shortest
+
+    def check(self, value: Any) -> list[Any]:
+        """The length is looked at before any item."""
+        if type(value) is not list or not self.shortest <= len(value) <= self.longest:
+            least = f"{self.shortest} to " if self.shortest else "at most "
+            raise Misfit(f"a list of {least}{self.longest:,}", value)
+        check, found = self.item.check, []
+        try:
+            for item in value:
+                found.append(check(item))
+        except Misfit as error:
+            raise error.inside(f"[{len(found)}]") from None
+        return found
+
+
+class Row:
+    """A list with one item of each of these shapes."""
+
+    def __init__(self, *items: Shape) -> None:
+        self.items = items
+
+    def check(self, value: Any) -> list[Any]:
+        """No more and no fewer."""
+        if type(value) is not list or len(value) != len(self.items):
+            raise Misfit(f"a list of {len(self.items)}", value)
+        found: list[Any] = []
+        try:
+            for shape, item in zip(self.items, value, strict=True):
+                found.append(shape.check(item))
+        except Misfit as error:
+            raise error.inside(f"[{len(found)}]") from None
+        return found
+
+
+class MapOf:
+    """An object of any names and values of one shape, `named` ones of their own."""
+
+    def __init__(
+        self, item: Shape, longest: int = 1024, named: Mapping[str, Shape] | None = None
+    ) -> None:
+        self.item, self.longest, self.named = item, longest, dict(named or {})
+
+    def check(self, value: Any) -> dict[str, Any]:
+        """Names are `Name`s."""
+        if type(value) is not dict or len(value) > self.longest:
+            raise Misfit(f"an object of at most {self.longest:,} fields", value)
+        found = {}
+        for key, item in value.items():
+            try:
+                found[_KEY.check(key)] = self.named.get(key, self.item).check(item)
+            except Misfit as error:
+                raise error.inside(f"[{shown(key)}]") from None
+        return found
+
+
+class Struct:
+    """An object with fields of known names; an `open` one may have others, of any content."""
+
+    def __init__(
+        self,
+        required: Mapping[str, Shape],
+        optional: Mapping[str, Shape] | None = None,
+        *,
+        open: bool = False,
+    ) -> None:
+        self.required, self.optional, self.open = dict(required), dict(optional or {}), open
+
+    def check(self, value: Any) -> dict[str, Any]:
+        """All that are required are there."""
+        if type(value) is not dict:
+            raise Misfit("an object", value)
+        found = dict(value) if self.open else {}
+        known = 0
+        for fields, needed in ((self.required, True), (self.optional, False)):
+            for name, shape in fields.items():
+                if name not in value:
+                    if needed:
+                        raise Misfit(f"a field {name!r}", value)
+                    continue
+                known += 1
+                try:
+                    found[name] = shape.check(value[name])
+                except Misfit as error:
+                    raise error.inside(f".{name}") from None
+        if not self.open and known < len(value):
+            more = next(iter(value.keys() - self.required.keys() - self.optional.keys()))
+            raise Misfit("no field " + shown(more), value)
+        return found
+
+
+class Maybe:
+    """A shape, or null."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def check(self, value: Any) -> Any:
+        """Null stays None."""
+        return None if value is None else self.shape.check(value)
+
+
+class Plain:
+    """Anything that JSON can hold, within bounds: `depth` levels, whole numbers of 64 bits."""
+
+    def __init__(self, depth: int = DEPTH_MAX) -> None:
+        self.depth = depth
+
+    def check(self, value: Any) -> Any:
+        """Texts are `Words`."""
+        return self._look(value, self.depth)
+
+    def _look(self, value: Any, left: int) -> Any:
+        kind = type(value)
+        if value is None or kind is bool or kind is float:
+            return value
+        if kind is str:
+            return _WORDS.check(value)
+        if kind is int:
+            return WORD64.check(value)
+        if left == 0:
+            raise Misfit(f"at most {self.depth} levels", value)
+        if kind is list:
+            return [self._look(item, left - 1) for item in value]
+        if kind is dict:
+            return {_KEY.check(key): self._look(item, left - 1) for key, item in value.items()}
+        raise Misfit("what JSON can hold", value)
+
+
+_KEY, _WORDS, WORD64 = Name(), Words(), Whole(-(1 << 63), (1 << 64) - 1)
+
+FLAG, COUNT, U16 = Flag(), Whole(0, COUNT_MAX), Whole(0, SHARDS_MAX - 1)
+U32, U63, U64 = (Whole(0, (1 << bits) - 1) for bits in (32, 63, 64))
+CLOCK_OR_NONE = Whole(-1, (1 << 63) - 1)
+SECONDS = Number(0.0, 1e9)
+PORT = Whole(1, PORT_MAX)
+ENDPOINT = Row(Host(), PORT)
+SCALAR = Plain(0)
+FIGURES_SHAPE = MapOf(Number(-COUNT_MAX, COUNT_MAX))
+METRICS = MapOf(
+    Number(finite=False),
+    named={"examples": Number(0.0, COUNT_MAX), "bad_lines": Number(0.0, COUNT_MAX)},
+)
+"""What is said of a block: a loss may be no number, which tells that the training has diverged."""
+
+Bool = Annotated[bool, FLAG]
+Shard = Annotated[int, U16]
+Shards = Annotated[list[Any], ListOf(U16, SHARDS_MAX)]
+Id32 = Annotated[int, U32]
+Id64 = Annotated[int, U64]
+Natural = Annotated[int, U63]
+Clock = Annotated[int, U63]
+ClockOrNone = Annotated[int, CLOCK_OR_NONE]
+Count = Annotated[int, COUNT]
+Seconds = Annotated[float, SECONDS]
+Label = Annotated[str, Name()]
+Text = Annotated[str, Words()]
+Trace = Annotated[str, Words(TRACE_CHARS_MAX)]
+Location = Annotated[str, Path()]
+HostName = Annotated[str, Host()]
+Port = Annotated[int, PORT]
+Endpoint = Annotated[list[Any], ENDPOINT]
+Endpoints = Annotated[list[Any], ListOf(ENDPOINT, SHARDS_MAX)]
+Object = Annotated[dict[str, Any], MapOf(Plain(DEPTH_MAX - 1))]
+Facts = Annotated[dict[str, Any], MapOf(SCALAR, 64)]
+Texts = Annotated[dict[str, Any], MapOf(Path(1 << 20))]
+Figures = Annotated[dict[str, float], FIGURES_SHAPE]
+Metrics = Annotated[dict[str, float], METRICS]
+Blob = Annotated[bytes, Raw()]
+Table = MapOf(SCALAR, 64)
+"""A declaration of a table, as `roles.tables.Table` writes it; that class knows its fields."""
+NumberedTables = Annotated[list[Any], ListOf(Row(U32, Table), TABLES_MAX)]
