@@ -221,6 +221,26 @@ class SlowExport(Counter):
         return {"scanned": scanned, **Counter.export(results)}
 
 
+class Wide(Counter):
+    """Line k stands for a thousand rows of 50 floats; stops before and behind its export."""
+
+    def tables(self):
+        return [Table("counts", 50)]
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        for line in block.data.split():
+            keys = np.arange(1000, dtype=np.uint64) + np.uint64(1000 * int(line))
+            self.push("counts", keys, np.ones((1000, 50), np.float32))
+        return {"units": 1.0}
+
+    @classmethod
+    def export(cls, results):
+        wait_at(results.settings, "export-0")
+        figures = Worker.export.__func__(cls, results)
+        wait_at(results.settings, "export-1")
+        return figures
+
+
 class SlowManifest(Counter):
     """Its master stops at the gate ``manifest-0`` with half a manifest written."""
 

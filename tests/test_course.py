@@ -8,9 +8,11 @@ from snailps.data.blocks import Block
 from snailps.roles import course as course_module
 from snailps.roles import leasing as leasing_module
 from snailps.roles.clocks import Stepped
-from snailps.roles.course import Course
+from snailps.roles.course import CANCEL_S, Course
+from snailps.roles.exporting import Exporting
 from snailps.roles.journal import Journal
 from snailps.roles.leasing import DROP_S
+from snailps.roles.node import EXIT_INTERRUPTED
 from snailps.transport import messages
 
 WORKER = SimpleNamespace(
@@ -19,6 +21,40 @@ WORKER = SimpleNamespace(
     done=0, block_since=0.0,
 )  # fmt: skip
 MICRO_BATCHES = 4
+
+
+def test_course_logs_how_far_an_export_is(stepped, now, caplog):
+    course, *_ = stepped
+    told = course._readings.exporting = Exporting(lambda: now.s)
+    course.phase = "exporting"
+    told.plan([1.0])
+    told.begin("reading table w", 100, "fragments")
+    told.add(20)
+    with caplog.at_level("INFO"):
+        for _ in range(30):
+            now.s += 1
+            course._step_export(now.s)
+            told.add(1)
+    assert [record.message for record in caplog.records] == [
+        "exporting 20%: reading table w, 20 of 100 fragments, 4 s left",
+        "exporting 30%: reading table w, 30 of 100 fragments, 26 s left",
+        "exporting 40%: reading table w, 40 of 100 fragments, 31 s left",
+    ]
+
+
+def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
+    course, *_ = stepped
+    failed = []
+    course._fail = lambda text, code: failed.append((text, code))
+    course._readings.exporting = Exporting(lambda: now.s)
+    course.phase = "exporting"
+    course.cancel_export()
+    now.s += CANCEL_S
+    course._step_export(now.s)
+    assert not failed
+    now.s += 1
+    course._step_export(now.s)
+    assert failed == [("interrupted while exporting, 0% done; nothing was saved", EXIT_INTERRUPTED)]
 
 
 @pytest.fixture

@@ -76,6 +76,16 @@ def test_line_forming_says_whom_it_waits_for_and_no_figures():
     assert line_of(status, None) == "[3 s] forming, waits for 1 of 2 servers"
 
 
+def test_line_exporting_says_what_is_done_and_how_much_is_left():
+    text = "writing out.npz, 1,024 of 4,096 rows"
+    status = make_status(phase="exporting", pass_=text, progress=0.625, elapsed_s=3.0, eta_s=7.0)
+    assert line_of(status, 7.0) == f"[3 s] exporting 62.5%, {text}, ETA 7 s"
+    stream, progress = plain(Clock())
+    progress.update(status)
+    assert f"exporting 62.5%, {text}, ETA 7 s" in stream.getvalue()
+    assert line_of(make_status(phase="exporting", pass_=""), None) == "[12 s] exporting"
+
+
 def test_line_almost_done_is_not_rounded_up_to_all():
     assert "99.9%" in line_of(make_status(progress=0.99999), None)
     assert "100.0%" in line_of(make_status(progress=1.0), None)

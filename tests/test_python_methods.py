@@ -49,8 +49,7 @@ def test_python_method_does_what_it_says(count):
         assert np.array_equal(both, np.hstack([weights, speed]))
         found = {
             key: row
-            for shard in range(count)
-            for keys, rows in client.scan(1, 3, cluster.route.fragments_of(shard).tolist(), shard)
+            for keys, rows in client.scan(1, 3, range(cluster.frag_num))
             for key, row in zip(keys.tolist(), rows.tolist(), strict=True)
         }
         assert found == dict(zip(KEYS.tolist(), (2 * weights).tolist(), strict=True))
@@ -145,9 +144,8 @@ def test_python_method_that_fails_in_init_or_pull_tells_the_worker():
         client.push_async(1, KEYS[5:6], np.full((1, 2), 99, np.float32)).wait()
         with pytest.raises(RemoteError, match="SystemExit: planted failure in pull"):
             pull(client, KEYS[:10], 2)
-        fragments = cluster.route.fragments_of(0).tolist()
         with pytest.raises(RemoteError, match="planted failure in pull"):
-            list(client.scan(1, 2, fragments, 0))
+            list(client.scan(1, 2, range(cluster.frag_num)))
         assert pull(client, KEYS[:5], 2).tolist() == [[0, 0]] * 5
 
 

@@ -26,6 +26,8 @@ REDRAW_S = 0.2  # a terminal: five pictures a second look alive and cost nothing
 ETA_WINDOW_S = 30.0
 ETA_STEPS_MIN = 3
 BAR_COLUMNS = 30
+_SHARED = ("survey", "training", "exporting")
+"""Phases whose share is told."""
 
 
 class Eta:
@@ -195,7 +197,7 @@ class Progress:
                 print(line, file=self._stream, flush=True)
 
     def _eta_s(self, status: Status, now: float) -> float | None:
-        if status["phase"] not in ("survey", "training") or status["waiting_for"]:
+        if status["phase"] not in _SHARED or status["waiting_for"]:
             return None
         return self._eta.seconds(now) if status["eta_s"] is None else status["eta_s"]
 
@@ -261,7 +263,7 @@ def _stamp(status: Status) -> str:
 def _head(status: Status) -> str:
     """Phase and pass, the share done where there is one, and what the run waits for."""
     head: str = status["phase"]
-    if status["phase"] in ("survey", "training"):
+    if status["phase"] in _SHARED and (status["phase"] != "exporting" or status["pass_"]):
         # Rounded down: 100.0% is said only when all of it is done.
         head += f" {int(status['progress'] * 1000) / 10:.1f}%"
     if status["pass_"]:
@@ -285,6 +287,8 @@ def _figures(status: Status, eta_s: float | None) -> list[str]:
         figures.append(
             f"blocks {blocks['done']} done {blocks['leased']} leased {blocks['left']} left"
         )
+    if status["phase"] == "exporting" and eta_s is not None:
+        figures.append(f"ETA {seconds_text(eta_s)}")
     if status["message"]:
         figures.append(status["message"])
     return figures

@@ -400,13 +400,17 @@ class Classifier(LocalSgd):
             tokens=words.tokens,
         )
         path = f"{s.output}.bin"
+        told, what = results.exporting, f"writing {path}"
+        told.plan([len(words) + s.buckets, len(labels)])
+        inputs = key_ranges(results, "input", (0, len(words)), (BUCKET_KEY, s.buckets))
+        outputs = key_ranges(results, "output", (0, len(labels)))
         write_bin(
             path,
             header,
             words.words,
             words.counts,
-            key_ranges(results, "input", (0, len(words)), (BUCKET_KEY, s.buckets)),
-            key_ranges(results, "output", (0, len(labels))),
+            told.count(what, len(words) + s.buckets, "rows", inputs),
+            told.count(what, len(labels), "rows", outputs),
             labels.words,
             labels.counts,
         )

@@ -42,6 +42,8 @@ BUCKET_KEY = 1 << 40
 BLOCK_BYTES_MAX = 6 << 20
 """A million words of English: larger blocks pull fewer rows a word, but take memory twice over."""
 EXPORT_ROWS = 50_000
+EXPORT_BYTES = 16 << 20
+"""Rows that the master asks for, or puts, at a time."""
 OTHERS_MIN = 0.1
 """Rate x curvature x steps of the other workers below which a delta is pushed as it is: its share
 is above 0.95."""
@@ -315,10 +317,20 @@ def share_of_delta(own: Floats, others: Floats) -> Floats:
 
 def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:
     """Rows of key ranges (first, count) at the master, in pieces."""
-    for first, count in ranges:
-        for at in range(0, count, EXPORT_ROWS):
-            size = min(EXPORT_ROWS, count - at)
-            yield results.pull(table, np.arange(size, dtype=np.uint64) + np.uint64(first + at))
+    step = export_rows(results.tables[table].dim)
+    return results.pulls(
+        table,
+        (
+            np.arange(min(step, count - at), dtype=np.uint64) + np.uint64(first + at)
+            for first, count in ranges
+            for at in range(0, count, step)
+        ),
+    )
+
+
+def export_rows(dim: int) -> int:
+    """How many rows of this width the master asks for, or puts, at a time."""
+    return max(1, min(EXPORT_ROWS, EXPORT_BYTES // (4 * dim)))
 
 
 def _subtract(new: Floats, base: Floats) -> None:

@@ -1,22 +1,22 @@
 """Whole tables in one file: what the default export and the periodic backup write.
 
-    Results.scan -> keys, rows of every table -> NAME.keys, NAME.rows in one .npz, atomically
+    Results.scan -> RowSorter -> NAME.keys, NAME.rows of every table in one .npz, atomically
 
-Holds one table in memory at a time; models with a format of their own override `Worker.export`.
+Memory is the sorter's; models with a format of their own override `Worker.export`.
 """
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snailps.vectors.atomic import atomic_file
+from snailps.vectors.npz import NpzWriter, npz_file
+from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
+    from snailps.roles.exporting import Exporting
     from snailps.roles.results import Results
 
 
@@ -28,18 +28,22 @@ def write_tables(path: Path, results: Results) -> None:
     ModelFileError
         The folder is missing or not writable, or the disk is full.  No half a file is left.
     """
-    with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    results.exporting.plan([1.0, 1.0] * len(results.tables))
+    with npz_file(path) as file:
         for name, table in results.tables.items():
-            pieces = list(results.scan(name))
-            keys = np.concatenate([k for k, _ in pieces] or [np.empty(0, np.uint64)])
-            rows = np.concatenate([r for _, r in pieces] or [np.empty((0, table.dim), np.float32)])
-            order = np.argsort(keys)
-            _add(archive, f"{name}.keys", keys[order])
-            _add(archive, f"{name}.rows", rows[order])
+            with RowSorter(path, table.dim) as sorter:
+                for keys, rows in results.scan(name):
+                    sorter.add(keys, rows)
+                write_sorted(file, f"{name}.", sorter, results.exporting)
+    results.exporting.wrote(str(path))
 
 
-def _add(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    # A fixed date: the same tables are the same file.
-    info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
-    with archive.open(info, "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, told: Exporting) -> None:
+    """Writes the arrays ``keys`` and ``rows`` of what was sorted, as one stage of the export."""
+    n = sorter.count
+    file.add_pieces(f"{prefix}keys", np.uint64, (n,), sorter.keys())
+    pieces = told.count(
+        f"writing {sorter.target.name}", n, "rows", sorter.pieces(), lambda piece: len(piece[0])
+    )
+    rows = (rows for _, rows in pieces)
+    file.add_pieces(f"{prefix}rows", np.float32, (n, sorter.dim), rows)

@@ -19,6 +19,7 @@ from snailps.errors import SnailError
 from snailps.roles.ageing import Ageing
 from snailps.roles.checkpointing import Checkpointing
 from snailps.roles.clocks import Rounds, Stepped
+from snailps.roles.exporting import Exporting
 from snailps.roles.figures import run_figures
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Snapshot
@@ -27,7 +28,7 @@ from snailps.roles.ledger import ANYBODY, Ledger
 from snailps.roles.lull import Lull
 from snailps.roles.member import Member, Reply
 from snailps.roles.members import Members
-from snailps.roles.node import explain
+from snailps.roles.node import EXIT_INTERRUPTED, explain
 from snailps.roles.past import Past
 from snailps.roles.position import Position, pack
 from snailps.roles.readings import Readings
@@ -39,6 +40,13 @@ from snailps.transport import messages
 from snailps.transport.trust import OPEN, Trust
 
 log = logging.getLogger(__name__)
+
+TELL_S = 10.0
+"""Between two lines of the log on how far an export is."""
+CANCEL_S = 5.0
+"""How long an export that was cancelled may take to end."""
+SIDE_END_S = 1.0
+"""How long the end of the master waits for work beside its loop."""
 
 
 class Course:
@@ -91,6 +99,7 @@ class Course:
         self.checkpoints = Checkpointing(members, on_restored=self._restored, fail=fail)
         self.lull = Lull(alone_s, fail, self.checkpoints.advice)
         self._saved_last = False
+        self._told_at = self._cancelled_at = 0.0
         self.ageing = Ageing(members)
 
     @property
@@ -246,6 +255,8 @@ class Course:
     def step(self) -> None:
         """Looks whether a pass or work beside the loop has ended, and goes on from there."""
         self._check_side()
+        if self.phase == "exporting":
+            self._step_export(time.monotonic())
         self.checkpoints.step()
         if self.phase == "ready" and self._is_formed and self.job is not None:
             if self._members.joined("worker"):
@@ -372,6 +383,8 @@ class Course:
     def close(self) -> None:
         """Refuses whatever still waits and lets go of threads and unpacked input."""
         self._readings.close()
+        if self._side is not None:  # it removes what it has not written to the end
+            wait({self._side}, SIDE_END_S)
         self.checkpoints.close()
         self.leasing.close()
         if self.job is not None:
@@ -453,6 +466,9 @@ class Course:
         if self._side is None or not self._side.done():
             return
         side, self._side = self._side, None
+        if self._cancelled_at and side.exception() is not None:
+            self._end_cancelled()
+            return
         try:
             result = side.result()
         except SnailError as error:
@@ -471,6 +487,7 @@ class Course:
 
     def _begin_export(self) -> None:
         self.phase = "exporting"
+        self._told_at, self._cancelled_at = time.monotonic(), 0.0
         self._readings.leave_rounds()
         for member in self._members.nodes():
             member.state = "waiting for the export"
@@ -478,6 +495,46 @@ class Course:
         log.info("training done, exporting")
         job, _ = self.leasing.running()
         self._beside(lambda: self._readings.export(job), self._exported)
+
+    def _step_export(self, now: float) -> None:
+        """Tells how far the export is; ends one that was cancelled and does not heed it."""
+        told = self._readings.exporting
+        if self._cancelled_at and now - self._cancelled_at > CANCEL_S:
+            self._end_cancelled()
+        elif told is not None and now - self._told_at >= TELL_S:
+            self._told_at = now
+            if told.text:
+                log.info("exporting %s", told.line())
+
+    @property
+    def exporting(self) -> Exporting | None:
+        """How far the export is, where one is under way."""
+        return self._readings.exporting if self.phase == "exporting" else None
+
+    @property
+    def cancelled(self) -> bool:
+        """The export was told to end, and has not ended yet."""
+        return self._cancelled_at > 0
+
+    def cancel_export(self) -> None:
+        """Ends the export: what is not written yet will not be, and leaves nothing behind."""
+        self._cancelled_at = time.monotonic()
+        log.warning("interrupted: ending the export")
+        self._readings.cancel()
+
+    def _end_cancelled(self) -> None:
+        self._fail(self.export_verdict(), EXIT_INTERRUPTED)
+
+    def export_verdict(self) -> str:
+        """What is there of an export that was interrupted, and how to get the rest."""
+        told = self._readings.exporting
+        text = "interrupted while exporting; "
+        if told is None:
+            text += "nothing was saved"
+        else:
+            text = f"interrupted while exporting, {told.share:.0%} done; {told.verdict()}"
+        advice = self.checkpoints.advice()
+        return f"{text}. {advice}" if advice else text
 
     def _exported(self, figures: dict[str, Any]) -> None:
         self._journal.note("exported", {"figures": figures})

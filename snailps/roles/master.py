@@ -89,6 +89,7 @@ class Master:
         self._on_listening, self._on_status = on_listening, on_status
         self._phase: Phase = "forming"
         self._signals = 0
+        self._heeded = 0  # of them, by the training or the export
         self._goes_on = settings.on_node_loss == "recover"
         self._asked = False  # by a signal to another process, however often
         self._failed = False
@@ -332,7 +333,7 @@ class Master:
         if self._session:
             self._collect_figures()
             self._course.end()
-            self._signals, self._asked = 0, False
+            self._signals, self._heeded, self._asked = 0, 0, False
         elif self._course.interrupted:
             job = self._course.job
             share = job.ledger.progress if job is not None and job.ledger is not None else 0.0
@@ -352,11 +353,24 @@ class Master:
     def _interrupted(self) -> None:
         if self._stop_at is not None:
             return
-        if self._signals > 1 or self._course.phase not in ("training", "exporting"):
+        if self._course.phase == "exporting":
+            self._interrupt_export()
+        elif self._signals > 1 or self._course.phase != "training":
             doing = self._course.phase if self._phase != "forming" else "forming"
             self._fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
-        elif self._course.phase == "training":
+        else:
+            self._heeded = self._signals
             self._course.interrupt()
+
+    def _interrupt_export(self) -> None:
+        """The first signal since the export began ends it cleanly, the second at once."""
+        if self._signals == self._heeded:
+            return  # what ended the training: what was learnt is being saved
+        self._heeded = self._signals
+        if self._course.cancelled:
+            self._fail(self._course.export_verdict(), EXIT_INTERRUPTED)
+        else:
+            self._course.cancel_export()
 
     def _all_servers_leave(self, text: str) -> None:
         """The rows would go: what was learnt is saved before, if there is anything."""

@@ -7,7 +7,7 @@ Holds all tables of the checkpoint in memory at once.  No sockets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,17 @@ from snailps.store.checkpoints import open_checkpoint, read_course
 from snailps.store.manifest import Manifest
 
 _SCAN_ROWS = 16_384
+
+
+class _Pulled:
+    """Rows that are there already, as a pull that was waited for."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def wait(self) -> Rows:
+        """The rows."""
+        return self._rows
 
 
 class StoredTables:
@@ -60,8 +71,12 @@ class StoredTables:
         rows[:] = method.pull(whole)
         return rows
 
+    def pull_async(self, number: int, keys: Keys, rows: Rows) -> _Pulled:
+        """The same for a caller that asks ahead."""
+        return _Pulled(self.pull(number, keys, rows))
+
     def scan(
-        self, number: int, dim: int, fragments: Sequence[int], shard: int
+        self, number: int, dim: int, fragments: Iterable[int], ended: Callable[[], object]
     ) -> Iterator[tuple[Keys, Rows]]:
         """All stored rows of some fragments, in pieces."""
         for fragment in fragments:
@@ -74,6 +89,7 @@ class StoredTables:
                     rows = np.empty((len(keys), dim), np.float32)
                     self.pull(number, keys, rows)
                 yield keys, rows
+            ended()
 
     def forward_async(self, *_: Any, **__: Any) -> Any:
         """Refused: products need a cluster."""

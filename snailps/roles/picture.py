@@ -132,7 +132,11 @@ class Picture:
             }
         silences = self._silences()
         route, missing = self._members.route, self._members.missing()
-        shards = self._shards()
+        shards, told = self._shards(), self._course.exporting
+        share = job.progress if job is not None and ledger is not None else 0.0
+        doing = job.pass_text() if job is not None else ""
+        if told is not None:
+            share, doing = told.share, told.text
         nodes = [
             self._node(
                 member,
@@ -150,14 +154,14 @@ class Picture:
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
             "waiting_for": missing if phase == "forming" else self._course.lull.lacks,
-            "progress": job.progress if job is not None and ledger is not None else 0.0,
-            "pass_": job.pass_text() if job is not None else "",
+            "progress": share,
+            "pass_": doing,
             "unit": job.cls.counts if job is not None else "examples",
             "units": job.units if job is not None else 0,
             "units_per_s": job.rate() if job is not None and ledger is not None else 0.0,
             "loss": job.loss if job is not None else None,
             "lr": job.lr if job is not None else None,
-            "eta_s": None,
+            "eta_s": told.eta_s if told is not None else None,
             "elapsed_s": now - self._begun,
             "blocks": blocks,
             "nodes": nodes,

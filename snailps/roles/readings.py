@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from snailps.errors import ClusterError
 from snailps.roles.clocks import Stepped
+from snailps.roles.exporting import Exporting
 from snailps.roles.job import Job
 from snailps.roles.links import Links, connect
 from snailps.roles.members import Members
@@ -64,6 +65,7 @@ class Readings:
         self._looks = 0
         self._links: set[Links] = set()
         self._closed = threading.Event()
+        self.exporting: Exporting | None = None
 
     @property
     def looking(self) -> bool:
@@ -73,6 +75,7 @@ class Readings:
     def begin(self, progress: float = 0.0) -> None:
         """A job begins, or goes on where this much of it is done."""
         self._looks = int(progress * LOOKS)
+        self.exporting = None
 
     def look(self, job: Job) -> None:
         """Has the model's inspector look, once each tenth of the training."""
@@ -107,19 +110,31 @@ class Readings:
     def export(self, job: Job) -> dict[str, Any]:
         """Judges the model and writes it; the figures of that.  Takes as long as it does."""
         begin = time.monotonic()
+        told = self.exporting = Exporting()
         if isinstance(job.ledger, Stepped):
             self._reach(job.ledger.open_clock)
         self._inspect(job)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
-        figures |= self.read(job, lambda results: _judge_and_export(job, results))
+        told.check()
+        figures |= self.read(job, lambda results: _judge_and_export(job, results), told)
         if job.settings.output:
             figures["export_s"] = round(time.monotonic() - begin, 3)
         return figures
 
-    def read(self, job: Job, work: Callable[[Results], Result]) -> Result:
+    def cancel(self) -> None:
+        """Ends the export that is under way, whatever it waits for."""
+        if self.exporting is not None:
+            self.exporting.cancel()
+        for links in list(self._links):
+            links.client.fail("the export was interrupted")
+
+    def read(
+        self, job: Job, work: Callable[[Results], Result], told: Exporting | None = None
+    ) -> Result:
         """Calls `work` on the tables of the job; takes as long as that does."""
-        results, close = self._results(job)
+        results, close = self._results(job, told)
         try:
+            results.exporting.check()  # it may have been cancelled while this connected
             return work(results)
         finally:
             close()
@@ -158,6 +173,10 @@ class Readings:
         finally:
             close()
 
+    def _gives_up(self) -> bool:
+        told = self.exporting
+        return self._closed.is_set() or (told is not None and told.cancelled)
+
     def _connect(self) -> tuple[Links, Callable[[], None]]:
         """Connections of the master's own to all shards, and how to close them."""
 
@@ -175,7 +194,7 @@ class Readings:
                 job=self._members.life,
                 timeout_s=self._timeout_s,
                 trust=self._trust,
-                give_up=self._closed.is_set,
+                give_up=self._gives_up,
                 superseded=superseded,
             )
 
@@ -192,7 +211,9 @@ class Readings:
 
         return links, close
 
-    def _results(self, job: Job) -> tuple[Results, Callable[[], None]]:
+    def _results(
+        self, job: Job, told: Exporting | None = None
+    ) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""
         links, close = self._connect()
         route = links.route
@@ -205,6 +226,7 @@ class Readings:
             {name: number for name, (number, _) in tables.items()},
             {name: table for name, (_, table) in tables.items()},
             [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
+            told,
         )
         return results, close
 

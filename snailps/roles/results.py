@@ -7,7 +7,9 @@ It knows no worker and no lease; the client that it reads with is somebody else'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,12 @@ from numpy.typing import NDArray
 
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
+from snailps.roles.exporting import Exporting
 from snailps.roles.tables import AnyKeys, Keys, Rows, Table
-from snailps.transport._client import Client
+from snailps.transport._client import Client, Pending
+
+PULLS_AHEAD = 1
+"""Lists of keys that `Results.pulls` asks for beside the one that is waited for."""
 
 
 class Results:
@@ -29,6 +35,8 @@ class Results:
         Of the survey; empty without one.
     figures : dict
         Figures of the run, for reading.
+    exporting : Exporting
+        Where an export tells how far it is.
     """
 
     def __init__(
@@ -40,10 +48,12 @@ class Results:
         numbers: Mapping[str, int],
         tables: Mapping[str, Table],
         shards: Sequence[Sequence[int]],
+        exporting: Exporting | None = None,
     ) -> None:
         self.settings, self.summary, self.figures = settings, summary, figures
         self._client, self._numbers, self._shards = client, numbers, shards
         self.tables = tables
+        self.exporting = exporting or Exporting()
 
     def pull(self, table: str, keys: AnyKeys) -> Rows:
         """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
@@ -51,6 +61,21 @@ class Results:
         rows = np.empty((len(wanted), self.tables[table].dim), np.float32)
         self._client.pull(self._numbers[table], wanted, rows)
         return rows
+
+    def pulls(self, table: str, keys: Iterable[Keys]) -> Iterator[Rows]:
+        """Rows as `pull` gives them, for many lists of keys, in their order.
+
+        The next list is asked for while one is used: three of them are in memory at most.
+        """
+        dim, number = self.tables[table].dim, self._numbers[table]
+        under_way: deque[Pending] = deque()
+        for some in keys:
+            rows = np.empty((len(some), dim), np.float32)
+            under_way.append(self._client.pull_async(number, some, rows))
+            if len(under_way) > PULLS_AHEAD:
+                yield under_way.popleft().wait()
+        while under_way:
+            yield under_way.popleft().wait()
 
     def forward(
         self, table: str, ptr: NDArray[np.int64], keys: AnyKeys, values: Rows | None = None
@@ -91,8 +116,17 @@ class Results:
         self._client.push_async(number, wanted, values[other], False, False).wait()
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim)."""
-        for shard, fragments in enumerate(self._shards):
-            yield from self._client.scan(
-                self._numbers[table], self.tables[table].dim, fragments, shard
-            )
+        """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).
+
+        Of all shards in turns, in no order of keys; some 16 pieces are on their way meanwhile.
+        """
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*self._shards))
+        fragments = [fragment for fragment in turns if fragment is not None]
+        told = self.exporting
+        told.begin(f"reading table {table}", len(fragments), "fragments")
+        pieces = self._client.scan(
+            self._numbers[table], self.tables[table].dim, fragments, lambda: told.add(1)
+        )
+        for piece in pieces:
+            told.check()
+            yield piece

@@ -117,8 +117,10 @@ class CheckpointStatus(TypedDict):
 class Status(TypedDict):
     """A picture of the run.
 
-    `progress` is the share of the present pass, 0 to 1; `units` counts words or examples since
-    its start, `units_per_s` is the present rate; `elapsed_s` counts from the birth of the master.
+    `progress` is the share of the present pass, or of the export, 0 to 1; `pass_` says which pass,
+    or what the export does and how much of that is done; `eta_s` is the export's, else None.
+    `units` counts words or examples since the start of the pass, `units_per_s` is the present
+    rate; `elapsed_s` counts from the birth of the master.
     `waits` lists everybody who waits, whatever for, the longest first.  `requests_per_s` counts
     pulls and pushes at all shards.  `checkpoint` is None where the job makes none.
     `validation` is what the model's inspector saw last (for word vectors: words and their

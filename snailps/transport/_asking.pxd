@@ -10,7 +10,8 @@ cdef Pending ask_rows(Outstanding client, int kind, uint32_t table, keys, rows, 
                       int64_t clock, uint32_t slot)
 cdef Pending ask_all(Outstanding client, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots)
-cdef bytes ask_one(Outstanding client, uint32_t shard, uint8_t kind, uint32_t table, bytes body)
+cdef Pending ask_one(Outstanding client, uint32_t shard, uint8_t kind, uint32_t table, bytes body)
+cdef bytes reply_of(Pending pending)
 cdef Forward ask_forward(Outstanding client, uint32_t table, ptr, keys, values, uint32_t dim,
                          int wire, bint keep)
 cdef Pending ask_backward(Outstanding client, Forward forward, gradient, int wire)

@@ -128,8 +128,8 @@ cdef Pending ask_all(Outstanding client, uint8_t kind, int64_t clock, uint32_t s
     return pending
 
 
-cdef bytes ask_one(Outstanding client, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
-    """Sends a body as it is to one shard and returns the reply's body."""
+cdef Pending ask_one(Outstanding client, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
+    """Sends a body as it is to one shard; `reply_of` has the reply once that was waited for."""
     cdef Request *r = request_new(&client.core.pool, &client.core.order, 0)
     cdef Pending pending
     if r == NULL:
@@ -144,10 +144,13 @@ cdef bytes ask_one(Outstanding client, uint32_t shard, uint8_t kind, uint32_t ta
     pending.request = r
     pending.client = client
     pending.keys = body
-    pending.waits = True
     client.send(pending)
-    client.wait_alone(pending)
-    return r.raw_reply[:r.raw_reply_bytes]
+    return pending
+
+
+cdef bytes reply_of(Pending pending):
+    """The reply's body, as it came."""
+    return pending.request.raw_reply[:pending.request.raw_reply_bytes]
 
 
 cdef Forward ask_forward(Outstanding client, uint32_t table, ptr, keys, values, uint32_t dim,

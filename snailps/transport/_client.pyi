@@ -4,6 +4,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+SCANS_AHEAD: int
+
 class Pending:
     @property
     def done(self) -> bool: ...
@@ -95,7 +97,11 @@ class Client:
         self, forward: Forward, gradient: NDArray[np.float32], wire: int = 0
     ) -> Pending: ...
     def scan(
-        self, table: int, dim: int, fragments: Iterable[int], shard: int
+        self,
+        table: int,
+        dim: int,
+        fragments: Iterable[int],
+        ended: Callable[[], object] | None = None,
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]: ...
     def correct(
         self, pull: Pending, push: Pending, base: NDArray[np.float32] | None = None

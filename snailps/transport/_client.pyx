@@ -30,6 +30,7 @@ What holds
 """
 
 import struct
+from collections import deque
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from snailps.errors import MisuseError, ProtocolError
 from snailps.transport._pending import Forward, Pending  # for whoever imports them from here
 
 from snailps.transport._asking cimport (
-    ask_all, ask_backward, ask_forward, ask_one, ask_rows, take_rows,
+    ask_all, ask_backward, ask_forward, ask_one, ask_rows, reply_of, take_rows,
 )
 from snailps.transport._frame cimport *
 from snailps.transport._pending cimport Forward as CForward, Outstanding, Pending as CPending
@@ -49,6 +50,37 @@ from snailps.transport._request cimport Request, add_newer
 
 _SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QII")
+
+SCANS_AHEAD = 16
+"""Fragments that `Client.scan` asks for at once: replies of up to 16 MiB."""
+
+
+class _Walk:
+    """A fragment on its way through `Client.scan`."""
+
+    __slots__ = ("fragment", "pending", "epoch", "seen", "known")
+
+    def __init__(self, fragment):
+        self.fragment, self.pending, self.epoch = fragment, None, 0
+        self.seen = []              # keys of the pieces so far, where more are to come
+        self.known = None           # of those before it began anew, or None
+
+    def begin_anew(self):
+        """All that was seen is not to come again."""
+        if self.seen:
+            self.known = np.concatenate(self.seen)
+
+
+def _scanned(reply, table, dim):
+    """Cursor, keys and rows of a SCANNED; the arrays are views of it."""
+    cursor, n, width = _SCANNED.unpack_from(reply) if len(reply) >= 16 else (0, 0, dim)
+    if width != dim:
+        raise MisuseError(f"rows of table {table} have {width:,} floats, not {dim:,}")
+    if len(reply) != (_SCANNED.size + n * (8 + 4 * dim) + 7) & ~7:
+        raise ProtocolError(f"SCANNED of {len(reply):,} bytes does not hold {n:,} rows of {dim:,} "
+                            "floats", "length")
+    return (cursor, np.frombuffer(reply, "<u8", n, 16),
+            np.frombuffer(reply, "<f4", n * dim, 16 + 8 * n).reshape(n, dim))
 
 
 cdef class Client(Outstanding):
@@ -258,8 +290,19 @@ cdef class Client(Outstanding):
         """
         return ask_backward(self, forward, gradient, wire)
 
-    def scan(self, uint32_t table, uint32_t dim, fragments, uint32_t shard):
-        """Yields all stored rows of some fragments of one shard, in pieces of up to 1 MiB.
+    def scan(self, uint32_t table, uint32_t dim, fragments, ended=None):
+        """Yields all stored rows of some fragments, in pieces of up to 1 MiB.
+
+        Up to `SCANS_AHEAD` fragments are asked for at once, so give them in turns of their shards.
+        What is held is a reply of each, and the keys seen so far of those that come in several.
+
+        Parameters
+        ----------
+        table, dim : int
+            Table number, floats of a row.
+        fragments : iterable of int
+        ended : callable, optional
+            Called without arguments behind the last piece of each fragment.
 
         Yields
         ------
@@ -271,26 +314,57 @@ cdef class Client(Outstanding):
         Raises
         ------
         MisuseError
-            No such shard, or the table's rows are not `dim` wide.
+            No such fragment, or the table's rows are not `dim` wide.
+
+        Notes
+        -----
+        A cursor counts the places of one shard's memory.  A standby that was promoted meanwhile may
+        have the same rows in other places, so fragments that are under way at a new route begin
+        anew, without the rows that were yielded already.
         """
-        self.check_shard(shard)
-        for fragment in fragments:
-            cursor = 0
+        left = iter(fragments)
+        under_way = deque()
+        try:
             while True:
-                reply = ask_one(self, shard, KIND_SCAN, table,
-                                _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
-                cursor, n, width = _SCANNED.unpack_from(reply) if len(reply) >= 16 else (0, 0, dim)
-                if width != dim:
-                    raise MisuseError(f"rows of table {table} have {width:,} floats, not {dim:,}")
-                if len(reply) != (_SCANNED.size + n * (8 + 4 * dim) + 7) & ~7:
-                    raise ProtocolError(
-                        f"SCANNED of {len(reply):,} bytes does not hold {n:,} rows of {dim:,} "
-                        "floats", "length")
-                if n:
-                    yield (np.frombuffer(reply, "<u8", n, 16),
-                           np.frombuffer(reply, "<f4", n * dim, 16 + 8 * n).reshape(n, dim))
-                if cursor == 0:
-                    break
+                while len(under_way) < SCANS_AHEAD and (fragment := next(left, None)) is not None:
+                    under_way.append(self._begin_scan(_Walk(fragment), table))
+                if not under_way:
+                    return
+                walk = under_way.popleft()
+                (<CPending>walk.pending).wait()
+                cursor, keys, rows = _scanned(reply_of(walk.pending), table, dim)
+                if walk.epoch != self.core.epoch and (cursor or walk.seen):
+                    walk.begin_anew()
+                    under_way.append(self._begin_scan(walk, table))
+                    continue
+                if walk.known is not None:
+                    fresh = ~np.isin(keys, walk.known)
+                    keys, rows = keys[fresh], rows[fresh]
+                if cursor:
+                    walk.seen.append(keys.copy())       # `keys` would keep all of its reply
+                    self._ask_scan(walk, table, cursor)
+                    under_way.append(walk)
+                if len(keys):
+                    yield keys, rows
+                if not cursor and ended is not None:
+                    ended()
+        finally:
+            for walk in under_way:
+                walk.pending.abandon()
+
+    def _begin_scan(self, walk, table):
+        walk.epoch = self.core.epoch
+        self._ask_scan(walk, table, 0)
+        return walk
+
+    def _ask_scan(self, walk, table, cursor):
+        cdef uint32_t fragment
+        if not 0 <= walk.fragment < self.core.order.frag_num:
+            raise MisuseError(f"no fragment {walk.fragment}: the route has "
+                              f"{self.core.order.frag_num}")
+        fragment = walk.fragment
+        walk.pending = ask_one(self, self.core.order.owner[fragment], KIND_SCAN, table,
+                               _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
 
     def correct(self, CPending pull, CPending push, base=None):
         """Adds to pulled rows what an own push added after they were read.

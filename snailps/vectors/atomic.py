@@ -8,6 +8,7 @@ failed export.  Must not know what is in the file.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import itertools
@@ -23,6 +24,15 @@ from snailps.errors import ModelFileError
 # matrix chunks above it go straight to the kernel.
 _BUFFER_BYTES = 1 << 20
 _serial = itertools.count()
+_unfinished: set[Path] = set()
+"""Of threads that the end of the process does not wait for."""
+
+
+@atexit.register
+def _remove_unfinished() -> None:
+    for path in list(_unfinished):
+        with suppress(OSError):
+            path.unlink()
 
 
 class _Guarded(io.FileIO):
@@ -41,7 +51,7 @@ class _Guarded(io.FileIO):
         try:
             return cast(int, super().write(data))
         except OSError as error:
-            raise _write_error(self._target, error, self._bytes_needed) from error
+            raise write_error(self._target, error, self._bytes_needed) from error
 
 
 @contextmanager
@@ -80,7 +90,8 @@ def atomic_file(
         # 0o666 less the umask: what a plain open() would give, unlike tempfile's 0o600.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise _write_error(target, error, bytes_needed) from error
+        raise write_error(target, error, bytes_needed) from error
+    _unfinished.add(temporary)
     raw = _Guarded(descriptor, target, bytes_needed)
     try:
         with raw:
@@ -90,15 +101,17 @@ def atomic_file(
             try:
                 os.fsync(descriptor)
             except OSError as error:
-                raise _write_error(target, error, bytes_needed) from error
+                raise write_error(target, error, bytes_needed) from error
         try:
             temporary.replace(target)
         except OSError as error:
-            raise _write_error(target, error, bytes_needed) from error
+            raise write_error(target, error, bytes_needed) from error
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+    finally:
+        _unfinished.discard(temporary)
     _sync_folder(target.parent)
 
 
@@ -147,7 +160,8 @@ def _free_bytes(folder: Path) -> int | None:
     return status.f_bavail * status.f_frsize
 
 
-def _write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelFileError:
+def write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelFileError:
+    """The words for a write that failed, of `target` or of scratch space beside it."""
     needs = "" if bytes_needed is None else f" (the file needs {human_bytes(bytes_needed)})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = _free_bytes(target.parent)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from snailps.errors import ModelFileError
 from snailps.vectors.atomic import atomic_file
 from snailps.vectors.fasttext_bin import MAGIC, check_chunk, check_words, read_bin, write_rows
+from snailps.vectors.npz import npz_file, write_npy_head
 from snailps.vectors.query import Vectors
 
 Float32 = npt.NDArray[np.float32]
@@ -32,6 +33,7 @@ _ZIP_MAGIC = b"PK\x03\x04"
 _DIM_MAX = 1 << 20
 # Lines parsed together: enough to drown the cost of the calls, a few MB of text at dim 100.
 _LINES_TOGETHER = 4096
+_VALUES_TOGETHER = 1 << 20  # as Python's numbers some 32 MB
 # Deflate cannot shrink by more than this, so a member that claims more is lying.
 _DEFLATE_RATIO_MAX = 1100
 
@@ -97,13 +99,14 @@ def write_vec(
     """
     check_words(path, words)
     line = " ".join(["%.5g"] * dim)
+    together = max(1, min(_LINES_TOGETHER, _VALUES_TOGETHER // dim))
     done = 0
     with atomic_file(path) as file:
         file.write(b"%d %d\n" % (len(words), dim))
         for chunk in chunks:
             check_chunk(path, "text", chunk, len(words) - done, dim)
-            for start in range(0, len(chunk), _LINES_TOGETHER):
-                rows = chunk[start : start + _LINES_TOGETHER].tolist()
+            for start in range(0, len(chunk), together):
+                rows = chunk[start : start + together].tolist()
                 texts = [(line % tuple(row)).encode("ascii") for row in rows]
                 part = zip(words[done : done + len(rows)], texts, strict=True)
                 file.write(b"".join([word + b" " + text + b"\n" for word, text in part]))
@@ -135,33 +138,18 @@ def write_npz(
     check_words(path, words)
     text = np.frombuffer(b"\n".join(words), dtype=np.uint8)
     size = 4 * len(words) * dim + text.nbytes + (0 if counts is None else 8 * len(words))
-    with (
-        atomic_file(path, size) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
-    ):
-        _write_member(archive, "words", text)
+    with npz_file(path, size) as file:
+        file.add("words", text)
         if counts is not None:
             numbers = np.asarray(counts, dtype=np.int64)
             if numbers.shape != (len(words),):
                 raise ModelFileError(
                     f"{path}: expected {len(words)} counts, got shape {numbers.shape}"
                 )
-            _write_member(archive, "counts", numbers)
-        with archive.open(_undated("vectors"), "w", force_zip64=True) as member:
-            np.lib.format.write_array_header_1_0(
-                member, {"descr": "<f4", "fortran_order": False, "shape": (len(words), dim)}
-            )
+            file.add("counts", numbers)
+        with file.open("vectors") as member:
+            write_npy_head(member, "<f4", (len(words), dim))
             write_rows(member, path, "vectors", len(words), dim, chunks)
-
-
-def _write_member(archive: zipfile.ZipFile, name: str, array: npt.NDArray[np.generic]) -> None:
-    with archive.open(_undated(name), "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def _undated(name: str) -> zipfile.ZipInfo:
-    """An array's place in the archive, with a fixed date: the same vectors are the same file."""
-    return zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
 
 
 def _first_bytes(path: str | os.PathLike[str]) -> bytes:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snailps.data.blocks import cut, expand, files_of, head_of, read_block
+from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse import metrics
@@ -23,9 +23,15 @@ from snailps.models.sparse import metrics
 if TYPE_CHECKING:
     from snailps.models.sparse.settings import SparseSettings
     from snailps.models.sparse.worker import SparseWorker
+    from snailps.roles.exporting import Exporting
     from snailps.roles.worker import Results
 
 BLOCK_BYTES = 8 << 20
+BLOCK_BYTES_MIN = 64 << 10
+ROWS_BYTES = 32 << 20
+"""Rows that are pulled at a time to judge."""
+ENTRY_BYTES = 5
+"""The least that a feature takes as text, in all but the strangest files."""
 HEADS_MAX = 100
 """Files of the input, and hold-out files, that are looked into before the training."""
 
@@ -60,9 +66,16 @@ def _check_paths(name: str, paths: Sequence[str]) -> None:
 
 
 def texts_of(
-    paths: Sequence[str], scratch_dir: str = "", scratch_bytes: int = 0
+    paths: Sequence[str],
+    scratch_dir: str = "",
+    scratch_bytes: int = 0,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    told: Exporting | None = None,
 ) -> Iterator[tuple[bytes, str, int]]:
     """Pieces of files, folders and globs: text, path, place in the file.
+
+    `told` hears how much of them was used.
 
     Raises
     ------
@@ -71,7 +84,13 @@ def texts_of(
     """
     scratch = Scratch(scratch_dir, scratch_bytes)
     try:
-        for block in cut(expand(paths, scratch), BLOCK_BYTES):
+        blocks: Iterable[Block] = list(cut(expand(paths, scratch), block_bytes))
+        if told is not None:
+            total = sum(block.stop - block.start for block in blocks)
+            blocks = told.count(
+                "judging by the test files", total, "bytes", blocks, lambda b: b.stop - b.start
+            )
+        for block in blocks:
             data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
             yield data, block.path, block.start
     finally:
@@ -95,9 +114,22 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
     reader = batch_reader(s, bias=cls.has_bias(s))
 
     def judged() -> Iterator[metrics.Judged]:
-        for text in texts_of(s.test, s.scratch_dir, s.scratch_bytes):
+        for text in texts_of(
+            s.test,
+            s.scratch_dir,
+            s.scratch_bytes,
+            block_bytes=_block_bytes(results),
+            told=results.exporting,
+        ):
             batch = reader.read(*text)
             scores = cls.stored_scores(results, batch, extras) if len(batch) else None
             yield batch.labels, scores, batch.bad
 
+    results.exporting.plan([1.0])
     return metrics.judge(cls.loss_of(s), judged())
+
+
+def _block_bytes(results: Results) -> int:
+    """Text whose rows fit into `ROWS_BYTES`, if each of its features is another one."""
+    dim = max(table.dim for table in results.tables.values())
+    return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES, ENTRY_BYTES * ROWS_BYTES // (4 * dim)))

@@ -1,6 +1,7 @@
 """Files of models of sparse examples.
 
-    tables -> stored_rows -> write_npz, write_liblinear -> files        read_npz -> SavedModel
+    tables -> stored_rows (RowSorter) -> write_npz, write_liblinear -> files
+    file -> read_npz -> SavedModel
 
 An ``.npz`` has the arrays ``keys`` (uint64, ascending), ``rows`` (float32, a row a key), ``about``
 (UTF-8 JSON: the model's class and its settings) and whatever else the model has.  Rows that are all
@@ -11,31 +12,34 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
-from snailps.models.npz import write_arrays
 from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
 from snailps.roles.worker import load_class
 from snailps.vectors.atomic import atomic_file
+from snailps.vectors.npz import npz_file
+from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
     from snailps.models.sparse.linear_settings import LinearSettings
     from snailps.models.sparse.worker import SparseWorker
+    from snailps.roles.exporting import Exporting
     from snailps.roles.worker import Results
 
 VERSION = 1
 LIBLINEAR_KEYS_MAX = 1 << 28
 """Its text has a line for each possible index."""
 _OF_THE_RUN = {"input", "output", "test", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS}
-_LINES = 1 << 16
+_VALUES = 1 << 16
+"""Made into text at a time."""
 _EXPECTED = "expected the .npz of a model of sparse examples, as snailps train writes it"
 
 
@@ -60,26 +64,75 @@ class SavedModel:
         return found
 
 
-def stored_rows(results: Results, table: str = "weights") -> tuple[Keys, Floats]:
-    """All rows of a table that are not zeros, keys ascending."""
-    dim = results.tables[table].dim
-    keys, rows = [np.empty(0, np.uint64)], [np.empty((0, dim), np.float32)]
-    for some_keys, some_rows in results.scan(table):
-        used = some_rows.any(axis=1)
-        keys.append(some_keys[used])
-        rows.append(some_rows[used])
-    all_keys = np.concatenate(keys)
-    order = np.argsort(all_keys)
-    return all_keys[order], np.concatenate(rows)[order]
+class StoredRows:
+    """Rows of a table that are not zeros, in the order of their keys, the bias's apart.
+
+    Attributes
+    ----------
+    bias : numpy.ndarray
+        float32 (1, dim), or (0, dim) where there is none.
+    told : Exporting
+        What hears how far the writing is.
+    """
+
+    def __init__(self, sorter: RowSorter, told: Exporting) -> None:
+        self._sorter, self.told = sorter, told
+        self.bias: Floats = np.empty((0, sorter.dim), np.float32)
+
+    @property
+    def features(self) -> int:
+        """Rows without the bias's."""
+        return self._sorter.count
+
+    @property
+    def first(self) -> int:
+        """Least key of a feature."""
+        return self._sorter.first
+
+    @property
+    def last(self) -> int:
+        """Largest key of a feature."""
+        return self._sorter.last
+
+    @property
+    def dim(self) -> int:
+        """Floats of a row."""
+        return self._sorter.dim
+
+    def add(self, keys: Keys, rows: Floats) -> None:
+        """Takes rows as they lie in the table."""
+        used = rows.any(axis=1)
+        of_bias = keys == BIAS_KEY
+        if of_bias.any():
+            self.bias = rows[of_bias & used].copy()
+            used &= ~of_bias
+        self._sorter.add(keys[used], rows[used])
+
+    def keys(self) -> Iterator[Keys]:
+        """All keys, ascending; the bias's is the largest that there is."""
+        yield from self._sorter.keys()
+        yield np.full(len(self.bias), BIAS_KEY, np.uint64)
+
+    def pieces(self, what: str) -> Iterator[tuple[Keys, Floats]]:
+        """Rows of features with their keys, ascending, as a stage of the export."""
+        return self.told.count(
+            what, self.features, "rows", self._sorter.pieces(), lambda piece: len(piece[0])
+        )
 
 
-def has_bias(keys: Keys) -> bool:
-    """Whether ascending keys end with the bias."""
-    return len(keys) > 0 and int(keys[-1]) == BIAS_KEY
+@contextmanager
+def stored_rows(results: Results, table: str = "weights", stages: int = 1) -> Iterator[StoredRows]:
+    """Reads all rows of a table that are not zeros; `stages` files will be written of them."""
+    results.exporting.plan([1.0] * (1 + stages))
+    with RowSorter(f"{results.settings.output}.npz", results.tables[table].dim) as sorter:
+        stored = StoredRows(sorter, results.exporting)
+        for keys, rows in results.scan(table):
+            stored.add(keys, rows)
+        yield stored
 
 
 def write_npz(
-    path: str, settings: JobSettings, keys: Keys, rows: Floats, extras: Mapping[str, Floats]
+    path: str, settings: JobSettings, stored: StoredRows, extras: Mapping[str, Floats]
 ) -> str:
     """Writes a model; returns the path.
 
@@ -90,10 +143,21 @@ def write_npz(
     """
     kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
     about = json.dumps({"snailps": VERSION, "settings": kept}).encode()
-    arrays: dict[str, NDArray[Any]] = {
-        "about": np.frombuffer(about, np.uint8), "keys": keys, "rows": rows, **extras,
-    }  # fmt: skip
-    return write_arrays(path, arrays)
+    n = stored.features + len(stored.bias)
+
+    def rows() -> Iterator[Floats]:
+        for _, some in stored.pieces(f"writing {path}"):
+            yield some
+        yield stored.bias
+
+    with npz_file(path, n * (8 + 4 * stored.dim)) as file:
+        file.add("about", np.frombuffer(about, np.uint8))
+        file.add_pieces("keys", np.uint64, (n,), stored.keys())
+        file.add_pieces("rows", np.float32, (n, stored.dim), rows())
+        for name, array in extras.items():
+            file.add(name, array)
+    stored.told.wrote(path)
+    return path
 
 
 def read_npz(path: str | Path) -> SavedModel:
@@ -137,7 +201,7 @@ def read_npz(path: str | Path) -> SavedModel:
     return SavedModel(cls, settings, keys, rows, arrays)  # type: ignore[arg-type]
 
 
-def write_liblinear(path: str, settings: LinearSettings, keys: Keys, rows: Floats) -> str:
+def write_liblinear(path: str, settings: LinearSettings, stored: StoredRows) -> str:
     """Writes weights as the text that LIBLINEAR's `predict` reads; returns the path.
 
     Index i of the text is key i; labels are 1 and -1 for yes and no, or class numbers.
@@ -147,25 +211,37 @@ def write_liblinear(path: str, settings: LinearSettings, keys: Keys, rows: Float
     ModelFileError
         A key is 0 or too large for a line each; or as `write_npz`.
     """
-    bias = rows[-1] if has_bias(keys) else None
-    own = keys[: len(keys) - (bias is not None)]
-    size = int(own[-1]) if len(own) else 0
-    if len(own) and (own[0] == 0 or size > LIBLINEAR_KEYS_MAX):
+    size = stored.last
+    if stored.features and (stored.first == 0 or size > LIBLINEAR_KEYS_MAX):
         raise ModelFileError(
             f"{path}: LIBLINEAR counts features from 1, with a line for each; expected keys from 1 "
-            f"to {LIBLINEAR_KEYS_MAX:,}, got {int(own[0]):,} to {size:,}. The .npz has them all"
+            f"to {LIBLINEAR_KEYS_MAX:,}, got {stored.first:,} to {size:,}. The .npz has them all"
         )
     with atomic_file(path) as file:
-        file.write(_liblinear_head(settings, size, bias is not None).encode())
-        zeros = np.zeros((_LINES, rows.shape[1]), np.float32)
-        for first in range(1, size + 1, _LINES):
-            some = zeros[: min(_LINES, size + 1 - first)].copy()
-            a, b = np.searchsorted(own, (first, first + len(some)))
-            some[(own[a:b] - np.uint64(first)).astype(np.int64)] = rows[a:b]
+        file.write(_liblinear_head(settings, size, len(stored.bias) > 0).encode())
+        for some in _with_zeros(stored.pieces(f"writing {path}"), size, stored.dim):
             file.write(_liblinear_lines(some))
-        if bias is not None:
-            file.write(_liblinear_lines(bias[None]))
+        file.write(_liblinear_lines(stored.bias))
+    stored.told.wrote(path)
     return path
+
+
+def _with_zeros(pieces: Iterable[tuple[Keys, Floats]], size: int, dim: int) -> Iterator[Floats]:
+    """Rows of the keys from 1 to `size`, zeros where there is none, a few at a time."""
+    step = max(1, _VALUES // dim)
+    first, some = 1, np.zeros((min(step, size), dim), np.float32)
+    for keys, rows in pieces:
+        done = 0
+        while done < len(keys):
+            stop = int(np.searchsorted(keys, np.uint64(first + len(some))))
+            at = (keys[done:stop] - np.uint64(first)).astype(np.int64)
+            some[at] = rows[done:stop]
+            done = stop
+            if done < len(keys):
+                yield some
+                first += len(some)
+                some = np.zeros((min(step, size + 1 - first), dim), np.float32)
+    yield some
 
 
 def _liblinear_head(settings: LinearSettings, size: int, bias: bool) -> str:

@@ -240,11 +240,10 @@ class FactorizationMachine(SparseWorker):
         """Writes the ``.npz``."""
         s = results.settings
         assert isinstance(s, FmSettings)
-        keys, rows = export.stored_rows(results)
-        if export.has_bias(keys):
-            rows[-1, 1:] = 0  # its factors were never used
-        path = export.write_npz(f"{s.output}.npz", s, keys, rows, cls.extras(results))
-        return {"files": [path], "features": len(keys) - export.has_bias(keys)}
+        with export.stored_rows(results) as stored:
+            stored.bias[:, 1:] = 0  # its factors were never used
+            path = export.write_npz(f"{s.output}.npz", s, stored, cls.extras(results))
+        return {"files": [path], "features": stored.features}
 
 
 def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: bool) -> None:

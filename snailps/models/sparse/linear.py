@@ -119,10 +119,10 @@ class Linear(SparseWorker):
         """Writes the files that `formats` names."""
         s = results.settings
         assert isinstance(s, LinearSettings)
-        keys, rows = export.stored_rows(results)
-        files = []
-        if "npz" in s.formats:
-            files.append(export.write_npz(f"{s.output}.npz", s, keys, rows, cls.extras(results)))
-        if "liblinear" in s.formats:
-            files.append(export.write_liblinear(f"{s.output}.liblinear", s, keys, rows))
-        return {"files": files, "features": len(keys) - export.has_bias(keys)}
+        with export.stored_rows(results, stages=len(s.formats)) as stored:
+            files = []
+            if "npz" in s.formats:
+                files.append(export.write_npz(f"{s.output}.npz", s, stored, cls.extras(results)))
+            if "liblinear" in s.formats:
+                files.append(export.write_liblinear(f"{s.output}.liblinear", s, stored))
+        return {"files": files, "features": stored.features}

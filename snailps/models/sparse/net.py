@@ -179,9 +179,10 @@ class Net(SparseWorker):
         assert isinstance(s, NetSettings)
         parameters = [extras[name] for name in s.layers.names]
         found = np.empty((len(batch), s.outputs), np.float32)
+        entries = _entries(batch)
         for first in range(0, len(batch), s.batch_size):
             last = min(len(batch), first + s.batch_size)
-            part = _entries(batch).part(first, last)
+            part = entries.part(first, last)
             z = results.forward(TABLE, part.ptr, part.keys, part.values)
             found[first:last] = s.layers.scores(z, parameters)
         return found
@@ -209,9 +210,9 @@ class Net(SparseWorker):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes OUTPUT.npz: rows of the features that were trained, and the dense layers."""
         s = results.settings
-        keys, rows = export.stored_rows(results, TABLE)
-        path = export.write_npz(f"{s.output}.npz", s, keys, rows, cls.extras(results))
-        return {"files": [path], "features": len(keys)}
+        with export.stored_rows(results, TABLE) as stored:
+            path = export.write_npz(f"{s.output}.npz", s, stored, cls.extras(results))
+        return {"files": [path], "features": stored.features + len(stored.bias)}
 
     # --- at a worker -------------------------------------------------------------------------
 

@@ -41,8 +41,6 @@ from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
 log = logging.getLogger(__name__)
 
 TABLE = "weights"
-PULL_ROWS = 1 << 18
-"""Pulled at once for hold-out files."""
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features, 5 rows an example; 6.3 at 8 MiB and 3.9 at 32 MiB, where
 numbers of features and copies of rows no longer fit in the cores' caches."""
@@ -138,9 +136,7 @@ class SparseWorker(Worker):
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
         """The same with the rows as the servers have them, at the master."""
-        edges = range(0, len(batch.keys), PULL_ROWS)
-        parts = [results.pull(TABLE, batch.keys[at : at + PULL_ROWS]) for at in edges]
-        return cls.scores(results.settings, np.concatenate(parts), batch, extras)
+        return cls.scores(results.settings, results.pull(TABLE, batch.keys), batch, extras)
 
     @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:

@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.local_sgd import BUCKET_KEY, EXPORT_ROWS, Floats, Keys, key_ranges
+from snailps.models.local_sgd import BUCKET_KEY, Floats, Keys, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.roles.worker import Results
 from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 
 WORDS_TOGETHER = 5_000
 """Words whose bags are pulled at a time: some 30,000 rows."""
+SUBWORDS = 6
+"""Rows of a word's bag that none of the others pulled with it has."""
+TEXT = 4
+"""How much longer a row takes as text."""
 
 
 def write_files(results: Results) -> Mapping[str, Any]:
@@ -32,16 +36,24 @@ def write_files(results: Results) -> Mapping[str, Any]:
     vocabulary = Vocabulary.from_bytes(results.summary)
     words = vocabulary.words
     files = []
+    told = results.exporting
+    told.plan([part for name in s.formats for part in _parts(name, s, len(words))])
     for name in s.formats:
         path = f"{s.output}.{name}"
         if name == "vec":
-            write_vec(path, words, word_rows(results, s, words), s.dim)
+            chunks = told.count(
+                f"writing {path}", len(words), "words", word_rows(results, s, words)
+            )
+            write_vec(path, words, chunks, s.dim)
         elif name == "npz":
-            chunks = word_rows(results, s, words)
+            chunks = told.count(
+                f"writing {path}", len(words), "words", word_rows(results, s, words)
+            )
             write_npz(path, words, chunks, s.dim, counts=vocabulary.counts)
         else:
             _write_bin(path, results, s, vocabulary)
         files.append(path)
+        told.wrote(path)
     return {"files": files, "vocabulary": len(words)}
 
 
@@ -62,23 +74,35 @@ def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: V
         tokens=vocabulary.tokens,
     )
     words = len(vocabulary)
+    told, what = results.exporting, f"writing {path}"
+    inputs = key_ranges(results, "input", (0, words), (BUCKET_KEY, buckets))
     write_bin(
         path,
         header,
         vocabulary.words,
         vocabulary.counts,
-        key_ranges(results, "input", (0, words), (BUCKET_KEY, buckets)),
-        key_ranges(results, "output", (0, words)),
+        told.count(what, words + buckets, "rows", inputs),
+        told.count(what, words, "rows", key_ranges(results, "output", (0, words))),
     )
+
+
+def _parts(name: str, s: WordVectorSettings, words: int) -> list[float]:
+    """About how long a file's parts take beside those of the others: in rows that are moved."""
+    if name == "bin":
+        return [words + (s.bucket if s.maxn else 0), words]
+    rows = words * (SUBWORDS if s.maxn else 1)
+    return [rows * TEXT if name == "vec" else rows]
 
 
 def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
     """Vectors of all words, in pieces: the mean of a word's row and its subwords' rows."""
-    step = WORDS_TOGETHER if s.maxn else EXPORT_ROWS
-    for at in range(0, len(words), step):
-        piece = words[at : at + step]
+    if not s.maxn:
+        yield from key_ranges(results, "input", (0, len(words)))
+        return
+    for at in range(0, len(words), WORDS_TOGETHER):
+        piece = words[at : at + WORDS_TOGETHER]
         keys = np.arange(at, at + len(piece), dtype=np.uint64)
-        yield bag_means(results, s, piece, keys)[0] if s.maxn else results.pull("input", keys)
+        yield bag_means(results, s, piece, keys)[0]
 
 
 def bag_means(

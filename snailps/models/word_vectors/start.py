@@ -20,7 +20,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.words import PackedWords
 from snailps.errors import ConfigError, ModelFileError
-from snailps.models.local_sgd import BUCKET_KEY, EXPORT_ROWS, Floats
+from snailps.models.local_sgd import BUCKET_KEY, Floats, export_rows
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.roles.worker import Results
@@ -98,8 +98,9 @@ def put_model(results: Results) -> None:
 
 def _put(results: Results, table: str, first_key: int, rows: Floats) -> None:
     """Puts the rows of a mapped matrix, in pieces, under keys that follow each other."""
-    for at in range(0, len(rows), EXPORT_ROWS):
-        piece = np.array(rows[at : at + EXPORT_ROWS])  # a copy: what is mapped is not aligned
+    step = export_rows(rows.shape[1])
+    for at in range(0, len(rows), step):
+        piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
         keys = np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at)
         _put_finite(results, table, keys, piece)
 

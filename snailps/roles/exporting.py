@@ -1,0 +1,156 @@
+"""How far an export is: told by the thread that does it, read by the master's loop.
+
+    plan, count, wrote -> Exporting -> share, text, seconds left -> status, log
+    cancel -> the next piece raises ExportCancelled
+
+No tables, no files; the only state that the two threads share are single attributes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from snailps.errors import SnailError
+
+Item = TypeVar("Item")
+SHARE_MIN = 0.01
+"""Below it the time that is left is not told."""
+
+
+class ExportCancelled(SnailError):
+    """The export was interrupted."""
+
+
+class Exporting:
+    """How far an export is.
+
+    Parameters
+    ----------
+    clock : callable
+        Steady seconds.
+
+    Attributes
+    ----------
+    written : tuple of str
+        Files that are whole.
+    cancelled : bool
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.cancelled = False
+        self.written: tuple[str, ...] = ()
+        self.plan([])
+
+    def plan(self, weights: Sequence[float]) -> None:
+        """Says about how long each of the coming stages lasts, beside the others.
+
+        A stage that was not planned counts by itself.
+        """
+        self._weights, self._begun_s = tuple(weights), self._clock()
+        self._stage: tuple[int, str, int, int, str] = (-1, "", 0, 0, "")
+
+    def count(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        items: Iterable[Item],
+        size: Callable[[Any], int] = len,
+    ) -> Iterator[Item]:
+        """Yields items, and notes how much of a stage they are.
+
+        Parameters
+        ----------
+        what : str
+            What is done, for people: ``writing out.npz``.
+        total : int
+            Size of all items together.
+        unit : str
+            What is counted: ``rows``, say; ``bytes`` are shown as MB.
+        items : iterable
+        size : callable
+            Of an item, default its length.
+
+        Raises
+        ------
+        ExportCancelled
+        """
+        self.begin(what, total, unit)
+        for item in items:
+            self.check()
+            yield item
+            self.add(size(item))
+
+    def begin(self, what: str, total: int, unit: str) -> None:
+        """A stage begins; see `count`."""
+        number = self._stage[0] + 1
+        if number >= len(self._weights):
+            self.plan([1.0])
+            number = 0
+        self._stage = (number, what, 0, total, unit)
+
+    def add(self, done: int) -> None:
+        """So much more of the stage is done."""
+        number, what, before, total, unit = self._stage
+        self._stage = (number, what, min(total, before + done), total, unit)
+
+    def wrote(self, path: str) -> None:
+        """A file is whole."""
+        self.written += (path,)
+
+    def cancel(self) -> None:
+        """Ends the export at its next piece."""
+        self.cancelled = True
+
+    def check(self) -> None:
+        """Raises where the export was cancelled.
+
+        Raises
+        ------
+        ExportCancelled
+        """
+        if self.cancelled:
+            raise ExportCancelled("the export was interrupted")
+
+    @property
+    def share(self) -> float:
+        """Of the whole, 0 to 1."""
+        number, _, done, total, _ = self._stage
+        weights = self._weights
+        if number < 0 or not weights or sum(weights) <= 0:
+            return 0.0
+        of_stage = weights[number] * (done / total if total else 1.0)
+        return min(1.0, (sum(weights[:number]) + of_stage) / sum(weights))
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left, or None while too little is known."""
+        share = self.share
+        if share < SHARE_MIN:
+            return None
+        return (self._clock() - self._begun_s) * (1 - share) / share
+
+    def line(self) -> str:
+        """How far it is, in a line: ``43%: writing out.npz, 1,024 of 4,096 rows, 7 s left``."""
+        eta_s = self.eta_s
+        left = "" if eta_s is None else f", {eta_s:.0f} s left"
+        return f"{int(100 * self.share)}%: {self.text}{left}"
+
+    def verdict(self) -> str:
+        """What is there of an export that was interrupted, for a sentence."""
+        if not self.written:
+            return "nothing was saved"
+        return f"saved {', '.join(self.written)}, and nothing else"
+
+    @property
+    def text(self) -> str:
+        """What is done now, and how much of that: ``writing out.npz, 1,024 of 4,096 rows``."""
+        _, what, done, total, unit = self._stage
+        if not what:
+            return ""
+        if unit == "bytes":
+            return f"{what}, {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+        return f"{what}, {done:,} of {total:,} {unit}"

@@ -1,0 +1,87 @@
+"""An ``.npz`` file, array by array, each whole or in pieces; always the same bytes.
+
+    arrays, pieces of arrays -> NpzWriter -> zip of .npy, not compressed        numpy.load reads it
+
+The file appears whole or not at all.  It knows no model.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from snailps.vectors.atomic import atomic_file
+
+
+class NpzWriter:
+    """The arrays of an open file, one after the other."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        """The place of an array, which the caller writes: its head, then its values."""
+        # A fixed date: the same arrays are the same file.
+        info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+        with self._archive.open(info, "w", force_zip64=True) as member:
+            yield member
+
+    def add(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Writes an array that is in memory."""
+        with self.open(name) as member:
+            np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+
+    def add_pieces(
+        self,
+        name: str,
+        dtype: npt.DTypeLike,
+        shape: Sequence[int],
+        pieces: Iterable[npt.NDArray[Any]],
+    ) -> None:
+        """Writes an array of a known shape whose rows come in pieces.
+
+        Raises
+        ------
+        ValueError
+            They do not make up the shape.
+        """
+        left = shape[0]
+        with self.open(name) as member:
+            write_npy_head(member, dtype, shape)
+            for piece in pieces:
+                left -= len(piece)
+                if piece.shape[1:] != tuple(shape[1:]) or piece.dtype != dtype or left < 0:
+                    raise ValueError(f"{name}: a piece {piece.dtype}{piece.shape} of {shape}")
+                member.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        if left:
+            raise ValueError(f"{name}: {left:,} rows of {shape[0]:,} did not come")
+
+
+def write_npy_head(file: IO[bytes], dtype: npt.DTypeLike, shape: Sequence[int]) -> None:
+    """The head of a ``.npy``, as `numpy.save` writes it."""
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    head = {"descr": descr, "fortran_order": False, "shape": tuple(shape)}
+    np.lib.format.write_array_header_1_0(file, head)
+
+
+@contextmanager
+def npz_file(path: str | os.PathLike[str], bytes_needed: int | None = None) -> Iterator[NpzWriter]:
+    """Opens `path` for writing arrays; it appears when the block ends without an error.
+
+    Raises
+    ------
+    ModelFileError
+        As `atomic_file`.
+    """
+    with (
+        atomic_file(path, bytes_needed) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        yield NpzWriter(archive)

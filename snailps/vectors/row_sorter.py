@@ -1,0 +1,227 @@
+"""Rows in the order of their keys, however many: an external merge sort with bounded memory.
+
+    add(keys, rows) ... -> full buffer -> sorted run -> scratch file beside the result
+    runs -> merged a piece at a time -> keys(), pieces()
+
+It holds `RUN_BYTES` while rows come, `MERGE_BYTES` three times while they go.  The scratch file
+has no name: whatever ends the process, nothing of it stays.  It knows no table and no file format.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from snailps.vectors.atomic import write_error
+
+RUN_BYTES = 48 << 20
+"""Rows that are sorted in memory; a table that is smaller never touches the disk."""
+MERGE_BYTES = 16 << 20
+"""Of all runs together, read at a time while they are merged."""
+PIECE_BYTES = 4 << 20
+RUN_ROWS_MIN = 16
+"""Rows of a run that are read at a time, at least."""
+
+Keys = npt.NDArray[np.uint64]
+Float32 = npt.NDArray[np.float32]
+
+
+class RowSorter:
+    """Takes rows in any order, gives them in that of their keys; a context manager.
+
+    Parameters
+    ----------
+    target : path
+        The result that the rows are for: scratch space is taken in its folder.
+    dim : int
+        Floats of a row.
+
+    Attributes
+    ----------
+    target : Path
+    dim : int
+    count : int
+        Rows so far.
+    first, last : int
+        Least and largest key so far; 0 without any.
+
+    Raises
+    ------
+    ModelFileError
+        The folder is missing or not writable, or the disk is full; not before it is needed.
+    """
+
+    def __init__(self, target: str | os.PathLike[str], dim: int) -> None:
+        self.target = Path(os.path.realpath(target))
+        self.dim, self._row_bytes = dim, 8 + 4 * dim
+        self._room = max(RUN_ROWS_MIN, RUN_BYTES // self._row_bytes)
+        # Memory that is not touched is not taken.
+        self._run_keys: Keys = np.empty(self._room, np.uint64)
+        self._run_rows: Float32 = np.empty((self._room, dim), np.float32)
+        self._used = 0
+        self._scratch: IO[bytes] | None = None
+        self._runs: list[tuple[int, int]] = []  # where in the scratch file, rows
+        self._end = 0
+        self.count = self.first = self.last = 0
+
+    def __enter__(self) -> RowSorter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, keys: Keys, rows: Float32) -> None:
+        """Takes rows, float32 (n, dim), copied; keys uint64 (n,), each once in all."""
+        if len(keys) == 0:
+            return
+        low, high = int(keys.min()), int(keys.max())
+        self.first = min(self.first, low) if self.count else low
+        self.last = max(self.last, high)
+        self.count += len(keys)
+        done = 0
+        while done < len(keys):
+            if self._used == self._room:
+                self._spill()
+            n = min(len(keys) - done, self._room - self._used)
+            self._run_keys[self._used : self._used + n] = keys[done : done + n]
+            self._run_rows[self._used : self._used + n] = rows[done : done + n]
+            self._used += n
+            done += n
+
+    def keys(self) -> Iterator[Keys]:
+        """All keys, ascending, a piece at a time; after the last `add`."""
+        for keys, _ in self._merged(with_rows=False):
+            yield keys
+
+    def pieces(self) -> Iterator[tuple[Keys, Float32]]:
+        """All keys, ascending, with their rows, a piece at a time; after the last `add`."""
+        return self._merged(with_rows=True)
+
+    def close(self) -> None:
+        """Gives back memory and disk."""
+        self._forget_buffer()
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
+
+    def _forget_buffer(self) -> None:
+        self._run_keys, self._used = np.empty(0, np.uint64), 0
+        self._run_rows = np.empty((0, self.dim), np.float32)
+
+    def _ordered(self, with_rows: bool) -> Iterator[tuple[Keys, Float32]]:
+        """What is in the buffer, in order, a piece at a time."""
+        order = np.argsort(self._run_keys[: self._used])
+        step = max(1, PIECE_BYTES // self._row_bytes)
+        for at in range(0, self._used, step):
+            some = order[at : at + step]
+            rows = self._run_rows.take(some, axis=0) if with_rows else self._run_rows[:0]
+            yield self._run_keys.take(some), rows
+
+    def _spill(self) -> None:
+        """Writes the buffer as a sorted run: its keys, then its rows."""
+        if self._scratch is None:
+            try:
+                folder = self.target.parent
+                self._scratch = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed by close
+            except OSError as error:
+                raise write_error(self.target, error, None) from error
+        begin, rows_at = self._end, self._end + 8 * self._used
+        keys_at = begin
+        for keys, rows in self._ordered(with_rows=True):
+            keys_at = self._write(keys, keys_at)
+            rows_at = self._write(rows, rows_at)
+        self._end = rows_at
+        self._runs.append((begin, self._used))
+        self._used = 0
+
+    def _write(self, array: npt.NDArray[np.generic], at: int) -> int:
+        assert self._scratch is not None
+        data = array.reshape(-1).view(np.uint8).data
+        done = 0
+        try:
+            while done < len(data):
+                done += os.pwrite(self._scratch.fileno(), data[done:], at + done)
+        except OSError as error:
+            raise write_error(self.target, error, None) from error
+        return at + done
+
+    def _merged(self, *, with_rows: bool) -> Iterator[tuple[Keys, Float32]]:
+        if not self._runs:  # all of it is in memory
+            yield from self._ordered(with_rows)
+            return
+        if self._used:
+            self._spill()
+            self._forget_buffer()
+        assert self._scratch is not None
+        width = self._row_bytes if with_rows else 8
+        step = max(RUN_ROWS_MIN, MERGE_BYTES // (len(self._runs) * width))
+        dim = self.dim if with_rows else 0
+        runs = [_Run(self._scratch.fileno(), at, n, self.dim, dim, step) for at, n in self._runs]
+        while runs:
+            for run in runs:
+                run.fill()
+            # Beyond the least of the last keys that were read, a run may have one in between.
+            bound = min((run.last for run in runs if run.left), default=None)
+            parts = [run.take(bound) for run in runs]
+            keys = np.concatenate([part[0] for part in parts])
+            order = np.argsort(keys)
+            rows = np.concatenate([part[1] for part in parts])
+            del parts
+            yield keys.take(order), rows.take(order, axis=0)
+            del keys, rows
+            runs = [run for run in runs if run.left or run.held]
+
+
+class _Run:
+    """A sorted run in the scratch file, read a piece at a time; `width` 0: its keys alone."""
+
+    def __init__(self, file: int, at: int, count: int, dim: int, width: int, step: int) -> None:
+        self._file, self._keys_at, self._rows_at = file, at, at + 8 * count
+        self._row_bytes, self._width = 4 * dim, width
+        self._keys: Keys = np.empty(step, np.uint64)
+        self._rows: Float32 = np.empty((step, width), np.float32)
+        self.left, self.held = count, 0
+
+    @property
+    def last(self) -> int:
+        """The largest key that was read."""
+        return int(self._keys[self.held - 1])
+
+    def fill(self) -> None:
+        """Reads as many rows as there is room for."""
+        n = min(self.left, len(self._keys) - self.held)
+        if n == 0:
+            return
+        new = slice(self.held, self.held + n)
+        self._keys_at = self._read(self._keys[new], self._keys_at)
+        if self._width:
+            self._rows_at = self._read(self._rows[new], self._rows_at)
+        self.held += n
+        self.left -= n
+
+    def take(self, bound: int | None) -> tuple[Keys, Float32]:
+        """What was read up to the key `bound`, or all of it: copies, which are gone from here."""
+        n = self.held
+        if bound is not None:
+            n = int(np.searchsorted(self._keys[: self.held], np.uint64(bound), "right"))
+        taken = self._keys[:n].copy(), self._rows[:n].copy()
+        self._keys[: self.held - n] = self._keys[n : self.held].copy()
+        self._rows[: self.held - n] = self._rows[n : self.held].copy()
+        self.held -= n
+        return taken
+
+    def _read(self, into: npt.NDArray[np.generic], at: int) -> int:
+        view = into.reshape(-1).view(np.uint8).data
+        done = 0
+        while done < len(view):
+            n = os.preadv(self._file, [view[done:]], at + done)
+            if n == 0:
+                raise OSError(f"the scratch file ends at byte {at + done:,}, too early")
+            done += n
+        return at + done

@@ -1,0 +1,82 @@
+"""`RowSorter`: rows come out in the order of their keys, however little memory there is."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from snailps.errors import ModelFileError
+from snailps.vectors import row_sorter
+from snailps.vectors.row_sorter import RowSorter
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Runs of some hundred rows, merged some twenty at a time."""
+    monkeypatch.setattr(row_sorter, "RUN_BYTES", 4096)
+    monkeypatch.setattr(row_sorter, "MERGE_BYTES", 2048)
+    monkeypatch.setattr(row_sorter, "PIECE_BYTES", 512)
+
+
+def made_rows(n, dim, seed=1):
+    keys = np.random.default_rng(seed).permutation(n).astype(np.uint64) * np.uint64(
+        2**64 // (n + 2)
+    )
+    return keys, np.repeat(keys[:, None].astype(np.float32), dim, axis=1)
+
+
+def added(sorter, keys, rows, step=37):
+    for at in range(0, len(keys), step):
+        sorter.add(keys[at : at + step], rows[at : at + step])
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 341, 342, 5000])
+@pytest.mark.parametrize("dim", [1, 7])
+def test_rows_come_out_in_the_order_of_their_keys(tmp_path, small, n, dim):
+    keys, rows = made_rows(n, dim)
+    with RowSorter(tmp_path / "out", dim) as sorter:
+        added(sorter, keys, rows)
+        found_keys = np.concatenate([*sorter.keys(), keys[:0]])
+        pieces = list(sorter.pieces())
+        ends = (sorter.count, sorter.first, sorter.last)
+    assert found_keys.tolist() == sorted(keys.tolist())
+    assert [key for some, _ in pieces for key in some.tolist()] == found_keys.tolist()
+    for some, values in pieces:
+        assert np.array_equal(values, np.repeat(some[:, None].astype(np.float32), dim, axis=1))
+    assert ends == (n, min(keys.tolist(), default=0), max(keys.tolist(), default=0))
+
+
+def test_runs_of_very_different_ranges_are_merged_in_order(tmp_path, small):
+    keys = np.arange(5000, dtype=np.uint64)[::-1].copy()  # each run lies below the one before
+    with RowSorter(tmp_path / "out", 1) as sorter:
+        added(sorter, keys, keys[:, None].astype(np.float32))
+        assert np.concatenate(list(sorter.keys())).tolist() == list(range(5000))
+
+
+def test_what_fits_into_memory_never_touches_the_disk(tmp_path):
+    keys, rows = made_rows(100, 3)
+    with RowSorter(tmp_path / "missing" / "out", 3) as sorter:
+        added(sorter, keys, rows)
+        assert sum(len(some) for some, _ in sorter.pieces()) == 100
+
+
+def test_scratch_space_has_no_name(tmp_path, small):
+    keys, rows = made_rows(1000, 3)
+    with RowSorter(tmp_path / "out", 3) as sorter:
+        added(sorter, keys, rows)
+        assert list(tmp_path.iterdir()) == []
+        assert sum(len(some) for some, _ in sorter.pieces()) == 1000
+
+
+def test_full_disk_is_told_of_the_result(tmp_path, small, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    keys, rows = made_rows(1000, 3)
+    monkeypatch.setattr(os, "pwrite", full)
+    with (
+        RowSorter(tmp_path / "model.npz", 3) as sorter,
+        pytest.raises(ModelFileError, match=r"model\.npz: cannot be written, .* is full"),
+    ):
+        added(sorter, keys, rows)
