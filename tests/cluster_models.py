@@ -280,3 +280,11 @@ def write_numbers(path, lines, rows=50):
 
 
 COUNTER = "cluster_models:Counter"
+
+
+class Unready(Counter):
+    """Fails before there is a job."""
+
+    @classmethod
+    def surveyor(cls, settings):
+        raise ZeroDivisionError("planted failure")

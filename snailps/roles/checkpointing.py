@@ -260,8 +260,9 @@ class Checkpointing:
         return self._saving is not None
 
     def heard(self, member: Member, message: messages.Saved | messages.Loaded) -> None:
-        """A server tells how its part went."""
-        self._talk.heard(member, message)
+        """A server tells how its part went; of what nobody is at, nothing is kept."""
+        if self._saving is not None or self._restoring is not None:
+            self._talk.heard(member, message)
 
     def lost(self, member: Member, why: str) -> None:
         """A server is gone: what is being saved cannot become whole."""

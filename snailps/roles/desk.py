@@ -101,13 +101,16 @@ class Desk:
         """Answers doctors to whom the way back was tried."""
         for back in [one for one in self._backs if one[0].done()]:
             self._backs.remove(back)
-            finding, reply, peers = back[0].result(), back[1], back[2]
-            trouble = "" if finding.level == "ok" else finding.text
+            future, reply, peers = back
+            if (error := future.exception()) is not None:
+                trouble = f"the way back cannot be tried: {error!r}"
+            else:
+                trouble = "" if future.result().level == "ok" else future.result().text
             facts = {**facts_of_host(self.clock), "token": self.token}
             reply(messages.Report({"what": self.what, "back": trouble, "peers": peers, **facts}))
 
     def _examine(self, who: object, message: messages.Examine, reply: Reply) -> None:
-        endpoint = _address(message.endpoint)
+        endpoint = (message.endpoint[0], message.endpoint[1])
         if len(self._backs) >= BACKS_MAX or len(self.visitors) >= VISITORS_MAX:
             raise ProtocolError("Examine: too many doctors at once; try again")
         peers = [
@@ -139,9 +142,3 @@ def facts_of_host(clock: Callable[[], float] = time.time) -> dict[str, Any]:
         "kernels": kernels.BUILD,
         "time": clock(),
     }
-
-
-def _address(endpoint: list[Any]) -> tuple[str, int]:
-    if len(endpoint) != 2 or type(endpoint[0]) is not str or type(endpoint[1]) is not int:
-        raise ProtocolError(f"Examine: expected [host, port], got {endpoint!r:.80}")
-    return endpoint[0], endpoint[1]

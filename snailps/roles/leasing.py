@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 DROP_S = 20.0
 """How long a block may take once the training is to end early; after that nobody waits for it."""
+SECONDS_LEAST = 1e-6
+"""Of a block, where its rate is reckoned: clocks tell nothing finer."""
 NAMES_S = 0.2
 """Between two looks at who waits for whom."""
 
@@ -100,7 +102,7 @@ class Leasing:
             self.hurry()
         member.done, member.block_since = member.done + 1, time.monotonic()
         if message.seconds > 0 and message.pass_ == "train":
-            member.rate = message.units / message.seconds
+            member.rate = message.units / max(message.seconds, SECONDS_LEAST)
         reply(messages.Enough() if ledger.drops else messages.Ok())
         self.answer()
         self._tell_slowest(job, slowest)
@@ -121,7 +123,7 @@ class Leasing:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None:
             self._journal.note("settled", {"node": member.number, "numbers": numbers})
-            self.job.outcomes.settle((int(number) for number in numbers), member.number)
+            self.job.outcomes.settle(numbers, member.number)
 
     def finished(self, member: Member, figures: dict[str, float]) -> None:
         """A worker has ended its part of the job."""

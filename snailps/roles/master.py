@@ -14,6 +14,7 @@ import signal
 import time
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from snailps.config import MasterSettings, RawConfig, parse_addr
@@ -27,7 +28,13 @@ from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
 from snailps.roles.member import Member, Reply, names_of
 from snailps.roles.members import Members
-from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, raise_descriptors
+from snailps.roles.node import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    explain,
+    raise_descriptors,
+)
 from snailps.roles.past import journal_path, life_of, unended
 from snailps.roles.picture import Picture
 from snailps.roles.status import Phase, Status
@@ -318,7 +325,7 @@ class Master:
             return
         for member in self._members.joined("worker"):
             if member.standing and not member.missed:
-                self._course.came_back(member)
+                self._server.fence(member.peer, partial(self._course.came_back, member))
             elif member.acknowledged:
                 self._course.start(member)
         for member in [m for m in self._members.nodes() if m.missed]:
@@ -327,7 +334,7 @@ class Master:
         parked, self._parked = self._parked, []
         for peer, message, reply in parked:
             if peer in self._server.peers:
-                self._on_message(peer, message, reply)
+                self._server.fence(peer, partial(self._on_message, peer, message, reply))
 
     def _job_ended(self) -> None:
         if self._session:
@@ -518,6 +525,8 @@ class Master:
     # --- messages ----------------------------------------------------------------------------
 
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
+        member = peer.tag if isinstance(peer.tag, Member) else None
+        messages.check_speaker(message, member.role if member is not None else "")
         if self._desk.handle(peer, message, reply):
             return
         own = (messages.Register, messages.Rejoin, messages.Ask)
@@ -551,7 +560,9 @@ class Master:
         if isinstance(message, messages.Rejoin):
             self._rejoin(peer, message, reply)
             return
-        member = _member_of(peer, message)
+        member = peer.tag
+        if not isinstance(member, Member):
+            raise ProtocolError(f"{type(message).__name__} before Register")
         if isinstance(message, messages.Lease):
             self._course.leasing.lease(member, message, reply)
         elif isinstance(message, messages.Done):
@@ -565,6 +576,8 @@ class Master:
         elif isinstance(message, messages.Submit):
             self._submit(message, reply)
         elif isinstance(message, messages.Shutdown):
+            if not self._session:  # a driver that looks on is not whose job this is
+                raise ClusterError("this cluster ends with its own job: interrupt its master")
             reply(messages.Ok())
             self._stop(EXIT_OK, "ended by the driver")
         else:
@@ -578,7 +591,9 @@ class Master:
             self._on_message(peer, messages.Leaving(message.leaving), None)
 
     def _on_note(self, peer: Peer, message: messages.Message) -> None:
-        member = _member_of(peer, message)
+        member = peer.tag
+        if not isinstance(member, Member):
+            raise ProtocolError(f"{type(message).__name__} before Register")
         if isinstance(message, messages.Finished):
             self._course.leasing.finished(member, message.figures)
         elif isinstance(message, messages.Settled):
@@ -626,7 +641,13 @@ class Master:
         workers = len(self._members.joined("worker"))
         if not workers:
             raise ClusterError("a job needs a worker, and this cluster has none")
-        job = Job(RawConfig.from_mapping(message.settings, "the submitted job"))
+        try:
+            job = Job(RawConfig.from_mapping(message.settings, "the submitted job"))
+        except SnailError:
+            raise
+        except Exception as error:  # of the user's class: the cluster waits for a better one
+            log.exception("the submitted job cannot begin")
+            raise ClusterError(f"the job cannot begin: {explain(error)}") from error
         self._course.prepare(job, workers, reply)
 
     # --- telling -----------------------------------------------------------------------------
@@ -638,9 +659,3 @@ class Master:
     @property
     def _told_phase(self) -> Phase:
         return self._phase if self._phase != "idle" else self._course.phase
-
-
-def _member_of(peer: Peer, message: messages.Message) -> Member:
-    if not isinstance(peer.tag, Member):
-        raise ProtocolError(f"{type(message).__name__} before Register")
-    return peer.tag

@@ -7,6 +7,7 @@ It owns what is known of one process; it decides nothing and knows no other one.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -146,11 +147,22 @@ class Member:
         """How long it has waited, if it waits, seconds."""
         return time.monotonic() - self._waits_since if self.waits else 0.0
 
+    def let_go(self) -> None:
+        """It has left: keeps what figures need, and nothing of its connection."""
+        self.peer = nobody()
+        self.standing, self.stats_before = {}, {}
+
     def take_stats(self, stats: dict[str, Any]) -> None:
         """Keeps a server's report, and the one before it, for figures a second."""
         now = time.monotonic()
         self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
         self.stats, self.stats_at = stats, now
+
+
+@functools.cache
+def nobody() -> Peer:
+    """The connection of all that have none."""
+    return Peer.absent()
 
 
 def names_of(members: list[Member]) -> str:

@@ -81,6 +81,7 @@ class Members:
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._next_number = 1
+        self._given_before = 0  # numbers below may be of members that another master knew
         self._numbers_kept = 0
         self.left: list[Member] = []
         self._since = time.monotonic()
@@ -156,7 +157,7 @@ class Members:
         """Takes what an earlier master of this life has noted; facts of others are left out."""
         data = fact.data
         if fact.kind == "numbers":
-            self._next_number = int(data["until"])
+            self._next_number = self._given_before = int(data["until"])
         elif fact.kind == "route":
             self.route = Route.from_dict(data["route"])
             self._epoch = self.route.epoch
@@ -190,8 +191,15 @@ class Members:
                 "another run has begun here: what this process belongs to is over, and its rows "
                 "and blocks are nobody's"
             )
+        if peer.tag is not None:
+            raise ProtocolError("Rejoin: this connection is registered already")
         number = message.node
         member = self.all.get(number)
+        if message.incarnation != number or (member is not None and member.role != message.role):
+            raise ClusterError(
+                f"{message.role} {number}, incarnation {message.incarnation}, was never here. "
+                "Start it anew"
+            )
         if number in self.gone or (member is not None and not member.away):
             raise ClusterError(
                 f"{message.role} {number} was given up: its connection was lost, and others do its "
@@ -200,9 +208,10 @@ class Members:
         known = member is not None
         if member is None:
             holds = message.epoch if message.role == "server" else message.state.get("started")
-            if message.role not in ("server", "worker") or (self._formed and holds):
+            given = number < self._given_before  # the journal is ahead of all that were given
+            if message.role == "driver" or not given or (self._formed and holds):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
-            endpoints = [(str(host), int(port)) for host, port in message.endpoints]
+            endpoints = [(host, port) for host, port in message.endpoints]
             member = Member(
                 number,
                 message.role,
@@ -214,7 +223,6 @@ class Members:
                 joined=bool(holds),
             )
             self.all[number] = member
-            self._next_number = max(self._next_number, number + 1)
         member.peer, member.away, member.missed = peer, False, ""
         member.since, member.state = time.monotonic(), "back"
         member.standing = message.state
@@ -274,12 +282,7 @@ class Members:
             It cannot be taken in; the text is for its own log.
         """
         role = message.role
-        try:
-            endpoints = [(str(host), int(port)) for host, port in message.endpoints]
-        except (TypeError, ValueError):
-            raise ProtocolError("Register: endpoints must be [host, port] pairs") from None
-        if role not in ("server", "worker", "driver") or (role == "server") != bool(endpoints):
-            raise ProtocolError(f"Register: role {role!r} with {len(endpoints)} endpoints")
+        endpoints = [(host, port) for host, port in message.endpoints]
         if peer.tag is not None:
             raise ProtocolError("Register: this connection is registered already")
         number = self.new_number()
@@ -295,6 +298,7 @@ class Members:
     def remove(self, member: Member, *, lost: bool = False) -> None:
         """Keeps a member that left, or was lost, for the figures only; of a driver nothing."""
         if self.all.pop(member.number, None) is not None and member.role != "driver":
+            member.let_go()
             self.left.append(member)
             self.gone[member.number] = lost
             gone = {"number": member.number, "lost": lost, "figures": member.figures}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from snailps.errors import ClusterError, MisuseError, SnailError, place_of
 from snailps.roles.worker import Block, Worker
+from snailps.transport.messages.shapes import COUNT_MAX, METRICS, Misfit
 
 
 class Ended(Exception):
@@ -43,6 +44,9 @@ def numbers_of(result: object) -> dict[str, float]:
     if not isinstance(result, Mapping):
         raise TypeError(f"expected a mapping with 'units', got {result!r:.80}")
     numbers = {str(key): float(value) for key, value in result.items()}
-    if not math.isfinite(numbers.get("units", numbers.get("examples", math.nan))):
-        raise ValueError(f"expected a number of 'units', got {dict(result)!r:.200}")
-    return numbers
+    if not 0 <= numbers.get("units", numbers.get("examples", math.nan)) <= COUNT_MAX:
+        raise ValueError(f"expected a number of 'units' from 0 to 2^53, got {dict(result)!r:.200}")
+    try:
+        return METRICS.check(numbers)
+    except Misfit as error:
+        raise ValueError(f"metrics{error}") from None

@@ -1,0 +1,266 @@
+"""Messages that a member, or anybody who knows the secret, may send: none of them ends a master."""
+
+import json
+import socket
+import threading
+
+import pytest
+from processes import LIMIT_S
+
+from snailps.config import MasterSettings, RawConfig
+from snailps.roles.master import Master
+from snailps.transport import messages
+from snailps.transport.control import dial, visit
+from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.session import Channel, Role, remote_error
+
+HUGE = 10**400
+DEEP = b"[" * 500 + b"]" * 500
+
+
+def body(fields, blob=b""):
+    text = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    return len(text).to_bytes(4, "little") + text + blob
+
+
+class Running:
+    """A master in a thread of this process, which waits for a server."""
+
+    def __init__(self, **settings):
+        raw = RawConfig.from_mapping({"master_addr": "127.0.0.1:1", **settings}, "test")
+        self.errors, listens = [], threading.Event()
+
+        def on_listening(host, port):
+            self.address = (host, port)
+            listens.set()
+
+        self.master = Master(
+            raw.merged(RawConfig.from_mapping({"listen_addr": "127.0.0.1:0"}, "test")).build(
+                MasterSettings
+            ),
+            raw,
+            session=True,
+            any_port=True,
+            on_listening=on_listening,
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert listens.wait(LIMIT_S)
+        self.driver = visit(self.address, LIMIT_S, self.master._trust)
+        self.driver.call(messages.Register("driver", "test", 1, 1), LIMIT_S)
+
+    def _run(self):
+        try:
+            self.master.run()
+        except BaseException as error:
+            self.errors.append(error)
+
+    def status(self):
+        assert not self.errors, self.errors
+        return self.driver.call(messages.Ask("status"), LIMIT_S).data
+
+    def close(self):
+        self.driver.close()  # a session ends with its driver
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+        assert not self.errors, self.errors
+
+
+@pytest.fixture(scope="module")
+def running():
+    made = Running()
+    yield made
+    made.close()
+
+
+class Raw:
+    """A connection that sends whatever it likes."""
+
+    def __init__(self, address):
+        self.sock = dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S)
+        self.sock.settimeout(LIMIT_S)
+        self._decoder, self._frames = FrameDecoder(), []
+
+    def send(self, data, kind=Kind.CALL):
+        self.sock.sendall(encode_frame(Frame(kind, data, request=kind == Kind.CALL)))
+
+    def next(self):
+        while not self._frames:
+            data = self.sock.recv(1 << 16)
+            if not data:
+                return None
+            self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.sock.close()
+
+
+REGISTER = {"is": "Register", "role": "worker", "host": "h", "pid": 1, "cores": 1}
+BY_ANYBODY = [
+    ({"is": "Yield", "shard": 1, "limit_s": HUGE}, "limit_s"),
+    ({"is": "Done", "pass_": "train", "number": 1, "units": 1, "seconds": HUGE, "metrics": {}}, ""),
+    ({**REGISTER, "role": "server", "endpoints": [["h", float("inf")]]}, "endpoints"),
+    ({**REGISTER, "role": "server", "endpoints": [["h", HUGE]]}, "endpoints"),
+    ({**REGISTER, "role": "server", "endpoints": [["x" * 300, 1]]}, "endpoints"),
+    ({**REGISTER, "role": "server", "endpoints": 7}, "endpoints"),
+    ({**REGISTER, "pid": HUGE}, "pid"),
+    ({**REGISTER, "role": "master"}, "role"),
+    ({"is": "Examine", "endpoint": ["x" * 300, 1], "facts": {}}, "endpoint"),
+    ({"is": "Examine", "endpoint": ["a..b", 1], "facts": {}}, "endpoint"),
+    ({"is": "Examine", "endpoint": ["h", 0], "facts": {}}, "endpoint"),
+    ({"is": "Examine", "endpoint": ["h\0", 1], "facts": {}}, "endpoint"),
+    ({"is": "Examine", "endpoint": ["h", 1], "facts": {"host": [[[]]]}}, "facts"),
+    ({"is": "Probe", "size": HUGE}, "size"),
+    ({"is": "Drain", "server": HUGE}, "server"),
+    (b'{"is":"Drain","server":' + b"9" * 5000 + b"}", "JSON"),
+    (b'{"is":"Report","data":{"a":' + DEEP + b"}}", "levels"),
+    (b'{"is":"Ask","what":"\xff"}', "JSON"),
+    (b'{"is":' + DEEP + b"}", "unknown control message"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), BY_ANYBODY)
+def test_message_that_cannot_be_meant_ends_its_connection_and_nothing_else(running, fields, words):
+    with Raw(running.address) as raw:
+        raw.send(body(fields))
+        frame = raw.next()
+        assert frame.kind == Kind.ERROR
+        assert words in str(remote_error(frame))
+        assert raw.next() is None
+    assert running.status()["phase"] == "forming"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Settled([1]),
+        messages.Finished({"a": 1.0}),
+        messages.Saved(1, [], ""),
+        messages.Backed(1, 1),
+        messages.Failed("I may not say this"),
+        messages.Leaving("SIGINT"),
+        messages.Lease("train"),
+        messages.Summarise(),
+        messages.TakeRoute({}),
+        messages.Stop(True, "no"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_message_of_another_role_ends_the_connection_of_who_said_it(running, message):
+    """A driver may not end the job of others with a word that is a worker's."""
+    with Raw(running.address) as raw:
+        raw.send(messages.encode(messages.Register("driver", "h", 1, 1)))
+        assert isinstance(messages.decode(raw.next().body), messages.Welcome)
+        note = isinstance(message, messages.Settled | messages.Failed | messages.Leaving)
+        raw.send(messages.encode(message), Kind.NOTE if note else Kind.CALL)
+        frame = raw.next()
+        assert frame.kind == Kind.ERROR
+        assert f"{type(message).__name__} of a driver" in str(remote_error(frame))
+        assert raw.next() is None
+    assert running.status()["phase"] == "forming"
+
+
+def rejoin(**fields):
+    state = {"started": False, "held": [], "told": [], "unsettled": [], "finished": None}
+    good = {
+        "is": "Rejoin", "job": 7, "node": 1, "incarnation": 1, "role": "worker", "host": "h",
+        "pid": 1, "cores": 1, "endpoints": [], "epoch": 0, "leaving": "", "state": state,
+    }  # fmt: skip
+    return {**good, **fields}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"started": True},
+        {"started": 1, "held": [], "told": [], "unsettled": [], "finished": None},
+        {"started": True, "held": [["train"]], "told": [], "unsettled": [], "finished": None},
+        {"started": True, "held": [], "told": [{}], "unsettled": [], "finished": None},
+        {"started": True, "held": [], "told": [], "unsettled": ["x"], "finished": None},
+        {"started": True, "held": [], "told": [], "unsettled": [], "finished": {"a": "b"}},
+        {"standbys": []},
+    ],
+)
+def test_rejoin_with_another_state_is_refused_at_the_door(state):
+    with pytest.raises(messages.body.ProtocolError, match="state"):
+        messages.decode(body(rejoin(state=state)))
+    assert messages.decode(body(rejoin())).state["held"] == []
+
+
+@pytest.mark.parametrize("node", [1, 2, 77])
+def test_rejoin_of_another_members_number_is_refused(running, node):
+    """1 is the driver's, 2 and 77 nobody's: whoever took them would be two with the next one."""
+    life = int(running.status()["life"], 16)
+    with Raw(running.address) as raw:
+        raw.send(body(rejoin(job=life, node=node, incarnation=node)))
+        frame = raw.next()
+        assert frame.kind == Kind.ERROR
+        assert "Start it anew" in str(remote_error(frame))
+    assert [node["id"] for node in running.status()["nodes"]] == [1]
+
+
+def test_rejoin_on_a_connection_that_is_registered_is_refused(running):
+    life = int(running.status()["life"], 16)
+    with Raw(running.address) as raw:
+        raw.send(messages.encode(messages.Register("driver", "h", 1, 1)))
+        raw.next()
+        raw.send(body(rejoin(job=life)))
+        assert "registered already" in str(remote_error(raw.next()))
+        assert raw.next() is None
+
+
+def test_handler_that_fails_loses_its_peer_alone(running, monkeypatch, caplog):
+    """Whatever the door lets through that a handler does not expect: one member is lost."""
+
+    def broken(reply):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(running.master._picture, "ask", broken)
+    with Raw(running.address) as raw:
+        raw.send(messages.encode(messages.Ask("status")))
+        frame = raw.next()
+        assert "KeyError" in str(remote_error(frame))
+        assert raw.next() is None
+    monkeypatch.undo()
+    assert running.status()["phase"] == "forming"
+    texts = [record.getMessage() for record in caplog.records]
+    assert any("cannot be handled: KeyError('a bug')" in text for text in texts)
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_heartbeat_connection_that_cannot_be_taken_is_closed_alone(running, monkeypatch):
+    def broken(hello, sock):
+        raise MemoryError
+
+    monkeypatch.setattr(running.master._hearing, "add", broken)
+    sock = dial(running.address, Channel.PULSE, Role.WORKER, whom="m", limit_s=LIMIT_S)
+    sock.settimeout(LIMIT_S)
+    assert sock.recv(1) == b""
+    sock.close()
+    assert running.status()["phase"] == "forming"
+
+
+def test_job_whose_class_fails_early_is_refused_and_the_session_goes_on(running, monkeypatch):
+    monkeypatch.setattr(running.master, "_phase", "idle")
+    monkeypatch.setattr(running.master._members, "nodes", lambda role="": [None])
+    job = {"worker_class": "cluster_models:Unready"}
+    with pytest.raises(messages.body.ProtocolError.__mro__[2], match="the job cannot begin"):
+        running.driver.call(messages.Submit(job), LIMIT_S)
+    monkeypatch.undo()
+    assert running.status()["phase"] == "forming"
+
+
+def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatch):
+    def broken(address, name):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("snailps.roles.desk.check_reach", broken)
+    with socket.create_server(("127.0.0.1", 0)) as here, Raw(running.address) as raw:
+        raw.send(messages.encode(messages.Examine(list(here.getsockname()), {})))
+        report = messages.decode(raw.next().body)
+    assert "ZeroDivisionError" in report.data["back"]
