@@ -245,16 +245,6 @@ def test_heartbeat_connection_that_cannot_be_taken_is_closed_alone(running, monk
     assert running.status()["phase"] == "forming"
 
 
-def test_job_whose_class_fails_early_is_refused_and_the_session_goes_on(running, monkeypatch):
-    monkeypatch.setattr(running.master, "_phase", "idle")
-    monkeypatch.setattr(running.master._members, "nodes", lambda role="": [None])
-    job = {"worker_class": "cluster_models:Unready"}
-    with pytest.raises(messages.body.ProtocolError.__mro__[2], match="the job cannot begin"):
-        running.driver.call(messages.Submit(job), LIMIT_S)
-    monkeypatch.undo()
-    assert running.status()["phase"] == "forming"
-
-
 def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatch):
     def broken(address, name):
         raise ZeroDivisionError

@@ -149,6 +149,8 @@ def test_local_cluster_with_wrong_jobs_refuses_and_goes_on(tmp_path):
             cluster.train(Counter, input=str(text), epoch=3)
         with pytest.raises(DataError, match="does not exist"):
             cluster.train(Counter, input=str(tmp_path / "nowhere"))
+        with pytest.raises(ClusterError, match="the job cannot begin: ZeroDivisionError"):
+            cluster.train("cluster_models:Unready", input=str(text))
         assert cluster.train(Counter, input=str(text), epochs=1)["examples"] == 500
 
 

@@ -1,12 +1,14 @@
 """What a user's code raises: it names the method, the block, and the line of the user's own."""
 
+import math
+
 import numpy as np
 import pytest
 
 from snailps import Block, Table, Worker
 from snailps.errors import ClusterError, ConfigError, MisuseError, place_of
 from snailps.roles.node import explain
-from snailps.roles.user_code import named
+from snailps.roles.user_code import named, numbers_of
 
 HERE = __file__
 
@@ -106,3 +108,29 @@ def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
         model.pull("w", [1], np.empty((1, 2)))
     with pytest.raises(MisuseError, match=r"^table 'w': values: expected numbers"):
         model.push("w", [1], [["a", "b"]])
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"units": 1, "bad_lines": float("nan")}, r"metrics\['bad_lines'\].*got nan"),
+        ({"units": 1, "bad_lines": -1}, r"metrics\['bad_lines'\].*got -1"),
+        ({"units": 1, "examples": float("inf")}, r"metrics\['examples'\].*got inf"),
+        ({"units": float("nan")}, "'units' from 0 to 2"),
+        ({"units": 1 << 63}, "'units' from 0 to 2"),
+        ({"units": -1}, "'units' from 0 to 2"),
+        ({"units": 10**400}, "too large"),
+        ({"units": 1, "a\nb": 1}, "all printable"),
+        ({"units": 1, **{str(n): n for n in range(2000)}}, "at most 1,024"),
+        ({"loss": 1.0}, "'units' from 0 to 2"),
+    ],
+)
+def test_figures_that_no_master_takes_are_refused_where_they_come_from(told, words):
+    with pytest.raises((ValueError, OverflowError), match=words):
+        numbers_of(told)
+
+
+def test_loss_that_is_no_number_is_told():
+    told = numbers_of({"units": 3, "loss": float("nan")})
+    assert told["units"] == 3
+    assert math.isnan(told["loss"])
