@@ -1,13 +1,17 @@
 """A checkpoint's tables without a cluster: what a model's export needs of them.
 
-    checkpoint -> ShardFile -> one ShardStore in this process -> Results -> Worker.export
+    checkpoint -> ShardFile -> StoredTables: a section at a time -> Results -> Worker.export
 
-Holds all tables of the checkpoint in memory at once.  No sockets.
+Memory is the largest section's, and the sorter's.  What is pulled by key is sorted into a scratch
+file beside the output before.  No sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+import mmap
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,9 @@ from snailps.store._sections import put_section
 from snailps.store._store import ShardStore
 from snailps.store.checkpoints import open_checkpoint, read_course
 from snailps.store.manifest import Manifest
+from snailps.store.shard_file import ShardFile
+from snailps.vectors.atomic import write_error
+from snailps.vectors.row_sorter import RowSorter
 
 _SCAN_ROWS = 16_384
 
@@ -42,33 +49,78 @@ class _Pulled:
         return self._rows
 
 
+class _SortedTable:
+    """Rows in the order of their keys, in a scratch file that is mapped into memory."""
+
+    def __init__(self, sorter: RowSorter, folder: Path) -> None:
+        n, dim = sorter.count, sorter.dim
+        pieces: Iterator[NDArray[Any]] = itertools.chain(
+            sorter.keys(), (rows for _, rows in sorter.pieces())
+        )
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                for piece in pieces:
+                    file.write(piece.data)
+                file.write(bytes(8))  # what is empty cannot be mapped
+                file.flush()
+                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise write_error(folder / "scratch", error, None) from error
+        self._keys: Keys = np.frombuffer(self._mapped, np.uint64, n)
+        self._rows: Rows = np.frombuffer(self._mapped, np.float32, n * dim, 8 * n).reshape(n, dim)
+
+    def rows_of(self, keys: Keys) -> tuple[Rows, NDArray[np.bool_]]:
+        """Rows of keys, and whether there are any; other rows mean nothing."""
+        if len(self._keys) == 0:
+            empty = np.empty((len(keys), self._rows.shape[1]), np.float32)
+            return empty, np.zeros(len(keys), np.bool_)
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        found = self._rows[at], self._keys[at] == keys
+        # The file stays in the page cache, which gives way; this process does not hold it.
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+        return found
+
+
 class StoredTables:
-    """The part of a fan-out client that reads, over one store in this process.
+    """The part of a fan-out client that reads, over the files of a checkpoint.
 
     Parameters
     ----------
-    store : ShardStore
+    files : sequence of ShardFile
+        That hold every fragment once.
+    frag_num : int
     tables : mapping
         Number -> declaration.
+    scratch : Path
+        Folder for what is sorted by key.
     """
 
-    def __init__(self, store: ShardStore, tables: Mapping[int, Table]) -> None:
-        self._store = store
+    def __init__(
+        self, files: Sequence[ShardFile], frag_num: int, tables: Mapping[int, Table], scratch: Path
+    ) -> None:
+        self._files, self._tables, self._scratch = files, tables, scratch
+        self._frag_num = frag_num
         self._methods: dict[int, AccessMethod] = {
             number: load_method(table) for number, table in tables.items() if table.in_python
         }
+        self._fresh = self._store(tables)
+        self._sorted: dict[int, _SortedTable] = {}
 
     def pull(self, number: int, keys: Keys, rows: Rows) -> Rows:
-        """Rows of `keys`, into `rows`."""
+        """Rows of `keys`, into `rows`.
+
+        The first pull of a table sorts it by key, into a scratch file.
+        """
+        if number not in self._sorted:
+            self._sorted[number] = self._sort(number)
+        found, there = self._sorted[number].rows_of(keys)
         method = self._methods.get(number)
-        if method is None:
-            rows[:] = self._store.pull(number, keys)
-            return rows
-        whole = self._store.pull(number, keys, state=True)
-        fresh = ~np.isin(keys, self._store.keys(number))
-        if fresh.any():
-            whole[fresh] = method.init(keys[fresh])
-        rows[:] = method.pull(whole)
+        if not there.all():
+            other = keys[~there]
+            found[~there] = (
+                self._fresh.pull(number, other) if method is None else method.init(other)
+            )
+        rows[:] = found if method is None else method.pull(found)
         return rows
 
     def pull_async(self, number: int, keys: Keys, rows: Rows) -> _Pulled:
@@ -78,18 +130,49 @@ class StoredTables:
     def scan(
         self, number: int, dim: int, fragments: Iterable[int], ended: Callable[[], object]
     ) -> Iterator[tuple[Keys, Rows]]:
-        """All stored rows of some fragments, in pieces."""
-        for fragment in fragments:
-            cursor = 0
-            while True:
-                cursor, keys, rows = self._store.scan(number, fragment, cursor, _SCAN_ROWS)
-                if not len(keys):
-                    break
-                if number in self._methods:
-                    rows = np.empty((len(keys), dim), np.float32)
-                    self.pull(number, keys, rows)
-                yield keys, rows
-            ended()
+        """All stored rows of some fragments, in pieces, in the order of the files."""
+        method = self._methods.get(number)
+        for keys, rows in self._stored(number, fragments, ended):
+            yield keys, rows if method is None else np.asarray(method.pull(rows), np.float32)
+
+    def _stored(
+        self, number: int, fragments: Iterable[int], ended: Callable[[], object]
+    ) -> Iterator[tuple[Keys, Rows]]:
+        """Rows as they are stored, with their state for methods in Python; a section in memory."""
+        wanted: NDArray[np.bool_] = np.zeros(self._frag_num, np.bool_)
+        wanted[list(fragments)] = True
+        store = self._store({number: self._tables[number]})
+        for file in self._files:
+            for fragment, section in file.sections(wanted):
+                put_section(store, section, {number: number}, False)
+                cursor = 0
+                while True:
+                    cursor, keys, rows = store.scan(number, fragment, cursor, _SCAN_ROWS)
+                    if not len(keys):
+                        break
+                    if number in self._methods:
+                        rows = store.pull(number, keys, state=True)
+                    yield keys, rows
+                store.disown(fragment)
+                store.own([fragment])
+                ended()
+
+    def _store(self, tables: Mapping[int, Table]) -> ShardStore:
+        """A store that has all fragments of these tables, and no rows."""
+        store = ShardStore(self._frag_num, kernels.row_ops())
+        store.own(range(self._frag_num))
+        for number, table in tables.items():
+            state = table.state_floats if table.in_python else 0
+            store.add_table(number, *table.store_arguments(), state_floats=state)
+        return store
+
+    def _sort(self, number: int) -> _SortedTable:
+        table = self._tables[number]
+        width = table.dim + (table.state_floats if table.in_python else 0)
+        with RowSorter(self._scratch / "scratch", width) as sorter:
+            for keys, rows in self._stored(number, range(self._frag_num), lambda: None):
+                sorter.add(keys, rows)
+            return _SortedTable(sorter, self._scratch)
 
     def forward_async(self, *_: Any, **__: Any) -> Any:
         """Refused: products need a cluster."""
@@ -113,22 +196,13 @@ def open_results(path: Path, settings: JobSettings) -> Results:
     """
     manifest, files = open_checkpoint(path)
     tables = {item["number"]: Table.from_dict(item["table"]) for item in manifest.tables}
-    store = ShardStore(manifest.frag_num, kernels.row_ops())
-    store.own(range(manifest.frag_num))
-    for number, table in tables.items():
-        state = table.state_floats if table.in_python else 0
-        store.add_table(number, *table.store_arguments(), state_floats=state)
-    everything: NDArray[np.bool_] = np.ones(manifest.frag_num, np.bool_)
-    same = {number: number for number in tables}
-    for file in files:
-        for _, section in file.sections(everything):
-            put_section(store, section, same, False)
+    scratch = Path(settings.output).absolute().parent
     position = unpack(read_course(path, manifest))
     return Results(
         settings,
         position.summary or b"",
         {},
-        StoredTables(store, tables),  # type: ignore[arg-type]
+        StoredTables(files, manifest.frag_num, tables, scratch),  # type: ignore[arg-type]
         {table.name: number for number, table in tables.items()},
         {table.name: table for table in tables.values()},
         [list(range(manifest.frag_num))],
@@ -169,7 +243,7 @@ def export(path: Path, output: str, *, tables_only: bool = False) -> list[str]:
     manifest, _ = open_checkpoint(path)
     if tables_only:
         target = Path(f"{output}.npz")
-        write_tables(target, open_results(path, JobSettings()))
+        write_tables(target, open_results(path, JobSettings(output=output)))
         return [str(target)]
     cls, settings = settings_of_checkpoint(path, manifest, output)
     try:
