@@ -12,6 +12,7 @@ import pytest
 
 from snailps.roles import standbys as module
 from snailps.roles.orders import ORDER_S
+from snailps.roles.places import COPIES_MAX, Places, with_changes
 from snailps.roles.standby_effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
 from snailps.roles.standbys import Standbys
 from snailps.store.route import Route, ShardAddress
@@ -24,8 +25,9 @@ class World:
     `copies[server][shard]` is a dict: role, what it applied, whom it streams to, its held pushes.
     """
 
-    def __init__(self, servers=2, shards=1, *, replicated=True, hosts=None, obey=True):
-        self.now = 0.0
+    def __init__(self, servers=2, shards=1, *, replicated=True, hosts=None, obey=True,
+                 counted=True):  # fmt: skip
+        self.now, self.counted = 0.0, counted
         self.plan = Standbys(replicated=replicated, sync=True, tables=list)
         self.hosts = hosts or {n: f"host{n}" for n in range(1, servers + 1)}
         addresses = [
@@ -40,7 +42,8 @@ class World:
         self.given = {}  # order -> when
         self.ports = {}
         self.paces = []  # of each copy that was begun
-        self.plan.form(Route.build(1, addresses, 64), self.hosts, self.now)
+        self.kept, self.noted = {}, 0  # what the journal says of the shards; bytes of all facts
+        self.plan.form(Route.build(1, addresses, max(64, len(addresses))), self.hosts, self.now)
         self.take()
         if obey:
             self.settle()
@@ -49,7 +52,13 @@ class World:
 
     def take(self):
         """Takes over what is to be done, once it is in the journal."""
-        self.kept = json.dumps(self.plan.picture())
+        if changes := self.plan.changes():
+            said = json.dumps(changes)
+            self.noted += len(said)
+            self.kept = with_changes(self.kept, json.loads(said))
+        if self.counted:
+            assert self.kept == self.plan.picture()
+            assert_counted(self.plan._places)
         for effect in self.plan.effects():
             if isinstance(effect, Order):
                 self.orders.append(effect)
@@ -201,7 +210,7 @@ class World:
         route, tally = (self.routes or [self.plan.route])[-1], self.plan.redundancy.tally
         self.plan = Standbys(replicated=self.plan.replicated, sync=True, tables=list)
         hosts = {n: f"host{n}" for n in self.hosts_known}
-        self.plan.restore(json.loads(self.kept), route, hosts, self.now)
+        self.plan.restore(self.kept, route, hosts, self.now)
         self.plan.redundancy.tally = tally
         self.take()
         for server in sorted(self.alive):
@@ -254,6 +263,27 @@ class World:
             assert self.plan.redundant
 
 
+def assert_counted(places):
+    """What is counted shard by shard as they change is what a count of all of them finds."""
+    anew = Places()
+    anew.begin([dataclasses.replace(s) for s in places.servers.values()], list(places.shards))
+    for name in ("alone", "unready", "bare", "going", "changing", "leaving", "_counted", "_idle"):
+        assert getattr(places, name) == getattr(anew, name), name
+    for shard in places.shards:
+        assert set(places.holders(shard)) == {
+            n for n, held in places._held.items() if shard.number in held
+        }
+    assert {n for n, s in places.servers.items() if s.leaving} == places.leaving
+    for number in places.servers:
+        assert places.load(number) == anew.load(number)
+        assert places.served(number) == anew.served(number)
+        under_way = [
+            s for s in places.shards
+            if s.standby and s.standby.state != "ready" and number in (s.primary, s.standby.server)
+        ]  # fmt: skip
+        assert places.has_room(number) == (len(under_way) < COPIES_MAX)
+
+
 def stuck(world):
     return [t.server for t in world.told if isinstance(t, Stuck)]
 
@@ -264,6 +294,63 @@ def emptied(world):
 
 def rows_lost(world):
     return [t.shards for t in world.told if isinstance(t, RowsLost)]
+
+
+class Counted(dict):
+    """How many values were looked at by walking over them."""
+
+    seen = 0
+
+    def values(self):
+        self.seen += len(self)
+        return super().values()
+
+    def __iter__(self):
+        self.seen += len(self)
+        return super().__iter__()
+
+
+class CountedList(list):
+    """The same of a list."""
+
+    seen = 0
+
+    def __iter__(self):
+        self.seen += len(self)
+        return super().__iter__()
+
+
+def test_an_event_costs_a_look_over_servers_and_shards_and_a_quiet_tick_nothing():
+    """With a walk over all shards for each server and shard the first plan takes half a minute."""
+    servers, world = 100, World(servers=100, shards=8, obey=False, counted=False)
+    places = world.plan._places
+    places.servers, places.shards = Counted(places.servers), CountedList(places.shards)
+    for _ in range(1000):
+        before = places.servers.seen + places.shards.seen
+        if world.orders:
+            world.obey(0)
+        else:
+            world.deliver(0)
+        cost = places.servers.seen + places.shards.seen - before
+        assert cost <= 20 * (servers + len(places.shards))
+    mean = (places.servers.seen + places.shards.seen) / 1000
+    assert mean <= 4 * servers
+    world.settle(10_000)
+    world.wait(1.0)  # what is even is found to be so
+    before = places.servers.seen + places.shards.seen
+    for _ in range(100):
+        world.wait(0.05)
+    assert places.servers.seen + places.shards.seen == before
+    assert_counted(places)
+    load = [places.load(number) for number in range(1, servers + 1)]
+    assert set(load) == {16}
+
+
+def test_where_many_wait_for_a_copy_as_many_are_made_at_a_time_as_can_be():
+    world = World(servers=20, shards=8, obey=False)
+    begun = [s for s in world.plan.status() if s["standby"]]
+    assert len(begun) == 20 // 2 * COPIES_MAX
+    assert len({n for s in begun for n in (s["primary"], s["standby"])}) == 20
 
 
 def test_each_shard_gets_a_standby_elsewhere():

@@ -17,7 +17,7 @@ from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.roles.errands import Errands
 from snailps.roles.member import Answer, Member, Reply
 from snailps.roles.members import Members
-from snailps.roles.places import changes_of
+from snailps.roles.places import with_changes
 from snailps.roles.redundancy import shards_text
 from snailps.roles.standby_effects import (
     Effect,
@@ -81,7 +81,8 @@ class Keeper:
         )
         self._drains: dict[int, list[Reply]] = {}
         self._formed = self._working = False
-        self._kept: dict[str, Any] = {}
+        self._rerouted = False
+        members.on_stats = self._heard
 
     # --- who is there ----------------------------------------------------------------------------
 
@@ -150,14 +151,28 @@ class Keeper:
             return
         now = time.monotonic()
         self.standbys.held = held
-        for member in self._members.nodes("server"):
-            for shard in member.stats.get("shards", []):
-                share = float(shard["replica"]["seeded"])
-                self.standbys.seeded(member.number, int(shard["shard"]), share, now)
         self.standbys.tick(now)
-        self._followed()
         self._work()
+        if self.standbys.redundancy.resuming:
+            self._followed()
         self.errands.step()
+
+    def tell(self) -> None:
+        """Tells everybody the route, if it is new; requests of those who know it first wait.
+
+        Once in a turn of the loop, however many shards have changed over in it: with eight shards a
+        server and a thousand workers each of them would cost a message to all.
+        """
+        if self._rerouted:
+            self._rerouted = False
+            self._members.send_route()
+
+    def _heard(self, member: Member) -> None:
+        """A server has told how far its copies are."""
+        now = time.monotonic()
+        for shard in member.stats.get("shards", []):
+            share = float(shard["replica"]["seeded"])
+            self.standbys.seeded(member.number, int(shard["shard"]), share, now)
 
     def note(
         self, member: Member, note: messages.Backed | messages.Unbacked | messages.Yielded
@@ -189,10 +204,9 @@ class Keeper:
         self._working = True
         try:
             while True:
-                picture = self.standbys.picture()
-                if picture != self._kept and self._members.journal.kept:
-                    self._members.journal.note("shards", changes_of(self._kept, picture))
-                    self._kept = self._members.shards = picture
+                if changes := self.standbys.changes():
+                    self._members.shards = with_changes(self._members.shards, changes)
+                    self._members.journal.note("shards", changes)
                 effects = self.standbys.effects()
                 if not effects:
                     return
@@ -205,7 +219,7 @@ class Keeper:
         if isinstance(effect, Order):
             self._call(effect.server, effect.message, self._answering(effect))
         elif isinstance(effect, Rerouted):
-            self._broadcast()
+            self._reroute()
         elif isinstance(effect, Expelled):
             member = self._members.all.get(effect.server)
             if member is not None:
@@ -244,15 +258,14 @@ class Keeper:
         else:
             self._members.call(member, message, on_answer)
 
-    def _broadcast(self) -> None:
-        """Tells everybody the new route; requests of those who know it first wait at the shards."""
+    def _reroute(self) -> None:
+        """There is a new route; `tell` tells it."""
         route = self.standbys.route
         assert route is not None
         self._members.take(route)
         log.info("route epoch %d", route.epoch)
         self._on_route(route)
-        self._members.send_route(self._followed)
-        self._followed()
+        self._rerouted = True
 
     def _followed(self) -> None:
         """Counts the route as taken once everybody who pulls has it."""

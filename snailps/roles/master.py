@@ -283,6 +283,8 @@ class Master:
         # Behind whatever begins to save rows: a shard that is to move waits until that is over.
         if self._stop_at is None and not self._returning:
             self._keeper.step(held=self._course.holds_rows)
+        if self._stop_at is None:
+            self._keeper.tell()
         self._picture.step(self._told_phase, self.verdict)
         self._desk.step()
         if self._on_status is not None and now >= self._status_at:

@@ -70,6 +70,7 @@ class Members:
     ) -> None:
         self.life = life
         self.rows: Errands  # orders that change rows; whoever keeps the shards sets it
+        self.on_stats: Callable[[Member], None] = lambda member: None  # ... and this one
         self.journal = journal or Journal(None)
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
         self.shards: dict[str, Any] = {}  # where the shards are, as the journal has it
@@ -460,12 +461,12 @@ class Members:
         assert self.route is not None
         self.journal.note("route", {"route": self.route.to_dict()})
 
-    def send_route(self, on_taken: Callable[[], None] = lambda: None) -> None:
-        """Sends everybody the route, servers first; `on_taken` is told of each that has it."""
+    def send_route(self) -> None:
+        """Sends everybody the route, servers first."""
         for member in sorted(self.all.values(), key=lambda m: m.role != "server"):
-            self._send_route(member, on_taken)
+            self._send_route(member)
 
-    def _send_route(self, member: Member, on_taken: Callable[[], None] = lambda: None) -> None:
+    def _send_route(self, member: Member) -> None:
         route = self.route
         assert route is not None
         if not member.acknowledged:
@@ -487,7 +488,6 @@ class Members:
                 if member.late:
                     self._note_member(member)
                 self._on_ready(member)
-            on_taken()
 
         if self._told_route is None or self._told_route[0] is not route:
             self._told_route = (route, messages.TakeRoute(route.to_dict()))
@@ -509,5 +509,6 @@ class Members:
         def note(answer: Answer) -> None:
             if isinstance(answer, messages.Report):
                 member.take_stats(answer.data)
+                self.on_stats(member)
 
         return note

@@ -64,7 +64,12 @@ class Orders:
 
     def late(self, now: float) -> dict[int, Order]:
         """By server: an order that it has had for too long."""
-        return {o.order.server: o.order for o in self._open.values() if now >= o.until}
+        found: dict[int, Order] = {}
+        for one in self._open.values():  # in the order in which they were given, and end
+            if now < one.until:
+                break
+            found[one.order.server] = one.order
+        return found
 
     def forget_server(self, number: int) -> None:
         """A server will answer nothing any more."""

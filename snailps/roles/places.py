@@ -8,6 +8,7 @@ What is to be done about it decides `standbys.py`; here nothing happens.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from snailps.store.route import ShardAddress
@@ -108,21 +109,145 @@ class Shard:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What of a shard is in the indices."""
+
+    primary: int
+    holders: frozenset[int]
+    copying: tuple[int, ...]
+
+
+_NOTHING = _Counted(0, frozenset(), ())
+
+
 @dataclass(slots=True)
 class Places:
-    """All servers by number, all shards in order."""
+    """All servers by number, all shards in order, and what of them is asked at every event.
+
+    Attributes
+    ----------
+    copies : int
+        How often each shard is to be there: itself, and its standby.
+    version : int
+        Grows with every change: what was found even is even while it stands.
+    alone, unready, bare : set of int
+        Shards without standby; with one that has not all of it; both.
+    going, changing : set of int
+        Shards with a goal or a step; with a step.
+    leaving : set of int
+        Servers that are to leave.
+    news : set of int
+        Shards that have changed; whoever keeps what is known of them empties it.
+
+    Notes
+    -----
+    Whoever changes a shard calls `changed` next: nothing else writes the sets.  An event then costs
+    what it changes, and a look over the servers where a place is sought; a rule that walks over all
+    shards at every event would cost a second with a hundred servers.
+    """
 
     servers: dict[int, Server] = field(default_factory=dict)
     shards: list[Shard] = field(default_factory=list)
+    copies: int = 2
+    version: int = 0
+    alone: set[int] = field(default_factory=set)
+    unready: set[int] = field(default_factory=set)
+    bare: set[int] = field(default_factory=set)
+    going: set[int] = field(default_factory=set)
+    changing: set[int] = field(default_factory=set)
+    leaving: set[int] = field(default_factory=set)
+    news: set[int] = field(default_factory=set)
+    _counted: list[_Counted] = field(default_factory=list)
+    _held: dict[int, set[int]] = field(default_factory=dict)
+    _served: dict[int, set[int]] = field(default_factory=dict)
+    _copying: dict[int, int] = field(default_factory=dict)  # copies under way, out and in
+    _idle: set[int] = field(default_factory=set)  # servers that may begin a copy
+
+    # --- what changes --------------------------------------------------------------------------
+
+    def begin(self, servers: list[Server], shards: list[Shard]) -> None:
+        """These servers and these shards, and nothing of before."""
+        self.shards, self._counted = shards, [_NOTHING] * len(shards)
+        for server in servers:
+            self.add(server)
+        for shard in shards:
+            self.changed(shard)
+
+    def add(self, server: Server) -> None:
+        """A server has come."""
+        self.servers[server.number] = server
+        if server.leaving:
+            self.leaving.add(server.number)
+        self._note_room(server.number)
+        self.version += 1
+
+    def remove(self, number: int) -> bool:
+        """A server is gone; False if it was not there."""
+        if self.servers.pop(number, None) is None:
+            return False
+        self.leaving.discard(number)
+        self._idle.discard(number)
+        self.version += 1
+        return True
+
+    def leave(self, number: int, leaving: bool) -> None:
+        """A server is to leave, or is not to any more."""
+        self.servers[number].leaving = leaving
+        (self.leaving.add if leaving else self.leaving.discard)(number)
+        self.version += 1
+
+    def put_off(self, number: int, until: float) -> None:
+        """A server, if it is there, gets nothing before then."""
+        if (there := self.servers.get(number)) is not None:
+            there.again_at = until
+            self.version += 1
+
+    def changed(self, shard: Shard) -> None:
+        """A shard is not as it was: counts it anew."""
+        number, copy = shard.number, shard.standby
+        ready = copy is not None and copy.state == "ready"
+        copying = (shard.primary, copy.server) if copy is not None and not ready else ()
+        new = _Counted(shard.primary, frozenset(self.holders(shard)), copying)
+        old, self._counted[number] = self._counted[number], new
+        for server in old.holders - new.holders:
+            self._held[server].discard(number)
+        for server in new.holders - old.holders:
+            self._held.setdefault(server, set()).add(number)
+        if old.primary != new.primary:
+            self._served.get(old.primary, set()).discard(number)
+            self._served.setdefault(new.primary, set()).add(number)
+        if old.copying != new.copying:
+            for step, servers in ((-1, old.copying), (1, new.copying)):
+                for server in servers:
+                    self._copying[server] = self._copying.get(server, 0) + step
+            for server in (*old.copying, *new.copying):
+                self._note_room(server)
+        for numbers, holds in (
+            (self.alone, copy is None),
+            (self.unready, copy is not None and not ready),
+            (self.bare, not ready),
+            (self.going, bool(shard.goal or shard.step)),
+            (self.changing, bool(shard.step)),
+        ):
+            (numbers.add if holds else numbers.discard)(number)
+        self.news.add(number)
+        self.version += 1
+
+    def _note_room(self, server: int) -> None:
+        room = server in self.servers and self._copying.get(server, 0) < COPIES_MAX
+        (self._idle.add if room else self._idle.discard)(server)
+
+    # --- what is asked ---------------------------------------------------------------------------
 
     @property
     def redundant(self) -> bool:
         """Whether every shard has a standby that has all of it."""
-        return all(s.backed for s in self.shards)
+        return not self.bare
 
     def shards_of(self, server: int) -> list[int]:
         """Shards that a server has as primary or standby, or that are on their way to it."""
-        return [s.number for s in self.shards if server in self.holders(s)]
+        return sorted(self._held.get(server, ()))
 
     def holders(self, shard: Shard) -> set[int]:
         """Servers that have a shard, or are about to."""
@@ -135,11 +260,11 @@ class Places:
 
     def load(self, server: int) -> int:
         """Shards that a server has, or is about to have."""
-        return len(self.shards_of(server))
+        return len(self._held.get(server, ()))
 
-    def serves(self, server: int) -> bool:
-        """Whether a server is the primary of any shard."""
-        return any(s.primary == server for s in self.shards)
+    def served(self, server: int) -> set[int]:
+        """Shards that a server is the primary of."""
+        return self._served.get(server, set())
 
     def same_host(self, one: int, other: int) -> bool:
         """Whether two servers would go together."""
@@ -147,18 +272,34 @@ class Places:
 
     def has_room(self, *servers: int) -> bool:
         """Whether these servers may begin another copy."""
-        return all(
-            sum(
-                server in (s.primary, s.standby.server)
-                for s in self.shards
-                if s.standby is not None and s.standby.state != "ready"
-            )
-            < COPIES_MAX
-            for server in servers
-        )
+        return all(self._copying.get(server, 0) < COPIES_MAX for server in servers)
+
+    def restless(self, replicated: bool) -> list[int]:
+        """Shards of which something may be to do, ascending: the plan looks at no others."""
+        found = set(self.going)
+        for server in self.leaving:
+            found |= self._held.get(server, set())
+        if not replicated:
+            found.update(s.number for s in self.shards if s.standby is not None)
+        elif len(self._idle) > 1:  # a copy takes two
+            few = min(self._idle, self.alone, key=len)
+            if few is self.alone:
+                found.update(n for n in few if self.shards[n].primary in self._idle)
+            else:
+                for server in few:
+                    found |= self.alone & self._served.get(server, set())
+        return sorted(found)
+
+    def again_at(self, now: float) -> float:
+        """When a server that is left alone now can be asked again; infinity: none is."""
+        return min((s.again_at for s in self.servers.values() if s.again_at > now), default=inf)
 
     def best_for(self, shard: Shard, now: float) -> int:
-        """The server for a shard's standby: another host if there is one, least to do; 0: none."""
+        """The server for a shard's standby: another host if there is one, least to do; 0: none.
+
+        One that may not begin a copy just now is waited for only where all the others that would do
+        have their fair share already.
+        """
         able = [
             s
             for s in self.servers.values()
@@ -166,27 +307,27 @@ class Places:
         ]
         if not able:
             return 0
-        best = min(
-            able,
-            key=lambda s: (
-                self.same_host(shard.primary, s.number), self.load(s.number), s.number
-            ),
-        )  # fmt: skip
-        return best.number
+        host = self.servers[shard.primary].host
+        able = [s for s in able if s.host != host] or able
+        best = min(able, key=lambda s: (self.load(s.number), s.number))
+        if best.number in self._idle:
+            return best.number
+        stay = max(1, len(self.servers) - len(self.leaving))
+        share = -(-self.copies * len(self.shards) // stay)
+        idle = [(self.load(s.number), s.number) for s in able if s.number in self._idle]
+        load, number = min(idle, default=(share, 0))
+        return number if load < share else best.number
 
     def uneven(self, now: float) -> tuple[Shard, int, bool] | None:
         """A shard that a server with less is to have, that server, and whether as its primary."""
         able = [s for s in self.servers.values() if not s.leaving and s.again_at <= now]
         if len(able) < 2:
             return None
-        primaries = {s.number: 0 for s in able}
-        for shard in self.shards:
-            if shard.primary in primaries:
-                primaries[shard.primary] += 1
+        primaries = {s.number: len(self.served(s.number)) for s in able}
         least = min(primaries, key=lambda n: (primaries[n], self.load(n), n))
         most = max(primaries, key=lambda n: (primaries[n], -n))
         if primaries[most] - primaries[least] >= 2:
-            mine = [s for s in self.shards if s.primary == most]
+            mine = [self.shards[number] for number in sorted(self.served(most))]
             ready = [s for s in mine if s.standby is not None and s.standby.server == least]
             return (ready or mine)[0], least, True
         least = min(primaries, key=lambda n: (self.load(n), n))
@@ -196,28 +337,20 @@ class Places:
             copy = shard.standby
             if copy is None or shard.primary == least or copy.server not in primaries:
                 continue
+            if self.load(copy.server) <= most_load:  # of those who have most: so fewest move
+                continue
             if self.same_host(shard.primary, least) > self.same_host(shard.primary, copy.server):
                 continue
-            if self.load(copy.server) > most_load:  # of those who have most: so fewest move
-                most_load = self.load(copy.server)
-                found = shard, least, False
+            most_load = self.load(copy.server)
+            found = shard, least, False
         return found
 
 
-def changes_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """A picture of all shards, as `Standbys` gives it, with only those that changed: `changed`.
+def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The picture of all shards, as `Standbys` tells what of it has changed since this one.
 
     So what is noted of a cluster that forms grows with its shards, not with their square.
     """
-    if len(before.get("shards", ())) != len(after["shards"]):
-        return after
-    pairs = enumerate(zip(before["shards"], after["shards"], strict=True))
-    found = [[at, new] for at, (old, new) in pairs if new != old]
-    return {**{name: after[name] for name in after if name != "shards"}, "changed": found}
-
-
-def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The picture that `changes_of` was given as `after`, before which was this one."""
     if "shards" in changes:
         return changes
     shards = list(before["shards"])

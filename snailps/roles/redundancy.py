@@ -47,6 +47,11 @@ class Redundancy:
         tally, self.tally = self.tally, Tally()
         return tally.figures()
 
+    @property
+    def resuming(self) -> bool:
+        """Whether shards of a lost server are not known yet to be in reach again."""
+        return bool(self._resuming)
+
     # --- out of reach ----------------------------------------------------------------------------
 
     def out_of_reach(self, shard: Shard, epoch: int, since: float) -> None:
@@ -66,7 +71,9 @@ class Redundancy:
             if epoch <= self._followed and not shard.step
         ]
         if back:
-            self._resuming = [item for item in self._resuming if item not in back]
+            self._resuming = [
+                item for item in self._resuming if item[1] > self._followed or item[0].step
+            ]
             took_s = max(now - since for _, _, since in back)
             self.tally.resume_s_max = max(self.tally.resume_s_max, took_s)
             names = shards_text(shard.number for shard, _, _ in back)
@@ -90,10 +97,9 @@ class Redundancy:
             self._thin_since = now
         if self.hurt and self.was_full and not self._warned:
             self._warned = True
-            shards = self.places.shards
             log.warning(
                 "%d of %d shards have no standby just now: another loss would end the job",
-                sum(not s.backed for s in shards), len(shards),
+                len(self.places.bare), len(self.places.shards),
             )  # fmt: skip
         if len(self.places.servers) < 2 and not self._alone_told:
             self._alone_told = True
@@ -109,8 +115,7 @@ class Redundancy:
             self.tally.unprotected_s += took_s
             self._thin_s = (self._thin_s or 0.0) + took_s
         self._thin_since = None
-        going = any(s.goal or s.step for s in self.places.shards)
-        if going and self.was_full and not self._warned:
+        if self.places.going and self.was_full and not self._warned:
             return  # what changes over will need another one
         if not self.was_full:
             log.info("every shard has its standby")

@@ -74,8 +74,14 @@ class Standbys:
     _next_copy: int = 1
     _epoch: int = 0
     _over: bool = False  # rows are lost: there is nothing left to plan
+    # What the last plan was made of, and when one of the servers that it left out can be asked.
+    _planned: tuple[int, bool] = (-1, False)
+    _again_at: float = 0.0
+    _even: tuple[int, float] = (-1, 0.0)  # nothing was uneven, until then unless something changes
+    _told: tuple[int, int, list[int]] | None = None  # of what `changes` told last
 
     def __post_init__(self) -> None:
+        self._places.copies = 2 if self.replicated else 1
         self.redundancy = Redundancy(self._places)
 
     # --- what others ask -----------------------------------------------------------------------
@@ -107,7 +113,7 @@ class Standbys:
     @property
     def moving(self) -> bool:
         """Whether a shard is changing over."""
-        return any(s.step for s in self._places.shards)
+        return bool(self._places.changing)
 
     def status(self) -> list[dict[str, Any]]:
         """The shards as a picture; standby 0: none."""
@@ -123,17 +129,29 @@ class Standbys:
         ]
 
     def picture(self) -> dict[str, Any]:
-        """All that a master has to know who goes on where this one has come to, for JSON.
-
-        To be kept before the effects are carried out: what was said of a shard is then known to
-        whoever has to say the next thing.
-        """
+        """All that a master has to know who goes on where this one has come to, for JSON."""
         return {
             "epoch": self._epoch,
             "copy": self._next_copy,
-            "leaving": [s.number for s in self._places.servers.values() if s.leaving],
+            "leaving": sorted(self._places.leaving),
             "shards": [shard.picture() for shard in self._places.shards],
         }
+
+    def changes(self) -> dict[str, Any]:
+        """What has changed since this was called last, for `places.with_changes`; or nothing.
+
+        At first all of `picture`.  To be kept before the effects are carried out: what was said of
+        a shard is then known to whoever has to say the next thing.
+        """
+        told = (self._epoch, self._next_copy, sorted(self._places.leaving))
+        if told == self._told and not self._places.news:
+            return {}
+        first, self._told = self._told is None, told
+        numbers, self._places.news = sorted(self._places.news), set()
+        if first:
+            return self.picture()
+        changed = [[number, self._places.shards[number].picture()] for number in numbers]
+        return {"epoch": told[0], "copy": told[1], "leaving": told[2], "changed": changed}
 
     # --- events: who is there ------------------------------------------------------------------
 
@@ -149,15 +167,13 @@ class Standbys:
         self.held = True
         self.route, self._epoch = route, int(picture["epoch"])
         self._next_copy = int(picture["copy"])
-        self._places.servers = {n: Server(n, host) for n, host in hosts.items()}
-        for number in picture["leaving"]:
-            if number in hosts:
-                self._places.servers[number].leaving = True
-        self._places.shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
-        self.redundancy.was_full = self.redundant  # and said by that master
+        shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
         # The other master may have struck a server off, and have come no further.
-        struck = {n for s in self._places.shards for n in self._places.holders(s)} - hosts.keys()
-        self._places.servers |= {n: Server(n, "") for n in struck}
+        struck = {n for s in shards for n in self._places.holders(s)} - hosts.keys()
+        leaving = set(picture["leaving"])
+        known = [Server(n, host, leaving=n in leaving) for n, host in hosts.items()]
+        self._places.begin([*known, *(Server(n, "") for n in sorted(struck))], shards)
+        self.redundancy.was_full = self.redundant  # and said by that master
         halfway = [
             shard
             for shard in self._places.shards
@@ -170,6 +186,7 @@ class Standbys:
         for shard in halfway:
             assert shard.standby is not None
             shard.standby.state = "seeding"  # its primary may know of it, and is to forget it
+            self._places.changed(shard)
             self._without_standby(shard, now)
         for shard in self._places.shards:
             if shard.step == "promoting" and shard not in halfway:
@@ -185,36 +202,38 @@ class Standbys:
     def form(self, route: Route, hosts: dict[int, str], now: float) -> None:
         """The cluster is complete: these servers, these primaries."""
         self.route, self._epoch = route, route.epoch
-        self._places.servers = {number: Server(number, host) for number, host in hosts.items()}
-        self._places.shards = [Shard(at, address) for at, address in enumerate(route.shards)]
+        servers = [Server(number, host) for number, host in hosts.items()]
+        self._places.begin(servers, [Shard(at, one) for at, one in enumerate(route.shards)])
         self._plan(now)
 
     def join(self, number: int, host: str, now: float) -> None:
         """A server has come, with the route and without a shard."""
-        self._places.servers[number] = Server(number, host)
+        self._places.add(Server(number, host))
         self.redundancy.joined()
         self._plan(now)
 
     def leave(self, number: int, now: float) -> None:
         """A server is to leave: its shards move; `Emptied` or `Stuck` follows."""
-        self._places.servers[number].leaving = True
+        self._places.leave(number, True)
         self._plan(now)
 
     def lost(self, number: int, now: float, why: str = "") -> None:
         """A server is gone, and will not come back under this number."""
-        if self._places.servers.pop(number, None) is None:
+        if not self._places.remove(number):
             return
         self._orders.forget_server(number)
         gone: list[int] = []
-        hurt, served = False, 0
-        for shard in self._places.shards:
+        hurt, down = False, []
+        for at in sorted({*self._places.shards_of(number), *self._places.going}):
+            shard = self._places.shards[at]
             if shard.former is not None and shard.former.server == number:
                 shard.former = None
             if shard.goal == number:
                 shard.goal = 0
             hurt |= number in self._places.holders(shard)
+            self._places.changed(shard)
             if shard.primary == number:
-                served += 1
+                down.append(shard)
                 if not self._stand_in(shard, now):
                     gone.append(shard.number)
             elif shard.standby is not None and shard.standby.server == number:
@@ -223,11 +242,11 @@ class Standbys:
             self._over = True
             self._effects.append(RowsLost(number, tuple(gone), why))
             return
-        if served:
+        if down:
             self.redundancy.tally.failovers += 1
             self._publish()  # a standby lets requests wait until it is promoted
             assert self.route is not None
-            for shard in self._places.shards:
+            for shard in down:
                 if shard.down_at is not None:
                     self.redundancy.out_of_reach(shard, self.route.epoch, shard.down_at)
                     shard.down_at = None
@@ -251,6 +270,7 @@ class Standbys:
             return
         shard.standby.state, shard.standby.seeded = "ready", 1.0
         shard.failures = 0
+        self._places.changed(shard)
         if (there := self._places.servers.get(shard.standby.server)) is not None:
             there.failures = 0
         log.debug("shard %d: server %d has all of it", shard.number, shard.standby.server)
@@ -275,6 +295,7 @@ class Standbys:
             shard.step = ""
             self._put_off(shard.goal, now)
             shard.goal = 0
+            self._places.changed(shard)
         else:
             shard.former = shard.address
             self._promote(shard, now)
@@ -296,11 +317,13 @@ class Standbys:
         for server, order in self._orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._effects.append(Expelled(server, why))
-        for shard in self._places.shards:
+        for number in sorted(self._places.unready):
+            shard = self._places.shards[number]
             copy = shard.standby
             if copy and copy.state == "seeding" and now - copy.moved_at > STALL_S:
                 self._give_up(shard, f"nothing was copied for {STALL_S:.0f} s", now)
-        self._plan(now)
+        if self._planned != (self._places.version, self.held) or now >= self._again_at:
+            self._plan(now)
 
     # --- what is done ---------------------------------------------------------------------------
 
@@ -335,6 +358,7 @@ class Standbys:
 
     def _ask_promote(self, shard: Shard, now: float) -> None:
         shard.step = "promoting"
+        self._places.changed(shard)
         self._epoch += 1
 
         def promoted(answer: messages.Message | None, error: str, now: float) -> None:
@@ -343,6 +367,7 @@ class Standbys:
                 self._effects.append(Expelled(shard.primary, why))
                 return
             shard.step, former, shard.former = "", shard.former, None
+            self._places.changed(shard)
             if former is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
                 self.redundancy.note_resumed(now)
@@ -369,6 +394,7 @@ class Standbys:
     def _without_standby(self, shard: Shard, now: float) -> None:
         """A shard's standby is gone, or given up: it is never promoted, its primary is alone."""
         copy, shard.standby = shard.standby, None
+        self._places.changed(shard)
         if shard.step == "yielding":
             # It may have yielded by now: it is told to serve again, whatever it had come to.
             shard.former = shard.address
@@ -397,12 +423,13 @@ class Standbys:
         there = self._places.servers.get(server)
         if there is not None:
             there.failures += 1
-            there.again_at = now + AGAIN_S * min(there.failures, 10)
+            self._places.put_off(server, now + AGAIN_S * min(there.failures, 10))
 
     def _make(self, shard: Shard, server: int, now: float) -> None:
         """Has a server host a standby, and the primary copy itself there."""
         copy = shard.standby = Copy(self._next_copy, server, "asked", now)
         self._next_copy += 1
+        self._places.changed(shard)
 
         def hosted(answer: messages.Message | None, error: str, now: float) -> None:
             if shard.standby is not copy:
@@ -413,6 +440,7 @@ class Standbys:
                 return
             copy.host, copy.port = where
             copy.state, copy.moved_at = "seeding", now
+            self._places.changed(shard)
             # What was lost is made good at full speed; what only moves gives way to the training,
             # and without replication all that is copied moves.
             copy.paced = not self.replicated or (
@@ -435,7 +463,8 @@ class Standbys:
     def _hurry(self, now: float) -> None:
         """Something was lost: until it is made good, no copy rests, nor one that is under way."""
         self.redundancy.hurt = True
-        for shard in self._places.shards:
+        for number in sorted(self._places.unready):
+            shard = self._places.shards[number]
             copy = shard.standby
             if self.replicated and copy is not None and copy.paced and copy.state == "seeding":
                 copy.paced = False
@@ -453,6 +482,7 @@ class Standbys:
 
     def _change_over(self, shard: Shard, now: float) -> None:
         shard.step = "yielding"
+        self._places.changed(shard)
         self._order(shard.primary, messages.Yield(shard.number, YIELD_S), now)
 
     # --- the plan --------------------------------------------------------------------------------
@@ -462,39 +492,44 @@ class Standbys:
         if not self._places.shards or self._over:
             return
         if not self.held:
-            for shard in self._places.shards:
+            for at in self._places.restless(self.replicated):
+                shard = self._places.shards[at]
                 if not shard.step:
                     self._plan_shard(shard, now)
-            if all(s.standby is None or s.standby.state == "ready" for s in self._places.shards):
+            if not self._places.unready:
                 self._spread(now)
             self._begin_change(now)
-        for server in self._places.servers.values():
-            if server.leaving and not server.emptied and not self._places.shards_of(server.number):
+        for number in sorted(self._places.leaving):
+            server = self._places.servers[number]
+            if not server.emptied and not self._places.load(number):
                 server.emptied = True
-                self._effects.append(Emptied(server.number))
+                self._effects.append(Emptied(number))
         if self.replicated:
             self.redundancy.look(now)
+        self._planned = (self._places.version, self.held)
+        self._again_at = self._places.again_at(now)
 
     def _plan_shard(self, shard: Shard, now: float) -> None:
         """What one shard lacks: a way out of a server that leaves, a standby."""
-        leaving = {s.number for s in self._places.servers.values() if s.leaving}
-        stay = [n for n in self._places.servers if n not in leaving]
-        copy = shard.standby
+        leaving, copy = self._places.leaving, shard.standby
         if shard.goal in leaving:
-            shard.goal = 0
+            self._aim(shard, 0)
+        stay = len(self._places.servers) - len(leaving)
         if shard.primary in leaving and not shard.goal:
             if not stay or shard.failures >= FAILURES_MAX:
                 why = "no other server can take its shards"
                 if stay:
                     why = f"{FAILURES_MAX} standbys of shard {shard.number} failed, see above"
-                self._places.servers[shard.primary].leaving = False
+                self._places.leave(shard.primary, False)
                 self._effects.append(Stuck(shard.primary, why))
                 return
             if copy is None or copy.server in leaving:
-                shard.goal = self._places.best_for(shard, now)
+                self._aim(shard, self._places.best_for(shard, now))
             elif self._places.servers[copy.server].again_at <= now:
-                shard.goal = copy.server
+                self._aim(shard, copy.server)
         if copy is None:
+            if not self._places.has_room(shard.primary):
+                return
             target = shard.goal or (self._places.best_for(shard, now) if self.replicated else 0)
             if target and self._places.has_room(shard.primary, target):
                 self._make(shard, target, now)
@@ -505,16 +540,24 @@ class Standbys:
             target = self._places.best_for(shard, now)
             if target and self._places.has_room(shard.primary, target):
                 self._move_standby(shard, target, now)
-            elif stay == [shard.primary] and not self._places.serves(copy.server):
+            elif (
+                stay == 1 and shard.primary not in leaving and not self._places.served(copy.server)
+            ):
                 self._move_standby(shard, 0, now)  # nobody else can have it
         elif not self.replicated:
             self._move_standby(shard, 0, now)
+
+    def _aim(self, shard: Shard, server: int) -> None:
+        """A server is to become a shard's primary; 0: it stays."""
+        shard.goal = server
+        self._places.changed(shard)
 
     def _begin_change(self, now: float) -> None:
         """Changes one shard over at a time: the pause of each is its own."""
         if self.moving:
             return
-        for shard in self._places.shards:
+        for number in sorted(self._places.going):
+            shard = self._places.shards[number]
             copy = shard.standby
             if shard.goal and copy and copy.server == shard.goal and copy.state == "ready":
                 self._change_over(shard, now)
@@ -522,18 +565,22 @@ class Standbys:
 
     def _spread(self, now: float) -> None:
         """Gives a server that has less a shard of one that has more, one at a time."""
-        if any(s.goal or s.step for s in self._places.shards):
+        if self._places.going:
             return
         if self.replicated and len(self._places.servers) > 1 and not self.redundant:
             return
+        version, until = self._even
+        if version == self._places.version and now < until:
+            return
         found = self._places.uneven(now)
         if found is None:
+            self._even = (self._places.version, self._places.again_at(now))
             return
         shard, server, as_primary = found
         if as_primary:
             log.info("shard %d is to move from server %d to server %d, which has fewer",
                      shard.number, shard.primary, server)  # fmt: skip
-            shard.goal = server
+            self._aim(shard, server)
             self._plan_shard(shard, now)
         else:
             log.info("the standby of shard %d is to move to server %d, which has fewer",
