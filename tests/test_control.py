@@ -2,9 +2,11 @@
 
 import errno
 import queue
+import random
 import socket
 import threading
 import time
+import tracemalloc
 from concurrent.futures import Future
 
 import pytest
@@ -19,10 +21,11 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
 )
-from snailps.transport import control_server, messages, sockets
+from snailps.transport import control_server, messages, outgoing, sockets
 from snailps.transport.attempts import LINES_MAX
 from snailps.transport.control import ControlClient, ControlServer, dial, listen, route_host, show
 from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.outgoing import Encoded
 from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
 from snailps.transport.trust import Trust
 
@@ -674,16 +677,85 @@ def test_peer_that_reads_nothing_is_dropped_at_the_limit(master, raw, monkeypatc
     one = raw().shake()
     one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
     peer, _ = master.heard.get(timeout=LIMIT_S)
-    noise = messages.Content(bytes(range(251)) * 4000)
-    monkeypatch.setattr(control_server, "encode_frame", lambda frame, pack: encode_frame(frame))
+    noise = Encoded(messages.Content(random.Random(1).randbytes(1 << 20)))
 
     def flood():
-        for _ in range(40):
+        for count in range(200):  # buffers of the system take some at first
             master.server.note(peer, noise)
-        return len(peer.out)
+            if peer not in master.server.peers:
+                return count
+        return None
 
-    assert master.do(flood) <= 9 << 20
+    assert master.do(flood)
     assert master.lost.get(timeout=LIMIT_S) == (peer, "does not read what it is sent")
+
+
+def test_peer_that_reads_slowly_is_not_dropped_however_much_waits(master, raw, monkeypatch):
+    monkeypatch.setattr(control_server, "OUT_BYTES_MAX", 8 << 20)
+    one = raw().shake()
+    (peer,) = master.do(lambda: list(master.server.peers))
+    noise = Encoded(messages.Content(random.Random(1).randbytes(6 << 20)))
+
+    def say():
+        master.server.note(peer, noise)
+        return peer.out.size
+
+    waiting = 0
+    while waiting <= 12 << 20:
+        waiting = master.do(say)
+        before = waiting
+        while waiting >= before:  # the socket has room again, once it has read some
+            one.sock.recv(1 << 16)
+            waiting = master.do(lambda: peer.out.size)
+    assert master.lost.empty()
+    assert master.do(lambda: peer in master.server.peers)
+
+
+def test_body_for_many_is_packed_once_and_lies_in_memory_once(master, raw, monkeypatch):
+    """A vocabulary of 60 MB to a thousand workers was encoded, packed and held for each."""
+    packed = []
+    compress = outgoing.pack_body
+    monkeypatch.setattr(
+        outgoing, "pack_body", lambda kind, body: packed.append(len(body)) or compress(kind, body)
+    )
+    others = [raw().shake() for _ in range(8)]
+    summary = Encoded(messages.Summary(random.Random(1).randbytes(4 << 20)))
+    master.until(lambda: len(master.server.peers) == len(others))
+
+    def tell():
+        tracemalloc.start()
+        for peer in master.server.peers:
+            master.server.note(peer, summary)
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return grown
+
+    assert master.do(tell) < 1 << 20
+    assert len(packed) == 1
+    for one in others:
+        assert len(messages.decode(one.next().body).blob) == 4 << 20
+
+
+def test_a_step_does_only_so_much_and_what_is_left_over_comes_first(master, raw, monkeypatch):
+    """A thousand peers that speak at once must not keep the loop from its other work."""
+    heard, turns = [], []
+    monkeypatch.setattr(control_server, "TURN_S", 0.0)
+    others = [raw().shake() for _ in range(5)]
+    peers = master.do(lambda: list(master.server.peers))
+    master.answer = lambda peer, message, reply: heard.append(peer)
+
+    def steps():
+        for one in others:  # all of them are ready, one of them again and again
+            one.send(*[Frame(Kind.NOTE, messages.encode(messages.Leaving("x")))])
+        for _ in range(len(others)):
+            before = len(heard)
+            others[0].send(Frame(Kind.NOTE, messages.encode(messages.Leaving("again"))))
+            master.server.step(LIMIT_S)
+            turns.append(len(set(heard)) - len(set(heard[:before])))
+        return turns
+
+    assert master.do(steps) == [1] * len(others)
+    assert set(heard) == set(peers)
 
 
 def test_server_without_descriptors_waits_and_recovers(master, connect, monkeypatch):
@@ -737,8 +809,7 @@ def test_dial_leaves_what_follows_ready_in_the_socket(master):
 
     def send_with_beat(peer, frame):
         if frame.kind == Kind.READY:
-            peer.out += encode_frame(frame) + beat
-            master.server._flush(peer)
+            peer.out.add(encode_frame(frame) + beat)
         else:
             send(peer, frame)
 

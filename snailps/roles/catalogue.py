@@ -3,20 +3,31 @@
     Declare -> numbers -> MakeTables on every server -> Declared
 
 It owns which tables there are, and which of them are a job's; it knows no row and no route.
+Servers are told of a table once: all others who declare it are answered when all have it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError
 from snailps.roles.journal import Fact, Journal
-from snailps.roles.member import Answer, Member, Reply
+from snailps.roles.member import Answer, Member
 from snailps.roles.tables import Table
 from snailps.transport import messages
 
 TABLES_MAX = 4096
+
+
+@dataclass(eq=False, slots=True)
+class _Making:
+    """An order to make tables, until every server has answered it; then `waiting` are told."""
+
+    numbers: list[int]
+    left: set[int]
+    waiting: list[Callable[[str], None]] = field(default_factory=list)
 
 
 class Catalogue:
@@ -47,6 +58,7 @@ class Catalogue:
         self._next_table = 1
         self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
+        self._making: dict[int, _Making] = {}  # by table, until all servers have it
 
     def forget_job(self) -> None:
         """Lets the next job of a session declare its tables afresh.
@@ -68,7 +80,9 @@ class Catalogue:
         if data["of_job"]:
             self._of_job.add(table.name)
 
-    def declare(self, member: Member, message: messages.Declare, reply: Reply) -> None:
+    def declare(
+        self, member: Member, message: messages.Declare, reply: Callable[[Answer], None]
+    ) -> None:
         """Numbers the tables and has every server make them, then answers.
 
         Raises
@@ -79,16 +93,16 @@ class Catalogue:
         tables = [Table.from_dict(item) for item in message.tables]
         self._declare(tables, member.role == "worker", reply)
 
-    def adopt(self, tables: list[Table], reply: Reply) -> None:
+    def adopt(self, tables: list[Table], reply: Callable[[Answer], None]) -> None:
         """The same for the tables of a checkpoint, before any worker declares them."""
         try:
             self._declare(tables, True, reply)
         except SnailError as error:
             reply(error)
 
-    def _declare(self, tables: list[Table], of_job: bool, reply: Reply) -> None:
-        numbered: list[tuple[int, Table]] = []
-        told = False
+    def _declare(self, tables: list[Table], of_job: bool, reply: Callable[[Answer], None]) -> None:
+        numbers: list[int] = []
+        new: list[int] = []
         for table in tables:
             number, known = self.tables.get(table.name, (self._next_table, table))
             if known != table:
@@ -97,40 +111,68 @@ class Catalogue:
                 )
             if number > TABLES_MAX:
                 raise ConfigError(f"more than {TABLES_MAX:,} tables")
-            if number == self._next_table:
+            if table.name not in self.tables:
                 self._next_table += 1
                 if of_job:
                     self._of_job.add(table.name)
-            if table.name not in self.tables:
                 fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
                 self._journal.note("table", fact)
+                new.append(number)
             self.tables[table.name] = (number, table)
             self._made[number] = table
-            numbered.append((number, table))
-        order = messages.MakeTables([[number, table.to_dict()] for number, table in numbered])
-        left = {member.number for member in self._servers()}
+            numbers.append(number)
+        if new:
+            self._order(new)
+        open_ = {self._making[number] for number in numbers if number in self._making}
+        left = len(open_)
+        if not left:
+            reply(messages.Declared(numbers))
 
-        def made(member: Member) -> Callable[[Answer], None]:
-            def note(answer: Answer) -> None:
-                nonlocal told
-                if told:
-                    return
-                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
-                    told = True
-                    for number, table in numbered:
-                        self.tables.pop(table.name, None)
-                        self._made.pop(number, None)
-                    reply(ClusterError(f"{member.name} cannot make the tables: {answer}"))
-                    return
-                left.discard(member.number)
-                if not left:
-                    told = True
-                    reply(messages.Declared([number for number, _ in numbered]))
+        def told(error: str) -> None:
+            nonlocal left
+            if left <= 0:
+                return
+            left = 0 if error else left - 1
+            if not left:
+                reply(ClusterError(error) if error else messages.Declared(numbers))
 
-            return note
+        for making in open_:
+            making.waiting.append(told)
 
-        for member in self._servers():
-            self._call(member, order, made(member))
+    def _order(self, numbers: list[int]) -> _Making:
+        """Has every server make these tables."""
+        servers = self._servers()
+        making = _Making(numbers, {member.number for member in servers})
+        self._making.update(dict.fromkeys(numbers, making))
+        tables = [[number, self._made[number].to_dict()] for number in numbers]
+        order = messages.MakeTables(tables)
+
+        def note(member: Member) -> Callable[[Answer], None]:
+            def answered(answer: Answer) -> None:
+                refused = isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost)
+                making.left.discard(member.number)
+                if refused:
+                    self._end(making, f"{member.name} cannot make the tables: {answer}")
+                elif not making.left:
+                    self._end(making, "")
+
+            return answered
+
+        for member in servers:
+            self._call(member, order, note(member))
+        if not servers:
+            self._end(making, "")
+        return making
+
+    def _end(self, making: _Making, error: str) -> None:
+        """All servers have answered, or one of them has refused."""
+        for number in making.numbers:
+            self._making.pop(number, None)
+            if error and (table := self._made.pop(number, None)) is not None:
+                self.tables.pop(table.name, None)
+        waiting, making.waiting = making.waiting, []
+        for told in waiting:
+            told(error)
 
     def made(self) -> list[Any]:
         """All tables with their numbers, those of earlier jobs too: their rows are still there."""
@@ -138,14 +180,7 @@ class Catalogue:
 
     def remake(self) -> None:
         """Has every server make all tables: a lost master may not have told all of them."""
-        order = messages.MakeTables(self.made())
-
-        def note(member: Member) -> Callable[[Answer], None]:
-            def answered(answer: Answer) -> None:
-                if isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost):
-                    self._fail(f"{member.name} cannot make the tables: {answer}")
-
-            return answered
-
-        for member in self._servers():
-            self._call(member, order, note(member))
+        if self._made:
+            self._order(list(self._made)).waiting.append(
+                lambda error: self._fail(error) if error else None
+            )

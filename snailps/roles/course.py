@@ -198,7 +198,12 @@ class Course:
             for member in self._members.joined("worker"):
                 self._start(member)
 
-        self._beside(lambda: self._journal.keep_base(pack(position)), lambda _: go_on())
+        def keep() -> None:
+            self._journal.keep_base(pack(position))
+            if position.summary is not None:
+                job.ready_summary(position.summary)
+
+        self._beside(keep, lambda _: go_on())
 
     def _open_book(self, job: Job, position: Position | None = None) -> None:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
@@ -424,7 +429,7 @@ class Course:
         """A worker waits for the merged survey."""
         job, ledger = self.leasing.running()
         if job.summary is not None and job.pass_ == "train":
-            reply(messages.Summary(job.summary))
+            reply(job.summary_message())
         elif not ledger.over:  # the survey began anew, with another master
             reply(messages.Again())
         else:
@@ -454,7 +459,7 @@ class Course:
         self._open_book(job)
         self.leasing.answer()
         for reply in self._summaries:
-            reply(messages.Summary(job.summary))
+            reply(job.summary_message())
         self._summaries.clear()
 
     # --- beside the loop -----------------------------------------------------------------------

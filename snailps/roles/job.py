@@ -28,6 +28,7 @@ from snailps.roles.position import Outcomes, Position
 from snailps.roles.tally import Tally
 from snailps.roles.worker import Surveyor, Worker, load_class
 from snailps.transport import messages
+from snailps.transport.control import Encoded
 from snailps.transport.frame import CONTROL_BODY_MAX
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class Job:
         self.outcomes = Outcomes(0)
         self._at_round: tuple[int, list[list[float]]] = (0, [])
         self._start: messages.Start | None = None
+        self._summary_message: tuple[bytes, Encoded] | None = None
         self.input = JobInput(self.cls, self.settings)
         self._clock = clock
         self._begun = clock()
@@ -405,8 +407,21 @@ class Job:
                 "keep less of it (for word vectors: raise min_count, or set max_vocab)"
             )
         self.summary = summary
+        self.ready_summary(summary)
         if not self.settings.block_bytes:
             self.input.fit(summary)
+
+    def ready_summary(self, summary: bytes) -> None:
+        """Packs what workers are told of the survey, once for all.  Beside the loop: takes long."""
+        self._summary_message = (summary, Encoded(messages.Summary(summary)))
+
+    def summary_message(self) -> Encoded:
+        """What workers are told of the survey."""
+        assert self.summary is not None
+        if self._summary_message is None or self._summary_message[0] is not self.summary:
+            self.ready_summary(self.summary)
+        assert self._summary_message is not None
+        return self._summary_message[1]
 
     def lease(self, node: int, back: bool = False) -> messages.Leased | None:
         """The next block for a node, or None when there is none to give just now.

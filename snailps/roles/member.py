@@ -16,7 +16,7 @@ from typing import Any
 
 from snailps.errors import SnailError
 from snailps.transport import messages
-from snailps.transport.control import Peer
+from snailps.transport.control import Encoded, Peer
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ NAMED_MAX = 8
 """Members that a message names one by one."""
 
 Answer = messages.Message | SnailError
-Reply = Callable[[Answer], None]
+Reply = Callable[[Answer | Encoded], None]
 
 
 @dataclass(eq=False, slots=True)

@@ -3,6 +3,7 @@
     `ControlServer`  the master's end                     control_server.py
     `ControlClient`  a node's end; `visit`: a caller's    control_client.py
     `listen`, `dial` the sockets they are given           sockets.py
+    `Encoded`        a message made ready for many        outgoing.py
     `Trust`          who is let in                        trust.py
 
 This module only gathers the names that the roles use.
@@ -10,6 +11,7 @@ This module only gathers the names that the roles use.
 
 from snailps.transport.control_client import AnswerOrFuture, ControlClient, visit
 from snailps.transport.control_server import ControlServer, Peer
+from snailps.transport.outgoing import Encoded
 from snailps.transport.sockets import Listener, dial, listen, route_host, show
 from snailps.transport.tls_link import Address
 from snailps.transport.trust import Trust
@@ -19,6 +21,7 @@ __all__ = [
     "AnswerOrFuture",
     "ControlClient",
     "ControlServer",
+    "Encoded",
     "Listener",
     "Peer",
     "Trust",

@@ -4,7 +4,9 @@
 
 It owns connections, call numbers and time limits.  It does not know what messages do.  A *call*
 is answered, sooner or later and in any order; a *note* is not.  Heartbeat connections are accepted
-here and handed on.  One thread calls `ControlServer.step`; nothing here blocks on a peer.
+here and handed on.  One thread calls `ControlServer.step`; nothing here blocks on a peer, and a
+step does no more than `TURN_S` of work: what else is ready has its turn in the next one, before
+what comes later.  What is sent is sent at the end of a step, several frames to a peer at once.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,6 +33,7 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
+from snailps.transport.outgoing import Encoded, Outgoing
 from snailps.transport.session import (
     NONCE_BYTES,
     Channel,
@@ -56,7 +60,17 @@ LINGER_S = 2.0
 its own are unread here, would reset the connection and destroy them."""
 RECV_BYTES = 256 << 10
 OUT_BYTES_MAX = 2 * CONTROL_BODY_MAX
-"""A peer that takes none of this much is dropped."""
+"""A peer that takes none of this much is dropped; one that takes some now and then is only slow."""
+TURN_S = 0.01
+"""How long a step handles what is ready, and how long it sends, before others of the loop go on."""
+FLUSH_BYTES = 1 << 20
+"""Sent to a peer in one go, about: then others have their turn."""
+ACCEPTS = 32
+"""Connections that are accepted in one go."""
+
+
+Reply = Callable[[messages.Message | Encoded | SnailError], None]
+"""Answers a call, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,8 @@ class Peer:
     hello: Hello | None = None
     tag: object = None
     ended: bool = False
-    out: bytearray = field(default_factory=bytearray)
+    out: Outgoing = field(default_factory=Outgoing)
+    writing: bool = False  # the selector tells when it takes more
     calls: dict[int, _Call] = field(default_factory=dict)
     next_call: int = 1
 
@@ -129,9 +144,7 @@ class ControlServer:
         role: Role,
         trust: Trust = OPEN,
         job: int,
-        on_message: Callable[
-            [Peer, messages.Message, Callable[[messages.Message | SnailError], None] | None], None
-        ],
+        on_message: Callable[[Peer, messages.Message, Reply | None], None],
         on_lost: Callable[[Peer, str], None],
         on_pulse: Callable[[Hello, socket.socket], None],
         clock: Callable[[], float] = time.monotonic,
@@ -148,7 +161,11 @@ class ControlServer:
         self._unhandled = Attempts(clock, "messages that could not be handled")
         self._lingering: dict[Peer, float] = {}
         self._accept_at: float | None = None
-        self._encoded: tuple[messages.Message | None, bytes] = (None, b"")
+        self._encoded: tuple[messages.Message, Encoded] | None = None
+        self._ready: deque[tuple[selectors.SelectorKey, int]] = deque()
+        self._due: dict[Peer, None] = {}  # who has something to be sent, the first first
+        self.woke_at = time.monotonic()
+        """When the present step had waited, monotonic seconds."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, None)
 
@@ -158,18 +175,18 @@ class ControlServer:
         return self._peers
 
     def step(self, timeout_s: float) -> None:
-        """Waits up to `timeout_s` for events and handles them."""
-        for key, events in self._selector.select(timeout_s):
-            if key.data is None:
-                self._accept()
-                continue
-            peer: Peer = key.data
-            if peer in self._lingering:
-                self._drain(peer)
-            if events & selectors.EVENT_WRITE and peer in self._peers:
-                self._flush(peer)
-            if events & selectors.EVENT_READ and peer in self._peers:
-                self._read(peer)
+        """Waits up to `timeout_s` for events and handles them, for `TURN_S` or so."""
+        self.flush()
+        if not self._ready:
+            self._ready.extend(self._selector.select(0 if self._due else timeout_s))
+        self.woke_at = time.monotonic()
+        until = self.woke_at + TURN_S
+        while self._ready:
+            key, events = self._ready.popleft()
+            self._handle(key, events)
+            if time.monotonic() >= until:
+                break
+        self.flush()
         now = self._clock()
         for peer in list(self._unknown):
             if now - peer.since <= HANDSHAKE_LIMIT_S:
@@ -185,15 +202,34 @@ class ControlServer:
             self._accept_at = None
             self._selector.register(self._listener, selectors.EVENT_READ, None)
 
-    def note(self, peer: Peer, message: messages.Message) -> None:
-        """Sends a message that needs no answer."""
-        self._send(peer, Frame(Kind.NOTE, self._body(message)))
+    def _handle(self, key: selectors.SelectorKey, events: int) -> None:
+        if key.data is None:
+            for _ in range(ACCEPTS):
+                if not self._accept():
+                    break
+            return
+        peer: Peer = key.data
+        if peer in self._lingering:
+            self._drain(peer)
+        if events & selectors.EVENT_WRITE and peer in self._peers:
+            self._flush(peer)
+        if events & selectors.EVENT_READ and peer in self._peers:
+            self._read(peer)
 
-    def _body(self, message: messages.Message) -> bytes:
-        """Body of a message; of one that goes to many, route or start, made once."""
-        if message is not self._encoded[0]:
-            self._encoded = (message, messages.encode(message))
-        return self._encoded[1]
+    def flush(self) -> None:
+        """Sends what was said since the last time, for `TURN_S` or so; the rest is sent next."""
+        until = time.monotonic() + TURN_S if self._due else 0.0
+        while self._due:
+            peer = next(iter(self._due))
+            del self._due[peer]
+            if peer in self._peers:
+                self._flush(peer)
+            if time.monotonic() >= until:
+                return
+
+    def note(self, peer: Peer, message: messages.Message | Encoded) -> None:
+        """Sends a message that needs no answer."""
+        self._say(peer, Kind.NOTE, message)
 
     def call(
         self,
@@ -208,7 +244,7 @@ class ControlServer:
         number = peer.next_call
         peer.next_call += 1
         peer.calls[number] = _Call(messages.Answers.of(message), on_answer)
-        self._send(peer, Frame(Kind.CALL, self._body(message), request=number))
+        self._say(peer, Kind.CALL, message, number)
 
     def close_peer(self, peer: Peer) -> None:
         """Closes a connection without calling `on_lost`; what waits to be sent is sent first.
@@ -228,19 +264,20 @@ class ControlServer:
         self._listener.close()
         self._selector.close()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Takes in the next connection; False: there is none just now."""
         try:
             sock, address = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return
+            return False
         except OSError as error:
             if self._unknown and error.errno in NO_DESCRIPTORS:
                 self._make_room()  # the next step tries again
-                return
+                return False
             self._attempts.note("a connection", f"cannot accept it yet: {error.strerror or error}")
             self._selector.unregister(self._listener)
             self._accept_at = self._clock() + ACCEPT_PAUSE_S
-            return
+            return False
         sock.setblocking(False)
         set_options(sock)
         hello = Hello(Channel.CONTROL, self._role, os.urandom(NONCE_BYTES), job=self._job)
@@ -256,6 +293,7 @@ class ControlServer:
         self._selector.register(sock, selectors.EVENT_READ, peer)
         while len(self._unknown) > strangers_max(sock.fileno()):
             self._make_room()
+        return True
 
     def _make_room(self) -> None:
         self._refuse(next(iter(self._unknown)), "made room for newer connections")
@@ -307,6 +345,7 @@ class ControlServer:
     def _take(self, peer: Peer, frame: Frame) -> None:
         if peer.hello is None:
             self._send(peer, peer.session.receive(frame))
+            self._flush(peer)  # a heartbeat connection has another owner next
             if peer.session.ready and peer in self._peers:
                 self._admit(peer)
             return
@@ -341,24 +380,41 @@ class ControlServer:
                 log.exception("cannot take a heartbeat connection of %s", show(peer.address))
                 peer.sock.close()
 
-    def _replier(self, peer: Peer, request: int) -> Callable[[messages.Message | SnailError], None]:
-        def reply(answer: messages.Message | SnailError) -> None:
+    def _replier(self, peer: Peer, request: int) -> Reply:
+        def reply(answer: messages.Message | Encoded | SnailError) -> None:
             if isinstance(answer, SnailError):
                 self._send(peer, error_frame(answer, request))
             else:
-                self._send(peer, Frame(Kind.ANSWER, self._body(answer), request=request))
+                self._say(peer, Kind.ANSWER, answer, request)
 
         return reply
 
+    def _say(
+        self, peer: Peer, kind: Kind, message: messages.Message | Encoded, request: int = 0
+    ) -> None:
+        if peer in self._peers:
+            peer.out.add_message(kind, self._encode(message), request)
+            self._added(peer)
+
+    def _encode(self, message: messages.Message | Encoded) -> Encoded:
+        """A message as it travels; of one that goes to many in turn, route or start, made once."""
+        if isinstance(message, Encoded):
+            return message
+        if self._encoded is None or self._encoded[0] is not message:
+            self._encoded = (message, Encoded(message))
+        return self._encoded[1]
+
     def _send(self, peer: Peer, frame: Frame) -> None:
-        data = encode_frame(frame, pack=True)
-        if peer not in self._peers:
-            return
-        peer.out += data
-        if len(peer.out) > OUT_BYTES_MAX:
-            self._drop(peer, "does not read what it is sent")
-            return
-        self._flush(peer)
+        if peer in self._peers:
+            peer.out.add(encode_frame(frame, pack=True))
+            self._added(peer)
+
+    def _added(self, peer: Peer) -> None:
+        self._due[peer] = None
+        if peer.out.untaken > OUT_BYTES_MAX:
+            self._flush(peer)
+            if peer.out.untaken > OUT_BYTES_MAX:
+                self._drop(peer, "does not read what it is sent")
 
     def _flush(self, peer: Peer) -> None:
         try:
@@ -367,14 +423,13 @@ class ControlServer:
             self._drop(peer, error.strerror or str(error))
 
     def _send_some(self, peer: Peer) -> None:
-        while peer.out:
-            try:
-                sent = peer.sock.send(memoryview(peer.out)[:RECV_BYTES])
-            except BlockingIOError:
-                break
-            del peer.out[:sent]
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
-        self._selector.modify(peer.sock, events, peer)
+        left = peer.out.size - FLUSH_BYTES
+        while peer.out.size > max(left, 0) and peer.out.send(peer.sock):
+            pass
+        if peer.writing != bool(peer.out):
+            peer.writing = not peer.writing
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.writing else 0)
+            self._selector.modify(peer.sock, events, peer)
 
     def _linger(self, peer: Peer) -> None:
         """Says what is left to say, then waits for the peer to close, for `LINGER_S` at most."""
@@ -418,6 +473,7 @@ class ControlServer:
         self._peers.discard(peer)
         self._unknown.pop(peer, None)
         self._lingering.pop(peer, None)
+        self._due.pop(peer, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.sock)
         peer.sock.close()

@@ -210,29 +210,50 @@ def encode_frame(frame: Frame, *, pack: bool = False) -> bytes:
     MisuseError
         The body is over the limit of its kind: our own fault.
     """
-    body, flags = frame.body, 0
-    limit = body_limit(frame.kind)
-    if len(body) > limit:
-        raise MisuseError(f"{frame.kind.name} body of {len(body):,} bytes, limit {limit:,}")
-    if pack and frame.kind not in DATA_KINDS and len(body) >= 512:
+    if pack and frame.kind not in DATA_KINDS:
+        body, flags = pack_body(frame.kind, frame.body)
+    else:
+        body, flags = _within_limit(frame.kind, frame.body), 0
+    return encode_header(frame, flags, len(body)) + body
+
+
+def pack_body(kind: Kind, body: bytes) -> tuple[bytes, int]:
+    """Body and flags of a frame that is no data frame, compressed where that makes it smaller.
+
+    Raises
+    ------
+    MisuseError
+        The body is over the limit of its kind: our own fault.
+    """
+    _within_limit(kind, body)
+    if len(body) >= 512:
         packed = lz4.block.compress(body, store_size=True)
         if len(packed) < len(body):
-            body, flags = packed, int(Flag.PACKED)
-    return (
-        HEADER.pack(
-            MAGIC,
-            VERSION,
-            frame.kind,
-            flags,
-            frame.table,
-            frame.epoch,
-            frame.job,
-            frame.incarnation,
-            frame.request,
-            len(body),
-        )
-        + body
+            return packed, int(Flag.PACKED)
+    return body, 0
+
+
+def encode_header(frame: Frame, flags: int, body_bytes: int) -> bytes:
+    """Bytes of the header of a frame whose body is sent behind it, not taken from `frame`."""
+    return HEADER.pack(
+        MAGIC,
+        VERSION,
+        frame.kind,
+        flags,
+        frame.table,
+        frame.epoch,
+        frame.job,
+        frame.incarnation,
+        frame.request,
+        body_bytes,
     )
+
+
+def _within_limit(kind: Kind, body: bytes) -> bytes:
+    limit = body_limit(kind)
+    if len(body) > limit:
+        raise MisuseError(f"{kind.name} body of {len(body):,} bytes, limit {limit:,}")
+    return body
 
 
 def body_limit(kind: int) -> int:

@@ -1,0 +1,109 @@
+"""`Catalogue`: which tables there are, and that each server makes each of them once."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from snailps.errors import ClusterError, ConfigError, ConnectionLost
+from snailps.roles.catalogue import Catalogue
+from snailps.roles.journal import Journal
+from snailps.roles.tables import Table
+from snailps.transport import messages as m
+
+WORKER = SimpleNamespace(role="worker")
+
+
+class World:
+    """Some servers, which answer when a test says so."""
+
+    def __init__(self, servers=3):
+        self.servers = [
+            SimpleNamespace(number=n, name=f"server {n}") for n in range(1, servers + 1)
+        ]
+        self.open, self.failed = [], []
+        self.catalogue = Catalogue(
+            lambda: list(self.servers),
+            lambda member, message, answer: self.open.append((member, message, answer)),
+            self.failed.append,
+            Journal(None),
+        )
+
+    def declare(self, *names, dim=4):
+        """A worker declares tables; what it is answered."""
+        answers = []
+        tables = [Table(name, dim).to_dict() for name in names]
+        self.catalogue.declare(WORKER, m.Declare(tables), answers.append)
+        return answers
+
+    def answer(self, what=None):
+        """Every server answers what it was told."""
+        told, self.open = self.open, []
+        for _, _, answer in told:
+            answer(what or m.Ok())
+        return [message for _, message, _ in told]
+
+
+def test_servers_make_a_table_once_however_many_workers_declare_it():
+    world = World()
+    answers = [world.declare("rows", "bias") for _ in range(100)]
+    assert not any(answers)
+    orders = world.answer()
+    assert len(orders) == len(world.servers)
+    assert [number for number, _ in orders[0].tables] == [1, 2]
+    assert all(answer == [m.Declared([1, 2])] for answer in answers)
+    assert world.declare("bias") == [m.Declared([2])]  # made: nobody needs to be asked
+    assert not world.open
+
+
+def test_only_new_tables_are_ordered_and_all_are_waited_for():
+    world = World()
+    first = world.declare("rows")
+    second = world.declare("rows", "bias")
+    assert [[n for n, _ in message.tables] for _, message, _ in world.open] == [[1]] * 3 + [[2]] * 3
+    later, world.open = world.open[3:], world.open[:3]
+    world.answer()
+    assert first == [m.Declared([1])]
+    assert not second
+    world.open = later
+    world.answer()
+    assert second == [m.Declared([1, 2])]
+
+
+def test_a_server_that_refuses_fails_all_who_wait_and_the_table_is_declared_anew():
+    world = World()
+    answers = [world.declare("rows") for _ in range(2)]
+    world.answer(ClusterError("no memory"))
+    for (answer,) in answers:
+        assert "server 1 cannot make the tables: no memory" in str(answer)
+    again = world.declare("rows")
+    assert len(world.answer()) == 3
+    assert again == [m.Declared([2])]
+
+
+def test_a_lost_server_is_not_waited_for():
+    world = World()
+    answers = world.declare("rows")
+    world.answer(ConnectionLost("gone"))
+    assert answers == [m.Declared([1])]
+
+
+def test_two_declarations_of_a_name_that_differ_are_refused():
+    world = World()
+    world.declare("rows")
+    with pytest.raises(ConfigError, match="two ways"):
+        world.declare("rows", dim=5)
+
+
+def test_tables_of_a_master_before_are_made_again_and_waited_for():
+    """It may have told some servers only."""
+    world = World()
+    world.declare("rows")
+    world.answer()
+    world.catalogue.remake()
+    answers = world.declare("rows")
+    assert not answers
+    assert len(world.answer()) == 3
+    assert answers == [m.Declared([1])]
+    world.catalogue.remake()
+    world.answer(ClusterError("no memory"))
+    assert world.failed
