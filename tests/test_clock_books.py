@@ -1,9 +1,10 @@
 """Books of leases that keep workers in step: each entry once, nobody too far ahead."""
 
+import copy
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
@@ -168,6 +169,101 @@ def run_to_the_end(book, alive, rng: random.Random):
 
 def can_train(book, number):
     return not isinstance(book, Stepped) or number // book.micro_batches <= book.open_clock
+
+
+# --- who waits -------------------------------------------------------------------------------
+
+
+def _books(workers, block_num, micro_batches):
+    nodes = list(range(1, workers + 1))
+    return [
+        Ledger(blocks(block_num), 2),
+        Dealt(blocks(block_num), 2, nodes=nodes, staleness=1),
+        Dealt(blocks(block_num), 2, nodes=nodes),
+        Stepped(blocks(block_num), 2, micro_batches=micro_batches, nodes=nodes),
+        Rounds(5, nodes, 0.5),
+    ]
+
+
+@given(
+    st.integers(0, 4), st.integers(1, 6), st.integers(1, 12), st.integers(1, 5),
+    st.integers(0, 1 << 32),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_whoever_waits_and_could_go_is_woken(kind, workers, block_num, micro_batches, seed):
+    """Asked only when the book names it, nobody waits who would get an entry if it asked."""
+    rng = random.Random(seed)
+    book = _books(workers, block_num, micro_batches)[kind]
+    alive, waiting, newest = set(range(1, workers + 1)), set(), 100
+    for _ in range(60):
+        choice = rng.random()
+        node = rng.choice(sorted(alive)) if alive else 0
+        held = book.held_by(node)
+        if choice < 0.04 and len(alive) > 1:
+            alive.discard(node)
+            waiting.discard(node)
+            book.retire(node)
+        elif choice < 0.06 and len(alive) > 1:
+            book.leave(node)
+        elif choice < 0.1:
+            newest += 1
+            alive.add(newest)
+            book.join(newest)
+        elif choice < 0.13 and isinstance(book, Rounds) and book.ready:
+            book.advance()
+        elif choice < 0.14:
+            book.close()
+        elif choice < 0.17:
+            book.release(node)
+        elif choice < 0.6 and node not in waiting and len(held) < 2:
+            if node and book.take(node) is None:
+                waiting.add(node)
+        elif held and can_train(book, held[0]):
+            book.done(held[0], node)
+        for woken in book.woken(waiting):
+            assert woken in waiting
+            if book.take(woken) is not None:
+                waiting.discard(woken)
+        for node in waiting:
+            assert copy.deepcopy(book).take(node) is None, (book, node)
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_many_that_wait_cost_nothing_until_one_of_them_can_go(kind):
+    book = _books(400, 1200, 400)[kind]
+    if kind == 0:  # all is leased
+        while book.take(1) is not None:
+            pass
+    waiting = set()
+    for node in range(1, 401):
+        while kind and book.take(node) is not None:
+            pass
+        if book.take(node) is None:
+            waiting.add(node)
+    woken, dones = 0, 0
+    for node in range(1, 200):
+        for number in book.held_by(node)[:1]:
+            book.done(number, node)
+            dones += 1
+        woken += len(book.woken(waiting))
+    assert dones
+    assert woken <= dones  # the one that was done, in steps; in the others the slowest stands
+
+
+def test_stepped_does_not_walk_over_its_history_when_a_clock_is_done():
+    class History(set):
+        """Entries that are done: to be asked of one, not to be copied."""
+
+        def __or__(self, other):
+            raise AssertionError("the whole history is copied")
+
+        __iter__ = __ror__ = __or__
+
+    book = Stepped(blocks(40), micro_batches=2, nodes=[1])
+    book._done = History()
+    while (entry := book.take(1)) is not None:
+        book.done(entry.number, 1)
+    assert book.finished == 40
 
 
 # --- synchronous steps -----------------------------------------------------------------------

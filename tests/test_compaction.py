@@ -394,7 +394,8 @@ class Workers:
         )[0]
         if action == "lease" and node in self.here and len(held) < 2:
             leasing.lease(member, messages.Lease("train"), lambda answer: self._got(node, answer))
-            leasing._calls.clear()
+            leasing._asking.clear()
+            leasing._refused.clear()
         elif action == "done" and held:
             number = held.pop(0)
             figures = {"loss": chance.random() * 9, "examples": 3.0, "lr": chance.random()}

@@ -89,6 +89,7 @@ class Course:
         self.figures: dict[str, Any] = {}
         self.interrupted = False
         self._is_formed = False
+        self._starting: dict[Member, None] = {}  # workers that come, and are told the job next
         self._submitter: Reply | None = None
         self._members = members
         self._readings = Readings(members, timeout_s, trust, lambda: self.figures)
@@ -177,8 +178,7 @@ class Course:
             self.begin_survey(job)
         else:
             self._open_book(job)
-        for member in self._members.joined("worker"):
-            self._start(member)
+        self._start_all()
 
     def begin_survey(self, job: Job) -> None:
         """Opens the book of the survey."""
@@ -195,8 +195,7 @@ class Course:
         def go_on() -> None:
             self._open_book(job, position)
             self.ageing.resume([int(tick) for tick in position.figures["ticks"]])
-            for member in self._members.joined("worker"):
-                self._start(member)
+            self._start_all()
 
         def keep() -> None:
             self._journal.keep_base(pack(position))
@@ -242,12 +241,30 @@ class Course:
         self._members.rows.set_clock(clock, early=job.rounds > 0)
 
     def start(self, member: Member) -> None:
-        """A worker comes in the middle of a job, if there is one: the others are told first."""
-        self.leasing.tell_number(member)
-        self._start(member)
+        """A worker comes in the middle of a job, if there is one; `tell` tells all of them."""
+        self.leasing.number_changed()
+        self._starting[member] = None
 
-    def _start(self, member: Member) -> None:
+    def tell(self) -> None:
+        """Tells workers how many they are, if that has changed, and then those who come the job.
+
+        At the end of a turn of the loop: however many come in it, the others are told once.
+        """
+        coming, self._starting = self._starting, {}
+        self.leasing.tell(but=coming)
+        workers = len(self._members.nodes("worker")) if coming else 0
+        for member in list(coming):
+            if self._members.all.get(member.number) is member:
+                self._start(member, workers)
+
+    def _start_all(self) -> None:
+        workers = self._members.nodes("worker")
+        for member in workers:
+            self._start(member, len(workers))
+
+    def _start(self, member: Member, workers: int) -> None:
         """Gives a worker the job."""
+        self._starting.pop(member, None)  # it came while the job began, which tells all
         if self.job is None or self.phase not in ("survey", "loading", "training"):
             return
         member.state, member.finished = "starting", False
@@ -255,7 +272,7 @@ class Course:
         if self.phase == "training" and self.job.ledger is not None:
             self._journal.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
-        self._tell(member, self.job.start_message(len(self._members.joined("worker"))))
+        self._tell(member, self.job.start_message(workers))
 
     def step(self) -> None:
         """Looks whether a pass or work beside the loop has ended, and goes on from there."""
@@ -309,7 +326,7 @@ class Course:
             self.round.step()
         # Behind the end of a round: where that is the last one, no part of another one is leased.
         self._check_limit(job, ledger)
-        if job.clocked:
+        if job.clocked or self.leasing.busy:
             self.leasing.answer()  # the shards may have told that they are ready
         late = any(not (member.finished or member.dropped) for member in workers)
         if self.leasing.drop_late(ledger, workers):
@@ -354,8 +371,8 @@ class Course:
 
     @property
     def in_haste(self) -> bool:
-        """Whether work beside the loop is about to end that all workers wait for."""
-        return self.round is not None and self.round.looks
+        """Whether workers could be answered, or wait for work beside the loop that ends soon."""
+        return self.leasing.busy or (self.round is not None and self.round.looks)
 
     @property
     def holds_rows(self) -> bool:
@@ -403,6 +420,7 @@ class Course:
         if job is None or job.ledger is None or self.phase != "training":
             return
         self._readings.begin(job.progress)
+        self.tell()  # who has just come is told the job before anything of it
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished

@@ -8,7 +8,8 @@ Pure bookkeeping: no files, no sockets, no time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,45 @@ class Dealt(Ledger):
                 mine.append(number)
         self._next = self._size  # nothing is given but what was dealt
         self.ahead_max = 0
+        # Clocks of all that have something to do, each as often as it came to be so; those that are
+        # over go when they come to the top.  And who waits, by the slowest clock that it waits for.
+        self._slow = [(0, node) for node in nodes]
+        heapify(self._slow)
+        self._ahead_of_all: list[tuple[int, int]] = []
+        self._dealt: set[int] = set()
 
-    def take(self, node: int) -> Entry | None:
-        """Leases the next of its own entries to a worker, unless it would get too far ahead."""
+    def _next_of(self, node: int) -> Entry | None:
+        """The next of a worker's own entries, unless it would get too far ahead."""
         mine = self._left.get(node)
-        if self._closed or not mine or self._ahead(node):
+        if self._closed or not mine:
+            return None
+        if self._ahead(node):
+            clock = self.slowest()[0] + self._ahead_of(node) - self._staleness
+            heappush(self._ahead_of_all, (clock, node))
             return None
         number = mine.popleft()
-        self._leases[number] = node
-        if len(self._busy()) > 1:
-            self.ahead_max = max(self.ahead_max, self._ahead_of(node) - 1)
+        self._lease(number, node)
+        ahead = self._ahead_of(node) - 1
+        if ahead > self.ahead_max and any(other != node for other in self._busy()):
+            self.ahead_max = ahead
         return self.entry(number)
+
+    def woken(self, waiting: Container[int]) -> list[int]:
+        """Those that the slowest has come near enough to, and those that were dealt something."""
+        found, self._dealt = self._dealt, set()
+        slowest = self.slowest()[0]
+        while self._ahead_of_all and self._ahead_of_all[0][0] <= slowest:
+            found.add(heappop(self._ahead_of_all)[1])
+        return sorted(node for node in found if node in waiting)
+
+    def _lease(self, number: int, node: int) -> None:
+        super()._lease(number, node)
+        self._has_work(node)
+
+    def _has_work(self, node: int) -> None:
+        """A worker has something to do, at its clock."""
+        if node in self._clocks:
+            heappush(self._slow, (self._clocks[node], node))
 
     def done(self, number: int, node: int) -> bool:
         """Notes that a worker finished an entry, which moves its clock."""
@@ -76,6 +105,7 @@ class Dealt(Ledger):
             return False
         if node in self._clocks:
             self._clocks[node] += 1
+            self._has_work(node)
         return True
 
     def _withdraw(self, number: int) -> None:
@@ -85,11 +115,10 @@ class Dealt(Ledger):
 
     def release(self, node: int) -> list[int]:
         """Takes back what a worker has leased: its own next, while it belongs."""
-        before = deque(self._back)
-        numbers = super().release(node)
-        self._back = before
+        numbers = self._unlease_all(node)
         if node in self._left:
             self._left[node] = deque(sorted([*self._left[node], *numbers]))
+            self._may_go(node)
         else:
             self._deal(numbers)
         return numbers
@@ -109,6 +138,12 @@ class Dealt(Ledger):
             self._left[other] = deque(share[:kept])
             mine += share[kept:]
         self._left[node] = deque(sorted(mine))
+        self._may_go(node)
+
+    def _may_go(self, node: int) -> None:
+        """A worker has been given entries of its own."""
+        self._dealt.add(node)
+        self._has_work(node)
 
     def snapshot(self) -> dict[str, Any]:
         """As of `Ledger`; ``owner`` is whose each entry is, `_FREE` what waits for a worker."""
@@ -139,6 +174,8 @@ class Dealt(Ledger):
             if node != _DONE:
                 (self._left[node] if node != _FREE else self._back).extend(numbers.tolist())
         self._clocks = {int(node): int(clock) for node, clock in snapshot["clocks"]}
+        self._slow = [(clock, node) for node, clock in self._clocks.items()]
+        heapify(self._slow)
         self.ahead_max = int(snapshot["ahead_max"])
 
     def leave(self, node: int) -> None:
@@ -159,11 +196,12 @@ class Dealt(Ledger):
 
     def slowest(self) -> tuple[int, int]:
         """Slowest clock of all that have something to do, and whose it is (0: nobody's)."""
-        busy = self._busy()
-        clocks = [(clock, node) for node, clock in self._clocks.items() if node in busy]
-        if not clocks:
-            return max(self._clocks.values(), default=0), 0
-        return min(clocks)
+        while self._slow:
+            clock, node = self._slow[0]
+            if self._clocks.get(node) == clock and (self._left.get(node) or node in self._by_node):
+                return clock, node
+            heappop(self._slow)
+        return max(self._clocks.values(), default=0), 0
 
     def clock_of(self, node: int) -> int | None:
         """Entries that a worker has finished; None of one that takes no part."""
@@ -188,12 +226,12 @@ class Dealt(Ledger):
 
     def _ahead_of(self, node: int) -> int:
         """How many clocks ahead of the slowest a worker would be with its next entry."""
-        leased = sum(holder == node for holder in self._leases.values())
-        return self._clocks[node] + leased - self.slowest()[0]
+        return self._clocks[node] + len(self._by_node.get(node, ())) - self.slowest()[0]
 
-    def _busy(self) -> set[int]:
-        """Workers that have something to do."""
-        return {*self._leases.values(), *(node for node, left in self._left.items() if left)}
+    def _busy(self) -> Iterator[int]:
+        """Workers that have something to do, some of them twice."""
+        yield from self._by_node
+        yield from (node for node, left in self._left.items() if left)
 
     def _deal(self, numbers: Collection[int]) -> None:
         """Deals entries to the workers that are left; if there are none, to the next that comes."""
@@ -205,4 +243,6 @@ class Dealt(Ledger):
         for at, number in enumerate(sorted(numbers)):
             dealt[nodes[at % len(nodes)]].append(number)
         for node, more in dealt.items():
-            self._left[node] = deque(sorted([*self._left[node], *more]))
+            if more:
+                self._left[node] = deque(sorted([*self._left[node], *more]))
+                self._may_go(node)

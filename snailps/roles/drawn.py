@@ -7,7 +7,7 @@ Pure bookkeeping: no files, no sockets, no time.  When a round is closed is `rou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,14 @@ class Rounds(Ledger):
         self.round = first
         self._counted = 0
         self._voided: set[int] = set()  # entries of this and of earlier rounds, while leased
+        self._begun = 0  # how often a round was begun, each some times perhaps
+        self._woken_for = (-1, -1)
         self._begin()
 
     def entry(self, number: int) -> Entry:
         """The entry of a number of the present round, or of an earlier one."""
         round_, index = divmod(number, self._width)
-        slot = self._drawn.index(index) if index in self._drawn and round_ == self.round else 0
+        slot = self._slots.get(index, 0) if round_ == self.round else 0
         return Entry(
             number,
             Block(index, "", 0, 0),
@@ -71,23 +73,30 @@ class Rounds(Ledger):
             index,
         )
 
-    def take(self, node: int) -> Entry | None:
-        """Leases its part of the round to a worker that is drawn and has not had it yet."""
+    def _next_of(self, node: int) -> Entry | None:
+        """Its part of the round, of a worker that is drawn and has not had it yet."""
         index = self._index.get(node, -1)
         if self._closed or index not in self._waiting:
             return None
         self._waiting.remove(index)
         number = self.round * self._width + index
-        self._leases[number] = node
+        self._lease(number, node)
         return self.entry(number)
+
+    def woken(self, waiting: Container[int]) -> list[int]:
+        """Those that are drawn for a round that has begun since this was asked."""
+        if self._woken_for == (self.round, self._begun):
+            return []
+        self._woken_for = (self.round, self._begun)
+        return [n for n in self._still(waiting) if self._index.get(n, -1) in self._waiting]
 
     def done(self, number: int, node: int) -> bool:
         """Notes that a worker has sealed its part; False also for a part that was void."""
         if number in self._voided or self._leases.get(number) != node:
             self._voided.discard(number)
             return False
-        del self._leases[number]
-        self._parts.append(self._drawn.index(number % self._width))
+        self._unlease(number)
+        self._parts.append(self._slots[number % self._width])
         return True
 
     def claim(self, number: int, node: int) -> bool:
@@ -100,15 +109,19 @@ class Rounds(Ledger):
                 self._voided.add(number)
             return False
         self._waiting.remove(index)
-        self._leases[number] = node
+        self._lease(number, node)
         return True
 
     def only(self, parts: Sequence[int]) -> None:
         """The round is being closed with these slots, which are done: nothing else of it counts."""
         self._parts[:] = parts
         self._waiting.clear()
+        self._void_leased()
+
+    def _void_leased(self) -> None:
         self._voided.update(self._leases)
-        self._leases.clear()
+        for node in list(self._by_node):
+            self._unlease_all(node)
 
     def is_void(self, number: int) -> bool:
         """Whether a part came too late to count."""
@@ -116,16 +129,14 @@ class Rounds(Ledger):
 
     def release(self, node: int) -> list[int]:
         """A worker's part of the round is void: nobody else has its data."""
-        numbers = sorted(n for n, holder in self._leases.items() if holder == node)
-        for number in numbers:
-            del self._leases[number]
-        return numbers
+        return self._unlease_all(node)
 
     def join(self, node: int) -> None:
         """Takes a free index, if there is one; without, it waits for one."""
         free = sorted(set(range(self._width)) - set(self._index.values()))
         if node not in self._index and free:
             self._index[node] = free[0]
+            self._begun += 1  # it may be one that was drawn
             if not (self._leases or self._waiting or self._parts):
                 self._begin()
 
@@ -163,8 +174,7 @@ class Rounds(Ledger):
         if not self._parts:
             return []
         late = list(self._leases.values())
-        self._voided.update(self._leases)
-        self._leases.clear()
+        self._void_leased()
         self._waiting.clear()
         return late
 
@@ -182,7 +192,9 @@ class Rounds(Ledger):
         if count < len(here):
             rng = np.random.default_rng((self._seed, self.round))
             drawn = sorted(rng.choice(here, count, replace=False).tolist())
+        self._begun += 1
         self._drawn: list[int] = drawn
+        self._slots = {index: slot for slot, index in enumerate(drawn)}
         self._waiting: set[int] = set(drawn) if self.round < self._rounds else set()
         self._parts: list[int] = []
 
@@ -206,6 +218,8 @@ class Rounds(Ledger):
         self.round, self._counted = int(snapshot["round"]), int(snapshot["counted"])
         self._index = {int(node): int(index) for node, index in snapshot["index"]}
         self._drawn = [int(index) for index in snapshot["drawn"]]
+        self._slots = {index: slot for slot, index in enumerate(self._drawn)}
+        self._begun += 1
         self._waiting = {int(index) for index in snapshot["waiting"]}
         self._parts = [int(slot) for slot in snapshot["parts"]]
 
@@ -242,5 +256,5 @@ class Rounds(Ledger):
 
     def wait_of(self, node: int) -> Wait:
         """Those that are at work in the round."""
-        others = tuple(sorted({n for n in self._leases.values() if n != node}))
+        others = Wait.for_some((n for n in self._by_node if n != node), "").nodes
         return Wait(others or (MASTER,), f"finish round {self.round + 1}")

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container
 from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError
@@ -31,6 +32,10 @@ SECONDS_LEAST = 1e-6
 """Of a block, where its rate is reckoned: clocks tell nothing finer."""
 NAMES_S = 0.2
 """Between two looks at who waits for whom."""
+TURN_S = 0.01
+"""How long workers that wait are answered in one go; the next turn of the loop goes on there."""
+
+Call = tuple[Member, str, Reply]
 
 
 class Leasing:
@@ -47,7 +52,11 @@ class Leasing:
         self.job: Job | None = None
         self._members, self._tell = members, tell
         self._journal = members.journal
-        self._calls: list[tuple[Member, str, Reply]] = []
+        self._asking: deque[Call] = deque()  # to be looked at
+        self._refused: dict[int, list[Call]] = {}  # by worker: until the book wakes it
+        self._seen: tuple[Any, ...] = ()  # where the job was then
+        self._told_clock = -1
+        self._number_changed = False
         self.clocks_noted = False
         """The journal has it that all shards stood at the first clock of the training."""
         self._drop_at = self._name_at = 0.0
@@ -66,9 +75,10 @@ class Leasing:
 
     def close(self) -> None:
         """Refuses whatever still waits."""
-        for _, _, reply in self._calls:
+        self._look_at_all()
+        for _, _, reply in self._asking:
             reply(ClusterError("the job is over"))
-        self._calls.clear()
+        self._asking.clear()
 
     # --- what workers ask and say --------------------------------------------------------------
 
@@ -83,7 +93,7 @@ class Leasing:
             lease = job.lease(member.number, back=True) if wanted else None
             reply(lease or messages.Leased(-1))
             return
-        self._calls.append((member, message.pass_, reply))
+        self._asking.append((member, message.pass_, reply))
         self.answer()
 
     def done(self, member: Member, message: messages.Done, reply: Reply) -> None:
@@ -92,7 +102,6 @@ class Leasing:
             reply(messages.Enough())
             return
         job, ledger = self.running()
-        slowest = self._slowest(job)
         void = isinstance(ledger, Rounds) and ledger.is_void(message.number)
         if job.done(message, member.number):
             self._note_done(message, member)
@@ -105,7 +114,6 @@ class Leasing:
             member.rate = message.units / max(message.seconds, SECONDS_LEAST)
         reply(messages.Enough() if ledger.drops else messages.Ok())
         self.answer()
-        self._tell_slowest(job, slowest)
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
         if message.pass_ == "train":
@@ -166,13 +174,14 @@ class Leasing:
         self.answer()
         if job.clocked:
             self.tell_workers(messages.CameBack())
-        self._tell_slowest(job, (-1, -1))
+        self._told_clock = -1
 
     def leaving(self, member: Member) -> None:
         """A worker finishes its block and goes; nobody waits for more of it."""
         if self.job is not None and self.job.ledger is not None:
             self._journal.note("leave", {"node": member.number})
             self.job.ledger.leave(member.number)
+        self._asking.extend(self._refused.pop(member.number, ()))
         self.answer()
 
     def released(self, member: Member, on_lost: Callable[[], None]) -> int:
@@ -180,14 +189,13 @@ class Leasing:
         job = self.job
         if job is None or job.ledger is None:
             return 0
-        self.tell_number(member)
-        slowest = self._slowest(job)
+        self.number_changed()
+        self._refused.pop(member.number, None)
         self._journal.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
         if numbers:
             on_lost()
         self.answer()
-        self._tell_slowest(job, slowest)
         if numbers and job.clocked:
             self.tell_workers(messages.CameBack())
         return len(numbers)
@@ -233,52 +241,88 @@ class Leasing:
     # --- answers and notes ---------------------------------------------------------------------
 
     def answer(self) -> None:
-        """Answers what can be answered; the rest waits for blocks that may come back."""
+        """Answers what can be answered; the rest waits for blocks that may come back.
+
+        A worker that was refused is looked at again when its book wakes it, and all of them when
+        the job is not where it was: each block that is done costs as many looks as workers can go.
+        """
         job = self.job
         if job is None or job.ledger is None:
             return
-        waiting, self._calls = self._calls, []
-        for member, pass_, reply in waiting:
-            if member.number not in self._members.all:
-                continue
-            current = pass_ == job.pass_
-            ready = not (job.clocked and pass_ == "train") or self._members.rows.clocks_set
-            wanted = current and ready and not member.leaving
-            lease = job.lease(member.number) if wanted else None
-            if lease is not None:
-                if job.clocked and not self.clocks_noted:
-                    self.clocks_noted = True
-                    self._journal.note("clocks", {})
-                if member.waits or not member.block_since:
-                    member.block_since = time.monotonic()
-                member.wait_for("")
-                member.worked = True
-                member.state = "counting" if pass_ == "survey" else "training"
-                reply(lease)
-            elif not current or member.leaving or job.ledger.over or job.ledger.drops:
-                member.wait_for("")
-                reply(messages.Leased(-1))
-            else:
-                if not member.waits:
-                    self._name_wait(job.ledger, member)
-                self._calls.append((member, pass_, reply))
+        ledger = job.ledger
+        seen = (job.pass_, ledger, ledger.over or ledger.drops)
+        if seen != self._seen:
+            self._seen = seen
+            self._look_at_all()
+        for node in ledger.woken(self._refused):
+            self._asking.extend(self._refused.pop(node, ()))
+        unset: list[Call] = []
+        until = time.monotonic() + TURN_S
+        while self._asking:
+            call = self._asking.popleft()
+            if not self._answer(job, ledger, call):
+                unset.append(call)
+            if time.monotonic() > until:
+                break
+        self._asking.extendleft(reversed(unset))
+
+    @property
+    def busy(self) -> bool:
+        """Whether workers are left that may be answered at once."""
+        return bool(self._asking) and self._members.rows.clocks_set
+
+    def _look_at_all(self) -> None:
+        for calls in self._refused.values():
+            self._asking.extend(calls)
+        self._refused.clear()
+
+    def _answer(self, job: Job, ledger: Ledger, call: Call) -> bool:
+        """Answers a worker, or has it wait; False: until the shards have set their clocks."""
+        member, pass_, reply = call
+        if member.number not in self._members.all:
+            return True
+        current = pass_ == job.pass_
+        ready = not (job.clocked and pass_ == "train") or self._members.rows.clocks_set
+        wanted = current and ready and not member.leaving
+        lease = job.lease(member.number) if wanted else None
+        if lease is not None:
+            if job.clocked and not self.clocks_noted:
+                self.clocks_noted = True
+                self._journal.note("clocks", {})
+            if member.waits or not member.block_since:
+                member.block_since = time.monotonic()
+            member.wait_for("")
+            member.worked = True
+            member.state = "counting" if pass_ == "survey" else "training"
+            reply(lease)
+        elif not current or member.leaving or ledger.over or ledger.drops:
+            member.wait_for("")
+            reply(messages.Leased(-1))
+        else:
+            if not member.waits:
+                self._name_wait(ledger, member)
+            if not ready:
+                return False
+            self._refused.setdefault(member.number, []).append(call)
+        return True
 
     def _name_wait(self, ledger: Ledger, member: Member) -> None:
         """Says for whom a worker waits that gets no block, unless it still has one."""
-        if member.number not in ledger.holders():
+        if not ledger.held_by(member.number):
             member.wait_for(str(ledger.wait_of(member.number)))
 
     def note_waits(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
         """Says for whom workers wait that get no block, or are held up by a clock, and logs it.
 
-        Costs entries leased x workers, so less often where these are many.
+        Less often where they are many.
         """
         now = time.monotonic()
         if now < self._name_at:
             return
         self._name_at = now + max(NAMES_S, len(workers) / 500)
-        asking = {member.number for member, _, _ in self._calls}
-        for member, _, _ in self._calls:
+        calls = [*self._asking, *(call for calls in self._refused.values() for call in calls)]
+        asking = {member.number for member, _, _ in calls}
+        for member, _, _ in calls:
             if member.waits:
                 self._name_wait(ledger, member)
         for member in workers:
@@ -295,22 +339,30 @@ class Leasing:
         for member in self._members.joined("worker"):
             self._tell(member, message)
 
-    def tell_number(self, changed: Member) -> None:
-        """Tells workers how many they are, now that one has come or gone; not where clocks are."""
-        if self.job is None or self.job.clocked:
+    def number_changed(self) -> None:
+        """A worker has come or gone: `tell` says so, not where clocks are."""
+        self._number_changed = True
+
+    def tell(self, but: Container[Member] = ()) -> None:
+        """Tells workers what has changed of all: how many they are, how far the slowest is.
+
+        Once in a turn of the loop: a note to all for each of a thousand that come is a million.
+        """
+        job, changed = self.job, self._number_changed
+        self._number_changed = False
+        if job is None or job.ledger is None:
             return
-        workers = self._members.joined("worker")
-        for member in workers:
-            if member is not changed:
-                self._tell(member, messages.Workers(len(workers)))
-
-    def _slowest(self, job: Job) -> tuple[int, int]:
-        return job.ledger.slowest() if isinstance(job.ledger, Dealt) else (0, 0)
-
-    def _tell_slowest(self, job: Job, before: tuple[int, int]) -> None:
-        """Tells every worker where the slowest one is, if that has changed."""
-        now = self._slowest(job)
-        if now != before and job.settings.consistency == "ssp":
-            for member in self._members.joined("worker"):
-                if not member.finished:
-                    self._tell(member, messages.Slowest(*now))
+        if changed and not job.clocked:
+            workers = self._members.joined("worker")
+            note = messages.Workers(len(workers))
+            for member in workers:
+                if member not in but:
+                    self._tell(member, note)
+        if isinstance(job.ledger, Dealt) and job.settings.consistency == "ssp":
+            clock, node = job.ledger.slowest()
+            if clock != self._told_clock:
+                self._told_clock = clock
+                slowest = messages.Slowest(clock, node)
+                for member in self._members.joined("worker"):
+                    if not member.finished:
+                        self._tell(member, slowest)

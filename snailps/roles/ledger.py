@@ -9,8 +9,9 @@ bookkeeping: no files, no sockets, no time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,20 +43,33 @@ class Entry:
     index: int = -1
 
 
+NAMED_MAX = 8
+"""Workers that are named one by one where others wait for them."""
+
+
 class Wait(NamedTuple):
     """For whom a worker waits (`ANYBODY`, `MASTER`; none: its own last block), to do what."""
 
     nodes: tuple[int, ...]
     text: str
 
+    @classmethod
+    def for_some(cls, nodes: Iterable[int], text: str) -> Wait:
+        """Of many only the first that are found: a thousand of them wait for a thousand."""
+        return cls(tuple(sorted(islice(nodes, NAMED_MAX + 1))), text)
+
     def __str__(self) -> str:
         others = {ANYBODY: "whoever takes it", MASTER: "the master"}
-        names = [others.get(node, f"worker {node}") for node in self.nodes]
+        names = [others.get(node, f"worker {node}") for node in self.nodes[:NAMED_MAX]]
+        names += ["..."] * (len(self.nodes) > NAMED_MAX)
         return f"{', '.join(names) or 'its own last block'} to {self.text}"
 
 
 class Ledger:
     """Leases of one pass: every block, `epochs` times, in order.
+
+    `woken` names who was refused and may go now: a block that is done is looked at once, not once
+    for each of a thousand workers that wait.
 
     Parameters
     ----------
@@ -81,6 +95,8 @@ class Ledger:
         self._next = 0
         self._back: deque[int] = deque()
         self._leases: dict[int, int] = {}
+        self._by_node: dict[int, set[int]] = {}  # the same by node, of those that have any
+        self._refused: dict[int, None] = {}  # who got nothing when it asked last, first come first
         self._lost: dict[int, int] = {}
         self._done: set[int] = set()
         self._closed = False
@@ -113,6 +129,37 @@ class Ledger:
 
     def take(self, node: int) -> Entry | None:
         """Leases the next entry to a node; None when there is none to give just now."""
+        entry = self._next_of(node)
+        if entry is None:
+            self._refused.setdefault(node)
+        else:
+            self._refused.pop(node, None)
+        return entry
+
+    def woken(self, waiting: Container[int]) -> list[int]:
+        """Nodes of those that wait which may get an entry now; each is to ask again, or is lost.
+
+        Costs what there is to give.
+        """
+        if self._closed:
+            return []
+        count = len(self._back) + self._size - self._next
+        return list(islice(self._still(waiting), count)) if count else []
+
+    def _still(self, waiting: Container[int]) -> Iterable[int]:
+        """Who was refused and waits; the others are forgotten."""
+        gone = []
+        try:
+            for node in self._refused:
+                if node in waiting:
+                    yield node
+                else:
+                    gone.append(node)
+        finally:
+            for node in gone:
+                del self._refused[node]
+
+    def _next_of(self, node: int) -> Entry | None:
         if self._closed:
             return None
         if self._back:
@@ -123,14 +170,37 @@ class Ledger:
             self._skip()
         else:
             return None
-        self._leases[number] = node
+        self._lease(number, node)
         return self.entry(number)
+
+    def _lease(self, number: int, node: int) -> None:
+        self._leases[number] = node
+        self._by_node.setdefault(node, set()).add(number)
+
+    def _unlease(self, number: int) -> int:
+        """Nobody works on an entry any more; who did."""
+        node = self._leases.pop(number)
+        self._by_node[node].discard(number)
+        if not self._by_node[node]:
+            del self._by_node[node]
+        return node
+
+    def _unlease_all(self, node: int) -> list[int]:
+        """The same of all that a node had; the numbers."""
+        numbers = self.held_by(node)
+        for number in numbers:
+            self._unlease(number)
+        return numbers
+
+    def held_by(self, node: int) -> list[int]:
+        """Entries that a node has leased, ascending."""
+        return sorted(self._by_node.get(node, ()))
 
     def done(self, number: int, node: int) -> bool:
         """Notes that a node finished an entry; False if the entry is not leased to it."""
         if self._leases.get(number) != node:
             return False
-        del self._leases[number]
+        self._unlease(number)
         self._finish(number)
         return True
 
@@ -143,7 +213,7 @@ class Ledger:
             return False
         if number not in self._leases:
             self._withdraw(number)
-            self._leases[number] = node
+            self._lease(number, node)
         return self._leases[number] == node
 
     def _withdraw(self, number: int) -> None:
@@ -162,9 +232,7 @@ class Ledger:
 
     def release(self, node: int) -> list[int]:
         """Takes back what a node has leased, to be given out first; returns the numbers."""
-        numbers = sorted(n for n, holder in self._leases.items() if holder == node)
-        for number in numbers:
-            del self._leases[number]
+        numbers = self._unlease_all(node)
         self._back = deque(sorted([*self._back, *numbers]))
         return numbers
 
@@ -186,10 +254,10 @@ class Ledger:
 
         Counts the entry that it worked on, its first one: what it had prefetched is innocent.
         """
-        held = [number for number, holder in self._leases.items() if holder == node]
+        held = self.held_by(node)
         if not held:
             return -1
-        first = min(held)
+        first = held[0]
         return first if self.count_loss(first) >= LOSSES_MAX else -1
 
     def count_loss(self, number: int) -> int:
@@ -207,7 +275,7 @@ class Ledger:
 
     def wait_of(self, node: int) -> Wait:
         """For whom a worker waits that gets no entry."""
-        return Wait(tuple(sorted({n for n in self._leases.values() if n != node})), "finish")
+        return Wait.for_some((n for n in self._by_node if n != node), "finish")
 
     def clock_of(self, node: int) -> int | None:
         """Where a worker stands; None where there are no clocks."""
@@ -272,10 +340,7 @@ class Ledger:
 
     def holders(self) -> dict[int, list[int]]:
         """Leased entries by node."""
-        result: dict[int, list[int]] = {}
-        for number, node in self._leases.items():
-            result.setdefault(node, []).append(number)
-        return result
+        return {node: sorted(numbers) for node, numbers in self._by_node.items()}
 
     def _finish(self, number: int) -> None:
         self._done.add(number)

@@ -285,6 +285,7 @@ class Master:
             self._keeper.step(held=self._course.holds_rows)
         if self._stop_at is None:
             self._keeper.tell()
+            self._course.tell()
         self._picture.step(self._told_phase, self.verdict)
         self._desk.step()
         if self._on_status is not None and now >= self._status_at:

@@ -7,11 +7,12 @@ Pure bookkeeping: no files, no sockets, no time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from snailps.data.blocks import Block
-from snailps.roles.ledger import ANYBODY, Entry, Ledger, Wait
+from snailps.roles.ledger import ANYBODY, NAMED_MAX, Entry, Ledger, Wait
 
 CLOCKS_AHEAD = 2
 """Steps beyond the first unfinished one whose entries may be leased.  A limit that is reached in
@@ -55,6 +56,11 @@ class Stepped(Ledger):
         self._last: dict[int, int] = {}  # the entry that each worker finished last
         self._free: dict[int, list[int]] = {}  # by clock: those that may be leased, ascending
         self._filled = 0  # clocks below have been there
+        self._done_of: dict[int, int] = {}  # by clock that is not whole: entries done
+        self._holders: dict[int, dict[int, int]] = {}  # by clock: who holds how many
+        self._missing: list[tuple[int, int]] | None = None
+        self._news = False  # something may be free for others than the one that was done
+        self._done_now: set[int] = set()  # who was, since `woken` was asked
         super().__init__(blocks, epochs, limit, done)
         self._advance()
 
@@ -73,16 +79,53 @@ class Stepped(Ledger):
             min(self.micro_batches, self._size - clock * self.micro_batches),
         )
 
-    def take(self, node: int) -> Entry | None:
-        """Leases an entry; None also where what is left is too many clocks ahead."""
+    def _next_of(self, node: int) -> Entry | None:
+        """None also where what is left is too many clocks ahead."""
         if self._abandoned:
             return None
-        held = self._held_by_clock()
         for clock in sorted(self._free):
-            others = self._nodes - {node} - held.get(clock, set())
-            if node not in held.get(clock, ()) or len(self._free[clock]) > len(others):
+            holders = self._holders.get(clock, {})
+            if node not in holders or len(self._free[clock]) > len(self._nodes.difference(holders)):
                 return self._give(clock, node)
         return None
+
+    def woken(self, waiting: Container[int]) -> list[int]:
+        """Those that have nothing of a clock with something free, and who was done."""
+        done, self._done_now = self._done_now, set()
+        news, self._news = self._news, False
+        found = sorted(node for node in done if node in waiting and node in self._refused)
+        if not news or not self._free:
+            return found
+        free = sum(map(len, self._free.values()))
+        # Who has nothing of these clocks gets one for certain; the others are asked for the rest.
+        held = {n for at in self._free for n in self._holders.get(at, ())}
+        others = [n for n in self._still(waiting) if n not in done]
+        found += [n for n in others if n not in held][:free]
+        return found if len(found) >= free else found + [n for n in others if n in held]
+
+    def _lease(self, number: int, node: int) -> None:
+        super()._lease(number, node)
+        self._missing = None
+        holders = self._holders.setdefault(number // self.micro_batches, {})
+        holders[node] = holders.get(node, 0) + 1
+
+    def _unlease(self, number: int) -> int:
+        node = super()._unlease(number)
+        self._missing = None
+        clock = number // self.micro_batches
+        holders = self._holders[clock]
+        holders[node] -= 1
+        if not holders[node]:
+            del holders[node]
+        if not holders:
+            del self._holders[clock]
+        return node
+
+    def _finish(self, number: int) -> None:
+        super()._finish(number)
+        self._missing = None
+        clock = number // self.micro_batches
+        self._done_of[clock] = self._done_of.get(clock, 0) + 1
 
     def _withdraw(self, number: int) -> None:
         clock = number // self.micro_batches
@@ -93,8 +136,8 @@ class Stepped(Ledger):
     def take_back(self, node: int) -> Entry | None:
         """Leases a free entry of an earlier clock than all that a worker holds and waits for."""
         first = min(self._free, default=-1)
-        held = [number // self.micro_batches for number, at in self._leases.items() if at == node]
-        if self._abandoned or first < 0 or (held and first >= min(held)):
+        held = self.clock_of(node)
+        if self._abandoned or first < 0 or (held is not None and first >= held):
             return None
         return self._give(first, node)
 
@@ -103,6 +146,7 @@ class Stepped(Ledger):
         if not super().done(number, node):
             return False
         self._last[node] = number
+        self._done_now.add(node)
         self._advance()
         return True
 
@@ -119,6 +163,7 @@ class Stepped(Ledger):
             free = self._free.setdefault(number // self.micro_batches, [])
             free.append(number)
             free.sort()
+        self._news = True
         return numbers
 
     def join(self, node: int) -> None:
@@ -128,6 +173,7 @@ class Stepped(Ledger):
     def leave(self, node: int) -> None:
         """A worker finishes what it is at and takes nothing more."""
         self._nodes.discard(node)
+        self._news = True
 
     def retire(self, node: int) -> list[int]:
         """A worker takes part no more; returns the numbers of what it had leased."""
@@ -156,11 +202,12 @@ class Stepped(Ledger):
         """Ends the training with a clock, which no later one may have been leased from."""
         self._ended = True
         self._size = min(self._size, (clock + 1) * self.micro_batches)
+        self._missing = None
         self._free = {at: free for at, free in self._free.items() if at <= clock}
 
     def abandon(self, node: int) -> None:
         """Does not wait for a worker any more; the clock that it held up is never applied."""
-        self._leases = {n: holder for n, holder in self._leases.items() if holder != node}
+        self._unlease_all(node)
         self._abandoned = True
 
     @property
@@ -185,33 +232,35 @@ class Stepped(Ledger):
 
     def missing(self) -> list[tuple[int, int]]:
         """Slots of the open clock that are not done: slot, and who holds it (`ANYBODY`: nobody)."""
-        return [
-            (number % self.micro_batches, self._leases.get(number, ANYBODY))
-            for number in self._numbers_of(self._open)
-            if number not in self._done
-        ]
+        if self._missing is None:  # a thousand may wait for the same
+            self._missing = [
+                (number % self.micro_batches, self._leases.get(number, ANYBODY))
+                for number in self._numbers_of(self._open)
+                if number not in self._done
+            ]
+        return self._missing
 
     def wait_of(self, node: int) -> Wait:
         """What is missing of the open clock."""
-        slots = [(slot, holder) for slot, holder in self.missing() if holder != node]
+        missing = ((slot, holder) for slot, holder in self.missing() if holder != node)
+        slots = list(islice(missing, NAMED_MAX + 1))
         if not slots:
             return super().wait_of(node)
         named = ", ".join(f"{slot}" for slot, _ in slots[:4]) + ", ..." * (len(slots) > 4)
         plural = "s" * (len(slots) > 1)
-        return Wait(
-            tuple(sorted({holder for _, holder in slots})),
-            f"finish slot{plural} {named} of clock {self._open}",
+        return Wait.for_some(
+            {holder for _, holder in slots}, f"finish slot{plural} {named} of clock {self._open}"
         )
 
     def clock_of(self, node: int) -> int | None:
         """The clock of the first entry that a worker holds."""
-        held = [number for number, holder in self._leases.items() if holder == node]
+        held = self._by_node.get(node)
         return min(held) // self.micro_batches if held else None
 
     def held_up(self, node: int) -> Wait | None:
         """The same, where this worker holds entries of later clocks only."""
-        held = [number for number, holder in self._leases.items() if holder == node]
-        if not held or min(held) // self.micro_batches <= self._open:
+        clock = self.clock_of(node)
+        if clock is None or clock <= self._open:
             return None
         return self.wait_of(node)
 
@@ -220,25 +269,26 @@ class Stepped(Ledger):
 
     def _advance(self) -> None:
         """Notes which clock is open now, and what may be leased."""
-        while (numbers := self._numbers_of(self._open)) and self._done.issuperset(numbers):
+        while (numbers := self._numbers_of(self._open)) and (
+            self._done_of.get(self._open, 0) >= len(numbers)
+        ):
+            self._done_of.pop(self._open)
             self._open += 1
+            self._missing = None
         while self._filled <= self._open + CLOCKS_AHEAD:
-            known = self._done | self._leases.keys()
-            free = [n for n in self._numbers_of(self._filled) if n not in known]
+            free = [
+                n
+                for n in self._numbers_of(self._filled)
+                if n not in self._done and n not in self._leases
+            ]
             if free:
                 self._free[self._filled] = free
             self._filled += 1
+            self._news = True
 
     def _give(self, clock: int, node: int) -> Entry:
         number = self._free[clock].pop(0)
         if not self._free[clock]:
             del self._free[clock]
-        self._leases[number] = node
+        self._lease(number, node)
         return self.entry(number)
-
-    def _held_by_clock(self) -> dict[int, set[int]]:
-        """Who holds something of each clock."""
-        held: dict[int, set[int]] = {}
-        for number, node in self._leases.items():
-            held.setdefault(number // self.micro_batches, set()).add(node)
-        return held
