@@ -213,6 +213,9 @@ def large_status(nodes):
         "blocks": {"left": 1, "leased": 1, "done": 1},
         "nodes": [{**node, "id": number} for number in range(nodes)], "shards": [],
         "waits": [{"who": f"worker {n}", "whom": "worker 0", "seconds": 9.0} for n in range(nodes)],
+        "loop": {
+            "turns": 9, "busy_s": 1.0, "busy_ms_p999": 4.0, "busy_ms_max": 8.0, "counts": [[4.0, 9]]
+        },
         "requests_per_s": 0.0, "checkpoint": None, "message": "", "validation": {}, "figures": {},
     }  # fmt: skip
 
@@ -226,3 +229,11 @@ def test_picture_of_a_thousand_nodes_fits_the_terminal(height):
     assert len(lines) <= height
     assert sum("more" in line for line in lines) == 2
     assert len(lines_of(large_status(1000))) > 2000
+
+
+def test_a_master_whose_loop_is_busy_is_told_of():
+    status = large_status(1)
+    assert not any("loop is busy" in line for line in lines_of(status))
+    status["loop"] |= {"busy_ms_p999": 120.0, "busy_ms_max": 300.0}
+    (line,) = [line for line in lines_of(status) if "loop is busy" in line]
+    assert "120 ms in one turn of 1,000, 300 ms at most" in line

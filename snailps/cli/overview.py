@@ -15,6 +15,8 @@ from rich.text import Text
 from snailps.cli.progress import count_text, line_of, seconds_text
 from snailps.roles.status import NodeStatus, Status
 
+LOOP_MS = 50.0
+"""Turns of the master's loop that take longer are told: all others wait so long for it."""
 _HEAD_LINES = 8
 """Of a page on a terminal: titles, blank lines, the head."""
 
@@ -164,6 +166,12 @@ def _notes(status: Status) -> list[str]:
             else f"no checkpoint yet in {checkpoint['path']}"
         )
         notes.append(line + ("; another is being written" if checkpoint["writing"] else ""))
+    loop = status["loop"]
+    if loop["busy_ms_p999"] > LOOP_MS:
+        notes.append(
+            f"the master's loop is busy: {loop['busy_ms_p999']:.0f} ms in one turn of 1,000, "
+            f"{loop['busy_ms_max']:.0f} ms at most; give its machine a core for it alone"
+        )
     for node in status["nodes"]:
         if node["fetched"]:
             notes.append(

@@ -252,13 +252,13 @@ class Course:
         """
         coming, self._starting = self._starting, {}
         self.leasing.tell(but=coming)
-        workers = len(self._members.nodes("worker")) if coming else 0
+        workers = len(self._members.joined("worker")) if coming else 0
         for member in list(coming):
             if self._members.all.get(member.number) is member:
                 self._start(member, workers)
 
     def _start_all(self) -> None:
-        workers = self._members.nodes("worker")
+        workers = self._members.joined("worker")
         for member in workers:
             self._start(member, len(workers))
 

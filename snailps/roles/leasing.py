@@ -114,6 +114,8 @@ class Leasing:
             member.rate = message.units / max(message.seconds, SECONDS_LEAST)
         reply(messages.Enough() if ledger.drops else messages.Ok())
         self.answer()
+        if member.number in self._refused and not member.waits:
+            self._name_wait(ledger, member)  # it asked while it had this block
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
         if message.pass_ == "train":
@@ -323,8 +325,7 @@ class Leasing:
         calls = [*self._asking, *(call for calls in self._refused.values() for call in calls)]
         asking = {member.number for member, _, _ in calls}
         for member, _, _ in calls:
-            if member.waits:
-                self._name_wait(ledger, member)
+            self._name_wait(ledger, member)
         for member in workers:
             if job.clocked and not job.rounds:
                 held_up = ledger.held_up(member.number)

@@ -26,6 +26,7 @@ from snailps.roles.job import Job
 from snailps.roles.job_settings import check_output
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
+from snailps.roles.loop_times import LoopTimes
 from snailps.roles.member import Member, Reply, names_of
 from snailps.roles.members import Members
 from snailps.roles.node import (
@@ -97,6 +98,7 @@ class Master:
         self._phase: Phase = "forming"
         self._signals = 0
         self._heeded = 0  # of them, by the training or the export
+        self._times = LoopTimes()
         self._goes_on = settings.on_node_loss == "recover"
         self._asked = False  # by a signal to another process, however often
         self._failed = False
@@ -147,6 +149,8 @@ class Master:
             while self._phase not in ("done", "failed"):
                 self._server.step(HASTE_S if self._course.in_haste else STEP_S)
                 self._tick(time.monotonic())
+                self._server.flush()
+                self._times.note(time.monotonic() - self._server.woke_at)
             if self._on_status is not None:
                 self._on_status(self.status())
             self._journal.end()
@@ -255,6 +259,7 @@ class Master:
             self._keeper,
             silences=self._hearing.silences,
             address=show(listener.getsockname()[:2]),
+            times=self._times,
         )
 
     # --- the loop ----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from snailps.config import MasterSettings
 from snailps.errors import ConfigError, SnailError
 from snailps.roles.course import Course
 from snailps.roles.keeper import Keeper
+from snailps.roles.loop_times import LoopTimes
 from snailps.roles.member import Member, Reply
 from snailps.roles.members import Members
 from snailps.roles.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
@@ -54,6 +55,8 @@ class Picture:
         Seconds since each member was last heard, by number.
     address : str
         Where the master listens.
+    times : LoopTimes
+        Of the master's loop.
     """
 
     def __init__(
@@ -65,10 +68,11 @@ class Picture:
         *,
         silences: Callable[[], dict[int, float]],
         address: str,
+        times: LoopTimes,
     ) -> None:
         self._settings, self._members = settings, members
         self._course, self._keeper = course, keeper
-        self._silences, self._address = silences, address
+        self._silences, self._address, self._times = silences, address, times
         self._begun = self._phase_since = time.monotonic()
         self._phase: Phase = "forming"
         self._asked: dict[int, float] = {}  # when; workers that have not answered yet
@@ -169,6 +173,7 @@ class Picture:
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._course.checkpoints.status(),
+            "loop": self._times.status(),
             "message": message,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._course.figures),

@@ -114,6 +114,20 @@ class CheckpointStatus(TypedDict):
     writing: bool
 
 
+class LoopStatus(TypedDict):
+    """How busy the master's loop is: of each turn the time that it did not wait.
+
+    `busy_s` in all, the longest turn, and what 999 of 1,000 turns stay below; `counts` has the
+    turns by duration: an upper bound in ms, and how many.
+    """
+
+    turns: int
+    busy_s: float
+    busy_ms_p999: float
+    busy_ms_max: float
+    counts: list[list[float]]
+
+
 class Status(TypedDict):
     """A picture of the run.
 
@@ -148,6 +162,7 @@ class Status(TypedDict):
     waits: list[WaitStatus]
     requests_per_s: float
     checkpoint: CheckpointStatus | None
+    loop: LoopStatus
     message: str
     validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]

@@ -1,0 +1,58 @@
+"""How long the turns of a loop take: a histogram, for whoever asks how busy it is.
+
+    turn: seconds -> LoopTimes -> turns, the longest, one in a thousand
+
+Time is an argument; it knows no loop.
+"""
+
+from __future__ import annotations
+
+import math
+
+from snailps.roles.status import LoopStatus
+
+STEPS = 8
+"""Buckets for each doubling: a quantile is at most 9 % too large."""
+LEAST_S = 1e-6
+
+
+class LoopTimes:
+    """Durations of turns, each without the time that it waited."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._turns = 0
+        self._busy_s = self._longest_s = 0.0
+
+    def note(self, busy_s: float) -> None:
+        """A turn has taken so long.  Costs a microsecond."""
+        at = math.ceil(math.log2(max(busy_s, LEAST_S) / LEAST_S) * STEPS)
+        self._counts[at] = self._counts.get(at, 0) + 1
+        self._turns += 1
+        self._busy_s += busy_s
+        self._longest_s = max(self._longest_s, busy_s)
+
+    def status(self) -> LoopStatus:
+        """All turns so far."""
+        counts = [[_upper_ms(at), count] for at, count in sorted(self._counts.items())]
+        return {
+            "turns": self._turns,
+            "busy_s": self._busy_s,
+            "busy_ms_p999": min(quantile_ms(counts, 0.999), self._longest_s * 1e3),
+            "busy_ms_max": self._longest_s * 1e3,
+            "counts": counts,
+        }
+
+
+def quantile_ms(counts: list[list[float]], share: float) -> float:
+    """Bound of the durations of this share of all turns, ms; `counts` as in `LoopStatus`."""
+    left = math.ceil(share * sum(count for _, count in counts))
+    for upper_ms, count in counts:
+        left -= int(count)
+        if left <= 0:
+            return upper_ms
+    return 0.0
+
+
+def _upper_ms(at: int) -> float:
+    return float(round(LEAST_S * 1e3 * 2 ** (at / STEPS), 6))
