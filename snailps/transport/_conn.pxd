@@ -184,24 +184,27 @@ cdef inline bint conn_is_full(Conn *conn) noexcept nogil:
 
 
 cdef inline bint out_reserve(Conn *conn, size_t need) noexcept nogil:
-    """Room for `need` bytes behind out_end; False = no memory."""
+    """Room for `need` bytes behind out_end, aligned for the numbers of a body; False = no memory."""
     cdef size_t held = conn.out_end - conn.out_start
+    cdef size_t first = -held & 7       # where what is held is put, so that it ends aligned
     cdef size_t cap
     cdef char *grown
-    if conn.out_start > 0 and (held == 0 or conn.out_cap - conn.out_end < need):
-        memmove(conn.out, conn.out + conn.out_start, held)
-        conn.out_start = 0
-        conn.out_end = held
-    if conn.out_cap - conn.out_end >= need:
+    # Only words end elsewhere: an ERROR, a handshake.
+    if conn.out_cap - conn.out_end >= need and not conn.out_end & 7 \
+            and (held or not conn.out_start):
         return True
-    # As small as the traffic allows, so that it stays in cache; yet twice what is held, so that
-    # closing the gap moves no more than was written since the last time.
-    cap = 2 * held + need
-    grown = <char *>realloc(conn.out, cap)
-    if grown == NULL:
-        return False
-    conn.out = grown
-    conn.out_cap = cap
+    if conn.out_cap < first + held + need:
+        # As small as the traffic allows, so that it stays in cache; yet twice what is held, so that
+        # closing the gap moves no more than was written since the last time.
+        cap = 2 * held + need + 8
+        grown = <char *>realloc(conn.out, cap)
+        if grown == NULL:
+            return False
+        conn.out = grown
+        conn.out_cap = cap
+    memmove(conn.out + first, conn.out + conn.out_start, held)
+    conn.out_start = first
+    conn.out_end = first + held
     return True
 
 

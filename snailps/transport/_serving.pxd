@@ -206,9 +206,9 @@ cdef inline int serve(Loop *loop, Conn *conn, double now) noexcept nogil:
             break
         frame_bytes = FRAME_HEADER_BYTES + head.body_bytes
         if held < frame_bytes:
-            if not in_reserve(conn, frame_bytes):
-                return -1
             conn.waits = head.kind == KIND_PUSH or head.kind == KIND_BACKWARD
+            if not in_reserve(conn, frame_bytes):   # the header lies elsewhere then
+                return -1
             break
         if conn_is_full(conn):
             if conn_flush(&loop.conns, conn) < 0:
