@@ -1,11 +1,13 @@
 """Fewer bytes on the data plane: narrow rows, narrow and remembered keys, changes only, lz4."""
 
+import contextlib
 import struct
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replicas import Replicas
 from shards import ADD, JOB, UNIFORM, ZEROS, Shards, pull_frame, push_frame
 
 from snailps import kernels
@@ -373,6 +375,72 @@ def test_empty_list_is_refused_and_spoils_no_place(cluster):
             assert one.ask(recalled).kind == Kind.PULLED
             assert remote_error(one.ask(nothing)).code == "list"
             assert one.ask(recalled).kind == Kind.PULLED
+
+
+KEPT_BYTES_ALL = 32 << 20  # LISTS_BYTES_ALL of _lists.pxd
+UNKEPT = 1
+
+
+def large_list(n=120_000):
+    """A pull that names its keys: it takes a place, and the list's bytes."""
+    keys = np.arange(n, dtype=np.uint64)
+    plain = pull_frame({0: keys.tolist()}, dim=1)
+    number = digest(keys)
+    return lambda place: with_list(plain, Option.REMEMBER, number, place), 8 * len(keys) + 8
+
+
+def fill(one, named, first=0):
+    """Names the same list in place after place until it is not kept; the number of those before."""
+    for place in range(first, LISTS):
+        reply = one.ask(named(place))
+        assert reply.kind == Kind.PULLED
+        if reply.table == UNKEPT:
+            return place
+    raise AssertionError("all places were filled")
+
+
+def test_lists_of_all_connections_together_are_bounded():
+    with Shards(1, frag_num=1) as shard, contextlib.ExitStack() as stack:
+        shard.add_table(1, 1, ADD, ZEROS)
+        named, size = large_list()
+        a, b, c = (stack.enter_context(shard.raw()) for _ in range(3))
+        assert fill(a, named) == (16 << 20) // size
+        kept = fill(b, named)
+        assert kept > 10
+        assert fill(c, named) <= 1
+        assert KEPT_BYTES_ALL - 2 * size < shard.stats("lists_bytes") <= KEPT_BYTES_ALL
+        # Three share by now: who had more gives up what it replaces.
+        assert fill(a, named) == 0
+        assert fill(a, named, 1) == 1
+        assert fill(c, named) > 1
+        assert shard.stats("lists_bytes") <= KEPT_BYTES_ALL
+        for one in (a, b, c):
+            one.sock.close()
+        shard.until("lists_bytes", lambda kept: kept == 0)
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_lists_that_are_not_kept_are_not_recalled(standby):
+    """A push's answer, which may wait for the standby, says so as a pull's does."""
+    with Replicas(1, frag_num=1) as shard:
+        shard.add_table(1, 1, ADD, ZEROS)
+        if standby:
+            shard.back_up()
+        (named, _), (smaller, _) = large_list(), large_list(1000)
+        client, keys = shard.client(), np.arange(2000, dtype=np.uint64)
+        ones = np.ones((len(keys), 1), np.float32)
+        with shard.raw() as one, shard.raw() as other:
+            for each in (one, other):
+                fill(each, smaller, fill(each, named))
+            for _ in range(3):
+                push(client, keys, ones)
+            assert np.all(pull(client, keys, 1) == 3)
+            assert shard.threads[0].stats()["lists_recalled"] == 0
+        shard.until("lists_bytes", lambda kept: kept == 0)
+        for _ in range(3):
+            push(client, keys, ones)
+        assert np.all(pull(client, keys, 1) == 6)
+        assert shard.threads[0].stats()["lists_recalled"] == 3
 
 
 @pytest.mark.parametrize("options", [1 << 6, 1 << 15, Option.STATE | 1 << 8])

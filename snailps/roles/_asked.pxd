@@ -12,7 +12,7 @@ from libc.stdio cimport snprintf
 from snailps._hash cimport fragment_of_hash, hash_key
 from snailps._wire cimport WireOps, wire_row_bytes
 from snailps.roles._kept cimport Columns
-from snailps.roles._lists cimport KeyList, KeyLists, recall, remember
+from snailps.roles._lists cimport AllLists, KeyList, KeyLists, recall, remember
 from snailps.store._marks cimport Marks
 from snailps.store._slots cimport Slots
 from snailps.roles._replica cimport Primary, Standby
@@ -68,6 +68,7 @@ cdef struct Context:
     uint64_t rows_unchanged     # asked for and not sent, because the asker has them
     uint64_t rows_scanned
     uint64_t lists_recalled     # parts whose keys did not travel
+    AllLists lists              # what is kept of them, for all connections
     uint64_t life               # of batches kept so far: another number forgets them all
     uint64_t products           # parts that went forward
     uint64_t entries_summed     # ... and their entries
@@ -205,12 +206,11 @@ cdef inline bint read_list(Context *me, KeyLists **lists, Asked *asked, const ch
         return False
     if not named:
         return True
-    if keys_digest(asked.keys, asked.key_num) != list.digest \
-            or not remember(lists, list.place, list.digest, asked.groups, asked.group_num,
-                            asked.keys, asked.key_num):
-        refuse(out, reply, b"list", b"the keys of place %llu have another digest, or are too many "
-               b"to be remembered", list.place, 0)
+    if keys_digest(asked.keys, asked.key_num) != list.digest:
+        refuse(out, reply, b"list", b"the keys of place %llu have another digest", list.place, 0)
         return False
+    reply.unkept = not remember(&me.lists, lists, list.place, list.digest, asked.groups,
+                                asked.group_num, asked.keys, asked.key_num)
     return True
 
 

@@ -5,11 +5,25 @@
 #
 # The client chooses the places (transport/_lists.pxd); here only the bound on memory is kept, and
 # that a list is never taken for another.  Belongs to the connection and ends with it.
+#
+# What a shard spends on all its connections is bounded: each has an equal share of LISTS_BYTES_ALL.
+# A list beyond it is not kept, which the reply says (`Reply.unkept`): so the client never recalls it,
+# and nothing that it was told is there is ever taken away.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
 from snailps.transport._frame cimport LISTS, LISTS_BYTES, Group
+
+cdef enum:
+    # Of one shard: 32 KiB, 4,000 keys, for each of a thousand workers.  Lists are recalled by the push
+    # of the block that pulled them; older ones rarely.
+    LISTS_BYTES_ALL = 32 << 20
+
+
+cdef struct AllLists:               # of a shard
+    uint64_t bytes
+    uint32_t connections            # that had one kept
 
 
 cdef struct KeyList:
@@ -23,6 +37,7 @@ cdef struct KeyList:
 cdef struct KeyLists:
     KeyList places[LISTS]
     uint64_t bytes
+    AllLists *all
 
 
 cdef inline void key_lists_free(KeyLists *lists) noexcept nogil:
@@ -30,34 +45,50 @@ cdef inline void key_lists_free(KeyLists *lists) noexcept nogil:
     if lists != NULL:
         for i in range(LISTS):
             free(lists.places[i].data)
+        lists.all.bytes -= lists.bytes
+        lists.all.connections -= 1
         free(lists)
 
 
-cdef inline bint remember(KeyLists **mine, uint32_t place, uint64_t digest, const Group *groups,
-                          uint32_t group_num, const uint64_t *keys, uint32_t key_num) noexcept nogil:
-    """Keeps a list of one key at least; False = no memory, or more than a client may keep here.
+cdef inline void _forget_list(KeyLists *lists, KeyList *at) noexcept nogil:
+    lists.bytes -= at.room
+    lists.all.bytes -= at.room
+    free(at.data)
+    at.data = NULL
+    at.room = 0
+
+
+cdef inline bint remember(AllLists *all, KeyLists **mine, uint32_t place, uint64_t digest,
+                          const Group *groups, uint32_t group_num, const uint64_t *keys,
+                          uint32_t key_num) noexcept nogil:
+    """Keeps a list of one key at least; False = it is not kept, and its place is empty.
 
     `realloc` of nothing would give the room back, and leave the place with it.
     """
     cdef uint32_t need = 8 * (group_num + key_num)
     cdef KeyLists *lists = mine[0]
+    cdef uint64_t share
     cdef KeyList *at
     cdef char *grown
     if lists == NULL:
         lists = mine[0] = <KeyLists *>calloc(1, sizeof(KeyLists))
         if lists == NULL:
             return False
+        lists.all = all
+        all.connections += 1
     at = &lists.places[place]
     at.digest = 0
-    # Never more than twice what the list needs: so all rooms together stay within twice what the
-    # client may keep here, whatever lay in them before.
+    share = min(<uint64_t>2 * LISTS_BYTES, <uint64_t>LISTS_BYTES_ALL // all.connections)
+    if lists.bytes - at.room + need > share or all.bytes - at.room + need > LISTS_BYTES_ALL:
+        _forget_list(lists, at)
+        return False
+    # Never more than twice what the list needs: rooms that others left are not kept for small ones.
     if need > at.room or at.room // 2 > need:
-        if lists.bytes + need - at.room > 2 * LISTS_BYTES:
-            return False
         grown = <char *>realloc(at.data, need)
         if grown == NULL:
             return False
         lists.bytes = lists.bytes + need - at.room
+        all.bytes = all.bytes + need - at.room
         at.data = grown
         at.room = need
     memcpy(at.data, groups, 8 * <size_t>group_num)

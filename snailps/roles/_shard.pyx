@@ -589,6 +589,7 @@ cdef class ShardThread(ReplicatedShard):
             "rows_pushed": self.context.rows_pushed,
             "rows_unchanged": self.context.rows_unchanged,
             "lists_recalled": self.context.lists_recalled,
+            "lists_bytes": self.context.lists.bytes,
             "rows_scanned": self.context.rows_scanned,
             "products": self.context.products,
             "entries_summed": self.context.entries_summed,

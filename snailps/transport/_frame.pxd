@@ -76,7 +76,9 @@ cdef enum:
 
 cdef enum:                          # key lists that a shard remembers for a connection
     LISTS = 1024                    # places for them
-    LISTS_BYTES = 8 << 20           # of all lists that a client keeps there; a shard takes twice
+    LISTS_BYTES = 8 << 20           # of all lists that a client keeps there; a shard takes twice,
+                                    # ... or less: in a reply, this as `table` says that it did not
+    LIST_UNKEPT = 1
 
 
 cdef inline bint kind_keeps_order(uint8_t kind) noexcept nogil:

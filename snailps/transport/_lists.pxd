@@ -68,7 +68,7 @@ cdef inline uint32_t lists_place(Lists *lists, uint64_t digest, uint32_t keys_by
 
 
 cdef inline void lists_release(Lists *lists, uint32_t place, bint refused) noexcept nogil:
-    """A part that named the place is answered; if badly, the shard may not have the list."""
+    """A part that named the place is answered; if refused, the shard may not have the list."""
     if place == NO_PLACE or lists.places[place].open == 0:
         return
     lists.places[place].open -= 1

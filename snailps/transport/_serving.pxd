@@ -55,6 +55,7 @@ cdef inline bint attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const
     reply.body_bytes = 0
     reply.kind = KIND_ERROR
     reply.packed = False
+    reply.unkept = False
     reply.last = False
     reply.wake = False
     reply.reason = b""
@@ -65,7 +66,7 @@ cdef inline bint attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const
         return False
     loop.retry_parked |= reply.wake
     if reply.hold:
-        if held_put(&loop.stream, conn.id, asked.request, reply.kind, reply.hold):
+        if held_put(&loop.stream, conn.id, asked.request, reply.kind, reply.unkept, reply.hold):
             conn.owed += 1
         else:
             conn.closing = True         # no memory: the client asks again on another connection
@@ -74,6 +75,8 @@ cdef inline bint attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const
     fill_head(<FrameHeader *>out, reply.kind, asked.request, reply.body_bytes)
     if reply.packed:
         (<FrameHeader *>out).flags = FLAG_PACKED
+    if reply.unkept:
+        (<FrameHeader *>out).table = LIST_UNKEPT
     if reply.kind == KIND_ERROR:
         loop.refused += 1
     if reply.last:

@@ -38,6 +38,7 @@ cdef struct Held:                   # a reply without a body that waits
     uint64_t request
     uint64_t number                 # until this frame is acknowledged
     uint8_t kind
+    bint unkept                     # as `Reply` has it
 
 cdef struct Stream:
     int fd                          # -1 = none
@@ -295,7 +296,7 @@ cdef inline bint order_is_there(const Stream *s, uint64_t number) noexcept nogil
 
 
 cdef inline bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind,
-                          uint64_t number) noexcept nogil:
+                          bint unkept, uint64_t number) noexcept nogil:
     """Keeps a reply back; False = no memory."""
     cdef Held *grown
     cdef uint32_t i
@@ -314,6 +315,7 @@ cdef inline bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t
     s.held[i].conn_id = conn_id
     s.held[i].request = request
     s.held[i].kind = kind
+    s.held[i].unkept = unkept
     s.held[i].number = number
     s.held_num += 1
     return True

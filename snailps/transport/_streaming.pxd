@@ -42,6 +42,8 @@ cdef inline void release(Loop *loop) noexcept nogil:
             conn.lost = True
             continue
         fill_head(<FrameHeader *>(conn.out + conn.out_end), first.kind, first.request, 0)
+        if first.unkept:
+            (<FrameHeader *>(conn.out + conn.out_end)).table = LIST_UNKEPT
         conn.out_end += FRAME_HEADER_BYTES
         if not conn.released:
             conn.released = True

@@ -337,7 +337,8 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         link.reached = max(link.reached, r.clock)
     link.fruitless = 0
     link.words[0] = 0
-    close_part(core, link, head.request & (WINDOW - 1), head.kind == KIND_ERROR)
+    close_part(core, link, head.request & (WINDOW - 1),
+               head.kind == KIND_ERROR or head.table == LIST_UNKEPT)
     finish_if_done(core, r)
     return 0
 
