@@ -143,6 +143,50 @@ def test_standby_behind_a_narrow_way_is_equal():
         assert_equal(dump(cluster.threads[0]), dump(made[0]))
 
 
+@pytest.mark.parametrize("frag_num", [1, 3])
+def test_fragment_that_changes_while_its_pieces_are_copied_is_equal(frag_num):
+    """Rows come, go and change before, behind and where the copying is."""
+    with Replicas(frag_num=frag_num) as cluster:
+        tables(cluster)
+        run_all(lambda: traffic(cluster, 9, lambda n: n == 80))
+        made = cluster.standby()
+        cluster.back_up(standby=made, ready=False, relay=1 << 14)
+        done = threading.Event()
+
+        def copied(steps):
+            return steps >= 40 and done.is_set()
+
+        def ready():
+            assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
+            done.set()
+
+        run_all(
+            lambda: traffic(cluster, 1, copied),
+            lambda: traffic(cluster, 2, copied),
+            lambda: orders(cluster, 3, copied),
+            ready,
+        )
+        cluster.settle()
+        assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
+def test_large_fragment_is_copied_in_pieces():
+    """The standby here takes nothing: of 40 MB no more is copied than a piece and a socket hold."""
+    with Replicas(frag_num=1) as cluster:
+        cluster.add_table(1, 1000, ADD, ZEROS)
+        keys = np.arange(10_000, dtype=np.uint64)
+        cluster.client().push(1, keys, np.ones((len(keys), 1000), np.float32))
+        near, far = socket.socketpair()
+        with far:
+            shard = cluster.threads[0]
+            shard.back_up(near.detach(), sync=True, tell=lambda *_: None).result(LIMIT_S)
+            end = time.monotonic() + LIMIT_S
+            while not (told := shard.stats()["replica"]["lag_bytes"]):
+                assert time.monotonic() < end, "nothing is copied"
+            assert told < 4 << 20
+            shard.alone()
+
+
 def test_standby_of_a_batch_wider_than_a_frame_is_equal():
     """Gradients of one fragment that take several frames are applied together."""
     with Replicas(frag_num=1) as cluster:

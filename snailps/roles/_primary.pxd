@@ -5,16 +5,19 @@
 #   BACKWARD -> gradients of its rows, summed      SEAL, orders of the master -> the same
 #   a new standby -> clock, slots, then fragment after fragment: marks and rows as they lie in memory
 #
-# A fragment is copied in one go, and from then on what changes it is forwarded: so nothing comes
-# twice and nothing is left out, while pulls and pushes go on.  Contributions to clocks are forwarded
-# from the beginning, before which everything that is staged is copied.  Frames are appended to the
+# A fragment is copied row by row as they are then, in pieces, between which pulls and pushes go on.
+# What changes it is forwarded from its first piece on: what that makes of a row that has yet to come
+# is overwritten, because the row comes as it is behind that change; a row that has come is changed as
+# here.  Contributions to clocks are forwarded from the beginning, before which everything that is
+# staged is copied.  Frames are appended to the
 # stream (transport/_stream.pxd), which knows the socket; nothing here waits.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.roles._asked cimport Asked, Context, is_repeated, padded
+from snailps.roles._replica cimport Primary
 from snailps.store._marks cimport Mark, Marks
-from snailps.store._pieces cimport copy_some, part_is_kept
+from snailps.store._pieces cimport copy_some, count_some, part_is_kept
 from snailps.store._slab cimport Part, Slab
 from snailps.store._slots cimport Run, Slot, Slots, Staged, Sums
 from snailps.store._tables cimport Table, store_mark
@@ -301,55 +304,73 @@ cdef inline void _tell_slots(Context *me) noexcept nogil:
         pair += 2
 
 
-cdef inline void tell_fragment(Context *me, uint32_t fragment) noexcept nogil:
-    """Copies a fragment as it is now: marks, then the rows of each table."""
+cdef inline bint _tell_marks(Context *me, uint32_t fragment) noexcept nogil:
+    """Begins a fragment: what changes it is forwarded from here on; False = no memory."""
     cdef const Marks *marks = &me.shard.fragments[fragment].marks
     cdef char *to = tell_replica(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
                                  marks.num * <uint64_t>sizeof(Mark))
-    cdef const Table *table
     cdef uint32_t i
     if to == NULL:
-        return
+        return False
     for i in range(marks.cap):
         if marks.places[i].seq:
             memcpy(to, &marks.places[i], sizeof(Mark))
             to += sizeof(Mark)
-    for i in range(me.shard.table_cap):
-        table = me.shard.tables[i]
-        if table != NULL and part_is_kept(table, &table.slab.parts[fragment]):
-            _tell_rows(me, table, fragment)
-    tell_replica(me, REPLICA_WHOLE, fragment, 0, 0, 0, 0, 0)
     me.primary.copied[fragment] = True
+    return True
 
 
-cdef inline void _tell_rows(Context *me, const Table *table, uint32_t fragment) noexcept nogil:
+cdef inline bint _tell_rows(Context *me, const Table *table, uint32_t fragment,
+                            uint32_t *number) noexcept nogil:
+    """Copies some rows from slot `number` on, and moves that behind them; whether these were the
+    last."""
     cdef const Slab *slab = &table.slab
     cdef const Part *part = &slab.parts[fragment]
     cdef uint32_t most = max(<uint32_t>1, <uint32_t>(PIECE_BYTES // slab.stride))
-    cdef uint32_t left = part.rows
+    cdef uint32_t n = count_some(slab, part, number[0], most)
+    cdef RowsHead *head = <RowsHead *>tell_replica(
+        me, REPLICA_ROWS, fragment, table.table_id, slab.floats, n, 0,
+        sizeof(RowsHead) + n * <uint64_t>slab.stride)
+    if head == NULL:
+        return True
+    head.version = part.version
+    head.deleted = slab.deleted[fragment] if slab.deleted != NULL else 0
+    head.track = table.track
+    head.row_bytes = slab.stride
+    copy_some(slab, part, number, n, <char *>(head + 1))
+    return n < most or number[0] >= part.used
+
+
+cdef inline bint _tell_more(Context *me, uint32_t fragment, uint32_t *at, uint32_t *number,
+                            size_t waiting_max) noexcept nogil:
+    """Copies of a fragment that is begun, from this table and slot on, until so much waits for the
+    socket; whether all has been copied."""
+    cdef const Table *table
+    while at[0] < me.shard.table_cap and me.stream.begun:
+        table = me.shard.tables[at[0]]
+        if table == NULL or not part_is_kept(table, &table.slab.parts[fragment]) \
+                or _tell_rows(me, table, fragment, number):
+            at[0] += 1
+            number[0] = 0
+        if stream_waiting(me.stream) >= waiting_max:
+            return False
+    tell_replica(me, REPLICA_WHOLE, fragment, 0, 0, 0, 0, 0)
+    return True
+
+
+cdef inline void tell_again(Context *me, uint32_t fragment) noexcept nogil:
+    """Copies a fragment once more, all of it; one that is under way begins anew behind it."""
+    cdef uint32_t at = 0
     cdef uint32_t number = 0
-    cdef uint32_t n
-    cdef RowsHead *head
-    while True:
-        n = min(left, most)
-        head = <RowsHead *>tell_replica(
-            me, REPLICA_ROWS, fragment, table.table_id, slab.floats, n, 0,
-            sizeof(RowsHead) + n * <uint64_t>slab.stride)
-        if head == NULL:
-            return
-        head.version = part.version
-        head.deleted = slab.deleted[fragment] if slab.deleted != NULL else 0
-        head.track = table.track
-        head.row_bytes = slab.stride
-        copy_some(slab, part, &number, n, <char *>(head + 1))
-        left -= n
-        if left == 0:
-            return
+    me.primary.partly = False
+    if _tell_marks(me, fragment):
+        _tell_more(me, fragment, &at, &number, <size_t>-1)
 
 
 cdef inline bint seed(void *context) noexcept nogil:
     """Appends some of what the standby lacks; False = nothing can be said now."""
     cdef Context *me = <Context *>context
+    cdef Primary *mine = &me.primary
     cdef Stream *s = me.stream
     if not s.begun:
         if me.slots.bytes > SEED_STAGED_MAX:
@@ -357,10 +378,15 @@ cdef inline bint seed(void *context) noexcept nogil:
         s.begun = True
         _tell_begin(me)
         _tell_slots(me)
-    while s.begun and me.primary.at < me.primary.fragment_num and stream_waiting(s) < SEED_BYTES:
-        tell_fragment(me, me.primary.fragments[me.primary.at])
-        me.primary.at += 1
-    if s.begun and me.primary.at == me.primary.fragment_num:
+    while s.begun and mine.at < mine.fragment_num and stream_waiting(s) < SEED_BYTES:
+        if not mine.partly:
+            mine.partly = _tell_marks(me, mine.fragments[mine.at])
+            mine.table = mine.number = 0
+        if mine.partly and _tell_more(me, mine.fragments[mine.at], &mine.table, &mine.number,
+                                      SEED_BYTES):
+            mine.partly = False
+            mine.at += 1
+    if s.begun and mine.at == mine.fragment_num:
         tell_replica(me, REPLICA_SEEDED, 0, 0, 0, 0, 0, 0)
         s.seeded_at = s.sent
         s.holding = s.begun

@@ -22,8 +22,8 @@ from libc.string cimport memcpy
 
 from snailps.roles._asked cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED, held_until
 from snailps.roles._clocked cimport keep_in_step, show_clock
-from snailps.roles._primary cimport tell_fragment, tell_replica
-from snailps.roles._replica cimport Primary, Standby
+from snailps.roles._primary cimport tell_again, tell_replica
+from snailps.roles._replica cimport FRAGMENT_EXPECTED, Primary, Standby
 from snailps.roles._standby cimport standby_free
 from snailps.transport._faults cimport *
 from snailps.transport._frame cimport REPLICA_ORDER
@@ -132,7 +132,7 @@ cdef class ReplicatedShard:
         """A fragment's rows were replaced: copies it again, if it was copied."""
         if self.context.stream.begun and self.context.primary.copied[fragment]:
             with nogil:
-                tell_fragment(&self.context, fragment)
+                tell_again(&self.context, fragment)
 
     def _wait_for_room(self):
         """Waits until the standby has taken some of what was put."""
@@ -201,6 +201,7 @@ cdef class ReplicatedShard:
                 mine.fragments[i] = fragment
             mine.fragment_num = <uint32_t>len(owned)
             mine.at = 0
+            mine.partly = False
             mine.clock_until = 0
             self.loop.open_stream(fd, sync, paced, told)
 
@@ -279,7 +280,7 @@ cdef class ReplicatedShard:
             if mine.expects == NULL:
                 raise MemoryError
             for fragment in numbers:
-                mine.expects[fragment] = 1
+                mine.expects[fragment] = FRAGMENT_EXPECTED
             mine.expected = <uint32_t>len(numbers)
         elif len(numbers) != mine.expected or not all([mine.expects[<uint32_t>f] for f in numbers]):
             raise MisuseError("a standby's fragments do not change: make another one")

@@ -1,7 +1,7 @@
 # cython: cdivision=True
 # What a standby makes of its primary's stream: the same as the primary did, in the same order.
 #
-#   BEGIN, STAGED, SLOTS -> the clock          FRAGMENT, ROWS, WHOLE -> a fragment, owned when whole
+#   BEGIN, STAGED, SLOTS -> the clock          FRAGMENT, ROWS, WHOLE -> a fragment, owned from FRAGMENT on
 #   PUSH, SEAL, ORDER -> done as at the primary          anything wrong -> a refusal, which ends the stream
 #
 # The primary forwards only what counted, so nothing is taken for a repetition here.  Lengths, counts
@@ -18,7 +18,7 @@ from snailps.roles._asked cimport *
 from snailps.roles._clocked cimport seal, stage
 from snailps.roles._in_python cimport python_order, python_push, why_broken
 from snailps.roles._products cimport step_rows
-from snailps.roles._replica cimport Standby
+from snailps.roles._replica cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Standby
 from snailps.store._marks cimport Mark, marks_raise
 from snailps.store._pieces cimport put_rows
 from snailps.store._slots cimport *
@@ -196,8 +196,8 @@ cdef inline Outcome _replica(Context *me, const FrameHeader *frame, const char *
         if not me.standby.expects[me.standby.filling] or head.fragment != me.standby.filling:
             return _broken(out, reply, b"fragment %llu ends, %llu was begun", head.fragment,
                            me.standby.filling)
-        me.standby.whole += not me.shard.fragments[head.fragment].owned
-        me.shard.fragments[head.fragment].owned = True
+        me.standby.whole += me.standby.expects[head.fragment] != FRAGMENT_WHOLE
+        me.standby.expects[head.fragment] = FRAGMENT_WHOLE
         return OUTCOME_REPLY
     if head.what == REPLICA_SEEDED:
         if me.standby.whole != me.standby.expected:
@@ -331,8 +331,10 @@ cdef inline Outcome _fragment(Context *me, const ReplicaHead *head, const char *
             or rest != head.count * sizeof(Mark):
         return _broken(out, reply, b"fragment %llu is not expected, or its marks do not fit",
                        head.fragment, 0)
-    me.standby.whole -= me.shard.fragments[head.fragment].owned
+    me.standby.whole -= me.standby.expects[head.fragment] == FRAGMENT_WHOLE
+    me.standby.expects[head.fragment] = FRAGMENT_EXPECTED
     store_disown(me.shard, head.fragment)
+    me.shard.fragments[head.fragment].owned = True      # what changes it is forwarded already
     me.standby.filling = head.fragment
     for i in range(head.count):
         memcpy(&mark, at + i * sizeof(Mark), sizeof(Mark))

@@ -22,6 +22,20 @@ cdef inline bint part_is_kept(const Table *table, const Part *part) noexcept nog
     return table != NULL and (part.rows or part.version)
 
 
+cdef inline uint32_t count_some(const Slab *slab, const Part *part, uint32_t number,
+                                uint32_t most) noexcept nogil:
+    """How many rows `copy_some` would copy."""
+    cdef uint32_t n = 0
+    if number >= part.used:
+        return 0
+    if part.rows == part.used:
+        return min(most, part.used - number)
+    while n < most and number < part.used:
+        n += holds_row(slab, part, slot_of(slab, number))
+        number += 1
+    return n
+
+
 cdef inline char *copy_some(const Slab *slab, const Part *part, uint32_t *number, uint32_t most,
                             char *to) noexcept nogil:
     """Copies up to `most` rows from slot number `number` on, and moves that behind them; where they
