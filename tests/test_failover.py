@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -234,3 +235,37 @@ def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, j
         codes, master = cluster.run()
         assert codes == [0, 0, 0], master.stderr
         assert "continuing from checkpoint" in master.stderr
+
+
+EIGHT_CORES = (
+    "import os, sys; os.sched_getaffinity = lambda pid: set(range(8)); "
+    "from snailps.cli.entry import main; sys.exit(main())"
+)
+
+
+def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path, job, gate):
+    """A fence waits for the silent standbys of eight shards, and nothing waits behind it.
+
+    The word that a shard is alone ends that wait.  Where it came behind eight waits of 5 s, it came
+    too late, and the healthy server was expelled.
+    """
+    settings = {"shard_num": 8, "heartbeat_interval": 0.2, "heartbeat_timeout": 5}
+    with Cluster(tmp_path, settings, job, servers=2, workers=2) as cluster:
+        master = cluster.master()
+        eight = [sys.executable, "-c", EIGHT_CORES]
+        silent, healthy = [cluster.start("server", program=eight) for _ in range(2)]
+        victim, _ = [cluster.start("worker") for _ in range(2)]
+        gate.meet()
+        master.wait_line(REDUNDANT, WAIT_S)
+        names = cluster.name_of(silent), cluster.name_of(healthy)
+        silent.send(signal.SIGSTOP)
+        victim.send(signal.SIGKILL)
+        gate.open()
+        master.wait_line(rf"{names[0]} .* is lost: silent for", WAIT_S)
+        master.wait_line("in reach again", WAIT_S)
+        silent.send(signal.SIGCONT)
+        codes = cluster.codes(WAIT_S)
+        assert [codes[0], codes[2], codes[4]] == [0, 0, 0], master.stderr
+        assert not [line for line in master.lines if re.search(rf"{names[1]} .* is lost", line)]
+    with np.load(tmp_path / "out.npz") as saved:  # a block of a killed worker may count twice
+        assert (saved["counts.rows"] >= 20).all(), saved["counts.rows"].ravel().tolist()
