@@ -17,8 +17,8 @@ import numpy as np
 from snailps.data.blocks import Block
 from snailps.roles.ledger import Entry, Ledger, Wait
 
-_DONE, _FREE = -1, 0
-"""In the place of a worker's number."""
+_FREE = 0
+"""In the place of a worker's number: of the first that comes."""
 
 
 class Dealt(Ledger):
@@ -53,6 +53,8 @@ class Dealt(Ledger):
         self._staleness = staleness
         self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
         self._clocks = dict.fromkeys(nodes, 0)
+        # Whose an entry was when it was dealt; what is leased or done keeps that.
+        self._owner = np.resize(np.array(nodes or [_FREE], np.int32), self._size)
         for number in range(self._size):
             if number not in self._done:
                 mine = self._left[nodes[number % len(nodes)]] if nodes else self._back
@@ -118,6 +120,7 @@ class Dealt(Ledger):
         numbers = self._unlease_all(node)
         if node in self._left:
             self._left[node] = deque(sorted([*self._left[node], *numbers]))
+            self._owner[numbers] = node
             self._may_go(node)
         else:
             self._deal(numbers)
@@ -138,6 +141,7 @@ class Dealt(Ledger):
             self._left[other] = deque(share[:kept])
             mine += share[kept:]
         self._left[node] = deque(sorted(mine))
+        self._owner[mine] = node
         self._may_go(node)
 
     def _may_go(self, node: int) -> None:
@@ -146,16 +150,10 @@ class Dealt(Ledger):
         self._has_work(node)
 
     def snapshot(self) -> dict[str, Any]:
-        """As of `Ledger`; ``owner`` is whose each entry is, `_FREE` what waits for a worker."""
-        owner = np.full(self._size, _DONE, np.int64)
-        for node, left in ((_FREE, self._back), *self._left.items()):
-            owner[np.fromiter(left, np.int64, len(left))] = node
-        nodes = sorted(self._left) or [_FREE]
-        for at, (number, node) in enumerate(sorted(self._leases.items())):
-            owner[number] = node if node in self._left else nodes[at % len(nodes)]
+        """As of `Ledger`; of ``owner`` the entries count that are not done."""
         return {
             **super().snapshot(),
-            "owner": owner,
+            "owner": self._owner.copy(),
             "nodes": sorted(self._left),
             "clocks": sorted(self._clocks.items()),
             "ahead_max": self.ahead_max,
@@ -164,16 +162,20 @@ class Dealt(Ledger):
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """As of `Ledger`."""
         super().resume(snapshot)
-        owner = snapshot["owner"]
-        order = np.argsort(owner, kind="stable")
-        nodes, starts = np.unique(owner[order], return_index=True)
-        shares = dict(zip(nodes.tolist(), np.split(order, starts[1:]), strict=True))
-        self._left = {int(node): deque() for node in snapshot["nodes"]}
-        self._back.clear()
-        for node, numbers in shares.items():
-            if node != _DONE:
-                (self._left[node] if node != _FREE else self._back).extend(numbers.tolist())
         self._clocks = {int(node): int(clock) for node, clock in snapshot["clocks"]}
+        self._owner = snapshot["owner"].copy()
+        left = np.ones(self._size, np.bool_)
+        left[np.fromiter(self._done, np.int64, len(self._done))] = False
+        numbers = np.flatnonzero(left)
+        numbers = numbers[np.argsort(self._owner[numbers], kind="stable")]
+        owners, starts = np.unique(self._owner[numbers], return_index=True)
+        shares = dict(zip(owners.tolist(), np.split(numbers, starts[1:]), strict=True))
+        self._left = {int(node): deque() for node in snapshot["nodes"]}
+        self._back = deque(shares.pop(_FREE, np.zeros(0, np.int64)).tolist())
+        for node in self._left:
+            self._left[node].extend(shares.pop(node, np.zeros(0, np.int64)).tolist())
+        for share in shares.values():  # leased by workers that were to leave
+            self._deal(share.tolist())
         self._slow = [(clock, node) for node, clock in self._clocks.items()]
         heapify(self._slow)
         self.ahead_max = int(snapshot["ahead_max"])
@@ -237,6 +239,7 @@ class Dealt(Ledger):
         """Deals entries to the workers that are left; if there are none, to the next that comes."""
         if not self._left:
             self._back.extend(sorted(numbers))
+            self._owner[list(numbers)] = _FREE
             return
         nodes = sorted(self._left)
         dealt: dict[int, list[int]] = {node: [] for node in nodes}
@@ -245,4 +248,5 @@ class Dealt(Ledger):
         for node, more in dealt.items():
             if more:
                 self._left[node] = deque(sorted([*self._left[node], *more]))
+                self._owner[more] = node
                 self._may_go(node)

@@ -90,7 +90,7 @@ class Snapshot:
     state : dict
         For JSON.
     arrays : dict of str to numpy.ndarray
-        What is too large for that; copies, which do not change any more.
+        What is too large for that; it does not change before the next snapshot is taken.
     facts : sequence of Fact
         What follows the state, in place of facts of the same kinds.
     """

@@ -45,12 +45,14 @@ class Outcomes:
 
     Notes
     -----
-    40 bytes an entry, touched when an entry is done.
+    40 bytes an entry, touched when an entry is done; as many again once `known` was asked for.
     """
 
     def __init__(self, size: int) -> None:
         self._all = np.zeros(size, OUTCOME)
         self._end = 0
+        self._known: NDArray[Any] | None = None  # what `known` gave last
+        self._changed = (0, 0)  # since then: from, to
 
     def done(
         self, number: int, node: int, units: int, loss: float, examples: float, bad_lines: int
@@ -58,6 +60,7 @@ class Outcomes:
         """An entry is trained; pushes of it may be under way."""
         self._all[number] = (_DONE, node, units, loss, examples, bad_lines)
         self._end = max(self._end, number + 1)
+        self._change(number, number + 1)
 
     def settle(self, numbers: Iterable[int], node: int) -> None:
         """All pushes of these entries, trained by a node, are acknowledged; others are left out."""
@@ -66,6 +69,7 @@ class Outcomes:
                 entry = self._all[number]
                 if entry["state"] == _DONE and entry["node"] == node:
                     entry["state"] = _SETTLED
+                    self._change(number, number + 1)
 
     def settle_all(self, node: int, but: Iterable[int] = ()) -> None:
         """The same of every entry that a node has trained so far, except these."""
@@ -73,6 +77,9 @@ class Outcomes:
         theirs = (known["state"] == _DONE) & (known["node"] == node)
         theirs[[number for number in but if 0 <= number < self._end]] = False
         known["state"][theirs] = _SETTLED
+        found = np.flatnonzero(theirs)
+        if len(found):
+            self._change(int(found[0]), int(found[-1]) + 1)
 
     def settled(self) -> NDArray[Any]:
         """Every entry up to the last one that is known; those that are not settled are zero."""
@@ -81,9 +88,16 @@ class Outcomes:
         return found
 
     def known(self) -> NDArray[Any]:
-        """Every entry up to the last one that is known, settled or not."""
-        found: NDArray[Any] = self._all[: self._end].copy()
-        return found
+        """Every entry up to the last one that is known, settled or not; until the next call.
+
+        Copies what has changed since the last one, some milliseconds in a job of any length.
+        """
+        if self._known is None:
+            self._known = np.zeros_like(self._all)
+        changed = slice(*self._changed)
+        self._known[changed] = self._all[changed]
+        self._changed = (0, 0)
+        return self._known[: self._end]
 
     def first(self, count: int) -> NDArray[Any]:
         """The first `count` entries, all of which are done."""
@@ -95,6 +109,11 @@ class Outcomes:
         """Takes what `settled` or `known` gave, as far as there are such entries."""
         self._end = min(len(settled), len(self._all))
         self._all[: self._end] = settled[: self._end]
+        self._known, self._changed = self._all.copy(), (0, 0)
+
+    def _change(self, start: int, stop: int) -> None:
+        first, last = self._changed
+        self._changed = (min(first, start), max(last, stop)) if last else (start, stop)
 
 
 @dataclass(slots=True)
