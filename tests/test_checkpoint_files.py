@@ -498,6 +498,25 @@ def test_folder_of_a_run_that_ended_has_nothing_to_go_on_from(folder):
         folder.passed()
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_word_that_runs_are_over_hides_no_checkpoint_when_a_bit_is_flipped(folder, bit):
+    """Were 1 taken for 3, a job would begin anew without a word beside a good checkpoint."""
+    write_checkpoint(folder, filled_store(40))
+    folder.set_passed("the run ended")
+    path = folder.path / PASSED
+    data = path.read_bytes()
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << bit
+        path.write_bytes(damaged)
+        try:
+            assert folder.passed() == 1
+        except CheckpointError as error:
+            assert "cannot be understood" in str(error)  # noqa: PT017 - either is right
+    path.write_text('{"through": 1, "why": "as earlier versions wrote it"}\n')
+    assert folder.passed() == 1
+
+
 def test_folder_that_another_master_has_refuses_and_names_it(folder):
     other = CheckpointFolder(folder.path)
     with pytest.raises(CheckpointError, match=f"another master .*process {os.getpid()} on"):

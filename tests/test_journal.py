@@ -7,7 +7,18 @@ import pytest
 
 from snailps.errors import ClusterError
 from snailps.roles import journal as module
-from snailps.roles.journal import BASE, BEGUN, FACTS, LIFE, Damaged, Fact, Journal, decode, encode
+from snailps.roles.journal import (
+    BASE,
+    BEGUN,
+    FACTS,
+    GIVEN_UP,
+    LIFE,
+    Damaged,
+    Fact,
+    Journal,
+    decode,
+    encode,
+)
 
 FIRST = Fact("life", {"life": 7, "settings": {"dim": "3"}})
 NUMBERS = Fact("numbers", {"until": 1024})
@@ -33,7 +44,8 @@ def taken(folder):
     """The facts that the next master finds."""
     other = Journal(folder)
     try:
-        return other.read() if other.take() else []
+        other.take()
+        return other.read()
     finally:
         other.close()
 
@@ -224,6 +236,13 @@ def test_journal_on_a_full_disk_is_removed_and_says_so(folder, journal, monkeypa
     assert "CANNOT BE WRITTEN (No space left on device)" in caplog.text
     journal.close()
     assert taken(folder) == []
+    assert "could not be written to its end: a new run begins" in caplog.text
+    other = Journal(folder)
+    other.take()
+    monkeypatch.undo()
+    other.begin([FIRST])
+    other.close()
+    assert not (folder / GIVEN_UP).exists()
 
 
 def test_base_is_kept_beside_the_facts(folder, journal):

@@ -43,6 +43,8 @@ from snailps.store.lock import LOCK, FolderTaken, take_folder
 log = logging.getLogger(__name__)
 
 FACTS, LIFE, BASE, STATE = "facts", "life", "base", "state-"
+GIVEN_UP = "facts.given-up"
+"""The name of facts with a gap behind them: from these no master goes on."""
 SYNC_S = 0.2
 """Pause between two fdatasyncs; each may take as long as the disk likes."""
 GROWN_BYTES = 8 << 20
@@ -217,6 +219,11 @@ class Journal:
             return []
         facts, life = self._content(FACTS), self._content(LIFE)
         if facts is None and life is None:
+            if (self.path / GIVEN_UP).exists():
+                log.warning(
+                    "%s: the journal of the run before could not be written to its end: a new run "
+                    "begins, and what still lives of that one is told so", self.path,
+                )  # fmt: skip
             return []
         if facts is None:
             raise self._damaged(FACTS, "it is missing, and life tells of a run")
@@ -602,7 +609,7 @@ class Journal:
         with contextlib.suppress(OSError):
             for file in self.path.iterdir():
                 stale = file.name.startswith(STATE) and file.name != present
-                if stale or file.suffix == ".part":
+                if stale or file.suffix == ".part" or file.name == GIVEN_UP:
                     file.unlink(missing_ok=True)
 
     def _sync_folder(self) -> None:
@@ -623,7 +630,7 @@ class Journal:
         )  # fmt: skip
         with contextlib.suppress(OSError):
             (self.path / LIFE).unlink(missing_ok=True)
-            (self.path / FACTS).unlink(missing_ok=True)
+            (self.path / FACTS).replace(self.path / GIVEN_UP)
         os.close(self._file)
         self._file = -1
 

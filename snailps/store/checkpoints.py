@@ -165,10 +165,15 @@ class CheckpointFolder:
     def passed(self) -> int:
         """Checkpoints up to this number are of runs that ended, or were begun anew; 0: none."""
         try:
-            return int(json.loads((self.path / PASSED).read_text())["through"])
+            plain = json.loads((self.path / PASSED).read_bytes())
+            through, why = int(plain.pop("through")), str(plain.pop("why"))
+            # Earlier versions wrote no checksum.  A digit that changed would hide good ones.
+            if plain and plain != {"crc32c": _sum_of(through, why)}:
+                raise ValueError("its checksum is wrong")
+            return through
         except FileNotFoundError:
             return 0
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{self.path / PASSED}: cannot be understood ({error!r:.99}): remove it if the job "
                 "is to go on from the newest checkpoint here"
@@ -178,7 +183,8 @@ class CheckpointFolder:
         """Notes that no job goes on from what is here: the run ended, or begins anew."""
         number = self.next_number() - 1
         if number > self.passed():
-            text = json.dumps({"through": number, "why": why}) + "\n"
+            plain = {"through": number, "why": why, "crc32c": _sum_of(number, why)}
+            text = json.dumps(plain) + "\n"
             part = self.path / f"{PASSED}.part"
             _write(part, text.encode())
             part.replace(self.path / PASSED)
@@ -297,6 +303,10 @@ def _look(number: int, path: Path) -> Found:
         why = f"its manifest says that it is checkpoint {manifest.number}"
         return Found(number, path, "damaged", why)
     return Found(number, path, "good", "", manifest)
+
+
+def _sum_of(through: int, why: str) -> str:
+    return f"{crc32c(json.dumps([through, why]).encode()):08x}"
 
 
 def _write(path: Path, data: bytes) -> None:
