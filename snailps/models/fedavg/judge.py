@@ -33,6 +33,8 @@ from snailps.vectors.atomic import atomic_file
 Floats = NDArray[np.float32]
 _TOGETHER = 64
 """Windows scored together; more would only take memory."""
+_LINES = 4096
+"""Rows made into text at a time."""
 
 
 class Judge:
@@ -152,7 +154,8 @@ class Judge:
                 round=np.int64(history[-1]["round"]),
             )
         with atomic_file(paths["embedding.txt"]) as file:
-            file.write(rows_as_text(embedding))
+            for at in range(0, len(embedding), _LINES):
+                file.write(rows_as_text(embedding[at : at + _LINES]))
         with atomic_file(paths["history.jsonl"]) as file:
             file.write(json.dumps(labels).encode() + b"\n")
             for line in history:
