@@ -117,8 +117,7 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
         cluster.add_table(1, 8)
         cluster.client().push(1, np.arange(9, dtype=np.uint64), np.ones((9, 8), np.float32))
         server = Server(ServerSettings())
-        server._host = SimpleNamespace(primaries={0: cluster.threads[0]})
-        server._ready.set()
+        server._host = SimpleNamespace(primaries={0: cluster.threads[0]}, formed=lambda: None)
         assert server.on_message(messages.Freeze()).result(LIMIT_S).data == {"clocks": [0]}
         server._saving = saving.Saving(
             cluster.threads,

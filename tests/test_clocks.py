@@ -540,7 +540,6 @@ def test_server_passes_the_orders_on_to_the_shards_that_they_name():
         welcome = messages.Welcome(1, 1, 1, cluster.frag_num, 1.0, 10.0)
         server._host = ShardHost(ServerSettings(), OPEN, welcome, lambda message: None)
         server._host.primaries = dict(enumerate(cluster.threads))
-        server._ready.set()
 
         def order(message):
             return server.on_message(message).result(LIMIT_S).data

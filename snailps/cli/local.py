@@ -43,7 +43,8 @@ from snailps.config import (
     parse_addr,
 )
 from snailps.errors import ClusterError, ConfigError, SnailError, WaitTimeout
-from snailps.roles.launcher import END_LIMIT_S, OWN_ERROR, Launcher, MasterEnded
+from snailps.roles.launcher import OWN_ERROR, Launcher, MasterEnded
+from snailps.roles.limits import END_S
 from snailps.roles.node import EXIT_INTERRUPTED, cores, peak_rss_mb
 from snailps.roles.status import Status
 from snailps.roles.worker import load_class
@@ -169,7 +170,7 @@ def run_local(
         if launcher.address and launcher.poll() is None:
             launcher.interrupt()
             launcher.interrupt()
-        launcher.end(END_LIMIT_S if len(interrupts) <= PATIENCE else LOOK_S)
+        launcher.end(END_S if len(interrupts) <= PATIENCE else LOOK_S)
         killed = (launcher.poll() or 0) < 0  # then the others only tell that it is gone
         while not lines.empty():
             line = lines.get()

@@ -326,6 +326,10 @@ cdef class ShardThread(ReplicatedShard):
         How long a request may wait here for a clock, seconds: others have to train first.
     staged_bytes_max : int
         How much may be staged here for a clock, bytes.
+    silence_limit_s : float
+        How long a standby of this shard may acknowledge nothing, seconds; then it counts as lost.
+    stuck_limit_s : float
+        How long this shard, as a standby, waits for what its primary's stream needs, seconds.
     """
 
     cdef Handler handler
@@ -333,7 +337,8 @@ cdef class ShardThread(ReplicatedShard):
 
     def __init__(self, listener, make_session, row_ops, wire_ops, int frag_num,
                  double park_limit_s, name, double clock_limit_s=CLOCK_LIMIT_S,
-                 staged_bytes_max=STAGED_BYTES_MAX, bint standby=False):
+                 staged_bytes_max=STAGED_BYTES_MAX, bint standby=False,
+                 double silence_limit_s=30.0, double stuck_limit_s=24.0):
         self.store = PyClockedStore(frag_num, row_ops)
         self.store.limit_staged(staged_bytes_max)
         self.methods = PyMethods()
@@ -341,7 +346,7 @@ cdef class ShardThread(ReplicatedShard):
         self.methods.context = &self.context
         self.store.slots.apply_elsewhere = python_sums
         self.store.slots.door = <void *>self.methods
-        self.loop = ShardLoop(listener, make_session, park_limit_s)
+        self.loop = ShardLoop(listener, make_session, park_limit_s, silence_limit_s, stuck_limit_s)
         memset(&self.context, 0, sizeof(Context))
         self.context.door = <void *>self.methods
         self.context.stream = self.loop.stream()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -25,6 +26,7 @@ from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailErr
 from snailps.roles._shard import ShardThread
 from snailps.roles.access import load_method
 from snailps.roles.futures import gather, settled, then
+from snailps.roles.limits import DIAL_S, STOP_S, Limits
 from snailps.roles.node import advertised, explain, open_listener
 from snailps.roles.tables import Table
 from snailps.store.route import Route
@@ -34,9 +36,6 @@ from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerS
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-DIAL_S = 10.0
-"""How long a primary tries to reach its standby."""
 
 
 class ShardHost:
@@ -223,21 +222,28 @@ class ShardHost:
 
     def stop(self) -> None:
         """Ends all of them."""
-        for shard in {*self.primaries.values(), *self.standbys.values(), *self._yielding.values()}:
-            shard.stop()
+        until = time.monotonic() + STOP_S
+        shards = {*self.primaries.values(), *self.standbys.values(), *self._yielding.values()}
+        for shard in shards:
+            shard.stop(0.0)
+        for shard in shards:
+            shard.stop(max(0.0, until - time.monotonic()))
 
     # --- how -------------------------------------------------------------------------------------
 
     def _start(self, number: int, listener: Listener, *, standby: bool = False) -> ShardThread:
+        limits = Limits.of(self._settings.request_timeout)
         shard = ShardThread(
             listener,
             self._make_session,
             kernels.row_ops(),
             kernels.wire_ops(),
             self._welcome.frag_num,
-            self._settings.request_timeout,
+            limits.parked_s,
             f"snailps-shard-{number}",
             standby=standby,
+            silence_limit_s=limits.silence_s,
+            stuck_limit_s=limits.stuck_s,
         )
         shard.start()
         return shard

@@ -15,6 +15,7 @@ from typing import Any
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.roles.errands import Errands
+from snailps.roles.limits import Limits
 from snailps.roles.member import Answer, Member, Reply
 from snailps.roles.members import Members
 from snailps.roles.places import with_changes
@@ -69,15 +70,19 @@ class Keeper:
         self._members, self._tell, self._expel, self._all_leave = members, tell, expel, all_leave
         self._on_route, self._on_rows_lost = on_route, on_rows_lost
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
+        limits = Limits.of(settings.request_timeout)
         self.standbys = Standbys(
-            replicated=wanted != "none", sync=wanted == "sync", tables=members.catalogue.made
+            replicated=wanted != "none",
+            sync=wanted == "sync",
+            tables=members.catalogue.made,
+            yield_s=limits.yield_s,
         )
         self.errands = Errands(
             lambda: self.standbys.count,
             self.standbys.primary_of,
             self._call,
             fail,
-            settings.request_timeout,
+            limits.changeover_s,
         )
         self._drains: dict[int, list[Reply]] = {}
         self._formed = self._working = False

@@ -25,6 +25,7 @@ from typing import IO
 
 from snailps.errors import ClusterError
 from snailps.roles.forked import become, may_fork
+from snailps.roles.limits import END_S
 
 OWN_ERROR = "snailps: error: "
 """How a process begins the line that says why it failed."""
@@ -32,8 +33,6 @@ OWN_ERROR = "snailps: error: "
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.1
-END_LIMIT_S = 15.0
-"""How long the master may take to end, seconds; it gives its members 10 of them."""
 REVIVALS_MAX = 3
 """How often a process that was killed is started again."""
 LEAVE_S = 1.0
@@ -177,7 +176,7 @@ class Launcher:
                     pipe.write(self.address.encode())
                     pipe.close()
         if not self.address:
-            self.wait(END_LIMIT_S)
+            self.wait(END_S)
             raise MasterEnded(master.process.poll() or 1)
 
     def _spawn_master(self, own: Sequence[str], ready: IO[bytes]) -> Child:
@@ -300,7 +299,7 @@ class Launcher:
         with contextlib.suppress(ProcessLookupError):
             self.children[0].process.send_signal(number)
 
-    def end(self, limit_s: float = END_LIMIT_S) -> None:
+    def end(self, limit_s: float = END_S) -> None:
         """Waits for the master to end, up to `limit_s` seconds, and sees to it that all do; again
         it does nothing.
 

@@ -8,6 +8,7 @@ Used by workers, drivers and the master's export; knows no model and no message 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,15 +17,13 @@ import numpy as np
 
 from snailps import kernels
 from snailps.errors import ConnectionLost, SnailError
+from snailps.roles.limits import Limits
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport._client import Client
 from snailps.transport.control import dial, show
 from snailps.transport.session import Channel, Role
 from snailps.transport.trust import OPEN, Trust
-
-TRY_S = 1.0
-"""How long one try to reach a shard again may take; then its address may be another one."""
 
 
 class Links:
@@ -33,7 +32,9 @@ class Links:
     Parameters
     ----------
     timeout_s : float
-        Limit of one request, and of the time that a shard may be out of reach, seconds.
+        Limit of one request, seconds (`request_timeout`); what bounds less follows from it.
+    init_timeout : float, optional
+        Somebody waits for so long until all are connected.
     give_up : callable
         Asked while a shard cannot be reached.
     superseded : callable
@@ -60,12 +61,14 @@ class Links:
         incarnation: int,
         job: int,
         timeout_s: float,
+        init_timeout: float = math.inf,
         trust: Trust = OPEN,
         give_up: Callable[[], bool] = lambda: False,
         superseded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.route = route
         self._started = False
+        limits = Limits.of(timeout_s)
 
         def gives_up(index: int, shard: ShardAddress) -> bool:
             moved = self.route.shards[index] != shard
@@ -78,7 +81,7 @@ class Links:
                 Channel.DATA,
                 role,
                 whom=_name(self.route, index),
-                limit_s=min(timeout_s, TRY_S) if self._started else timeout_s,
+                limit_s=limits.try_s if self._started else limits.connect_s(init_timeout),
                 node=node,
                 incarnation=incarnation,
                 job=job,
@@ -90,7 +93,7 @@ class Links:
 
         self.client = Client(
             connect, _names(route), route.owner, route.epoch, job, incarnation, timeout_s,
-            kernels.wire_ops(), failover_s=timeout_s,
+            kernels.wire_ops(), failover_s=limits.reach_s,
         )  # fmt: skip
         try:
             self.client.start()

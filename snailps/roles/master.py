@@ -26,6 +26,7 @@ from snailps.roles.job import Job
 from snailps.roles.job_settings import check_output
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
+from snailps.roles.limits import GOODBYE_S
 from snailps.roles.loop_times import LoopTimes
 from snailps.roles.member import Member, Reply, names_of
 from snailps.roles.members import Members
@@ -56,8 +57,6 @@ STATS_S = 1.0
 BACK_S = 3.0
 """How long members of a run whose result is written are waited for, only to be told."""
 _BEFORE = ("idle", "preparing", "ready")
-GOODBYE_S = 10.0
-"""How long members may take to end after Stop, seconds."""
 
 
 class Master:

@@ -35,6 +35,7 @@ from snailps.errors import (
     place_of,
 )
 from snailps.roles.checks import look_half_way, why_no_master
+from snailps.roles.limits import GRACE_S
 from snailps.transport import messages
 from snailps.transport._pulse import Pulse
 from snailps.transport.control import (
@@ -58,9 +59,6 @@ EXIT_FAILED = 1
 EXIT_STOPPED = 3
 """Another process failed, and the master ended this one."""
 EXIT_INTERRUPTED = 130
-
-GRACE_S = 8.0
-"""How long a process may take to end after a failure before it is ended by force, seconds."""
 
 WATCH_S = 0.2
 """How often a thread looks that waits for nothing that would wake it."""

@@ -11,13 +11,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from snailps.roles.limits import ORDER_S
 from snailps.roles.standby_effects import Order
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
-
-ORDER_S = 30.0
-"""A server that has not obeyed for so long is taken for lost: it hangs, though its heart beats."""
 
 OnAnswer = Callable[[messages.Message | None, str, float], None]
 """Gets the answer or None, what went wrong or "", and the time."""

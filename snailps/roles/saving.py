@@ -19,6 +19,7 @@ import numpy as np
 
 from snailps.errors import CheckpointError, SnailError
 from snailps.roles._shard import FragmentCursor, ShardThread
+from snailps.roles.limits import STOP_S
 from snailps.roles.node import explain
 from snailps.store.checkpoints import open_checkpoint
 from snailps.store.shard_file import (
@@ -69,7 +70,7 @@ class _Work:
         """Whether it is still at work."""
         return self._thread.is_alive()
 
-    def stop(self, limit_s: float = 5.0) -> None:
+    def stop(self, limit_s: float = STOP_S) -> None:
         """Drops the work, and waits a moment for its end."""
         self._stopped.set()
         self._thread.join(limit_s)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.roles.orders import ORDER_S, OnAnswer, Orders
+from snailps.roles.limits import ORDER_S, STALL_S, YIELD_S_MAX
+from snailps.roles.orders import OnAnswer, Orders
 from snailps.roles.places import Copy, Places, Server, Shard
 from snailps.roles.redundancy import Redundancy
 from snailps.roles.standby_effects import (
@@ -33,10 +34,6 @@ from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
-YIELD_S = 5.0
-"""How long a primary may try to hand over; then it goes on, and the move is tried again."""
-STALL_S = 60.0
-"""A standby that gets no further with its copy for so long is given up, and made anew."""
 AGAIN_S = 2.0
 """How long a server is left alone that could not keep a standby, times its failures so far."""
 FAILURES_MAX = 5
@@ -55,6 +52,8 @@ class Standbys:
         The present one.
     tables : callable
         Declarations with numbers, as `HostStandby` takes them.
+    yield_s : float
+        How long a primary may try to hand over; then it goes on, and the move is tried again.
     held : bool
         Nothing is copied nor moved just now: rows are being read from files, or saved.  Lost
         servers are stood in for all the same.
@@ -65,6 +64,7 @@ class Standbys:
     replicated: bool
     sync: bool
     tables: Callable[[], list[Any]] = list
+    yield_s: float = YIELD_S_MAX
     route: Route | None = None
     held: bool = False
     redundancy: Redundancy = field(init=False)
@@ -483,7 +483,7 @@ class Standbys:
     def _change_over(self, shard: Shard, now: float) -> None:
         shard.step = "yielding"
         self._places.changed(shard)
-        self._order(shard.primary, messages.Yield(shard.number, YIELD_S), now)
+        self._order(shard.primary, messages.Yield(shard.number, self.yield_s), now)
 
     # --- the plan --------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from snailps.errors import (
 from snailps.roles import blas
 from snailps.roles.checks import look_half_way, why_not_connected
 from snailps.roles.coming import Coming
+from snailps.roles.limits import Limits
 from snailps.roles.links import Links, RouteFollower
 from snailps.roles.node import (
     EXIT_FAILED,
@@ -159,7 +160,7 @@ class WorkerProcess(Node):
         us = self.welcome
         assert us is not None
         shards = [(shard.server, (shard.host, shard.port)) for shard in route.shards]
-        limit_s = min(self.settings.init_timeout, self.settings.request_timeout)
+        limit_s = Limits.of(self.settings.request_timeout).connect_s(self.settings.init_timeout)
         look = look_half_way(limit_s, "every shard", lambda: why_not_connected(shards))
         try:
             return Links(
@@ -169,6 +170,7 @@ class WorkerProcess(Node):
                 incarnation=us.incarnation,
                 job=us.job,
                 timeout_s=self.settings.request_timeout,
+                init_timeout=self.settings.init_timeout,
                 trust=self.trust,
                 give_up=self.ended.is_set,
                 superseded=superseded,

@@ -106,6 +106,10 @@ cdef class ShardLoop:
         Gives a fresh `ServerSession` for a new connection.
     park_limit_s : float
         How long a request may wait at the shard, seconds.
+    silence_limit_s : float
+        How long a standby may acknowledge nothing, seconds.
+    stuck_limit_s : float
+        How long a primary's stream may wait here, seconds.
 
     Notes
     -----
@@ -113,7 +117,8 @@ cdef class ShardLoop:
     be called from any thread.
     """
 
-    def __cinit__(self, listener, make_session, double park_limit_s=60.0):
+    def __cinit__(self, listener, make_session, double park_limit_s=60.0,
+                  double silence_limit_s=30.0, double stuck_limit_s=24.0):
         cdef epoll_event event
         self.loop = <Loop *>calloc(1, sizeof(Loop))
         if self.loop == NULL:
@@ -132,6 +137,8 @@ cdef class ShardLoop:
         listener.setblocking(False)
         self.loop.relayed = isinstance(listener, Relay)
         self.loop.park_limit_s = park_limit_s
+        self.loop.silence_limit_s = silence_limit_s
+        self.loop.stuck_limit_s = stuck_limit_s
         self.loop.stream.faults = &self.loop.faults
         self.loop.listen_fd = listener.fileno()
         self.loop.conns.epoll_fd = epoll_create1(EPOLL_CLOEXEC)

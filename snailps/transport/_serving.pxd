@@ -131,7 +131,7 @@ cdef inline bint _replay(Loop *loop, Conn *conn, const FrameHeader *head,
             conn.since = now
         conn.stuck = True
         conn.stuck_why = reply.reason
-        if now - conn.since <= loop.park_limit_s:
+        if now - conn.since <= loop.stuck_limit_s:
             return False
         reply_error(loop, conn, 0, b"timeout", reply.reason)
         conn.closing = True

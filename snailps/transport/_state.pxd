@@ -31,6 +31,8 @@ cdef struct Loop:
     Parking parking
     Handler *handler
     double park_limit_s
+    double silence_limit_s          # ... that a standby may acknowledge nothing
+    double stuck_limit_s            # ... that the stream of a primary may wait
     int wake_fd
     int listen_fd
     bint listening                  # off while there is no descriptor left for a new connection

@@ -108,7 +108,7 @@ cdef inline void stream_limit(Loop *loop, double now) noexcept nogil:
     """A standby that acknowledges nothing for long is given up."""
     cdef Stream *s = &loop.stream
     cdef char text[128]
-    if s.fd >= 0 and s.sent > s.acked and now - s.moved_at > loop.park_limit_s:
+    if s.fd >= 0 and s.sent > s.acked and now - s.moved_at > loop.silence_limit_s:
         snprintf(text, sizeof(text), b"the standby acknowledged nothing for %.0f s",
                  now - s.moved_at)
         stream_break(s, text)
