@@ -76,7 +76,10 @@ class ClusterSettings(Settings):
     request_timeout: float = setting(
         60.0,
         help="Limit of one pull, push or control request, retries included.",
-        when="The network is slow enough that a large pull takes longer.",
+        when=(
+            "The network is slow enough that a large pull takes longer. Keep it well above "
+            "`heartbeat_timeout`: a lost server is only replaced then."
+        ),
         unit="s",
         low=0.1,
         high=_DAY_S,
