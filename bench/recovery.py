@@ -4,6 +4,7 @@
     count    random kills of servers, workers and the master while pushes are counted
     train    the same while fastText trains; its end against a run that nobody disturbed
     every    every other fault of tests/faults while pushes are counted
+    storm    kills of one or two processes while another one joins, and stalls of 1 to 20 s between
              -> one JSON object a part (--json), targets (--table)
 
 One kill at a time, the next when everybody is there and every shard has its standby again.
@@ -39,6 +40,8 @@ from faults.schedule import (  # noqa: E402
     MANIFESTS,
     MASTER_AIMS,
     PAUSES,
+    STALLS,
+    STORMS,
     Schedule,
 )
 
@@ -119,7 +122,7 @@ class Toll:
         by = Counter(event.fault.kind for event in self.events)
         servers = [event for event in self.events if event.fault.kind == "kill server"]
         return {
-            "kills": sum(by[kind] for kind in KILLS),
+            "kills": sum(event.fault.kills for event in self.events),
             "by_kind": dict(by),
             "hangs": self.hangs,
             **spread("repaired_s", self.events),
@@ -190,13 +193,22 @@ def every(args):
     return counted(args, "every", args.faults, OTHERS)
 
 
+def storm(args):
+    """Counted pushes under kills of several processes while others join, and stalls."""
+    # Each round of kinds has as many kills as these; the last round may be a part.
+    kinds = (*STORMS, *STALLS)
+    probe = Schedule(args.seed, len(kinds), kinds)
+    faults = math.ceil(args.kills * len(kinds) / sum(fault.kills for fault in probe))
+    return counted(args, "storm", faults, kinds)
+
+
 def counted(args, part, goal, kinds):
     """Counted pushes under faults, in runs of `RUN`, so that each can be repeated by its seed."""
     toll = Toll(part, goal, time.monotonic())
     job = {"window": 8, "own": 2, "shared": 64, "dim": 16, "pushes": 4, "pause": 0.01}
     if part == "every":
         job["checkpoint_interval"] = 1
-    run = 0
+    run = restarts = 0
     while len(toll.events) < goal and toll.hangs < 5:
         number = min(RUN, goal - len(toll.events))
         schedule = Schedule(args.seed + run, number, kinds, every=args.every)
@@ -214,6 +226,7 @@ def counted(args, part, goal, kinds):
             except AssertionError as error:
                 toll.failed(error)
                 continue
+            restarts += rig.restarts
             if not good:
                 continue
         toll.acknowledged += verdict.acknowledged
@@ -230,6 +243,7 @@ def counted(args, part, goal, kinds):
         "part": part, "servers": args.servers, "shards": args.servers * args.shards,
         "workers": args.workers, "replication": args.replication, "runs": run, "seed": args.seed,
         **toll.figures(), "lost_pushes": toll.lost, "other_faults": toll.wrong,
+        "newcomers_restarted": restarts,
         "acknowledged": toll.acknowledged, "in_flight": toll.in_flight,
         "in_flight_applied": toll.applied, "reports": toll.reports,
     }  # fmt: skip
@@ -303,7 +317,7 @@ def trained(args, folder, corpus, schedule, toll, quality, **job):
 
 # --- all parts -----------------------------------------------------------------------------------
 
-PARTS = {"count": count, "train": train, "every": every}
+PARTS = {"count": count, "train": train, "every": every, "storm": storm}
 
 
 def targets(row):

@@ -4,17 +4,20 @@ import contextlib
 import socket
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from processes import LIMIT_S
 
+from snailps.cli.tls import init
 from snailps.config import ClusterSettings, MasterSettings
 from snailps.roles.hearing import Hearing
 from snailps.roles.node import EXIT_FAILED, Node
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, listen
 from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role
+from snailps.transport.trust import OPEN, Trust
 
 LIFE = 7
 
@@ -22,17 +25,18 @@ LIFE = 7
 class Master:
     """As much of a master as a node needs to join; it takes heartbeat connections as it is told."""
 
-    def __init__(self, timeout_s, patience_s=0.0):
+    def __init__(self, timeout_s, trust=OPEN):
         self.pulses = []
         self.takes = True
         self.news = threading.Condition()
         self._over = threading.Event()
-        self._welcome = messages.Welcome(1, 1, LIFE, 64, 0.02, timeout_s, patience_s)
-        listener = listen("127.0.0.1", 0)
+        self._welcome = messages.Welcome(1, 1, LIFE, 64, 0.02, timeout_s)
+        listener = listen("127.0.0.1", 0, trust)
         self.address = f"127.0.0.1:{listener.getsockname()[1]}"
         self._server = ControlServer(
             listener,
             role=Role.MASTER,
+            trust=trust,
             job=LIFE,
             on_message=lambda peer, message, reply: reply and reply(self._welcome),
             on_lost=lambda peer, why: None,
@@ -66,11 +70,12 @@ class Master:
 
 
 @contextlib.contextmanager
-def joined(timeout_s):
+def joined(timeout_s, tls=""):
     """A node that has joined, and its master."""
-    master = Master(timeout_s)
+    settings = ClusterSettings(init_timeout=LIMIT_S, tls=tls)
+    master = Master(timeout_s, Trust.of(settings))
     # A driver: others end their whole process, which is this one.
-    node = Node(Role.DRIVER, ClusterSettings(master_addr=master.address, init_timeout=LIMIT_S))
+    node = Node(Role.DRIVER, replace(settings, master_addr=master.address))
     try:
         node.join()
         master.wait_pulses(1)
@@ -81,8 +86,10 @@ def joined(timeout_s):
         master.close()
 
 
-def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost():
-    with joined(60.0) as (node, master):
+@pytest.mark.parametrize("tls", [False, True])
+def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost(tmp_path, tls):
+    folder = str(init(tmp_path / "tls", ["node"])[0]) if tls else ""
+    with joined(60.0, folder) as (node, master):
         for number in (1, 2):
             master.pulses[-1].close()
             master.wait_pulses(number + 1)

@@ -42,6 +42,13 @@ from snailps.errors import SnailError
 INTERRUPTED = 130
 TOO_LATE = "this cluster is about to end"
 """What a newcomer says that was started to repair a job and found it done."""
+REFUSALS = (
+    "Start it anew",
+    "others do its work",
+    "is about to end",
+    "before the cluster was formed",
+)
+"""What a process may end with that was joining when all others were busy dying."""
 OVER = "training done, exporting"
 """What the master says at the end of its job, well before anybody else ends."""
 LOOK_S = 0.02
@@ -60,7 +67,7 @@ GROWN = {"snailps.roles.journal:GROWN_BYTES": 4000}
 """So that the journal is compacted every few dozen blocks."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Place:
     """One process of the cluster, and whoever takes its place when it was killed."""
 
@@ -71,6 +78,7 @@ class Place:
     data: list = field(default_factory=list)  # links to its shards
     sets: tuple = ()
     hurt: dict = field(default_factory=dict)  # how its processes are hurt from the start
+    former: object = None  # the place whose process it is to replace, while it joins
 
     @property
     def name(self):
@@ -122,7 +130,8 @@ class Rig(Deeds):
     ends = False  # whether the job may come to its own end
 
     def __init__(self, folder, settings=None, job=None, *, servers=2, workers=2, shard_num=1,
-                 stall_s=40.0, block_num=100_000):  # fmt: skip
+                 stall_s=40.0, block_num=100_000, stall_max_s=20.0):  # fmt: skip
+        self.stall_max_s = stall_max_s
         self.folder, self.stall_s = folder, stall_s
         self.notes = folder / "notes"
         self.notes.mkdir(exist_ok=True)
@@ -147,6 +156,8 @@ class Rig(Deeds):
         self._seen = {}  # master's process -> lines of it that were read
         self.given_up = {}  # process id -> since when all shards must know
         self._doomed = set()  # processes that have to end
+        self.newcomers = set()  # places whose process may be refused, and is started once more
+        self.restarts = 0
         self._asked = (0.0, None)
 
     def _job(self, block_num, shards):
@@ -237,6 +248,33 @@ class Rig(Deeds):
         place.process.send(signal.SIGKILL)
         place.process.wait()
 
+    def join(self, former):
+        """Starts a process beside another one of its role, whose place it takes; the new place."""
+        joiner = Place(former.role, former.number, hurt=former.hurt)
+        joiner.control, joiner.data, joiner.sets = former.control, former.data, former.sets
+        self.newcomers.add(joiner)
+        self._start(joiner)
+        self.places.append(joiner)
+        joiner.former = former
+        return joiner
+
+    def dismiss(self, joiner):
+        """Asks the process to leave whose place a newcomer has taken; it has to end well."""
+        former, joiner.former = joiner.former, None
+        process = former.process
+        self.places.remove(former)
+        self._doomed.add(process)
+        process.send(signal.SIGTERM)
+        self.until(lambda: process.popen.poll() is not None, f"{former.name} to leave")
+        assert process.wait() == 0, f"{former.name} was to leave\n{self.report()}"
+
+    def await_line(self, process, text):
+        """Waits until a process has written something, or has ended."""
+        self.until(
+            lambda: text in process.stderr or process.popen.poll() is not None,
+            f"{process.name} to write {text!r}",
+        )
+
     def revive(self, place):
         """Starts another process in place of one that ended."""
         if place is self.master:
@@ -260,7 +298,7 @@ class Rig(Deeds):
 
     def perform(self, number, fault):
         """One fault, from its blow to redundancy again."""
-        role = {"data": "server"}.get(fault.whom, re.split("[':]", fault.whom)[0])
+        role = {"data": "server"}.get(fault.whom, re.split("[':+]", fault.whom)[0])
         if fault.whom == "disk":
             victim = self.master
         else:
@@ -352,6 +390,10 @@ class Rig(Deeds):
             if process is None or process in self._doomed or process.popen.poll() is None:
                 continue
             process.wait()
+            if place in self.newcomers and any(text in process.stderr for text in REFUSALS):
+                self.restarts += 1
+                self.revive(place)
+                continue
             if self.ends:  # the thread that reads the master's lines may be late
                 with contextlib.suppress(AssertionError):
                     master.wait_line(OVER, ENDING_S)

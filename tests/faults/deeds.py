@@ -8,12 +8,13 @@ The rest of it is `cluster.Rig`, whose part this is; `schedule.Fault` says what 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 
 from faults.proxy import Weather, anyone
-from faults.schedule import PLACES
+from faults.schedule import PLACES, STALL_S
 from snailps.transport.session import Role
 
 SLOW_BYTES_S, DELAY_S = 300_000, 0.03
@@ -21,6 +22,16 @@ CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.
 FAILED = "CHECKPOINT FAILED"
 GRACE_S = 1.0
 """By then the shards have been told who was given up, and the master which stream broke."""
+
+
+TOGETHER_S = 0.1
+AT_ONCE_S = 0.02
+CALM_S = 0.3
+TAKEOVER_S = 1.0
+STARTING_S = 1.0
+JOINING_S = (0.0, 0.0, 0.02, 0.5)
+"""How long a process that has registered is left to join, at most."""
+REGISTERED = "registered with the master"
 
 
 class Hang(AssertionError):
@@ -74,6 +85,100 @@ class Deeds:
             ) from None
         assert code != 0, f"{victim.name} was given up and ended well: {victim.process.stderr}"
         self.revive(victim)
+
+    def _storm(self, victim, fault):
+        """A process joins; it, or others, die meanwhile."""
+        second = fault.whom.partition("+")[2]
+        self.calm()
+        role = "worker" if "server" in fault.whom or fault.index % 2 else "server"
+        former = [one for one in self.alive(role) if one is not victim][-1]
+        joiner = self.join(former)
+        self._await_joining(joiner, fault)
+        killed = [victim]
+        self.kill(victim)
+        if second == "joiner":
+            others = [joiner] if self._is_new(joiner) else []
+        elif second in ("worker", "master") and fault.whom != "master+master":
+            others = [one for one in self.alive(second) if one is not joiner]
+        else:
+            others = []
+        if others:
+            self.rest(TOGETHER_S * fault.share)
+            killed.append(others[fault.index % len(others)])
+            self.kill(killed[-1])
+        for one in killed:
+            self.revive(one)
+        if fault.whom == "master+master":
+            self.rest(TAKEOVER_S * fault.share)
+            self.kill(victim)
+            self.revive(victim)
+        elif second == "replacement":
+            self.await_line(victim.process, REGISTERED)
+            self.rest(AT_ONCE_S * fault.share)
+            if self._is_new(victim):
+                self.kill(victim)
+                self.revive(victim)
+        self.until(self.is_redundant, f"redundancy after {fault.kind}, and the newcomer")
+        self.newcomers.discard(joiner)
+        self.dismiss(joiner)
+
+    def _is_new(self, place):
+        """Whether no shard was moved to a server yet: while one is, its standby is given up."""
+        found = re.search(r"server (\d+) registered", place.process.stderr)
+        moved = f"to server {found[1] if found else -1}, which has fewer"
+        return not any(moved in line for line in self.master.process.lines)
+
+    def calm(self):
+        """Waits until every shard has had its standby for a while: nothing moves any more."""
+        since = time.monotonic()
+        while time.monotonic() - since < CALM_S:
+            self._asked = (0.0, None)
+            if not self.is_redundant():
+                self.until(self.is_redundant, "redundancy before the next fault")
+                since = time.monotonic()
+            self.rest(CALM_S / 4)
+
+    def _await_joining(self, joiner, fault):
+        """Lets a newcomer get somewhere: it starts, has registered, connects, or is done."""
+        if fault.index % 4:
+            self.await_line(joiner.process, REGISTERED)
+            self.rest(JOINING_S[fault.index % 4] * fault.share)
+        else:
+            self.rest(STARTING_S * fault.share)
+
+    def _stall(self, victim, fault):
+        """SIGSTOP for long; it goes on, or is taken for lost and replaced."""
+        process = victim.process
+        self.calm()
+        self._doomed.add(process)
+        process.send(signal.SIGSTOP)
+        shortest, longest = STALL_S
+        seconds = min(self.stall_max_s, shortest + (longest - shortest) * fault.share)
+        end = time.monotonic() + seconds
+        if "+" in fault.whom:
+            self.rest(TOGETHER_S * fault.share)
+            other = self.alive("server")[0]
+            self.kill(other)
+            self.revive(other)
+        self.rest(max(0.0, end - time.monotonic()))
+        process.send(signal.SIGCONT)
+        self.rest(GRACE_S)
+        self._asked = (0.0, None)
+        if victim is self.master:
+            self._doomed.discard(process)
+            return
+        self.until(
+            lambda: process.popen.poll() is not None or self._is_member(process.pid),
+            f"{victim.name}, stalled for {seconds:.1f} s, to go on or to end",
+        )
+        if process.popen.poll() is None:
+            self._doomed.discard(process)
+        else:
+            self._replace(victim)
+
+    def _is_member(self, pid):
+        status = self.status()
+        return status is not None and pid in self.members()
 
     def _aim(self, victim, fault):
         place = fault.whom.split(":")[1]

@@ -17,6 +17,20 @@ ISOLATIONS = ("isolate server", "isolate worker")
 LINKS = ("cut data", "tear data", "slow data", "delay data", "silence data")
 CONTROL = tuple(f"{what} {role}'s-control" for what in ("cut", "silence") for role in PROCESSES[:2])
 DISK = ("fill disk",)
+STORMS = (
+    *(f"storm {role}" for role in PROCESSES),
+    "storm server+worker", "storm server+master", "storm worker+master", "storm worker+worker",
+    "storm master+master", "storm server+joiner", "storm worker+joiner", "storm master+joiner",
+    "storm server+replacement",
+)  # fmt: skip
+"""Kills while a process joins, one or two within 0.1 s: a worker, or, where no server is killed, a
+worker or a server.  ``master+master``: the second one while it takes over; ``server+replacement``:
+the server that was started in place of the first one, while it joins.  Two servers that belong to
+the cluster are never killed at once, nor one while a shard moves to a newcomer, which gives its
+standby up for a moment: with one standby a shard nothing is promised then."""
+STALLS = ("stall server", "stall worker", "stall master", "stall worker+server")
+"""SIGSTOP for 1 to 20 s, far beyond heartbeat_timeout: who was taken for lost is replaced.  With
+``+server`` a server is killed meanwhile."""
 
 _HOST = "snailps.roles.hosting:ShardHost"
 PLACES = {
@@ -43,6 +57,7 @@ COMPACTIONS = ("aim master:compacting", "aim master:compacted")
 MASTER_AIMS = ("aim master:noting", "aim master:noted", *COMPACTIONS)
 MANIFESTS = ("aim master:manifest", "aim master:saved")
 
+STALL_S = (1.0, 20.0)
 BRIEF_S = (0.05, 0.8)
 """How long a fault lasts that nobody need notice; far below heartbeat_timeout."""
 
@@ -83,6 +98,18 @@ class Fault:
     @property
     def whom(self):
         return self.kind.split()[1]
+
+    @property
+    def kills(self):
+        """How many processes it kills; a newcomer that has got a shard already is spared."""
+        if self.what == "storm":
+            return 1 + self.whom.count("+")
+        return int(self.what == "kill") + self.whom.count("+")
+
+    @property
+    def share(self):
+        """A number from 0 to 1 of its own."""
+        return self.bytes % 1000 / 1000
 
 
 class Schedule:
