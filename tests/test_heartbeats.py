@@ -1,6 +1,7 @@
 """Heartbeat connections that are lost alone: made again by the node, missed by the master."""
 
 import contextlib
+import signal
 import socket
 import threading
 import time
@@ -156,3 +157,15 @@ def test_member_that_comes_back_with_another_heartbeat_connection_stays(hearing)
         time.sleep(0.01)
     assert not expelled
     again.close()
+
+
+def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process(monkeypatch):
+    with joined(60.0) as (node, _):
+        asked = threading.Event()
+        monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
+        node.control._away = True  # it was found again, and this side does not know yet
+        node._on_signal(signal.SIGTERM, None)
+        time.sleep(0.05)
+        node.control._away = False
+        assert asked.wait(LIMIT_S)
+        assert not node.ended.is_set()

@@ -28,6 +28,17 @@ class Server:
         self.calls[member.peer][at][1](answer or messages.Ok())
 
 
+class Notes(Journal):
+    """A journal that keeps its facts here."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.facts = []
+
+    def note(self, kind, data):
+        self.facts.append((kind, data))
+
+
 class Cluster:
     """Members of a master, without any process."""
 
@@ -43,8 +54,9 @@ class Cluster:
             self.failed.append,
             self.ready.append,
             self._unready,
-            Journal(None),
+            journal := Notes(),
         )
+        self.facts = journal.facts
         for fact in facts:
             self.members.replay(fact)
         self._port = 1000
@@ -242,6 +254,14 @@ def test_newcomer_holds_up_no_master_that_takes_over():
     assert not cluster.ready
     cluster.server.answer(newcomer)
     assert cluster.ready == [newcomer]
+
+
+def test_newcomer_that_gets_ready_while_a_master_takes_over_is_known_to_the_next():
+    cluster = Cluster(facts=past())
+    newcomer = cluster.register("worker")
+    cluster.server.answer(newcomer)
+    members = [data["number"] for kind, data in cluster.facts if kind == "member"]
+    assert members == [newcomer.number]
 
 
 @pytest.mark.parametrize(("role", "state"), [("worker", {"started": False}), ("server", {})])

@@ -288,7 +288,7 @@ class Members:
             raise ProtocolError("Register: this connection is registered already")
         number = self.new_number()
         member = Member(number, role, message.host, message.pid, peer, endpoints)
-        member.late = self._formed
+        member.late = self._formed or self.formed_before
         self.all[number] = member
         peer.tag = member
         log.info("%s registered from %s", member.name, show(peer.address))

@@ -60,6 +60,9 @@ EXIT_STOPPED = 3
 """Another process failed, and the master ended this one."""
 EXIT_INTERRUPTED = 130
 
+AWAY_S = 1.0
+"""How long a signal waits for a master that is gone: it leaves without one then."""
+
 WATCH_S = 0.2
 """How often a thread looks that waits for nothing that would wake it."""
 
@@ -469,11 +472,19 @@ class Node:
                 raise KeyboardInterrupt
             threading.Thread(target=self._control.close, daemon=True).start()
             return
+        # A handler must not wait for a lock that the main thread may hold: let a thread do it.
+        threading.Thread(target=self._leave_on, args=(name,), daemon=True).start()
+
+    def _leave_on(self, name: str) -> None:
+        """A signal has come: asks the master to let this process go, if there is one."""
+        until = time.monotonic() + AWAY_S
+        while self.control.away and time.monotonic() < until:  # it may be coming back just now
+            if self.ended.wait(WATCH_S / 4):
+                return
         if self.control.away:
             self.end(EXIT_INTERRUPTED, f"{name} while the master was gone")
-            return
-        # A handler must not wait for a lock that the main thread may hold: let a thread do it.
-        threading.Thread(target=self.on_leave_request, args=(name,), daemon=True).start()
+        else:
+            self.on_leave_request(name)
 
     def _master_lost(self, why: str) -> None:
         if self.welcome is None:
