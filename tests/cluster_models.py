@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ class CountSettings(JobSettings):
     dim: int = setting(1, help="Width of the table.", when="In tests.", low=1)
     lines: int = setting(0, help="Lines that `Surveyed` has to see.", when="In tests.")
     journal: str = setting("", help="Folder that gets a line a block.", when="In tests.")
+    pace_s: float = setting(0.0, help="Least seconds of a block.", when="In tests.", low=0)
 
 
 class Counter(Worker):
@@ -288,3 +290,14 @@ class Unready(Counter):
     @classmethod
     def surveyor(cls, settings):
         raise ZeroDivisionError("planted failure")
+
+
+class Paced(Counter):
+    """Takes `pace_s` a block, and does not begin the last one, until its folder has "finish"."""
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        until = time.monotonic() + self.settings.pace_s
+        over = Path(self.settings.gates) / "finish"
+        while not over.exists() and (block.progress[1] >= 1 or time.monotonic() < until):
+            time.sleep(self.settings.pace_s / 10)
+        return super().train(block)

@@ -27,6 +27,7 @@ class Running:
     """A master in a thread of this process, which waits for a server."""
 
     def __init__(self, **settings):
+        settings = {"heartbeat_timeout": "900", "master_time_out": "900", **settings}  # none beats
         raw = RawConfig.from_mapping({"master_addr": "127.0.0.1:1", **settings}, "test")
         self.errors, listens = [], threading.Event()
 
@@ -254,3 +255,21 @@ def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatc
         raw.send(messages.encode(messages.Examine(list(here.getsockname()), {})))
         report = messages.decode(raw.next().body)
     assert "ZeroDivisionError" in report.data["back"]
+
+
+def test_worker_that_fails_twice_is_sent_away_once(running):
+    """The second word of it comes before it has heard that it is gone."""
+    members = running.master._members
+    formed, members._formed = members._formed, True
+    try:
+        with Raw(running.address) as raw:
+            raw.send(messages.encode(messages.Register("worker", "h", 1, 1)))
+            raw.next()
+            for _ in range(2):
+                raw.send(messages.encode(messages.Failed("planted")), Kind.NOTE)
+            raw.send(messages.encode(messages.Lease("train")))
+            assert messages.decode(raw.next().body) == messages.Stop(True, "failed: planted")
+            assert "was sent away" in str(remote_error(raw.next()))
+    finally:
+        members._formed = formed
+    assert running.status()["phase"] == "forming"

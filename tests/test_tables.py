@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps import Table, Tensor, kernels
-from snailps.errors import ConfigError, MisuseError, SnailError
+from snailps.errors import ClusterError, ConfigError, MisuseError, SnailError
+from snailps.roles.catalogue import Catalogue
+from snailps.roles.journal import Journal
+from snailps.roles.member import Member
 from snailps.roles.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.store._store import ShardStore
+from snailps.transport import messages
 
 numbers = st.floats(0, 1e20, allow_subnormal=False)
 tables = st.builds(
@@ -212,3 +216,28 @@ def test_values_to_push_become_float32_or_are_refused_with_their_dtype():
     for wrong, word in ((rows + 1j, "complex64"), ([["a"]], "<U1"), ([[1], [1, 2]], "unequal")):
         with pytest.raises(MisuseError, match=rf"table 't': values: expected numbers.*{word}"):
             as_rows(wrong, "table 't'")
+
+
+def test_declaration_that_is_refused_in_part_leaves_no_table():
+    """A table that no server was told to make would fail whoever reads all of them."""
+    orders, answers = [], []
+    server = Member(1, "server", "h", 1, None, [])
+    catalogue = Catalogue(
+        lambda: [server],
+        lambda member, order, on_answer: orders.append((order, on_answer)),
+        lambda text: None,
+        Journal(None),
+    )
+    one, other = Table("one", 4), Table("one", 5)
+    driver = Member(2, "driver", "h", 1, None, [])
+    declare = messages.Declare([Table("new", 4).to_dict(), one.to_dict(), other.to_dict()])
+    with pytest.raises(ConfigError, match="two ways"):
+        catalogue.declare(driver, declare, answers.append)
+    assert (catalogue.tables, catalogue.made(), orders) == ({}, [], [])
+    catalogue.declare(driver, messages.Declare([one.to_dict()]), answers.append)
+    orders.pop()[1](messages.Ok())
+    assert answers.pop() == messages.Declared([1])
+    again = messages.Declare([one.to_dict(), Table("new", 4).to_dict()])
+    catalogue.declare(driver, again, answers.append)
+    orders.pop()[1](ClusterError("no memory"))
+    assert set(catalogue.tables) == {"one"}  # which the server has

@@ -102,9 +102,10 @@ class Catalogue:
 
     def _declare(self, tables: list[Table], of_job: bool, reply: Callable[[Answer], None]) -> None:
         numbers: list[int] = []
-        new: list[int] = []
-        for table in tables:
-            number, known = self.tables.get(table.name, (self._next_table, table))
+        new: dict[str, tuple[int, Table]] = {}
+        for table in tables:  # all are looked at before any is kept: servers make all or none
+            fresh = (self._next_table + len(new), table)
+            number, known = self.tables.get(table.name) or new.get(table.name, fresh)
             if known != table:
                 raise ConfigError(
                     f"table {table.name!r} is declared in two ways: {known} and {table}"
@@ -112,17 +113,18 @@ class Catalogue:
             if number > TABLES_MAX:
                 raise ConfigError(f"more than {TABLES_MAX:,} tables")
             if table.name not in self.tables:
-                self._next_table += 1
-                if of_job:
-                    self._of_job.add(table.name)
-                fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
-                self._journal.note("table", fact)
-                new.append(number)
-            self.tables[table.name] = (number, table)
-            self._made[number] = table
+                new[table.name] = (number, table)
             numbers.append(number)
+        for name, (number, table) in new.items():
+            fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
+            self._journal.note("table", fact)
+            self.tables[name] = (number, table)
+            self._made[number] = table
+        self._next_table += len(new)
+        if of_job:
+            self._of_job |= new.keys()
         if new:
-            self._order(new)
+            self._order([number for number, _ in new.values()])
         open_ = {self._making[number] for number in numbers if number in self._making}
         left = len(open_)
         if not left:

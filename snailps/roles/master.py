@@ -570,6 +570,8 @@ class Master:
         member = peer.tag
         if not isinstance(member, Member):
             raise ProtocolError(f"{type(message).__name__} before Register")
+        if member.state == "gone":
+            raise ClusterError(f"{member.name} was sent away")
         if isinstance(message, messages.Lease):
             self._course.leasing.lease(member, message, reply)
         elif isinstance(message, messages.Done):
@@ -601,6 +603,8 @@ class Master:
         member = peer.tag
         if not isinstance(member, Member):
             raise ProtocolError(f"{type(message).__name__} before Register")
+        if member.state == "gone":
+            return  # it was sent away, and may not know yet
         if isinstance(message, messages.Finished):
             self._course.leasing.finished(member, message.figures)
         elif isinstance(message, messages.Settled):
@@ -620,7 +624,7 @@ class Master:
                 self._leave(member)
         elif isinstance(message, messages.Bye):
             member.figures = {**member.figures, **message.figures}
-            member.state = "gone" if member.state == "gone" else "bye"
+            member.state = "bye"
         else:
             raise ProtocolError(f"a master does not take {type(message).__name__} as a note")
 
