@@ -223,6 +223,18 @@ class SlowExport(Counter):
         return {"scanned": scanned, **Counter.export(results)}
 
 
+class HalfScanned(Counter):
+    """Stops at the gate ``export-0`` in the middle of reading its table, then writes it."""
+
+    @classmethod
+    def export(cls, results):
+        pieces = results.scan("counts")
+        found = [next(pieces)]
+        wait_at(results.settings, "export-0")
+        keys = np.concatenate([keys for keys, _ in [*found, *pieces]])
+        return {"scanned": sorted(keys.tolist()), **Counter.export(results)}
+
+
 class Wide(Counter):
     """Line k stands for a thousand rows of 50 floats; stops before and behind its export."""
 

@@ -88,6 +88,20 @@ def test_job_goes_on_when_a_server_is_killed(tmp_path, job, gate, servers, shard
     assert_counted_once(tmp_path)
 
 
+def test_server_killed_while_the_master_exports_is_replaced_by_a_standby(tmp_path, job, gate):
+    job |= {"worker_class": "cluster_models:HalfScanned"}
+    at_export = Gate(tmp_path / "gates", 0, "export")
+    with Cluster(tmp_path, job=job, servers=2) as cluster:
+        master, (victim, _), _ = begin(cluster, gate)
+        gate.open()
+        at_export.meet()
+        victim.send(signal.SIGKILL)
+        at_export.open()
+        assert cluster.codes(WAIT_S) == [0, -signal.SIGKILL, 0, 0], master.stderr
+        assert figures_of(master)["scanned"] == list(range(50))
+    assert_counted_once(tmp_path)
+
+
 def test_job_survives_two_losses_one_after_the_other(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=3, workers=2) as cluster:
         master, (first, second, _), _ = begin(cluster, gate)
