@@ -10,7 +10,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-cluster lint bench clean
+.PHONY: help demo test test-cluster sanitize lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,7 +40,10 @@ test-cluster: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubu
 	@tests/cluster/install </dev/null
 	@$(BIN)/python -m pytest tests/cluster $(ARGS) </dev/null
 
-SCRIPTS := .ci/run tests/cluster/install $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+sanitize: $(VENV)/.made-test ## compiled parts under gcc's sanitizers (ARGS=short: two minutes)
+	@tests/sanitize $(ARGS) </dev/null
+
+SCRIPTS := .ci/run tests/cluster/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null

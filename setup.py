@@ -19,6 +19,12 @@ HERE = Path(__file__).parent
 PACKAGE = HERE / "snailps"
 # -g0: Python's own -g would cost a third of the time, and nobody debugs what users get.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+# For tests/sanitize: the builds of the kernels that it wants.
+SANITIZE = os.environ.get("SNAILPS_SANITIZE", "")
+if SANITIZE:
+    # A finding ends the process.  -O1: at -O3 it would compile for minutes and find no more.
+    FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer"]
+    FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
 DEPENDS = ["setup.py"]  # for the flags
 # Rebuilt with them; so they are part of the source package, too.
@@ -30,6 +36,8 @@ if platform.machine() in ("x86_64", "AMD64"):
         "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c",
         "-mprefer-vector-width=512",
     ]  # fmt: skip
+if SANITIZE:
+    KERNEL_BUILDS = {k: v for k, v in KERNEL_BUILDS.items() if k in SANITIZE.split(",")}
 
 
 def kernel_extensions() -> list[Extension]:
