@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replicas import Replicas
-from shards import ADD, JOB, UNIFORM, ZEROS, Shards, pull_frame, push_frame
+from shards import ADD, JOB, UNIFORM, ZEROS, Shards, keys_digest, pull_frame, push_frame
 
 from snailps import kernels
 from snailps.errors import MisuseError, ProtocolError, RemoteError
@@ -314,23 +314,6 @@ def keys_of(fragment, n):
     return keys[fragment_of(keys, 64) == fragment][:n].tolist()
 
 
-def digest(keys):
-    """That of _keys.pxd."""
-    mask, odd = 2**64 - 1, 0x9E3779B97F4A7C15
-    sums = [(odd + len(keys)) & mask, 1, 2, 3]
-    whole = len(keys) // 4 * 4
-    for i, key in enumerate(map(int, keys)):
-        key = key * 0xBF58476D1CE4E5B9 & mask
-        lane = i % 4 if i < whole else 0
-        sums[lane] = (sums[lane] ^ key ^ key >> 32) * odd & mask
-        sums[lane] ^= sums[lane] >> 29
-    a, b, c, d = sums
-    a = (a ^ b) * odd & mask
-    a = (a ^ a >> 32 ^ c) * odd & mask
-    a = (a ^ a >> 32 ^ d) * odd & mask
-    return a ^ a >> 32 or 1
-
-
 def with_list(frame, options, digest, place, unused=0, drop=0):
     """The same request with a ListHead before its groups; without the last `drop` bytes."""
     body = bytearray(frame.body[: len(frame.body) - drop])
@@ -366,9 +349,9 @@ def test_empty_list_is_refused_and_spoils_no_place(cluster):
     keys = u64(keys_of(fragment, 20))
     with cluster.raw() as one:
         full = pull_frame({fragment: keys.tolist()}, dim=5)
-        named = with_list(full, Option.REMEMBER, digest(keys), 3)
-        recalled = with_list(full, Option.RECALL, digest(keys), 3, drop=8 + 8 * len(keys))
-        nothing = with_list(pull_frame({}, dim=5), Option.REMEMBER, digest(keys[:0]), 3)
+        named = with_list(full, Option.REMEMBER, keys_digest(keys), 3)
+        recalled = with_list(full, Option.RECALL, keys_digest(keys), 3, drop=8 + 8 * len(keys))
+        nothing = with_list(pull_frame({}, dim=5), Option.REMEMBER, keys_digest(keys[:0]), 3)
         assert remote_error(one.ask(nothing)).code == "list"
         for _ in range(3):
             assert one.ask(named).kind == Kind.PULLED
@@ -385,7 +368,7 @@ def large_list(n=120_000):
     """A pull that names its keys: it takes a place, and the list's bytes."""
     keys = np.arange(n, dtype=np.uint64)
     plain = pull_frame({0: keys.tolist()}, dim=1)
-    number = digest(keys)
+    number = keys_digest(keys)
     return lambda place: with_list(plain, Option.REMEMBER, number, place), 8 * len(keys) + 8
 
 

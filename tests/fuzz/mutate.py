@@ -9,11 +9,11 @@ import struct
 import numpy as np
 import test_clock_bodies as clocks
 import test_product_bodies as products
-from shards import pull_frame, push_frame, scan_frame
+from shards import keys_digest, pull_frame, push_frame, scan_frame
 
 from snailps.store.route import fragment_of
 from snailps.transport import messages
-from snailps.transport.frame import Flag, Frame, Kind, encode_frame
+from snailps.transport.frame import Flag, Frame, Kind, Option, encode_frame
 from snailps.transport.session import Channel, Hello, Role
 
 EDGES = [
@@ -25,6 +25,7 @@ HEADER_FIELDS = [("<H", 4), ("<H", 6), ("<I", 8), ("<I", 12)] + [
 ]
 STRANGER = 1 << 40
 """Incarnation of all who push: marks of honest ones must not rise."""
+LISTS = 1024
 KEYS = 8
 """Per fragment: few, so that pushes that are still good make few rows."""
 
@@ -113,6 +114,7 @@ class DataCorpus:
             products.forward(), products.forward(floats=4), products.backward(),
             products.forward(counts=(1,) * 8, keys=range(8), values=[1.0] * 8, floats=4, batch=3),
             products.backward(rows=[[1.0] * 4] * 8, floats=4, batch=3, examples=8, count=8),
+            *self._listed(), *self._changed(),
             Frame(Kind.HEARTBEAT), Frame(Kind.REPLICATE, bytes(64)), Frame(Kind.PULLED, bytes(16)),
         ]  # fmt: skip
         self._frames = [
@@ -125,6 +127,30 @@ class DataCorpus:
             )
             for number, frame in enumerate(frames)
         ]
+
+    def _listed(self):
+        """Requests whose keys are remembered in a few places, and recalled; one without any."""
+        for place, group in ((0, 0), (1, 1), (LISTS - 1, 2), (0, 3)):
+            keys = self.groups[group]
+            named = list_head(keys, place)
+            values = np.ones((len(keys), 4), np.float32)
+            for plain in (pull_frame({group: keys}), push_frame({group: keys}, values, seq=9)):
+                yield with_options(plain, Option.REMEMBER, named + plain.body[24:])
+                rest = plain.body[32 + 8 * len(keys) :]
+                yield with_options(plain, Option.RECALL, named + rest)
+        empty = pull_frame({})
+        yield with_options(empty, Option.REMEMBER, list_head([], 0))
+
+    def _changed(self):
+        """Narrow keys, and a pull of changes."""
+        keys = np.array(self.groups[0], np.uint64)
+        plain = pull_frame({0: keys.tolist()})
+        base = int(keys.min())
+        for width in (1, 2, 4, 7):
+            narrow = b"".join((int(key) - base).to_bytes(8, "little")[:width] for key in keys)
+            body = plain.body[24:32] + struct.pack("<Q", base) + narrow
+            yield with_options(plain, width << 12, body + bytes(-len(body) % 8))
+        yield with_options(plain, Option.CHANGED, plain.body[24:] + bytes(8 * len(keys)))
 
     def frame(self, random):
         """Encoded; its header is good, so that what follows is looked at, too."""
@@ -174,6 +200,16 @@ class ControlCorpus:
         """Encoded; something of the whole is wrong."""
         data = encode_frame(Frame(Kind.CALL, messages.encode(random.choice(self._messages))))
         return random.choice((mutated, broken_header))(data, random)
+
+
+def list_head(keys, place):
+    """What names a list of keys: its digest and a place."""
+    return struct.pack("<QII", keys_digest(keys), place, 0)
+
+
+def with_options(frame, options, rest):
+    """A PULL or PUSH with other options and another body behind its GroupHead."""
+    return dataclasses.replace(frame, body=frame.body[:20] + struct.pack("<I", options) + rest)
 
 
 def _other(value, random):
