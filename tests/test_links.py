@@ -96,13 +96,16 @@ def test_newer_route_of_other_shards_is_connected_to_from_the_beginning():
     assert told == [1, 2]
 
 
-def test_links_in_use_follow_and_stay_the_same():
+@pytest.mark.parametrize("in_use", [False, True])
+def test_links_follow_and_stay_the_same(in_use):
+    # Also before they are in use: the order to begin may be on its way, behind the route.
     network = Network()
     made, told = follower(network.make)
     made.take(route(1, 1, 2)).result(LIMIT_S)
-    made.in_use = True
+    made.in_use = in_use
     made.take(route(2, 3, 2)).result(LIMIT_S)
     assert len(network.made) == 1
+    assert not network.made[0].closed
     assert told == [1, 2]
 
 

@@ -154,9 +154,9 @@ def connect(newest: Callable[[], Route], make: MakeLinks) -> Links:
 class RouteFollower:
     """The links of a process that takes the master's routes; takes each without blocking.
 
-    The first connect takes as long as the slowest server, so it has a thread of its own.  Until
-    `in_use` is set, servers that have changed are connected to anew, too: that the cluster is
-    complete means that everybody has reached every server.
+    The first connect takes as long as the slowest server, so it has a thread of its own.  A route
+    that has its shards elsewhere is followed by the same client, whose user may begin at any time;
+    one of other shards, of a cluster that is formed anew, is connected to from the beginning.
 
     Parameters
     ----------
@@ -189,7 +189,9 @@ class RouteFollower:
             if self._newest is None or route.epoch > self._newest.epoch:
                 self._newest = route
             links = self.links
-            if links is not None and (self.in_use or links.route.shards == self._newest.shards):
+            if links is not None and (
+                self.in_use or np.array_equal(links.route.owner, self._newest.owner)
+            ):
                 links.follow(self._newest)
                 self._on_route(links)
                 answer.set_result(messages.Ok())
