@@ -208,28 +208,28 @@ class Crowd:
             process.join()
 
 
-def since(before, after):
+def since(before, after, kind):
     """Turns of the loop between two statuses: by duration."""
-    counts = dict(map(tuple, after["counts"]))
-    for upper, count in before["counts"]:
+    counts = dict(map(tuple, after[kind]))
+    for upper, count in before[kind]:
         counts[upper] -= count
     return [[upper, count] for upper, count in sorted(counts.items()) if count]
 
 
 def loop_figures(name, before, after):
     """The loop between two statuses."""
-    counts = since(before, after)
+    counts, cpu = since(before, after, "counts"), since(before, after, "cpu_counts")
     return {
         f"{name}_turns": sum(count for _, count in counts),
         f"{name}_loop_ms_p999": round(quantile_ms(counts, 0.999), 1),
         f"{name}_loop_ms_max": round(counts[-1][0], 1) if counts else 0.0,
+        f"{name}_loop_cpu_ms_p999": round(quantile_ms(cpu, 0.999), 1),
     }
 
 
-def all_backed(status):
-    """Whether every shard has a standby that has all of it."""
-    shards = status["shards"]
-    return bool(shards) and all(shard["state"] == "ready" for shard in shards)
+def bare(status):
+    """Shards that have no standby, or one that has not all."""
+    return sum(shard["state"] != "ready" for shard in status["shards"])
 
 
 def poll(master, crowd, condition, what):
@@ -257,16 +257,18 @@ def victims_of(status, count):
     return [(hosts[number], number) for number in found[:count]]
 
 
-EMPTY = {"counts": []}
+EMPTY = {"counts": [], "cpu_counts": []}
 
 
 def form(master, crowd, args, figures, begin):
     """All are there, and every shard has its standby."""
-    backed = all_backed if args.replication != "none" else lambda status: True
+    wanted = args.replication != "none" and args.servers > 1
     status, at = poll(
         master,
         crowd,
-        lambda s: s["phase"] not in ("forming", "preparing") and backed(s),
+        lambda s: (
+            s["phase"] not in ("forming", "preparing") and s["shards"] and not (wanted and bare(s))
+        ),
         "standbys",
     )
     figures["formed_s"] = round(at - begin, 2)
@@ -323,7 +325,8 @@ def lose(master, crowd, args, figures, status):
     crowd.say("kill", [index for index, _ in victims], [number for _, number in victims])
     crowd.until(lambda: crowd.all_told("clean") is not None, "a route without the killed")
     figures["rerouted_s"] = round(crowd.all_told("clean") - begin, 3)
-    after, at = poll(master, crowd, all_backed, "standbys anew")
+    # Behind that shards move one by one until all servers have as many.
+    after, at = poll(master, crowd, lambda s: bare(s) <= 1, "standbys anew")
     figures["redundant_again_s"] = round(at - begin, 2)
     figures |= loop_figures("loss", status["loop"], after["loop"])
     return after
@@ -384,8 +387,10 @@ def measure(args):
             for part in parts:
                 if args.parts and part.__name__ not in args.parts.split(","):
                     continue
-                print(f"{part.__name__} ...", file=sys.stderr)
+                known = set(figures)
                 status = part(master, crowd, args, figures, status)
+                new = {name: value for name, value in figures.items() if name not in known}
+                print(f"{part.__name__}: {new}", file=sys.stderr, flush=True)
             figures["peak_mb"] = master.peak_mb()
         finally:
             if crowd is not None:

@@ -183,7 +183,10 @@ class Node:
             Channel.PULSE, self.role, os.urandom(NONCE_BYTES), welcome.node, welcome.incarnation,
             welcome.job,
         )  # fmt: skip
-        self.pulse = self.client.open(hello, lambda: None, self._beat, lambda: None)
+        try:
+            self.pulse = self.client.open(hello, lambda: None, self._beat, lambda: None)
+        except OSError:
+            return  # the master is gone again, as the other connection will tell
         if back:
             self.client.back += 1
             self.came_back()
@@ -496,9 +499,13 @@ class Client:
         except OSError:
             self._again_at = now + AGAIN_S
             return
-        gone, self._gone = self._gone[:AT_ONCE], self._gone[AT_ONCE:]
-        for node in gone:
-            node.join()
+        for _ in range(min(AT_ONCE, len(self._gone))):
+            try:
+                self._gone[-1].join()
+            except OSError:  # that was still the one that is about to die
+                self._again_at = now + AGAIN_S
+                return
+            self._gone.pop()
 
     def _turn(self, limit_s):
         for fd, _ in self._poll.poll(limit_s):

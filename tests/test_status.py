@@ -214,7 +214,8 @@ def large_status(nodes):
         "nodes": [{**node, "id": number} for number in range(nodes)], "shards": [],
         "waits": [{"who": f"worker {n}", "whom": "worker 0", "seconds": 9.0} for n in range(nodes)],
         "loop": {
-            "turns": 9, "busy_s": 1.0, "busy_ms_p999": 4.0, "busy_ms_max": 8.0, "counts": [[4.0, 9]]
+            "turns": 9, "busy_s": 1.0, "busy_ms_p999": 4.0, "busy_ms_max": 8.0,
+            "counts": [[4.0, 9]], "cpu_counts": [[4.0, 9]],
         },
         "requests_per_s": 0.0, "checkpoint": None, "message": "", "validation": {}, "figures": {},
     }  # fmt: skip

@@ -21,27 +21,34 @@ class LoopTimes:
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
+        self._cpu_counts: dict[int, int] = {}
         self._turns = 0
         self._busy_s = self._longest_s = 0.0
 
-    def note(self, busy_s: float) -> None:
-        """A turn has taken so long.  Costs a microsecond."""
-        at = math.ceil(math.log2(max(busy_s, LEAST_S) / LEAST_S) * STEPS)
-        self._counts[at] = self._counts.get(at, 0) + 1
+    def note(self, busy_s: float, cpu_s: float) -> None:
+        """A turn has taken so long, and so much of it had the processor.  Costs microseconds."""
+        for counts, seconds in ((self._counts, busy_s), (self._cpu_counts, cpu_s)):
+            at = math.ceil(math.log2(max(seconds, LEAST_S) / LEAST_S) * STEPS)
+            counts[at] = counts.get(at, 0) + 1
         self._turns += 1
         self._busy_s += busy_s
         self._longest_s = max(self._longest_s, busy_s)
 
     def status(self) -> LoopStatus:
         """All turns so far."""
-        counts = [[_upper_ms(at), count] for at, count in sorted(self._counts.items())]
+        counts = _told(self._counts)
         return {
             "turns": self._turns,
             "busy_s": self._busy_s,
             "busy_ms_p999": min(quantile_ms(counts, 0.999), self._longest_s * 1e3),
             "busy_ms_max": self._longest_s * 1e3,
             "counts": counts,
+            "cpu_counts": _told(self._cpu_counts),
         }
+
+
+def _told(counts: dict[int, int]) -> list[list[float]]:
+    return [[_upper_ms(at), count] for at, count in sorted(counts.items())]
 
 
 def quantile_ms(counts: list[list[float]], share: float) -> float:

@@ -149,7 +149,10 @@ class Master:
                 self._server.step(HASTE_S if self._course.in_haste else STEP_S)
                 self._tick(time.monotonic())
                 self._server.flush()
-                self._times.note(time.monotonic() - self._server.woke_at)
+                server = self._server
+                self._times.note(
+                    time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at
+                )
             if self._on_status is not None:
                 self._on_status(self.status())
             self._journal.end()

@@ -118,7 +118,8 @@ class LoopStatus(TypedDict):
     """How busy the master's loop is: of each turn the time that it did not wait.
 
     `busy_s` in all, the longest turn, and what 999 of 1,000 turns stay below; `counts` has the
-    turns by duration: an upper bound in ms, and how many.
+    turns by duration: an upper bound in ms, and how many; `cpu_counts` by what of it the loop had
+    the processor: the rest it waited for that.
     """
 
     turns: int
@@ -126,6 +127,7 @@ class LoopStatus(TypedDict):
     busy_ms_p999: float
     busy_ms_max: float
     counts: list[list[float]]
+    cpu_counts: list[list[float]]
 
 
 class Status(TypedDict):

@@ -166,6 +166,8 @@ class ControlServer:
         self._due: dict[Peer, None] = {}  # who has something to be sent, the first first
         self.woke_at = time.monotonic()
         """When the present step had waited, monotonic seconds."""
+        self.cpu_at = 0.0
+        """What the thread had used of the processor then, seconds."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, None)
 
@@ -179,7 +181,7 @@ class ControlServer:
         self.flush()
         if not self._ready:
             self._ready.extend(self._selector.select(0 if self._due else timeout_s))
-        self.woke_at = time.monotonic()
+        self.woke_at, self.cpu_at = time.monotonic(), time.thread_time()
         until = self.woke_at + TURN_S
         while self._ready:
             key, events = self._ready.popleft()
