@@ -179,17 +179,28 @@ class Node:
     def _welcomed(self, welcome):
         back = self.welcome is not None
         self.welcome = welcome
+        self._pulse_to(welcome)
+        if back:
+            self.client.back += 1
+            self.came_back()
+
+    def _pulse_to(self, welcome):
         hello = Hello(
             Channel.PULSE, self.role, os.urandom(NONCE_BYTES), welcome.node, welcome.incarnation,
             welcome.job,
         )  # fmt: skip
         try:
-            self.pulse = self.client.open(hello, lambda: None, self._beat, lambda: None)
+            self.pulse = self.client.open(hello, lambda: None, self._beat, self._pulse_lost)
         except OSError:
             return  # the master is gone again, as the other connection will tell
-        if back:
-            self.client.back += 1
-            self.came_back()
+
+    def _pulse_lost(self):
+        """Another one is opened, as nodes do; a master that is gone says so on the other line."""
+        self.client.later(1.0, self._beat_again)
+
+    def _beat_again(self):
+        if self.line.sock.fileno() >= 0 and self.pulse.sock.fileno() < 0 and not self.dead:
+            self._pulse_to(self.welcome)
 
     def _beat(self, kind, body, request):
         self.beats += 1

@@ -113,3 +113,16 @@ def test_a_shard_that_nobody_serves_for_too_long_is_named(world):
     world.now = LIMIT_S + 1
     world.errands.step()
     assert "close clock 3 for shard 2" in world.failed[0]
+
+
+def test_orders_that_all_wait_for_one_cost_nothing_while_they_do():
+    """A hundred workers lost at once had each look of the loop go over all shards for each."""
+    looks = []
+    errands = Errands(
+        lambda: 800, lambda shard: looks.append(shard) or 1, lambda *call: None, pytest.fail, 60.0
+    )
+    for worker in range(100):
+        errands.fence(worker)
+    assert len(looks) == 800
+    errands.step()
+    assert len(looks) == 800

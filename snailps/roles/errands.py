@@ -159,7 +159,10 @@ class Errands:
         now = self._clock()
         self._open = [errand for errand in self._open if errand.left]
         busy: set[int] = set()
+        count = self._count()
         for errand in list(self._open):
+            if len(busy) >= count:
+                break  # all that come behind wait at every shard: a hundred workers may be lost
             by_server: dict[int, list[int]] = {}
             for shard in sorted(errand.left - errand.asked - busy):
                 by_server.setdefault(self._server_of(shard), []).append(shard)

@@ -48,6 +48,7 @@ from snailps.transport.strangers import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
     NO_DESCRIPTORS,
+    UNKNOWN_MAX,
     strangers_max,
 )
 from snailps.transport.tls_link import Address
@@ -206,8 +207,9 @@ class ControlServer:
 
     def _handle(self, key: selectors.SelectorKey, events: int) -> None:
         if key.data is None:
-            for _ in range(ACCEPTS):
-                if not self._accept():
+            for count in range(ACCEPTS):
+                # Beyond that one by one: who is here shakes hands, and has to make no room.
+                if (count and len(self._unknown) >= UNKNOWN_MAX // 2) or not self._accept():
                     break
             return
         peer: Peer = key.data
