@@ -38,9 +38,10 @@ output: "out/run #3"        # quotes keep number signs, commas and blanks at the
 In quotes, `\\"`, `\\\\`, `\\n`, `\\r` and `\\t` stand for what they stand for elsewhere. Numbers of
 bytes accept `64K`, `16M` and `2G` (powers of 1024). One file may hold the settings of all roles:
 each process reads its own, and says at its start which ones have no effect there and where they
-belong: a line for each that stands in a process's own file, one for all of a file that is imported or
-names the job (`worker_class`). An unknown name, a wrong type and a value out of range end the program
-with exit code 2 and a message that names the file and line, what was expected and what came.
+belong: a line for each that stands in a process's own file, one for all of a file that is imported
+or names the job (`worker_class`). An unknown name, a wrong type and a value out of range end the
+program with exit code 2 and a message that names the file and line, what was expected and what
+came.
 """
 
 _LEGACY_INTRODUCTION = """\

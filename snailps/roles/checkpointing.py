@@ -268,6 +268,16 @@ class Checkpointing:
         """A server is gone: what is being saved cannot become whole."""
         self._talk.lost(member, why)
 
+    def abandon(self, why: str) -> None:
+        """The job has failed, the servers live on: gives up what is being saved or restored."""
+        if self._saving is None and self._restoring is None:
+            return
+        log.warning("a checkpoint is given up: %s", why)
+        self._saving = self._restoring = None  # the thread ends unheard
+        self._talk.close()
+        self._talk = ServerTalk(self._members)
+        self.forget_others()
+
     def ended(self, why: str) -> None:
         """The job is over: nothing goes on from its checkpoints; empty `why`: something may."""
         if self._folder is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from snailps.errors import SnailError
+from snailps.errors import ClusterError, SnailError
 from snailps.roles.ageing import Ageing
 from snailps.roles.checkpointing import Checkpointing
 from snailps.roles.clocks import Rounds, Stepped
@@ -576,6 +576,32 @@ class Course:
         job, _ = self.leasing.running()
         saved = self.checkpoints.figures()
         self.figures = run_figures(job, self._members, self.figures, saved)
+
+    def abandon(self, text: str) -> None:
+        """The job of a session has failed: nothing more is done for it, nor waited for.
+
+        What its workers still ask is refused.  Its rows stay until the next job begins.
+        """
+        job = self.job
+        assert job is not None
+        if self._submitter is not None:
+            self._submitter(ClusterError(text))
+            self._submitter = None
+        self._side = None  # its thread may go on for a while, unheard
+        self._readings.leave_rounds()
+        for reply in self._summaries:
+            reply(ClusterError("the job has failed"))
+        self._summaries.clear()
+        self.leasing.close()
+        self.checkpoints.abandon("the job has failed")
+        if job.clocked and self.phase == "training":
+            self._members.rows.set_clock(0, early=True)  # what is staged is nobody's any more
+        self.end()
+        self.phase, self.figures = "stopping", {"failed": text}
+
+    def abandoned(self) -> None:
+        """The workers of the job that has failed are gone."""
+        self.phase = "idle"
 
     def end(self) -> None:
         """Goes back to waiting for a job."""

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -243,19 +243,56 @@ class Launcher:
                 self._on_line(dead.name, f"{what} again: no other one is started")
                 continue
             self._on_line(dead.name, f"{what}: another one takes its place")
-            self._main = None  # this process has threads by now
-            with contextlib.ExitStack() as pipes:
-                address, address_write = _pipe(pipes)
-                address_write.write(self.address.encode())
-                address_write.close()
-                told = ["--address-fd", str(address.fileno())]
-                try:
-                    child = self._spawn(dead.name, [], told, address.fileno())
-                except OSError as error:  # memory is short: the others go on
-                    self._on_line(dead.name, f"cannot start another one: {error}")
-                    continue
-            self.children[index] = self.children.pop()
-            self._listen(child)
+            self._put(index)
+
+    def ended(self) -> set[int]:
+        """Process ids of servers and workers that have ended."""
+        nodes = [child.process for child in self.children[1:]]
+        return {process.pid for process in nodes if process.poll() is not None}
+
+    def renew(self, members: Collection[int]) -> int:
+        """Starts another worker for each that is no member any more; returns how many.
+
+        Parameters
+        ----------
+        members : collection of int
+            Process ids of those that are.
+        """
+        others = [
+            index
+            for index, child in enumerate(self.children)
+            if child.name.startswith("worker") and child.process.pid not in members
+        ]
+        for index in others:
+            process = self.children[index].process
+            _wait(process, LEAVE_S)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        return sum(self._put(index) for index in others)
+
+    def _put(self, index: int) -> bool:
+        """Starts a node in the place of a dead one; whether it could be started."""
+        dead = self.children[index]
+        self._main = None  # this process has threads by now
+        with contextlib.ExitStack() as pipes:
+            address, address_write = _pipe(pipes)
+            address_write.write(self.address.encode())
+            address_write.close()
+            told = ["--address-fd", str(address.fileno())]
+            try:
+                child = self._spawn(dead.name, [], told, address.fileno())
+            except OSError as error:  # memory is short: the others go on
+                self._on_line(dead.name, f"cannot start another one: {error}")
+                return False
+        self.children[index] = self.children.pop()
+        self._listen(child)
+        for thread in (dead.reader, dead.taker):  # its pipes are at their end
+            if thread is not None:
+                thread.join(LEAVE_S)
+        if dead.process.stderr is not None:
+            dead.process.stderr.close()
+        return True
 
     def poll(self) -> int | None:
         """Exit code of the master, None while it runs."""

@@ -146,7 +146,8 @@ class LocalCluster:
         DataError
             The input is missing, empty or unreadable.
         ClusterError
-            The job failed; the text says why.
+            The job failed; the text says why.  The cluster lives on, with its tables: workers that
+            have ended with the job are replaced before the next one begins.
 
         Notes
         -----
@@ -174,6 +175,7 @@ class LocalCluster:
             )
         if not isinstance(model, str):
             check_class(model, path)
+        self._renew_workers()
         self._driver.submit(_texts({"worker_class": path, **settings}))
         begin = time.monotonic()
         while True:
@@ -181,11 +183,40 @@ class LocalCluster:
                 raise ClusterError(self._driver.verdict.text or "the cluster has ended")
             status = self._driver.status()
             if status["phase"] == "idle":
+                if "failed" in status["figures"]:
+                    raise ClusterError(str(status["figures"]["failed"]))
                 return dict(status["figures"])
             if timeout_s is not None and time.monotonic() - begin > timeout_s:
                 raise ClusterError(
                     f"the job is not done after {timeout_s:.0f} s: {status['phase']}, "
                     f"{status['progress']:.0%}"
+                )
+
+    def _renew_workers(self) -> None:
+        """Starts workers in the place of those that have ended, and waits until they are there.
+
+        Raises
+        ------
+        ClusterError
+            They do not come.
+        """
+        nodes = self._driver.status()["nodes"]
+        here = {node["id"] for node in nodes}
+        dead = self._launcher.ended()
+        coming = self._launcher.renew({node["pid"] for node in nodes} - dead)
+        until = time.monotonic() + self._driver.settings.init_timeout
+        while coming:
+            nodes = self._driver.status()["nodes"]
+            new = [node for node in nodes if node["role"] == "worker" and node["id"] not in here]
+            ready = [node for node in new if node["state"] == "ready"]
+            if len(ready) >= coming and not dead & {node["pid"] for node in nodes}:
+                return
+            if self._driver.ended.wait(0.05):
+                raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"{coming - len(new)} of {coming} workers that were started in the place of "
+                    "those that have ended did not come: look at what they wrote"
                 )
 
     def close(self) -> None:

@@ -107,6 +107,9 @@ class Master:
         # While members of another master's come back: what they say waits until the job goes on.
         self._returning = self._took_over = False
         self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
+        # Workers of a session's job that has failed, until they are gone; when to wait no longer.
+        self._sent_away: set[int] = set()
+        self._gone_by = 0.0
         self.verdict = ""
         """Why the cluster ended; empty for the ordinary end."""
 
@@ -237,7 +240,7 @@ class Master:
             # A session's workers are its own: nobody else would start one.
             self._settings.master_time_out if self._goes_on and not self._session else 0.0,
             tell=lambda member, message: self._server.note(member.peer, message),
-            fail=self._fail,
+            fail=self._fail_job,
             on_end=self._job_ended,
             trust=self._trust,
             past=past,
@@ -277,7 +280,7 @@ class Master:
             self._keeper.formed()
             self._course.formed()
         if self._stop_at is None:
-            self._course.step()
+            self._step_job(now)
         if self._returning and self._course.job is not None and self._course.phase not in _BEFORE:
             self._go_on()
         if now >= self._stats_at:
@@ -301,6 +304,21 @@ class Master:
         if self._course.phase in ("restoring", "survey", "loading", "training", "exporting"):
             self._picture.log_if_due(self._told_phase, self.verdict)
 
+    def _step_job(self, now: float) -> None:
+        self._sent_away &= self._members.all.keys()
+        if now >= self._gone_by:
+            for number in list(self._sent_away):
+                self._expel(self._members.all[number], "it did not end with its job")
+        if self._course.phase == "stopping" and not self._sent_away:
+            self._course.abandoned()
+        try:
+            self._course.step()
+        except Exception as error:  # of the model's class, called here
+            if not self._session:
+                raise
+            log.exception("the job failed at the master")
+            self._fail_job(f"{self._course.phase} failed at the master: {explain(error)}")
+
     def _ready(self, member: Member) -> None:
         if self._phase == "forming":
             return
@@ -317,6 +335,8 @@ class Master:
 
     def _trouble(self, member: Member, text: str) -> None:
         """A member cannot go on: the end of the job, unless it just came or is past its part."""
+        if member.number in self._sent_away:  # its job has failed already
+            return
         if member.dropped or (member.late and not member.worked and member.role == "worker"):
             log.warning("%s is sent away, the others go on: %s", member.name, text)
             self._server.note(member.peer, messages.Stop(True, text))
@@ -326,7 +346,7 @@ class Master:
             self._hearing.forget(member.number)
             member.state = "gone"
         else:
-            self._fail(f"{member.name} {text}")
+            (self._fail_job if member.role == "worker" else self._fail)(f"{member.name} {text}")
 
     def _go_on(self) -> None:
         """The job is where the master before had it: on with who is back, without who is not."""
@@ -402,6 +422,29 @@ class Master:
             self._failed = code != EXIT_INTERRUPTED
             self._stop(code, text, broken=True)
 
+    def _fail_job(self, text: str, code: int = EXIT_FAILED) -> None:
+        """The job cannot go on; that is the end of the cluster, too, unless it is a session's.
+
+        There the workers that are at the job are sent away, with all that they may still hold of
+        it: user code that hangs, requests that wait for a clock.  Whoever began the session starts
+        others.  The next job begins when they are gone, and fenced.
+        """
+        if not self._session or self._course.job is None or self._phase == "forming":
+            self._fail(text, code)
+            return
+        if self._stop_at is not None:
+            return
+        log.warning("the job has failed: %s", text)
+        begun = self._course.phase in ("survey", "loading", "training", "exporting")
+        self._course.abandon(text)
+        self._gone_by = time.monotonic() + GOODBYE_S
+        for member in self._members.nodes("worker"):
+            if begun and not member.finished:
+                self._sent_away.add(member.number)
+                member.state = "stopping"
+                self._server.note(member.peer, messages.Stop(True, text))
+        self._signals, self._heeded, self._asked = 0, 0, False
+
     def _stop(self, code: int, text: str, *, broken: bool = False) -> None:
         if self._stop_at is not None:
             return
@@ -452,7 +495,11 @@ class Master:
             member.missed, member.away = why, False
             member.state = "missed"
             return
-        if member.role == "driver":
+        if member.number in self._sent_away:
+            self._sent_away.discard(member.number)
+            self._members.remove(member, lost=True)
+            self._members.rows.fence(member.number)
+        elif member.role == "driver":
             self._members.remove(member)
             if self._session and not self._members.nodes("driver"):
                 self._stop(EXIT_OK, "the driver is gone")
@@ -476,10 +523,18 @@ class Master:
                 self._lose_server(member, why)
         else:
             what = "was told to leave and left" if member.leaving else f"is lost: {why}"
-            self._rows_lost(
+            text = (
                 f"{member.name} {what}. Its own log may say more; "
                 f"on_node_loss is '{self._settings.on_node_loss}'"
             )
+            if member.role == "worker" and self._session:
+                self._members.remove(member, lost=True)
+                self._members.rows.fence(member.number)
+                log.warning("%s", text)
+                if self._course.job is not None:
+                    self._fail_job(text)
+            else:
+                self._rows_lost(text)
 
     def _rows_lost(self, text: str) -> None:
         """Something is gone that the job cannot do without."""
@@ -524,7 +579,7 @@ class Master:
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
         if culprit:
-            self._fail(culprit)
+            self._fail_job(culprit)
 
     def _lose_server(self, member: Member, why: str) -> None:
         """Goes on without a server: standbys take its place, if there are any."""
@@ -650,7 +705,8 @@ class Master:
         self._course.leasing.leaving(member)
 
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
-        if not self._session or self._phase != "idle" or self._course.job is not None:
+        taken = self._course.job is not None or self._sent_away
+        if not self._session or self._phase != "idle" or taken:
             raise ClusterError(f"this cluster takes no job now: it is {self._told_phase}")
         workers = len(self._members.joined("worker"))
         if not workers:
@@ -662,6 +718,8 @@ class Master:
         except Exception as error:  # of the user's class: the cluster waits for a better one
             log.exception("the submitted job cannot begin")
             raise ClusterError(f"the job cannot begin: {explain(error)}") from error
+        for member in self._members.nodes("worker"):
+            member.late = False  # of no job that was under way
         self._course.prepare(job, workers, reply)
 
     # --- telling -----------------------------------------------------------------------------
