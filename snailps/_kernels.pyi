@@ -155,6 +155,8 @@ def train_words(
     lr_start: float,
     lr_stop: float,
     seed: int,
+    squares: tuple[Floats, Floats] | None = None,
+    eps: float = 1e-8,
 ) -> tuple[float, int]:
     """Train skip-gram or CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
 
@@ -188,6 +190,12 @@ def train_words(
         Learning rate at the first and after the last token; linear between.
     seed
         uint64; the same seed, tokens and rows give the same result (one thread, same build).
+    squares
+        For AdaGrad: sums of squared gradients so far, of the shapes of `inputs` and `outputs`,
+        changed as they are.  A group of 16 centres makes one gradient of a row each time that it
+        has that row in it.
+    eps
+        AdaGrad's, above 0: added to the root of these sums.
 
     Returns
     -------

@@ -292,7 +292,7 @@ cdef object check_bags(const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
 def train_words(float[:, ::1] inputs, float[:, ::1] outputs, int dim, const int32_t[::1] tokens,
                 bag_ptr, const int32_t[::1] bag_rows, const int32_t[::1] noise,
                 const float[::1] noise_logit, *, int model, int window, int negatives,
-                float lr_start, float lr_stop, uint64_t seed):
+                float lr_start, float lr_stop, uint64_t seed, squares=None, float eps=1e-8):
     cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
     cdef Py_ssize_t word_num = pointers.shape[0] - 1
     cdef Py_ssize_t out_num = outputs.shape[0]
@@ -330,6 +330,25 @@ def train_words(float[:, ::1] inputs, float[:, ::1] outputs, int dim, const int3
     cdef size_t size
     cdef double loss = 0
     cdef int64_t examples = 0
+    cdef float[:, ::1] input_squares
+    cdef float[:, ::1] output_squares
+    job.input_squares = NULL
+    job.output_squares = NULL
+    if squares is not None:
+        input_squares, output_squares = squares
+        check_rows("squares of inputs", input_squares)
+        check_rows("squares of outputs", output_squares)
+        if input_squares.shape[0] != inputs.shape[0] or output_squares.shape[0] != out_num \
+                or input_squares.shape[1] != inputs.shape[1] \
+                or output_squares.shape[1] != inputs.shape[1]:
+            raise ValueError(f"squares must have the shapes of the rows, got "
+                             f"{input_squares.shape[0]} x {input_squares.shape[1]} and "
+                             f"{output_squares.shape[0]} x {output_squares.shape[1]}")
+        if not eps > 0:
+            raise ValueError(f"eps must be above 0, got {eps}")
+        job.input_squares = &input_squares[0, 0]
+        job.output_squares = &output_squares[0, 0]
+    job.epsilon = eps
     job.inputs = &inputs[0, 0]
     job.outputs = &outputs[0, 0]
     job.tokens = &tokens[0]

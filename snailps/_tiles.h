@@ -150,6 +150,22 @@ static void snail_rows_from_lanes(int lane_num, const float *const *src, const f
     snail_update(1, SNAIL_GROUP, 1, lane_num, src, coef, dst, stride);
 }
 
+/* dst[r] = the same sum alone: what AdaGrad makes a step of. */
+static void snail_gradients_from_lanes(int lane_num, const float *const *src, const float *coef,
+                                       float *const *dst, int stride) {
+    snail_update(1, SNAIL_GROUP, 0, lane_num, src, coef, dst, stride);
+}
+
+/* A step of AdaGrad on a row with its sums of squares, up along `value`; see _steps.h. */
+static void snail_adagrad_row(int stride, float *restrict row, float *restrict squares,
+                              const float *restrict value, float rate, float epsilon) {
+    for (int d = 0; d < stride; d++) {
+        const float total = squares[d] + value[d] * value[d];
+        squares[d] = total;
+        row[d] += rate * value[d] / (__builtin_sqrtf(total) + epsilon);
+    }
+}
+
 /* ---- sums of rows ------------------------------------------------------------------------------ */
 
 SNAIL_INLINE void snail_sum_tile(const int vec_num, int row_num, const int32_t *rows,

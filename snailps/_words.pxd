@@ -12,6 +12,9 @@
 #     S = R H'      C = rate * weight * (label - sigmoid(S))            (rows x 16), scratch
 #     gradient of H = C' R,  then R += C H,  then each input row of a lane's bag += its gradient
 #
+# With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
+# that row: its elements' squares are added up, and the step divided by their root.
+#
 # Skip-gram: lane = centre word's bag, positive rows = the words around, C non-zero in a band.
 # CBOW: lane = mean over the bags around, positive rows = the centres, C non-zero on the diagonal.
 from libc.stdint cimport int32_t, int64_t, uint64_t
@@ -26,6 +29,10 @@ cdef extern from "_tiles.h" nogil:
                                float *const *dst, int stride)
     void snail_rows_from_lanes(int lane_num, const float *const *src, const float *coef,
                                float *const *dst, int stride)
+    void snail_gradients_from_lanes(int lane_num, const float *const *src, const float *coef,
+                                    float *const *dst, int stride)
+    void snail_adagrad_row(int stride, float *row, float *squares, const float *value, float rate,
+                           float epsilon)
     void snail_sum_rows(int row_num, const int32_t *rows, const float *table, int64_t stride,
                         float scale, float *out)
     void snail_transpose(const float *along, int stride, float *across)
@@ -50,6 +57,8 @@ cdef enum:
 cdef struct Job:            # constant during a call
     float *inputs
     float *outputs
+    float *input_squares    # AdaGrad's state beside them, or NULL: plain steps
+    float *output_squares
     const int32_t *tokens
     const int64_t *bag_ptr
     const int32_t *bag_rows
@@ -64,6 +73,7 @@ cdef struct Job:            # constant during a call
     float negatives
     float rate_start
     float rate_stop
+    float epsilon
     uint64_t stream         # start of this call's SplitMix64 stream
 
 
@@ -87,6 +97,8 @@ cdef struct Scratch:        # rows are `stride` floats; row_max = slots + SHARED
     float *across           # [stride, GROUP]: hidden, transposed
     float *coef             # [row_max, GROUP]: scores, then rates
     float *idle             # [stride] zeros: stands in for rows that fill up a tile
+    float *steps            # AdaGrad: [TILE, stride], gradients of the rows of a tile
+    float *step_row[C_TILE]
     float *bags             # CBOW: [slots, stride] sums, then gradients
     float *mix              # CBOW: [slots, GROUP]
     const float **rows      # [row_max]
@@ -190,36 +202,66 @@ cdef inline void prefetch_bag(const Job *job, int word) noexcept nogil:
     cdef int64_t r
     for r in range(job.bag_ptr[word], job.bag_ptr[word + 1]):
         prefetch_row(job.inputs + job.bag_rows[r] * job.stride, job.stride)
+        if job.input_squares != NULL:
+            prefetch_row(job.input_squares + job.bag_rows[r] * job.stride, job.stride)
+
+
+cdef inline void prefetch_output(const Job *job, int word) noexcept nogil:
+    prefetch_row(job.outputs + word * job.stride, job.stride)
+    if job.output_squares != NULL:
+        prefetch_row(job.output_squares + word * job.stride, job.stride)
 
 
 cdef inline void prefetch_group(const Job *job, const Group *g) noexcept nogil:
     """Asks for the rows of a group while the one before it is being computed."""
     cdef int i
     for i in range(C_SHARED):
-        prefetch_row(job.outputs + g.shared[i] * job.stride, job.stride)
+        prefetch_output(job, g.shared[i])
     if job.model == SKIP_GRAM:
         for i in range(g.slot_num):
-            prefetch_row(job.outputs + g.slot[i] * job.stride, job.stride)
+            prefetch_output(job, g.slot[i])
         for i in range(g.lane_num):
             prefetch_bag(job, g.centre[i])
     else:
         for i in range(g.lane_num):
-            prefetch_row(job.outputs + g.centre[i] * job.stride, job.stride)
+            prefetch_output(job, g.centre[i])
         for i in range(g.slot_num):
             prefetch_bag(job, g.slot[i])
 
 
 # ---- one group -----------------------------------------------------------------------------------
 
-cdef inline void add_to_bag(const Job *job, int word, const float *gradient) noexcept nogil:
+cdef inline void add_to_bag(const Job *job, int word, const float *gradient,
+                            float rate) noexcept nogil:
+    """A step of each row of a bag; plain gradients have the rate in them already."""
     cdef int64_t r
     cdef int64_t d
     cdef int64_t stride = job.stride
     cdef float *row
+    if job.input_squares != NULL:
+        for r in range(job.bag_ptr[word], job.bag_ptr[word + 1]):
+            d = job.bag_rows[r] * stride
+            snail_adagrad_row(<int>stride, job.inputs + d, job.input_squares + d, gradient, rate,
+                              job.epsilon)
+        return
     for r in range(job.bag_ptr[word], job.bag_ptr[word + 1]):
         row = job.inputs + job.bag_rows[r] * stride
         for d in range(stride):
             row[d] += gradient[d]
+
+
+cdef inline void step_outputs(const Job *job, Scratch *s, int first, int row_num, int lane_num,
+                              const float *const *hidden, const float *coef,
+                              float rate) noexcept nogil:
+    """A step of AdaGrad of the output rows of a tile, of which the last may only fill it up."""
+    cdef int i
+    cdef float *row
+    snail_gradients_from_lanes(lane_num, hidden, coef, <float *const *>s.step_row,
+                               <int>job.stride)
+    for i in range(min(C_TILE, row_num - first)):
+        row = <float *>s.rows[first + i]
+        snail_adagrad_row(<int>job.stride, row, job.output_squares + (row - job.outputs),
+                          s.step_row[i], rate, job.epsilon)
 
 
 cdef inline int sum_bag(const Job *job, int word, bint mean, float *out) noexcept nogil:
@@ -263,7 +305,8 @@ cdef inline void hide_cbow(const Job *job, const Group *g, Scratch *s) noexcept 
                               s.coef + i * C_TILE, s.hidden_row + i * C_TILE, <int>job.stride)
 
 
-cdef inline void spread_cbow(const Job *job, const Group *g, Scratch *s) noexcept nogil:
+cdef inline void spread_cbow(const Job *job, const Group *g, Scratch *s,
+                             float rate) noexcept nogil:
     """Adds each lane's gradient to every row of every bag around it."""
     cdef int j
     cdef int tiles = (g.slot_num + C_TILE - 1) // C_TILE * C_TILE
@@ -279,7 +322,7 @@ cdef inline void spread_cbow(const Job *job, const Group *g, Scratch *s) noexcep
     for j in range(g.slot_num, tiles):
         s.bag_row[j] = s.bags + j * job.stride
     for j in range(g.slot_num):
-        add_to_bag(job, g.slot[j], s.bag_row[j])
+        add_to_bag(job, g.slot[j], s.bag_row[j], rate)
 
 
 cdef inline double train_group(const Job *job, const Group *g, Scratch *s, float rate) noexcept nogil:
@@ -295,6 +338,7 @@ cdef inline double train_group(const Job *job, const Group *g, Scratch *s, float
     cdef float loss[C_GROUP]
     cdef const int *word
     cdef float share = job.negatives / C_SHARED
+    cdef float factor = rate if job.output_squares == NULL else <float>1
     cdef double total = 0
     cdef int i, j, t, tile, low, high, hit
 
@@ -340,11 +384,11 @@ cdef inline double train_group(const Job *job, const Group *g, Scratch *s, float
                     for i in range(C_GROUP):
                         if begin[i] <= j and j < end[i] and own[i] != j:
                             weight[i] = max(weight[i] - share, <float>0)
-        snail_judge(s.coef + t * C_GROUP, job.noise_logit[g.shared[t]], -1, rate, weight, loss)
+        snail_judge(s.coef + t * C_GROUP, job.noise_logit[g.shared[t]], -1, factor, weight, loss)
     for j in range(positives):
         for i in range(C_GROUP):
             weight[i] = (begin[i] <= j) & (j < end[i]) & (own[i] != j)
-        snail_judge(s.coef + (C_SHARED + j) * C_GROUP, job.noise_logit[word[j]], 1, rate, weight,
+        snail_judge(s.coef + (C_SHARED + j) * C_GROUP, job.noise_logit[word[j]], 1, factor, weight,
                   loss)
     memset(s.coef + (C_SHARED + positives) * C_GROUP, 0,
            (rows - C_SHARED - positives) * C_GROUP * sizeof(float))
@@ -377,14 +421,19 @@ cdef inline double train_group(const Job *job, const Group *g, Scratch *s, float
                 low += 1
             while low < high and (end[high - 1] <= j or begin[high - 1] >= j + C_TILE):
                 high -= 1
+        if job.output_squares != NULL:
+            step_outputs(job, s, t, C_SHARED + positives, high - low,
+                         <const float *const *>(s.hidden_row + low), s.coef + t * C_GROUP + low,
+                         rate)
+            continue
         snail_rows_from_lanes(high - low, <const float *const *>(s.hidden_row + low),
                               s.coef + t * C_GROUP + low, <float *const *>(s.rows + t), stride)
     if job.model == SKIP_GRAM:
         for i in range(g.lane_num):
             if g.contexts[i] > 0:
-                add_to_bag(job, g.centre[i], s.hidden_gradient_row[i])
+                add_to_bag(job, g.centre[i], s.hidden_gradient_row[i], rate)
     else:
-        spread_cbow(job, g, s)
+        spread_cbow(job, g, s, rate)
     return total
 
 
@@ -408,6 +457,7 @@ cdef inline size_t lay_out(char *arena, const Job *job, Scratch *s, Group *group
     s.across = <float *>take(&at, C_GROUP * row)
     s.coef = <float *>take(&at, rows * lane)
     s.idle = <float *>take(&at, row)
+    s.steps = <float *>take(&at, C_TILE * row)
     s.rows = <const float **>take(&at, rows * sizeof(void *))
     s.hidden_row = <float **>take(&at, C_GROUP * sizeof(void *))
     s.hidden_gradient_row = <float **>take(&at, C_GROUP * sizeof(void *))
@@ -433,6 +483,8 @@ cdef inline void train(const Job *job, Scratch *s, Group *groups, double *loss,
     for i in range(C_GROUP):
         s.hidden_row[i] = s.hidden + i * job.stride
         s.hidden_gradient_row[i] = s.hidden_gradient + i * job.stride
+    for i in range(C_TILE):
+        s.step_row[i] = s.steps + i * job.stride
     if job.model == CBOW:
         for i in range(C_GROUP + 2 * job.window + C_TILE):
             s.bag_row[i] = s.bags + i * job.stride

@@ -324,6 +324,70 @@ def test_train_words_any_shape_equals_twin(
     assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
 
 
+def trained_with_adagrad(toy, build=kernels.BUILD, begin=0.0, **changed):
+    """(inputs, outputs, loss, examples, squares of inputs, of outputs), and the twin's."""
+    inputs, outputs, *squares = (
+        kernels.padded(len(x), toy.dim) for x in (toy.inputs, toy.outputs) * 2
+    )
+    inputs[:], outputs[:] = toy.inputs, toy.outputs
+    for one in squares:
+        one[:, : toy.dim] = begin
+    settings = {**SETTINGS, "eps": 0.1, **changed}
+    want = twin.train_words_adagrad(*toy.arguments(), **settings, squares=squares)
+    loss, count = kernels.load(build).train_words(
+        inputs, outputs, *toy.arguments()[2:], **settings, squares=tuple(squares)
+    )
+    return (inputs, outputs, loss, count, *squares), want
+
+
+@builds
+@pytest.mark.parametrize("model", [0, 1])
+@pytest.mark.parametrize("subwords", [0, 6])
+@pytest.mark.parametrize(("dim", "begin"), [(20, 0.0), (32, 0.5), (101, 0.0)])
+def test_train_words_with_adagrad_equals_twin(build, model, subwords, dim, begin):
+    toy = Toy(subwords=subwords, dim=dim)
+    got, want = trained_with_adagrad(toy, build, begin, model=model)
+    assert_close(got, want, dim)
+    for sums, theirs, rows in zip(got[4:], want[4:], got[:2], strict=True):
+        np.testing.assert_allclose(sums[:, :dim], theirs, rtol=1e-4, atol=1e-6)
+        assert (sums[:, :dim] >= begin).all()
+        assert not sums[:, dim:].any()
+        assert not rows[:, dim:].any()
+
+
+def test_train_words_with_adagrad_leaves_what_has_no_gradient():
+    toy = Toy(words=30, tokens=90)
+    toy.outputs[:] = 0  # so that hidden vectors have no gradient in the first group
+    toy.tokens = np.repeat(np.arange(30), 3).astype(np.int32)
+    toy.tokens[1::3] = toy.tokens[2::3] = -1
+    (inputs, outputs, loss, count, *squares), _ = trained_with_adagrad(toy, eps=1e-8)
+    assert (loss, count) == (0, 0)
+    assert not squares[0].any()
+    assert not squares[1].any()
+    np.testing.assert_array_equal(inputs, toy.inputs)
+    assert not outputs.any()
+
+
+@pytest.mark.parametrize(
+    ("squares", "eps", "words"),
+    [
+        (((3, 20), None), 0.1, "squares must have the shapes"),
+        ((None, (46, 64)), 0.1, "squares must have the shapes"),
+        ((None, None), 0.0, "eps must be above 0"),
+    ],
+)
+def test_train_words_with_squares_that_do_not_fit_is_refused(squares, eps, words):
+    toy = Toy()
+    shapes = [
+        shape or (len(rows), 20)
+        for shape, rows in zip(squares, (toy.inputs, toy.outputs), strict=True)
+    ]
+    given = tuple(kernels.padded(*shape) for shape in shapes)
+    rows = tuple(kernels.padded(len(x), 20) for x in (toy.inputs, toy.outputs))
+    with pytest.raises(ValueError, match=words):
+        kernels.train_words(*rows, *toy.arguments()[2:], **SETTINGS, squares=given, eps=eps)
+
+
 @pytest.mark.parametrize("model", [0, 1])
 def test_train_words_one_group_follows_numeric_gradient(model):
     toy = Toy(words=12, tokens=12, dim=6, subwords=3, nce=True)

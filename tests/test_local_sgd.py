@@ -56,14 +56,14 @@ class Network:
     def table(self, name):
         return self.stored.setdefault(name, np.zeros((ROWS, DIM), np.float32))
 
-    def pull_async(self, table, keys, out=None, *, ahead=False):
+    def pull_async(self, table, keys, out=None, *, state=False, ahead=False):
         rows = np.empty((len(keys), DIM), np.float32) if out is None else out
         if not ahead:
             self.serve(len(self.waiting))
         rows[:] = self.table(table)[keys.astype(int)]
         return Request(self, table, keys, rows, has=frozenset(self.served))
 
-    def push_async(self, table, keys, values):
+    def push_async(self, table, keys, values, *, state=False):
         push = Request(self, table, keys, values, pushed=values.copy())
         self.waiting.append(push)
         return push

@@ -1,5 +1,6 @@
 """models.word_vectors at one worker: blocks of any size, bags of subwords."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,15 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
+from processes import SNAILPS, Process
 from shards import Shards
+from texts import write_topics
 
+from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors import model as blocks_of
+from snailps.models.word_vectors.sizes import fit_block
+from snailps.roles.job_settings import job_settings
 from snailps.roles.wires import Wires
-from snailps.roles.worker import Block
+from snailps.roles.worker import Block, Results
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
 SMALL = WordVectorSettings(dim=8, min_count=1, sample=0.0, bucket=1000, window=2)
@@ -42,8 +49,8 @@ def make():
             model.workers = workers
             numbered = {}
             for number, table in enumerate(model.tables(), 1):
-                _, dim, access, *init = (number, *table.store_arguments())
-                shards.add_table(number, dim, access, *init[:3])
+                dim, access, init, scale, seed, hyper, _ = table.store_arguments()
+                shards.add_table(number, dim, access, init, scale, seed, hyper=hyper)
                 numbered[table.name] = (number, table)
             client = shards.client()
             model._connect(client, Wires(client, shards.route), numbered)
@@ -120,9 +127,10 @@ def test_train_of_blocks_with_and_without_known_words_in_turns_keeps_its_arrays(
 @pytest.mark.parametrize("kind", ["skipgram", "cbow"])
 @pytest.mark.parametrize("loss", ["ns", "nce"])
 @pytest.mark.parametrize("maxn", [0, 3])
-@pytest.mark.parametrize("rate", [0.1, 10.0])
-def test_train_as_one_of_eight_on_blocks_of_any_size_ends(make, kind, loss, maxn, rate):
+@pytest.mark.parametrize(("rate", "optimizer"), [(0.1, "auto"), (10.0, "auto"), (0.7, "adagrad")])
+def test_train_as_one_of_eight_on_blocks_of_any_size_ends(make, kind, loss, maxn, rate, optimizer):
     settings = replace(SMALL, model=kind, loss=loss, minn=min(maxn, 2), maxn=maxn, lr=rate)
+    settings = replace(settings, optimizer=optimizer)
     model = make(settings, threads=2, workers=8)
     blocks = [TEXT, TEXT * 10, b"cat", b"", b"zebra\n", b"the cat\n", TEXT * 10, b"the " * 300]
     for number, data in enumerate(blocks * 3):
@@ -217,3 +225,151 @@ def test_bags_of_any_number_of_buckets_have_keys_in_range(bucket):
 def test_bags_without_subwords_are_the_words_themselves():
     ptr, rows, keys = bags(replace(SMALL, minn=0, maxn=0), WORDS, [2, 5])
     assert (ptr.tolist(), rows.tolist(), keys.tolist()) == ([0, 1, 2], [0, 1], [2, 5])
+
+
+# --- AdaGrad ----------------------------------------------------------------------------------
+
+ADAGRAD = replace(SMALL, optimizer="adagrad", lr=0.3)
+DEMO = """
+len_vec: 100
+learning_rate: 0.7
+window: 4
+negative: 23
+sample: 0.001
+adagrad: 1
+minibatch: 1000
+min_reduce: 3
+min_len: 3
+cbow: 1
+num_sents_to_cache: 1000
+"""
+"""Settings that SwiftSnails' word2vec came with."""
+
+
+def demo(tmp_path, *overrides):
+    (tmp_path / "word2vec.conf").write_text(DEMO)
+    raw = RawConfig.load(tmp_path / "word2vec.conf", environ={}, overrides=overrides)
+    return job_settings(WordVectors, raw)
+
+
+def test_settings_of_the_old_demo_ask_for_adagrad(tmp_path):
+    s = demo(tmp_path)
+    assert (s.optimizer, s.lr, s.model, s.dim) == ("adagrad", 0.7, "cbow", 100)
+    assert (s.window, s.negatives, s.sample, s.min_count) == (4, 23, 0.001, 3)
+    for table in WordVectors(s).tables():
+        assert (table.access, table.state_floats) == ("adagrad", 100)
+    assert demo(tmp_path, "adagrad=0").optimizer == "auto"
+    assert demo(tmp_path, "optimizer=adagrad", "adagrad=0").optimizer == "adagrad"
+
+
+def test_rate_that_nobody_set_is_that_of_the_optimizer():
+    def rate(**given):
+        return job_settings(WordVectors, RawConfig.from_mapping(given, "test")).lr
+
+    assert rate() == WordVectorSettings().lr
+    assert rate(optimizer="adagrad", maxn="0") == blocks_of.ADAGRAD_LR
+    assert rate(adagrad="1", maxn="0") == blocks_of.ADAGRAD_LR
+    assert rate(optimizer="adagrad") == blocks_of.ADAGRAD_LR_SUBWORDS
+    assert rate(optimizer="adagrad", lr=0.05) == 0.05
+    with pytest.raises(ConfigError, match="leave it at auto, or adagrad"):
+        rate(optimizer="adam")
+
+
+@pytest.mark.parametrize("kind", ["skipgram", "cbow"])
+@pytest.mark.parametrize("maxn", [0, 3])
+def test_adagrad_sums_squares_at_the_servers_as_one_worker_takes_its_steps(make, kind, maxn):
+    settings = replace(ADAGRAD, model=kind, minn=min(maxn, 2), maxn=maxn)
+    model = make(settings)
+    losses = []
+    for number in range(12):
+        block = block_of(TEXT * 4, number)
+        block.prepared = model.prepare(block)
+        figures = model.train(block)
+        losses.append(figures["loss"] / figures["examples"])
+    batch = model.prepare(block_of(TEXT * 4, 12))
+    local = [rows.copy() for rows in model.load_copies(batch.copies)]
+    squares = [one.copy() for one in batch.copies.squares]
+    model.finish()
+    model.setup()
+    for table, rows, sums in zip(("input", "output"), local, squares, strict=True):
+        keys = batch.copies.keys[table]
+        # What the worker had, its own pushes corrected, is what the servers have.
+        stored = model.pull(table, keys, state=True)
+        np.testing.assert_allclose(stored[:, :8], rows[:, :8], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(stored[:, 8:], sums[:, :8], rtol=1e-4, atol=1e-6)
+        assert (stored[:, 8:] >= 0).all()
+        assert stored[:, 8:].any()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_adagrad_state_of_two_workers_is_the_sum_of_theirs(make):
+    """Whatever share of its differences each pushes: others have to see how far a row has come."""
+    settings = replace(ADAGRAD, minn=0, maxn=0)
+    one = make(settings, workers=2)
+    words = np.arange(len(one.vocabulary), dtype=np.uint64)
+    before = one.pull("output", words, state=True)
+    batch = one.prepare(block_of(TEXT * 20))
+    one.load_copies(batch.copies)
+    for squares in batch.copies.squares:
+        squares[:, :8] += 2.0
+    one.push_copies(batch.copies, one._contentions(batch, batch.copies.local, 0.3))
+    one.finish()
+    one.setup()
+    after = one.pull("output", batch.copies.keys["output"], state=True)
+    at = batch.copies.keys["output"].astype(int)
+    np.testing.assert_allclose(after[:, 8:], before[at, 8:] + 2.0)
+
+
+def test_rows_that_an_adagrad_job_begins_with_are_put_with_a_state_of_0(make):
+    model = make(ADAGRAD)
+    numbers = {name: number for name, (number, _) in model._tables.items()}
+    tables = {name: table for name, (_, table) in model._tables.items()}
+    results = Results(ADAGRAD, b"", {}, model._client, numbers, tables, [])
+    rows = np.random.default_rng(2).normal(size=(5, 8)).astype(np.float32)
+    results.put("input", range(5), rows)
+    stored = model.pull("input", range(5), state=True)
+    np.testing.assert_array_equal(stored[:, :8], rows)
+    assert not stored[:, 8:].any()
+
+
+def test_block_with_adagrad_is_cut_for_rows_and_their_state():
+    text = b" ".join(b"word%d" % (i % 5000) for i in range(60_000))
+    vocabulary = vocabulary_of(text)
+    plain = replace(SMALL, worker_memory=1 << 20, maxn=0, minn=0)
+    sizes = [
+        fit_block(vocabulary, s, 1 << 20, len(text))
+        for s in (plain, replace(plain, optimizer="adagrad"))
+    ]
+    assert sizes[1] < sizes[0]
+
+
+TRAINED = """
+import demo.conf
+worker_class: snailps.models.word_vectors:WordVectors
+input: text.txt
+output: out
+num_iters: 3
+len_vec: 16
+min_reduce: 2
+formats: vec
+"""
+
+
+@pytest.mark.parametrize("consistency", ["async", "bsp"])
+def test_old_demo_trains_as_it_stands(tmp_path, consistency):
+    (tmp_path / "demo.conf").write_text(DEMO)
+    (tmp_path / "job.conf").write_text(TRAINED)
+    write_topics(tmp_path / "text.txt", 20_000)
+    written = []
+    for workers in ("1", "2"):
+        words = ["local", "-c", "job.conf", "--workers", workers, "--json"]
+        words += ["--set", f"consistency={consistency}", "--set", "threads=1"]
+        run = Process("local", [*SNAILPS, *words], cwd=tmp_path)
+        try:
+            assert run.wait() == 0, run.stderr
+        finally:
+            run.close()
+        assert json.loads(run.stdout)["train_loss"] < 10
+        written.append((tmp_path / "out.vec").read_bytes())
+    if consistency == "bsp":
+        assert written[0] == written[1]

@@ -150,13 +150,14 @@ class RawConfig:
         known = _names_of(also_known) | _names_of([cls])
         mine = _names_of([cls])
         winners: dict[str, Entry] = {}
+        called: dict[str, str] = {}  # under which of its names each was assigned
         for entry in self.entries:
             if entry.key not in known:
                 if entry.key not in IGNORED:
                     raise _unknown(entry, known)
                 self._note(f"{entry.origin}: {entry.key} has no effect: {IGNORED[entry.key]}")
             elif entry.key in mine:
-                self._take(entry, mine[entry.key], winners)
+                self._take(entry, mine[entry.key], winners, called)
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         for name, setting in settings_of(cls).items():
@@ -198,21 +199,26 @@ class RawConfig:
     def _winner(self, key: str, cls: type[Settings] | None) -> Entry | None:
         """The last entry for `key`, under its own name or an alias that `cls` gives it."""
         names = _names_of([cls]) if cls else {}
-        found = None
+        found, called = None, key
         for entry in self.entries:
             if entry.key == key:
-                found = entry
+                found, called = entry, key
             elif (name := names.get(entry.key)) and name.setting.name == key:
-                found = _converted(entry, name) or found
+                converted = _converted(entry, name)
+                if converted is not None or called == entry.key:  # which is taken back
+                    found, called = converted, entry.key
         return found
 
-    def _take(self, entry: Entry, name: _Name, winners: dict[str, Entry]) -> None:
+    def _take(
+        self, entry: Entry, name: _Name, winners: dict[str, Entry], called: dict[str, str]
+    ) -> None:
         """Let `entry` win over earlier ones, and note if it came under an alias."""
-        converted = _converted(entry, name)
+        target, converted = name.setting.name, _converted(entry, name)
         if converted is not None:
-            winners[name.setting.name] = converted
+            winners[target], called[target] = converted, entry.key
+        elif called.get(target) == entry.key:  # what the same name said before is taken back
+            winners.pop(target, None)
         if name.alias is not None:
-            target = name.setting.name
             taken = f"taken as '{target}: {converted.value}'" if converted else "left as it is"
             remark = f" ({name.alias.note.replace('`', '')})" if name.alias.note else ""
             self._note(f"{entry.origin}: {entry.key} is called {target} here; {taken}{remark}")

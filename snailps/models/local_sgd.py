@@ -98,6 +98,8 @@ class Copies:
     moving: Mapping[str, NDArray[np.int64]]
     bases: list[Floats]
     local: list[Floats]
+    squares: list[Floats]
+    """AdaGrad's state of `local`, to train too; empty without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,20 +165,25 @@ class Contention:
 class LocalSgd(Worker):
     """A worker that trains on copies of a block's rows and pushes what changed.
 
-    Its tables must all be of one `dim` and of access method ``add``.  A subclass calls
-    `set_up_copies` in its `setup`, `pull_copies` in `prepare`, the other two in `train`.
+    Its tables must all be of one `dim` and of access method ``add``, or all ``adagrad``: then what
+    is pushed are differences of weights and of sums of squares, both of which add up.  A subclass
+    calls `set_up_copies` in its `setup`, `pull_copies` in `prepare`, the other two in `train`.
     """
+
+    optimizers: ClassVar[tuple[str, ...]] = ("auto", "add")
+    """What `optimizer` may be."""
 
     blocks_an_epoch: ClassVar[int] = 40
     """Blocks of each of several workers, 40 or more."""
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Deltas of local SGD are added up: no other access method fits."""
-        if settings.optimizer not in ("auto", "add"):
+        """Deltas of local SGD are added up: no access method fits that does not add, too."""
+        if settings.optimizer not in cls.optimizers:
+            others = "".join(f", or {name}" for name in cls.optimizers[2:])
             raise ConfigError(
                 f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers push "
-                "differences: leave it at auto"
+                f"differences: leave it at auto{others}"
             )
 
     @classmethod
@@ -189,11 +196,12 @@ class LocalSgd(Worker):
             share = max(share, min(BLOCK_BYTES_SMALL, total_bytes // (40 * workers)))
         return max(512, min(BLOCK_BYTES_MAX, share))
 
-    def set_up_copies(self, dim: int) -> None:
-        """Gets ready for rows of `dim` columns."""
-        self._dim = dim
+    def set_up_copies(self, dim: int, *, squares: bool = False) -> None:
+        """Gets ready for rows of `dim` columns; with `squares` AdaGrad's state is behind them."""
+        self._dim, self._squares = dim, squares
         self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
-        self._bases = Shelf(lambda n: np.empty((n, dim), np.float32))
+        width = dim * (1 + squares)
+        self._bases = Shelf(lambda n: np.empty((n, width), np.float32))
         self._locals = Shelf(lambda n: kernels.padded(n, dim))
         self._pushes: list[tuple[Pending, ...]] = []  # the last two blocks', oldest first
 
@@ -212,14 +220,18 @@ class LocalSgd(Worker):
             Table -> places in its keys of rows that the other workers move much: pulled again by
             `load_copies`.
         """
+        state = self._squares
         pulls = [
-            self.pull_async(table, wanted, self._bases.take(len(wanted)), ahead=True)
+            self.pull_async(table, wanted, self._bases.take(len(wanted)), state=state, ahead=True)
             for table, wanted in keys.items()
         ]
-        return Copies(keys, tuple(pulls), moving, [], [])
+        return Copies(keys, tuple(pulls), moving, [], [], [])
 
     def load_copies(self, copies: Copies) -> list[Floats]:
-        """Waits for the rows; padded arrays (see `kernels.padded`) to train on, one a table."""
+        """Waits for the rows; padded arrays (see `kernels.padded`) to train on, one a table.
+
+        The state, if there is any, is in ``copies.squares`` then.
+        """
         for at, pull in enumerate(copies.pulls):
             copies.bases.append(pull.wait())
             for pushes in self._pushes:
@@ -228,15 +240,29 @@ class LocalSgd(Worker):
         self._freshen(copies)
         for base in copies.bases:
             rows = self._locals.take(len(base))
-            self._in_threads(kernels.copy_rows, base, rows)
+            if self._squares:
+                squares = self._locals.take(len(base))
+                self._in_threads(self._part, base, rows, squares)
+                copies.squares.append(squares)
+            else:
+                self._in_threads(kernels.copy_rows, base, rows)
             copies.local.append(rows)
         return copies.local
+
+    def _part(self, base: Floats, rows: Floats, squares: Floats) -> None:
+        """Weights and state as pulled, each in an array of its own, whose padding stays zero."""
+        dim = self._dim
+        rows[:, :dim], squares[:, :dim] = base[:, :dim], base[:, dim:]
 
     def _freshen(self, copies: Copies) -> None:
         """Pulls the rows that others move much as they are now, own pushes included."""
         tables = list(copies.keys)
         pulls = [
-            (tables.index(table), places, self.pull_async(table, copies.keys[table][places]))
+            (
+                tables.index(table),
+                places,
+                self.pull_async(table, copies.keys[table][places], state=self._squares),
+            )
             for table, places in copies.moving.items()
         ]
         for at, places, pull in pulls:
@@ -252,17 +278,21 @@ class LocalSgd(Worker):
         contentions : sequence of Contention
             One a table where there are several workers.
         """
+        dim = self._dim
         for at, (new, base) in enumerate(zip(copies.local, copies.bases, strict=True)):
-            self._in_threads(_subtract, new[:, : self._dim], base)
+            self._in_threads(_subtract, new[:, :dim], base[:, :dim])
             self._locals.give(new)
-            if contentions:
-                contentions[at].scale(base)
+            if self._squares:
+                self._in_threads(_subtract, copies.squares[at][:, :dim], base[:, dim:])
+                self._locals.give(copies.squares[at])
+            if contentions:  # of steps; sums of squares add up whoever summed them
+                contentions[at].scale(base[:, :dim])
         for pushes in self._pushes:  # the last had all of this block's training to arrive
             for push in pushes:
                 push.wait()
         self._pushes.append(
             tuple(
-                self.push_async(table, keys, base)
+                self.push_async(table, keys, base, state=self._squares)
                 for (table, keys), base in zip(copies.keys.items(), copies.bases, strict=True)
             )
         )

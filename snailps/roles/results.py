@@ -92,7 +92,7 @@ class Results:
         Parameters
         ----------
         table : str
-            Of access method ``add``.
+            Of access method ``add``, or ``adagrad``, whose state begins at 0.
         keys : numpy.ndarray
             Any integers from 0 on, (n,), each once.
         rows : numpy.ndarray
@@ -104,16 +104,19 @@ class Results:
         and the row added to that: ``x + (row - x)`` would be off by rounding.  Rows that are so
         already cost a pull only and are not stored.
         """
-        if self.tables[table].access != "add":
-            raise MisuseError(f"table {table!r}: put() needs access 'add'")
+        state = self.tables[table].access == "adagrad"
+        if not state and self.tables[table].access != "add":
+            raise MisuseError(f"table {table!r}: put() needs access 'add' or 'adagrad'")
         wanted, values = self.tables[table].keys(keys), self.tables[table].values(rows)
         self.tables[table].check_width(values, self.tables[table].dim)
         found = self.pull(table, wanted)
         other = np.flatnonzero((found != values).any(axis=1))
         wanted, number = wanted[other], self._numbers[table]
-        if found[other].any():
-            self._client.push_async(number, wanted, -found[other], False, False).wait()
-        self._client.push_async(number, wanted, values[other], False, False).wait()
+        parts = [-found[other]] if found[other].any() else []
+        for part in [*parts, values[other]]:
+            if state:  # as a difference of weights and state
+                part = np.hstack((part, np.zeros_like(part)))
+            self._client.push_async(number, wanted, part, state, False).wait()
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
         """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).

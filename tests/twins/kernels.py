@@ -102,8 +102,8 @@ def draw(seed: int, k: int, bound: int) -> int:
     return (mix64((hash_key(seed) + GOLDEN * (k + 1)) & MASK) >> 32) * bound >> 32
 
 
-def groups(tokens, window: int, noise, seed: int):
-    """Yields (first token, [(centre, its context words)], noise words) a group."""
+def places(tokens, window: int, noise, seed: int):
+    """Yields (first token, [(centre, its contexts)], noise words) a group, of places of tokens."""
     words = [i for i, t in enumerate(tokens) if t >= 0]
     begin = number = 0
     while begin < len(words):
@@ -122,11 +122,18 @@ def groups(tokens, window: int, noise, seed: int):
                     other = at + step * near
                     if not 0 <= other < len(tokens) or tokens[other] < 0:
                         break
-                    around.append(int(tokens[other]))
-            lanes.append((int(tokens[at]), around))
+                    around.append(other)
+            lanes.append((at, around))
         shared = [int(noise[draw(seed, k + GROUP + t, len(noise))]) for t in range(SHARED)]
         yield words[begin], lanes, shared
         begin, number = end, number + 1
+
+
+def groups(tokens, window: int, noise, seed: int):
+    """The same with words for places."""
+    for first, lanes, shared in places(tokens, window, noise, seed):
+        words = [(int(tokens[at]), [int(tokens[i]) for i in around]) for at, around in lanes]
+        yield first, words, shared
 
 
 def examples(lanes, model: int):
@@ -180,3 +187,55 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
             np.add.at(outputs, met, np.outer(step, hidden))
             np.add.at(inputs, rows, step @ old_out[met])
     return inputs, outputs, loss, count
+
+
+def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
+                        model, window, negatives, lr_start, lr_stop, seed, squares,
+                        eps):  # fmt: skip
+    """The same with AdaGrad: ..., and the sums of squares of inputs and outputs.
+
+    A row takes a step for each place that it has in a group: as each noise word, then for each
+    token that is somebody's target, in the order of the text; then for each token whose bag it is
+    in.  Gradients are all of the rows as the group found them.
+    """
+    inputs = inputs[:, :dim].astype(np.float64)
+    outputs = outputs[:, :dim].astype(np.float64)
+    of_inputs, of_outputs = (one[:, :dim].astype(np.float64) for one in squares)
+    loss, count = 0.0, 0
+
+    def step(rows, sums, row, gradient):
+        sums[row] += gradient**2
+        rows[row] += rate * gradient / (np.sqrt(sums[row]) + eps)
+
+    def bag(word):
+        return bag_rows[bag_ptr[word] : bag_ptr[word + 1]]
+
+    for first, lanes, shared in places(tokens, window, noise, seed):
+        rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
+        of_noise, of_target, of_source = np.zeros((SHARED, dim)), {}, {}
+        old_in, old_out = inputs.copy(), outputs.copy()
+        for centre, around in lanes:
+            if not around:
+                continue
+            sources, targets = ([centre], around) if model == 0 else (around, [centre])
+            _, hidden, met, sign, weight, truth = lane_terms(
+                old_in, old_out, [int(tokens[i]) for i in sources],
+                [int(tokens[i]) for i in targets], shared, bag, noise_logit, negatives,
+            )  # fmt: skip
+            loss -= weight @ np.log(truth)
+            count += len(targets)
+            pull = weight * sign * (1 - truth)
+            for place, strength in zip(targets, pull, strict=False):
+                of_target[place] = of_target.get(place, 0) + strength * hidden
+            of_noise += np.outer(pull[len(targets) :], hidden)
+            back = pull @ old_out[met]
+            for place in sources:
+                of_source[place] = of_source.get(place, 0) + back
+        for word, gradient in zip(shared, of_noise, strict=True):
+            step(outputs, of_outputs, word, gradient)
+        for place in sorted(of_target):
+            step(outputs, of_outputs, int(tokens[place]), of_target[place])
+        for place in sorted(of_source):
+            for row in bag(int(tokens[place])):
+                step(inputs, of_inputs, row, of_source[place])
+    return inputs, outputs, loss, count, of_inputs, of_outputs

@@ -23,7 +23,8 @@ ICML 2012.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -49,6 +50,12 @@ MOVING_STEPS = 30.0
 """Expected steps of the other workers on a row, in the time of a block, from which it is pulled
 again when the block begins: some five of its words in their text.  8 workers, 1 epoch of 17 M
 words: loss of held-out text 2.198 at 6 and at 30, 4.3 without pulling any again."""
+ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
+"""Rates of AdaGrad where none is set; they fall to 0 as that of plain steps does.  Rows of subwords
+are met so often that their sums of squares leave little of a lower one."""
+ADAGRAD_EPS = 1.0
+"""With less of it rare words take steps as long as those of frequent ones; docs/training.md has
+what that does."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 
@@ -90,6 +97,7 @@ class _Batch:
 class WordVectors(LocalSgd):
     """fastText / word2vec as a parameter-server model; see the module's docstring."""
 
+    optimizers = ("auto", "add", "adagrad")
     Settings = WordVectorSettings
     settings: WordVectorSettings
     unit: ClassVar[Literal["line", "word"]] = "word"
@@ -102,9 +110,12 @@ class WordVectors(LocalSgd):
     def tables(self) -> Sequence[Table]:
         """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
         s = self.settings
+        make = partial(Table, dim=s.dim, wire=s.wire)
+        if s.optimizer == "adagrad":
+            make = partial(make, access="adagrad", lr=s.lr, eps=ADAGRAD_EPS)
         return (
-            Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed, wire=s.wire),
-            Table("output", s.dim, wire=s.wire),
+            make("input", init="uniform", scale=1.0 / s.dim, seed=s.seed),
+            make("output"),
         )
 
     @classmethod
@@ -129,9 +140,15 @@ class WordVectors(LocalSgd):
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Takes dim, model and subwords from the file that the training begins with."""
+        """Takes dim, model and subwords from the file that the training begins with.
+
+        A rate that nobody has set is AdaGrad's own where that is the optimizer.
+        """
         assert isinstance(settings, WordVectorSettings)
-        return adopt(settings, explicit)
+        adopted = adopt(settings, explicit)
+        if adopted.optimizer == "adagrad" and explicit("lr") is None:
+            return replace(adopted, lr=ADAGRAD_LR_SUBWORDS if adopted.maxn else ADAGRAD_LR)
+        return adopted
 
     @classmethod
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
@@ -162,7 +179,7 @@ class WordVectors(LocalSgd):
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
         self._crowd: Crowd | None = None
         self.workers_changed()
-        self.set_up_copies(s.dim)
+        self.set_up_copies(s.dim, squares=s.optimizer == "adagrad")
 
     def workers_changed(self) -> None:
         """What to expect of the others begins anew with what the vocabulary says."""
@@ -253,6 +270,8 @@ class WordVectors(LocalSgd):
                 lr_start=lr_start,
                 lr_stop=lr_stop,
                 seed=(block.seed + number) & ((1 << 64) - 1),
+                squares=tuple(batch.copies.squares) or None,  # type: ignore[arg-type]
+                eps=ADAGRAD_EPS,
             )
             for number, part in enumerate(parts)
         ]
@@ -269,9 +288,18 @@ class WordVectors(LocalSgd):
         bends = self._crowd.bends(
             batch.tokens, batch.bag_ptr, batch.bag_rows, batch.noise, batch.noise_logit, local
         )
+        steps, elsewhere = batch.steps, batch.elsewhere
+        if batch.copies is not None and batch.copies.squares:
+            # AdaGrad's step on a row is one of the rate divided by its root, on average.
+            roots = [
+                np.sqrt(squares[:, : self.settings.dim].mean(1)) + np.float32(ADAGRAD_EPS)
+                for squares in batch.copies.squares
+            ]
+            steps = tuple(own / root for own, root in zip(steps, roots, strict=True))
+            elsewhere = tuple(own / root for own, root in zip(elsewhere, roots, strict=True))
         return [
             Contention(own, others, np.float32(rate) * bend)
-            for own, others, bend in zip(batch.steps, batch.elsewhere, bends, strict=True)
+            for own, others, bend in zip(steps, elsewhere, bends, strict=True)
         ]
 
     def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:

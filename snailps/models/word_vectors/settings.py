@@ -56,7 +56,10 @@ class WordVectorSettings(JobSettings):
     )
     lr: float = setting(
         0.05,
-        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
+        help=(
+            "Learning rate at the beginning; it falls to 0 in a straight line over the job. With "
+            "`optimizer: adagrad` it is 0.3, or 0.7 with subwords, unless you set it."
+        ),
         when="Lower when the loss jumps.",
         low=1e-6,
         high=10.0,

@@ -71,7 +71,8 @@ def fit_block(
     int
         At least 4 KiB, if `block_bytes` is: then memory may be exceeded.
     """
-    rows_max = s.worker_memory / (COPIES * 4 * s.dim)
+    floats = s.dim * (2 if s.optimizer == "adagrad" else 1)  # with the state
+    rows_max = s.worker_memory / (COPIES * 4 * floats)
     tokens_per_byte = min(vocabulary.tokens / max(1, total_bytes), _tokens_per_byte(vocabulary))
     size = float(block_bytes)
     while size > BLOCK_BYTES_MIN:
