@@ -25,7 +25,10 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-_OURS = tuple({str(path.parent) + os.sep for path in (Path(__file__), Path(__file__).resolve())})
+_OURS = tuple(
+    {str(path.parent) + os.sep for path in (Path(__file__), Path(__file__).resolve())}
+    | {"snailps" + os.sep}  # as frames of compiled parts have it
+)
 _LIBRARIES = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "purelib", "platlib")})
 
 

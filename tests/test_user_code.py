@@ -68,6 +68,17 @@ def test_explained_error_of_a_users_code_at_the_master_has_its_line():
     assert explain(caught.value).startswith(f"ZeroDivisionError: no rows{place}")
 
 
+def raise_in_pyx():
+    exec(compile("raise ValueError('factor')", "snailps/roles/_shard.pyx", "exec"))
+
+
+def test_place_of_an_error_in_a_compiled_part_is_the_line_that_called_it():
+    with pytest.raises(ValueError, match="factor") as caught:
+        raise_in_pyx()
+    assert place_of(caught.value).startswith(f" ({HERE}, line ")
+    assert place_of(caught.value).endswith(", in raise_in_pyx)")
+
+
 def test_place_of_an_error_without_a_traceback_is_empty():
     assert place_of(ValueError("made, never raised")) == ""
 
