@@ -1,6 +1,7 @@
 """Fewer bytes on the data plane: narrow rows, narrow and remembered keys, changes only, lz4."""
 
 import contextlib
+import itertools
 import struct
 
 import numpy as np
@@ -424,6 +425,26 @@ def test_lists_that_are_not_kept_are_not_recalled(standby):
             push(client, keys, ones)
         assert np.all(pull(client, keys, 1) == 6)
         assert shard.threads[0].stats()["lists_recalled"] == 3
+
+
+def test_lists_of_the_last_blocks_are_kept_where_the_share_is_small():
+    """New lists take the place of the oldest: pushes recall what their block pulled."""
+    with Shards(1, frag_num=1) as shard, contextlib.ExitStack() as stack:
+        shard.add_table(1, 100, ADD, ZEROS)
+        keys = u64(range(20))
+        named = with_list(
+            pull_frame({0: keys.tolist()}, dim=100), Option.REMEMBER, keys_digest(keys), 0
+        )
+        for _ in range(150):
+            assert stack.enter_context(shard.raw()).ask(named).kind == Kind.PULLED
+        client, rows = shard.client(), np.zeros((6000, 100), np.float32)
+        blocks = [u64(range(6000 * i, 6000 * (i + 1))) for i in range(16)]
+        client.pull(1, blocks[0], rows)
+        for before, after in itertools.pairwise(blocks):
+            client.pull(1, after, rows)
+            client.push(1, before, rows)
+        parts = 15 * -(-6000 // ((64 << 10) // 408))
+        assert shard.stats("lists_recalled") > 0.8 * parts
 
 
 @pytest.mark.parametrize("options", [1 << 6, 1 << 15, Option.STATE | 1 << 8])

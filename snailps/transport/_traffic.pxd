@@ -13,6 +13,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from snailps.transport._body cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._link cimport *
+from snailps.transport._lists cimport lists_full
 from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
 from snailps.transport._posix cimport *
 from snailps.transport._product cimport *
@@ -339,6 +340,8 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
     link.words[0] = 0
     close_part(core, link, head.request & (WINDOW - 1),
                head.kind == KIND_ERROR or head.table == LIST_UNKEPT)
+    if head.table == LIST_UNKEPT:
+        lists_full(&link.lists)
     finish_if_done(core, r)
     return 0
 
