@@ -314,6 +314,7 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
         ({"is": "Leased", "number": 1}, "two shares"),
         ({"is": "Bye", "figures": {"bytes_in": 1e300}}, "bytes_in"),
         ({"is": "CloseClock", "clock": 1, "slots": [4096]}, r"slots\[0\]"),
+        ({"is": "CloseClock", "clock": 1, "slots": ["0"]}, r"slots\[0\]: .* got '0'"),
         ({"is": "Fence", "incarnation": -1}, "incarnation"),
     ],
 )  # fmt: skip
