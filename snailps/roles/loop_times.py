@@ -11,8 +11,8 @@ import math
 
 from snailps.roles.status import LoopStatus
 
-STEPS = 8
-"""Buckets for each doubling: a quantile is at most 9 % too large."""
+STEPS = 24
+"""Buckets for each doubling: a quantile is at most 3 % too large."""
 LEAST_S = 1e-6
 
 

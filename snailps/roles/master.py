@@ -8,6 +8,7 @@ It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -148,6 +149,7 @@ class Master:
             log.info("master listens on %s", show((host, port)))
             self._on_listening(host, port)
             self._members.restart_clock()
+            _spare_collector()
             while self._phase not in ("done", "failed"):
                 self._server.step(HASTE_S if self._course.in_haste else STEP_S)
                 self._tick(time.monotonic())
@@ -279,6 +281,7 @@ class Master:
             self._phase = "idle"
             self._keeper.formed()
             self._course.formed()
+            _spare_collector()
         if self._stop_at is None:
             self._step_job(now)
         if self._returning and self._course.job is not None and self._course.phase not in _BEFORE:
@@ -731,3 +734,12 @@ class Master:
     @property
     def _told_phase(self) -> Phase:
         return self._phase if self._phase != "idle" else self._course.phase
+
+
+def _spare_collector() -> None:
+    """Has the garbage collector look no more at what is here by now, most of which stays.
+
+    A full collection walks over modules, members and connections: 40 ms at a thousand nodes, in
+    the middle of a turn of the loop.
+    """
+    gc.freeze()

@@ -207,19 +207,22 @@ class Picture:
 
     def _shards(self) -> list[ShardStatus]:
         """The shards, with what their servers told last."""
-        told: dict[tuple[int, int], dict[str, Any]] = {}
+        told: dict[tuple[int, int], tuple[dict[str, Any], float, float]] = {}
         for member in self._members.nodes("server"):
             before = {s["shard"]: s for s in member.stats_before.get("shards", [])}
             for shard in member.stats.get("shards", []):
-                rates = {
-                    f"{kind}_per_s": _rate(kind, shard, before.get(shard["shard"]), member.stats_s)
-                    for kind in ("pulls", "pushes")
-                }
-                told[member.number, shard["shard"]] = {**shard, **rates}
+                former = before.get(shard["shard"])
+                told[member.number, shard["shard"]] = (
+                    shard,
+                    _rate("pulls", shard, former, member.stats_s),
+                    _rate("pushes", shard, former, member.stats_s),
+                )
         route = self._members.route
         found: list[ShardStatus] = []
         for one in self._keeper.status():
-            stats = told.get((one["primary"], one["shard"]), {})
+            stats, pulls_per_s, pushes_per_s = told.get(
+                (one["primary"], one["shard"]), ({}, 0.0, 0.0)
+            )
             replica = stats.get("replica") or {}
             where = route.shards[one["shard"]] if route is not None else None
             found.append(
@@ -235,8 +238,8 @@ class Picture:
                     "fragments": int(stats.get("fragments", 0)),
                     "rows": int(stats.get("rows", 0)),
                     "bytes": int(stats.get("bytes", 0)),
-                    "pulls_per_s": stats.get("pulls_per_s", 0.0),
-                    "pushes_per_s": stats.get("pushes_per_s", 0.0),
+                    "pulls_per_s": pulls_per_s,
+                    "pushes_per_s": pushes_per_s,
                     "connections": int(stats.get("connections", 0)),
                     "parked": int(stats.get("parked", 0)),
                     "clock": int(stats.get("clock", 0)),

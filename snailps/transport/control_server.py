@@ -179,7 +179,10 @@ class ControlServer:
         return self._peers
 
     def step(self, timeout_s: float) -> None:
-        """Waits up to `timeout_s` for events and handles them, for `TURN_S` or so."""
+        """Waits up to `timeout_s` for events and handles them, for `TURN_S` or so.
+
+        What that says to peers goes out with `flush`, which the next step begins with.
+        """
         self.flush()
         if not self._ready:
             self._ready.extend(self._selector.select(0 if self._due else timeout_s))
@@ -190,7 +193,6 @@ class ControlServer:
             self._handle(key, events)
             if time.thread_time() >= until:
                 break
-        self.flush()
         now = self._clock()
         for peer in list(self._unknown):
             if now - peer.since <= HANDSHAKE_LIMIT_S:
