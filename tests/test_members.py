@@ -242,6 +242,58 @@ def test_member_that_does_not_connect_in_time_is_dropped_and_named():
     assert "1 more of 3 nodes" in cluster.members.missing()
 
 
+def test_server_that_never_takes_the_route_is_given_up_and_the_others_form_on():
+    cluster = Cluster(init_timeout=60.0)
+    slow, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
+    cluster.check()
+    for member in (second, worker):
+        cluster.server.answer(member)
+    assert not cluster.check(later_s=61.0)
+    assert [number for number, _ in cluster.unready] == [slow.number]
+    cluster.register("server")
+    cluster.check()
+    for member in cluster.members.nodes():
+        cluster.server.answer(member)
+    assert cluster.check()
+    assert not cluster.failed
+
+
+def test_answer_to_a_void_route_is_none_to_the_one_that_followed():
+    cluster = Cluster()
+    lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
+    cluster.check()
+    cluster.members.lost_while_forming(lost, "is lost: killed")
+    again = cluster.register("server")
+    cluster.check()
+    cluster.server.answer(worker, at=0)  # on its way when the first route became void
+    assert not worker.acknowledged
+    for member in (second, again):
+        cluster.server.answer(member)
+    assert not cluster.check()
+    cluster.server.answer(worker)
+    assert cluster.check()
+
+
+def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over():
+    cluster = Cluster()
+    nodes = [cluster.register(role) for role in ("server", "server", "worker")]
+    cluster.check()
+    cluster.members.lost_while_forming(nodes.pop(), "is lost: killed")
+    again = cluster.register("worker")
+    for member in (*nodes, again):
+        cluster.server.answer(member)
+    assert cluster.check()
+    facts = [Fact(kind, data) for kind, data in cluster.facts]
+    shards = Fact("shards", {"epoch": 1, "shards": []})
+    after = Cluster(facts=[Fact("numbers", {"until": 1024}), *facts, shards])
+    for member in nodes:
+        after.rejoin(member.number, member.role, 1)
+    assert not after.check()
+    assert after.members.missing() == f"{after.members.all[again.number].name} to come back"
+    after.rejoin(again.number, "worker", 1, {"started": True})
+    assert after.check()
+
+
 # --- a master that takes over --------------------------------------------------------------------
 
 

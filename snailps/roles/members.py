@@ -294,6 +294,8 @@ class Members:
         log.info("%s registered from %s", member.name, show(peer.address))
         reply(self._welcome(member))
         if self.route is not None:
+            if not member.late:  # the others were noted when the route was made
+                self._note_member(member)
             self._send_route(member)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
@@ -361,10 +363,11 @@ class Members:
     def check_joining(self, now: float) -> None:
         """Gives up members that have had the route for too long without reaching every server."""
         limit_s = self._settings.init_timeout
-        for member in self.nodes() if self.route is not None else ():
+        for member in self.nodes():
+            if self.route is None:
+                return  # there is none yet, or it went with a server that was given up just now
             waits = not (member.acknowledged or member.away or member.missed)
             if waits and now - member.routed_at > limit_s:
-                assert self.route is not None
                 shards = ", ".join(show((s.host, s.port)) for s in self.route.shards[:SHOWN_MAX])
                 self._on_unready(
                     member,
@@ -475,8 +478,9 @@ class Members:
         def acknowledged(answer: Answer) -> None:
             if isinstance(answer, ConnectionLost):
                 return  # whoever watches over losses says it better
-            if route is not self.route and (self.route is None or isinstance(answer, SnailError)):
-                return  # it gets, or has got, another one
+            old = route is not self.route  # before the start a newer one has other servers
+            if old and (not self._formed or isinstance(answer, SnailError)):
+                return  # it gets, or has got, the newer one
             if isinstance(answer, SnailError):
                 if member.number in self.all and member.role != "driver":
                     self._on_unready(member, f"cannot use the route: {answer}")
