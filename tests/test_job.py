@@ -8,7 +8,7 @@ from cluster_models import COUNTER, write_numbers
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.data._text import WordCounter
-from snailps.errors import ConfigError, DataError, ProtocolError
+from snailps.errors import ClusterError, ConfigError, DataError, ProtocolError
 from snailps.roles.job import Job, block_seed
 from snailps.roles.tally import RATE_WINDOW_S
 from snailps.transport import messages
@@ -207,6 +207,54 @@ def test_job_with_survey_merges_the_parts(make):
     job.end_survey()
     assert job.summary == b"part" * 10
     assert job.start_message(3).survey
+
+
+class Choosy:
+    """A surveyor that fails at some parts."""
+
+    def __init__(self):
+        self.parts = []
+
+    def add(self, part):
+        if part == b"bad":
+            raise KeyError("a bug of the model's")
+        self.parts.append(part)
+
+    def result(self):
+        return b"".join(self.parts)
+
+
+@pytest.mark.parametrize("consistency", ["async", "bsp"])
+def test_job_whose_surveyor_fails_at_a_part_has_that_block_counted_again(make, consistency):
+    job = make(worker_class="cluster_models:Surveyed", consistency=consistency)
+    job._surveyor = Choosy()
+    job.begin_pass("survey")
+    numbers = [job.lease(1).number for _ in range(10)]
+    for number in (1, 0, 2, *range(4, 10)):
+        assert job.done(messages.Done("survey", number, 1, 1.0, {}, b"%d." % number), 1)
+    with pytest.raises(KeyError):
+        job.done(messages.Done("survey", 3, 1, 1.0, {}, b"bad"), 1)
+    assert job.ledger.held_by(1) == [3]
+    assert job.units == 9
+    assert job.ledger.release(1) == [3]
+    assert job.lease(2).number == numbers[3]
+    assert job.done(messages.Done("survey", 3, 1, 1.0, {}, b"3."), 2)
+    job.end_survey()
+    assert sorted(job.summary.split(b".")[:-1]) == [b"%d" % number for number in numbers]
+
+
+def test_job_in_bsp_whose_surveyor_fails_at_a_part_that_came_early_has_no_summary(make):
+    job = make(worker_class="cluster_models:Surveyed", consistency="bsp")
+    job._surveyor = Choosy()
+    job.begin_pass("survey")
+    numbers = [job.lease(1).number for _ in range(10)]
+    job.done(messages.Done("survey", 1, 1, 1.0, {}, b"bad"), 1)
+    with pytest.raises(KeyError):
+        job.done(messages.Done("survey", 0, 1, 1.0, {}, b"0."), 1)
+    for number in (0, *numbers[2:]):
+        job.done(messages.Done("survey", number, 1, 1.0, {}, b"part"), 1)
+    with pytest.raises(ClusterError, match="block 1 could not be merged"):
+        job.end_survey()
 
 
 @pytest.mark.parametrize(("number", "unit"), [(-1, "line"), (20, "line"), (0, "byte")])

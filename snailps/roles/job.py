@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,14 +55,20 @@ class _InOrder:
         self._next = first
         self._early: dict[int, Any] = {}
 
-    def put(self, number: int, item: Any) -> list[tuple[int, Any]]:
-        """Takes one; all that it was the last missing one for, itself included."""
+    def put(self, number: int, item: Any) -> Iterator[tuple[int, Any]]:
+        """Takes one; yields all that it was the last missing one for, itself included.
+
+        An item at which the caller raises is missing again.
+        """
         self._early[number] = item
-        ready = []
         while self._next in self._early:
-            ready.append((self._next, self._early.pop(self._next)))
+            yield self._next, self._early.pop(self._next)
             self._next += 1
-        return ready
+
+    @property
+    def next(self) -> int:
+        """The first number that is missing."""
+        return self._next
 
     def snapshot(self) -> tuple[int, list[Any]]:
         """What comes next, and what has come early."""
@@ -399,6 +405,12 @@ class Job:
     def end_survey(self) -> None:
         """Makes the summary, and the blocks of the training.  May take seconds."""
         assert self._surveyor is not None
+        assert self.ledger is not None
+        if self.clocked and self._parts.next < self.ledger.size:
+            raise ClusterError(
+                f"the survey of block {self._parts.next} could not be merged; the master's log "
+                "says why"
+            )
         summary = self._surveyor.result()
         self._surveyor = None  # it may be larger than all else here
         if len(summary) > SUMMARY_BYTES_MAX:
@@ -470,13 +482,18 @@ class Job:
         """Takes the result of a block; False if that block is not this node's."""
         if self.ledger is None or message.pass_ != self.pass_:
             return False
+        if self.pass_ == "survey":
+            # Merged first: a block whose part cannot be merged is not done.
+            if message.number not in self.ledger.held_by(node):
+                return False
+            self._merge(message)
+            self.ledger.done(message.number, node)
+            self._tally.came(message.units)
+            self._tally.add(message.units)
+            return True
         if not self.ledger.done(message.number, node):
             return False
         self._tally.came(message.units)
-        if self.pass_ == "survey":
-            self._tally.add(message.units)
-            self._merge(message)
-            return True
         self._tally.took(message.seconds)
         if not self.rounds:
             self.outcomes.done(
