@@ -3,12 +3,16 @@
 import json
 import socket
 import threading
+import time
 
 import pytest
+from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S
 
 from snailps.config import MasterSettings, RawConfig
+from snailps.errors import RemoteError
 from snailps.roles.master import Master
+from snailps.roles.tables import Table
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
@@ -92,6 +96,23 @@ class Raw:
                 return None
             self._frames += self._decoder.feed(data)
         return self._frames.pop(0)
+
+    def message(self, kind):
+        """The next message of a kind; what comes before is left unanswered."""
+        while not isinstance(message := messages.decode((frame := self.next()).body), kind):
+            pass
+        return message, frame.request
+
+    def register(self, role, endpoints=()):
+        """Belongs to the cluster."""
+        self.send(messages.encode(messages.Register(role, "h", 1, 1, list(endpoints))))
+        return self.message(messages.Welcome)[0].node
+
+    def take_route(self):
+        """Takes the route that comes, as a node that has reached every server."""
+        _, call = self.message(messages.TakeRoute)
+        ok = Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=call)
+        self.sock.sendall(encode_frame(ok))
 
     def __enter__(self):
         return self
@@ -273,3 +294,35 @@ def test_worker_that_fails_twice_is_sent_away_once(running):
     finally:
         members._formed = formed
     assert running.status()["phase"] == "forming"
+
+
+def test_declare_before_the_cluster_is_complete_is_refused(running):
+    """Servers that have made a table take no other route: their shards would be mistaken."""
+    with pytest.raises(RemoteError, match="not complete yet"):
+        running.driver.call(messages.Declare([Table("rows", 4).to_dict()]), LIMIT_S)
+    assert running.status()["phase"] == "forming"
+
+
+def test_newcomer_that_fails_in_a_job_that_was_submitted_while_it_joined_goes_alone(tmp_path):
+    write_numbers(tmp_path / "in.txt", 100)
+    made = Running(expected_node_num="2", expected_servers="1")
+    with Raw(made.address) as server, Raw(made.address) as worker, Raw(made.address) as newcomer:
+        server.register("server", [["127.0.0.1", 9]])
+        worker.register("worker")
+        for one in (server, worker):
+            one.take_route()
+        until = time.monotonic() + LIMIT_S
+        while made.status()["phase"] == "forming":
+            assert time.monotonic() < until
+        newcomer.register("worker")
+        job = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt")}
+        made.driver.call(messages.Submit(job), LIMIT_S)
+        worker.message(messages.Start)
+        newcomer.take_route()
+        newcomer.message(messages.Start)
+        newcomer.send(messages.encode(messages.Failed("planted")), Kind.NOTE)
+        assert newcomer.message(messages.Stop)[0].text == "failed: planted"
+        assert made.status()["phase"] == "training"
+        made.driver.close()
+        server.message(messages.Stop)
+    made.close()

@@ -8,6 +8,7 @@ from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.members import LOSSES_PER_NODE, Members
+from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import Peer
@@ -358,6 +359,19 @@ def test_newcomer_of_a_running_cluster_that_never_connects_is_given_up():
     assert not cluster.unready
     cluster.members.check_joining(time.monotonic() + 61.0)
     assert [number for number, _ in cluster.unready] == [newcomer.number]
+
+
+def test_newcomer_holds_up_no_table():
+    cluster = Cluster()
+    *servers, worker = cluster.formed()
+    assert cluster.check()
+    cluster.register("server")
+    answers, declare = [], messages.Declare([Table("rows", 4).to_dict()])
+    cluster.members.catalogue.declare(worker, declare, answers.append)
+    for server in servers:
+        assert not answers
+        cluster.server.answer(server)
+    assert answers == [messages.Declared([1])]
 
 
 def test_cluster_that_was_never_complete_forms_on_under_the_next_master():

@@ -642,6 +642,8 @@ class Master:
         elif isinstance(message, messages.Fetch):
             self._course.leasing.fetch(member, message, reply)
         elif isinstance(message, messages.Declare):
+            if self._phase == "forming":  # servers may still be replaced, and their shards moved
+                raise ClusterError("the cluster is not complete yet: it has no tables")
             self._members.catalogue.declare(member, message, reply)
         elif isinstance(message, messages.Submit):
             self._submit(message, reply)
@@ -721,7 +723,7 @@ class Master:
         except Exception as error:  # of the user's class: the cluster waits for a better one
             log.exception("the submitted job cannot begin")
             raise ClusterError(f"the job cannot begin: {explain(error)}") from error
-        for member in self._members.nodes("worker"):
+        for member in self._members.joined("worker"):
             member.late = False  # of no job that was under way
         self._course.prepare(job, workers, reply)
 

@@ -78,7 +78,7 @@ class Members:
         self.all: dict[int, Member] = {}
         self._settings = settings
         self._server, self._fail = server, fail
-        self.catalogue = Catalogue(lambda: self.nodes("server"), self.call, fail, self.journal)
+        self.catalogue = Catalogue(lambda: self.joined("server"), self.call, fail, self.journal)
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._next_number = 1
