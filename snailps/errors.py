@@ -30,10 +30,14 @@ _OURS = tuple(
     | {"snailps" + os.sep}  # as frames of compiled parts have it
 )
 _LIBRARIES = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "purelib", "platlib")})
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+"""In paths of what is installed elsewhere, for one user, say: `_LIBRARIES` does not have that."""
 
 
 def is_own_code(file: str) -> bool:
     """Whether a source file is a user's: neither snailps's nor an installed library's."""
+    if any(name in file for name in _INSTALLED):
+        return False
     return not file.startswith((*_OURS, *_LIBRARIES, "<"))
 
 

@@ -263,6 +263,28 @@ def test_load_class_in_a_package_after_an_edit_finds_the_new_code(module, tmp_pa
             del sys.modules[known]
 
 
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_load_class_again_after_an_edit_leaves_installed_libraries_alone(
+    module, tmp_path, monkeypatch, folder
+):
+    """A home folder may hold both: the model, and what `pip install --user` has installed."""
+    installed = tmp_path / ".local" / "lib" / "python3" / folder
+    installed.mkdir(parents=True)
+    library = f"library_{tmp_path.name}_{folder[:4]}"
+    (installed / f"{library}.py").write_text("")
+    monkeypatch.syspath_prepend(str(installed))
+    more = f"import {library}\n"
+    name = module(MODEL.format(more=more, step=1))
+    try:
+        load_class(f"{name}:Mine", "test")
+        before = sys.modules[library]
+        module(MODEL.format(more=more, step=20))
+        assert load_class(f"{name}:Mine", "test").step == 20
+        assert sys.modules[library] is before
+    finally:
+        sys.modules.pop(library, None)
+
+
 def test_load_class_in_a_copy_of_a_process_finds_what_the_file_says(module, monkeypatch):
     monkeypatch.setattr(loading, "_inherited", set())
     name = module(MODEL.format(more="", step=1))
