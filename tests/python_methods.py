@@ -62,6 +62,15 @@ class Faulty(AccessMethod):
         return rows + values
 
 
+class Strict(AccessMethod):
+    """Adds to rows that were set before, by a first value above 100."""
+
+    def push(self, rows, values):
+        if ((rows == 0) & (values < 100)).any():
+            raise ValueError("a row that was never set")
+        return rows + values
+
+
 class Wide(AccessMethod):
     state_floats = -1
 

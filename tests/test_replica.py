@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from products import batch
-from replicas import Counting, Replicas, assert_equal, dump
+from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
 
 from snailps import kernels
@@ -168,6 +168,30 @@ def test_fragment_that_changes_while_its_pieces_are_copied_is_equal(frag_num):
         )
         cluster.settle()
         assert_equal(dump(cluster.threads[0]), dump(made[0]))
+
+
+def test_access_method_in_python_meets_no_row_that_has_yet_to_be_copied():
+    """It might refuse what it makes of the row's first value, and the standby would be lost."""
+    with Replicas(frag_num=1) as cluster:
+        cluster.add_table(1, 1000, ADD, ZEROS)
+        cluster.declare(Table("s", 4, access="python_methods:Strict"), 2)
+        client, keys = cluster.client(), np.arange(10_000, dtype=np.uint64)
+        client.push(1, keys, np.ones((len(keys), 1000), np.float32))
+        client.push(2, keys[:100], np.full((100, 4), 101, np.float32))
+        made = cluster.standby()
+        cluster.relays.append(Relay(made[1], 1 << 14))
+        relay = cluster.relays[0]
+        fd, shard = cluster.stream_to(relay.port), cluster.threads[0]
+        relay.open.clear()
+        shard.back_up(fd, sync=True, tell=lambda *words: cluster.told.put(words))
+        end = time.monotonic() + LIMIT_S
+        while not shard.stats()["replica"]["lag_bytes"]:
+            assert time.monotonic() < end, "nothing is copied"
+        client.push(2, keys[:100], np.ones((100, 4), np.float32))
+        relay.open.set()
+        assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
+        cluster.settle()
+        assert_equal(dump(shard), dump(made[0]))
 
 
 def test_large_fragment_is_copied_in_pieces():

@@ -8,12 +8,13 @@
 # A fragment is copied row by row as they are then, in pieces, between which pulls and pushes go on.
 # What changes it is forwarded from its first piece on: what that makes of a row that has yet to come
 # is overwritten, because the row comes as it is behind that change; a row that has come is changed as
-# here.  Contributions to clocks are forwarded from the beginning, before which everything that is
-# staged is copied.  Frames are appended to the
-# stream (transport/_stream.pxd), which knows the socket; nothing here waits.
+# here.  Rows of access methods in Python come in the first piece.  Contributions to clocks are
+# forwarded from the beginning, before which everything that is staged is copied.  Frames are appended
+# to the stream (transport/_stream.pxd), which knows the socket; nothing here waits.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from snailps._ops cimport ACCESS_PYTHON
 from snailps.roles._asked cimport Asked, Context, is_repeated, padded
 from snailps.roles._replica cimport Primary
 from snailps.store._marks cimport Mark, Marks
@@ -304,22 +305,6 @@ cdef inline void _tell_slots(Context *me) noexcept nogil:
         pair += 2
 
 
-cdef inline bint _tell_marks(Context *me, uint32_t fragment) noexcept nogil:
-    """Begins a fragment: what changes it is forwarded from here on; False = no memory."""
-    cdef const Marks *marks = &me.shard.fragments[fragment].marks
-    cdef char *to = tell_replica(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
-                                 marks.num * <uint64_t>sizeof(Mark))
-    cdef uint32_t i
-    if to == NULL:
-        return False
-    for i in range(marks.cap):
-        if marks.places[i].seq:
-            memcpy(to, &marks.places[i], sizeof(Mark))
-            to += sizeof(Mark)
-    me.primary.copied[fragment] = True
-    return True
-
-
 cdef inline bint _tell_rows(Context *me, const Table *table, uint32_t fragment,
                             uint32_t *number) noexcept nogil:
     """Copies some rows from slot `number` on, and moves that behind them; whether these were the
@@ -341,15 +326,46 @@ cdef inline bint _tell_rows(Context *me, const Table *table, uint32_t fragment,
     return n < most or number[0] >= part.used
 
 
+cdef inline bint _copies(const Context *me, uint32_t number, uint32_t fragment,
+                         bint in_python) noexcept nogil:
+    """Whether there is such a table, of this kind, with anything to copy of the fragment."""
+    cdef const Table *table = me.shard.tables[number]
+    return table != NULL and part_is_kept(table, &table.slab.parts[fragment]) \
+        and (table.slab.access == ACCESS_PYTHON) == in_python
+
+
+cdef inline bint _tell_marks(Context *me, uint32_t fragment) noexcept nogil:
+    """Begins a fragment: what changes it is forwarded from here on; False = no memory.
+
+    With it go the rows of access methods in Python, all at once: what a method made of the first value
+    of a row that has yet to come, it might refuse.
+    """
+    cdef const Marks *marks = &me.shard.fragments[fragment].marks
+    cdef char *to = tell_replica(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
+                                 marks.num * <uint64_t>sizeof(Mark))
+    cdef uint32_t i, number
+    if to == NULL:
+        return False
+    for i in range(marks.cap):
+        if marks.places[i].seq:
+            memcpy(to, &marks.places[i], sizeof(Mark))
+            to += sizeof(Mark)
+    me.primary.copied[fragment] = True
+    for i in range(me.shard.table_cap):
+        if _copies(me, i, fragment, True):
+            number = 0
+            while not _tell_rows(me, me.shard.tables[i], fragment, &number):
+                pass
+    return me.stream.begun
+
+
 cdef inline bint _tell_more(Context *me, uint32_t fragment, uint32_t *at, uint32_t *number,
                             size_t waiting_max) noexcept nogil:
     """Copies of a fragment that is begun, from this table and slot on, until so much waits for the
     socket; whether all has been copied."""
-    cdef const Table *table
     while at[0] < me.shard.table_cap and me.stream.begun:
-        table = me.shard.tables[at[0]]
-        if table == NULL or not part_is_kept(table, &table.slab.parts[fragment]) \
-                or _tell_rows(me, table, fragment, number):
+        if not _copies(me, at[0], fragment, False) \
+                or _tell_rows(me, me.shard.tables[at[0]], fragment, number):
             at[0] += 1
             number[0] = 0
         if stream_waiting(me.stream) >= waiting_max:
