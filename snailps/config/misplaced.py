@@ -16,7 +16,7 @@ from snailps.config.fields import Setting, Settings, settings_of
 from snailps.config.files import Entry
 
 JOB = "worker_class"
-"""A file with this setting is the master's, whoever else reads it."""
+"""A file with this setting is the master's, even where others read it, too."""
 
 
 class Home(NamedTuple):
@@ -52,7 +52,7 @@ class _Stray(NamedTuple):
 def misplaced(
     entries: Iterable[Entry], reader: str, own: Iterable[type[Settings]], homes: Sequence[Home]
 ) -> list[Remark]:
-    """What to say of settings that are read elsewhere; nothing of those that nobody knows.
+    """What to say of settings that are read elsewhere; nothing of unknown ones.
 
     Parameters
     ----------

@@ -285,7 +285,7 @@ class LocalSgd(Worker):
             if self._squares:
                 self._in_threads(_subtract, copies.squares[at][:, :dim], base[:, dim:])
                 self._locals.give(copies.squares[at])
-            if contentions:  # of steps; sums of squares add up whoever summed them
+            if contentions:  # of steps; sums of squares add up as they are
                 contentions[at].scale(base[:, :dim])
         for pushes in self._pushes:  # the last had all of this block's training to arrive
             for push in pushes:

@@ -122,7 +122,7 @@ def _beside(module: ModuleType) -> Iterator[tuple[str, tuple[int, int]]]:
         if file.endswith(".py") and is_own_code(file):
             try:
                 found = Path(file).stat()
-            except OSError:  # gone: whoever imports it again will be told
+            except OSError:  # gone: the next import says so
                 yield name, (0, 0)
             else:
                 yield name, (found.st_mtime_ns, found.st_size)

@@ -347,7 +347,7 @@ cdef class ShardLoop:
             orders, self.orders = self.orders, deque()
             _close_own(self.loop)
         self.owner = None               # which may know this loop in turn
-        for _, command, _ in orders:    # nobody knows whether the standby has them
+        for _, command, _ in orders:    # it is not known whether the standby has them
             command.set_exception(ConnectionLost("the shard has stopped serving"))
         for command in commands:
             if command is not None and command.set_running_or_notify_cancel():

@@ -142,7 +142,7 @@ class WordVectors(LocalSgd):
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         """Takes dim, model and subwords from the file that the training begins with.
 
-        A rate that nobody has set is AdaGrad's own where that is the optimizer.
+        A rate that is not set is AdaGrad's own where that is the optimizer.
         """
         assert isinstance(settings, WordVectorSettings)
         adopted = adopt(settings, explicit)
