@@ -117,6 +117,14 @@ class ByProcess(Counter):
         return [Table("counts", 1, seed=os.getpid())]
 
 
+class Judged(Counter):
+    """Has a figure of a name that means something elsewhere."""
+
+    @classmethod
+    def judge(cls, results):
+        return {"failed": 3}
+
+
 class Stubborn(Counter):
     """Its export fails the way a bug would."""
 

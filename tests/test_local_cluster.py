@@ -131,6 +131,8 @@ def test_local_cluster_trains_a_class_and_then_another(tmp_path):
         assert figures["examples"] == 1500
         counts = cluster.table("counts", dim=1).pull(np.arange(50))
         assert counts.tolist() == [[40.0]] * 50  # both jobs pushed to the same rows
+        figures = cluster.train("cluster_models:Judged", input=str(text), epochs=1)
+        assert (figures["failed"], figures["examples"]) == (3, 500)
         status = cluster.status()
         assert status["phase"] == "idle"
         assert [node["role"] for node in status["nodes"]].count("worker") == 2

@@ -87,6 +87,7 @@ class Course:
         self.round: RoundCourse | None = None
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
+        self.failed = ""  # why the last job of a session failed
         self.interrupted = False
         self._is_formed = False
         self._starting: dict[Member, None] = {}  # workers that come, and are told the job next
@@ -119,7 +120,7 @@ class Course:
 
         With `reply` (a submitted job) an error is told there, and the cluster lives on.
         """
-        self.job, self.figures, self.interrupted = job, {}, False
+        self.job, self.figures, self.failed, self.interrupted = job, {}, "", False
         self._saved_last = False
         self.ageing.begin()
         self._readings.begin()
@@ -597,7 +598,7 @@ class Course:
         if job.clocked and self.phase == "training":
             self._members.rows.set_clock(0, early=True)  # what is staged is nobody's any more
         self.end()
-        self.phase, self.figures = "stopping", {"failed": text}
+        self.phase, self.figures, self.failed = "stopping", {}, text
 
     def abandoned(self) -> None:
         """The workers of the job that has failed are gone."""

@@ -183,8 +183,8 @@ class LocalCluster:
                 raise ClusterError(self._driver.verdict.text or "the cluster has ended")
             status = self._driver.status()
             if status["phase"] == "idle":
-                if "failed" in status["figures"]:
-                    raise ClusterError(str(status["figures"]["failed"]))
+                if status["message"]:
+                    raise ClusterError(status["message"])
                 return dict(status["figures"])
             if timeout_s is not None and time.monotonic() - begin > timeout_s:
                 raise ClusterError(

@@ -174,7 +174,7 @@ class Picture:
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._course.checkpoints.status(),
             "loop": self._times.status(),
-            "message": message,
+            "message": message or self._course.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._course.figures),
         }

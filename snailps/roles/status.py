@@ -140,7 +140,8 @@ class Status(TypedDict):
     `waits` lists everybody who waits, whatever for, the longest first.  `requests_per_s` counts
     pulls and pushes at all shards.  `checkpoint` is None where the job makes none.
     `validation` is what the model's inspector saw last (for word vectors: words and their
-    neighbours with cosines), empty before.
+    neighbours with cosines), empty before.  `message` says why the run ended, or, in a session
+    that is idle, why its last job failed; else it is empty.
     """
 
     version: str
