@@ -58,8 +58,8 @@ class Line:
 
     @property
     def ready(self):
-        """Whether the handshake is done."""
-        return self._session.ready
+        """Whether the handshake is done, and the connection still open."""
+        return self._session.ready and self.sock.fileno() >= 0
 
     def send(self, data):
         """Sends bytes; small, so that the socket takes them soon."""
