@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -486,4 +487,28 @@ def test_entries_of_a_compacted_journal_are_dealt_as_they_were(tmp_path, kind):
     assert {n: [*left] for n, left in resumed.job.ledger._left.items()} == {
         n: [*left] for n, left in living.job.ledger._left.items()
     }
+    living.close(), resumed.close()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in JOBS if kind != "rounds"])
+def test_job_goes_on_from_a_journal_compacted_when_every_block_is_done(tmp_path, kind):
+    """Its workers may not have finished, or the export has yet to be written."""
+    write_numbers(tmp_path / "in.txt", 400)
+    living = Side(tmp_path, kind)
+    leasing, workers = living.course.leasing, Workers(living, 1)
+    while not living.job.ledger.over:
+        for node in NODES[:3]:
+            member = living.members.all[node]
+            leasing.lease(member, messages.Lease("train"), partial(workers._got, node))
+            leasing._asking.clear()
+            leasing._refused.clear()
+            for number in workers.held[node]:
+                said = messages.Done("train", number, 1, 1.0, {"loss": 1.0, "examples": 1.0})
+                leasing.done(member, said, lambda answer: None)
+            workers.held[node].clear()
+    living.compact()
+    living.journal.close()
+    resumed = Side(tmp_path, kind, read(living.journal.path)[0])
+    assert resumed.job.ledger.over
+    assert resumed.stands()["state"] == living.stands()["state"]
     living.close(), resumed.close()

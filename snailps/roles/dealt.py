@@ -169,7 +169,7 @@ class Dealt(Ledger):
         numbers = np.flatnonzero(left)
         numbers = numbers[np.argsort(self._owner[numbers], kind="stable")]
         owners, starts = np.unique(self._owner[numbers], return_index=True)
-        shares = dict(zip(owners.tolist(), np.split(numbers, starts[1:]), strict=True))
+        shares = dict(zip(owners.tolist(), np.split(numbers, starts)[1:], strict=True))
         self._left = {int(node): deque() for node in snapshot["nodes"]}
         self._back = deque(shares.pop(_FREE, np.zeros(0, np.int64)).tolist())
         for node in self._left:
