@@ -347,7 +347,6 @@ def restart(master, crowd, args, figures, status):
     folder = master.folder / "out.journal"
     figures["journal_mb"] = round(sum(f.stat().st_size for f in folder.glob("*")) / 1e6, 1)
     nodes = len(status["nodes"])
-    crowd.until(lambda: True, "")
     master.kill()
     back = crowd.sums()[2]
     begin = time.monotonic()
