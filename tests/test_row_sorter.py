@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -52,6 +53,27 @@ def test_runs_of_very_different_ranges_are_merged_in_order(tmp_path, small):
     with RowSorter(tmp_path / "out", 1) as sorter:
         added(sorter, keys, keys[:, None].astype(np.float32))
         assert np.concatenate(list(sorter.keys())).tolist() == list(range(5000))
+
+
+def test_widest_rows_are_merged_without_being_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_sorter, "RUN_BYTES", 4 << 20)
+    monkeypatch.setattr(row_sorter, "MERGE_BYTES", 1 << 20)
+    dim, total = 65_536, 64 << 20
+    with RowSorter(tmp_path / "out", dim) as sorter:
+        for key in np.random.default_rng(1).permutation(total // (4 * dim)).tolist():
+            sorter.add(np.array([key], np.uint64), np.full((1, dim), key, np.float32))
+        tracemalloc.start()
+        try:
+            found = [
+                (key, row[-1])
+                for keys, rows in sorter.pieces()
+                for key, row in zip(keys, rows, strict=True)
+            ]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert found == [(key, key) for key in range(total // (4 * dim))]
+    assert peak < total // 2, f"{peak:,} bytes"
 
 
 def test_what_fits_into_memory_never_touches_the_disk(tmp_path):

@@ -25,8 +25,10 @@ RUN_BYTES = 48 << 20
 MERGE_BYTES = 16 << 20
 """Of all runs together, read at a time while they are merged."""
 PIECE_BYTES = 4 << 20
-RUN_ROWS_MIN = 16
-"""Rows of a run that are read at a time, at least."""
+RUN_ROWS_MIN, RUN_ROWS_MIN_WIDE = 16, 2
+"""Rows of a run that are read at a time, at least: with fewer, a merge of many runs is slow.  The
+second number is for wide rows, of which 16 take more than `RUN_READ_BYTES`."""
+RUN_READ_BYTES = 64 << 10
 
 Keys = npt.NDArray[np.uint64]
 Float32 = npt.NDArray[np.float32]
@@ -60,7 +62,10 @@ class RowSorter:
     def __init__(self, target: str | os.PathLike[str], dim: int) -> None:
         self.target = Path(os.path.realpath(target))
         self.dim, self._row_bytes = dim, 8 + 4 * dim
-        self._room = max(RUN_ROWS_MIN, RUN_BYTES // self._row_bytes)
+        self._rows_min = max(
+            RUN_ROWS_MIN_WIDE, min(RUN_ROWS_MIN, RUN_READ_BYTES // self._row_bytes)
+        )
+        self._room = max(self._rows_min, RUN_BYTES // self._row_bytes)
         # Memory that is not touched is not taken.
         self._run_keys: Keys = np.empty(self._room, np.uint64)
         self._run_rows: Float32 = np.empty((self._room, dim), np.float32)
@@ -160,7 +165,7 @@ class RowSorter:
             self._forget_buffer()
         assert self._scratch is not None
         width = self._row_bytes if with_rows else 8
-        step = max(RUN_ROWS_MIN, MERGE_BYTES // (len(self._runs) * width))
+        step = max(self._rows_min, MERGE_BYTES // (len(self._runs) * width))
         dim = self.dim if with_rows else 0
         runs = [_Run(self._scratch.fileno(), at, n, self.dim, dim, step) for at, n in self._runs]
         while runs:
