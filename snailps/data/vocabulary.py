@@ -98,8 +98,8 @@ class Vocabulary:
             best = int(counts.argmax())
             raise DataError(
                 f"no words left: min_count is {min_count}, the most frequent of {len(counts):,} "
-                f"words, {words[best]!r}, occurs {counts[best]:,} times. Lower "
-                "min_count or give more text"
+                f"words, {words[best].decode(errors='replace')!r}, occurs {counts[best]:,} times. "
+                "Lower min_count or give more text"
             )
         return cls(*_chosen(words, counts, wanted, max_size or None), counter.tokens)
 
@@ -122,7 +122,7 @@ class Vocabulary:
             why = (
                 f"none of its {int(labels.sum()):,} labels occurs {min_count:,} times"
                 if labels.any()
-                else f"no word of it begins with {label_prefix!r}"
+                else f"no word of it begins with {label_prefix.decode(errors='replace')!r}"
             )
             raise DataError(
                 f"the input has no labels to learn: {why}. A line should look like "
