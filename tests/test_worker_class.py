@@ -245,6 +245,23 @@ def test_load_class_again_after_an_edit_of_what_it_imports_finds_the_new_code(mo
         sys.modules.pop(helper.stem, None)
 
 
+def test_load_class_again_after_an_edit_of_what_it_imported_later_finds_the_new_code(
+    module, tmp_path
+):
+    """`train` imports it, say: it was not there when the class was found."""
+    helper = tmp_path / f"later_{tmp_path.name}.py"
+    helper.write_text("STEP = 1\n")
+    more = f"def step():\n    import {helper.stem}\n    return {helper.stem}.STEP\n"
+    path = module(MODEL.format(more=more, step="staticmethod(step)")) + ":Mine"
+    try:
+        assert load_class(path, "test").step() == 1
+        helper.write_text("STEP = 20\n")
+        assert load_class(path, "test").step() == 20
+        assert load_class(path, "test") is load_class(path, "test")
+    finally:
+        sys.modules.pop(helper.stem, None)
+
+
 def test_load_class_in_a_package_after_an_edit_finds_the_new_code(module, tmp_path):
     package = tmp_path / f"package_{tmp_path.name}"
     package.mkdir()

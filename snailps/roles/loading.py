@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,8 @@ _stamps: dict[str, tuple[int, int]] = {}
 """By module: time of change and size of its source when it was imported."""
 _inherited: set[str] = set()
 """Modules that this process got as a copy of another one; of which text, that did not note."""
+_looked_ns = 0
+"""When stamps were noted last."""
 
 
 def load_named(path: str, where: str, base: type[T]) -> type[T]:
@@ -100,14 +103,20 @@ def _current(name: str) -> ModuleType:
                 _stamps.pop(other, None)
                 _inherited.discard(other)
             importlib.invalidate_caches()
+    global _looked_ns
+    now = time.time_ns()
     module = importlib.import_module(name)
     for other, stamp in _beside(module):
         _stamps.setdefault(other, stamp)
+    _looked_ns = now
     return module
 
 
 def _is_stale(name: str, stamp: tuple[int, int]) -> bool:
-    return name in _inherited or _stamps.get(name, stamp) != stamp
+    if name in _stamps:
+        return _stamps[name] != stamp
+    # One that was imported since we looked: of which text, only an older file tells.
+    return name in _inherited or 0 < _looked_ns < stamp[0]
 
 
 def _beside(module: ModuleType) -> Iterator[tuple[str, tuple[int, int]]]:
