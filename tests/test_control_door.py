@@ -10,7 +10,6 @@ from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S
 
 from snailps.config import MasterSettings, RawConfig
-from snailps.errors import RemoteError
 from snailps.roles.master import Master
 from snailps.roles.tables import Table
 from snailps.transport import messages
@@ -110,7 +109,10 @@ class Raw:
 
     def take_route(self):
         """Takes the route that comes, as a node that has reached every server."""
-        _, call = self.message(messages.TakeRoute)
+        self.answer(self.message(messages.TakeRoute)[1])
+
+    def answer(self, call):
+        """Has done as asked."""
         ok = Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=call)
         self.sock.sendall(encode_frame(ok))
 
@@ -296,11 +298,25 @@ def test_worker_that_fails_twice_is_sent_away_once(running):
     assert running.status()["phase"] == "forming"
 
 
-def test_declare_before_the_cluster_is_complete_is_refused(running):
-    """Servers that have made a table take no other route: their shards would be mistaken."""
-    with pytest.raises(RemoteError, match="not complete yet"):
-        running.driver.call(messages.Declare([Table("rows", 4).to_dict()]), LIMIT_S)
-    assert running.status()["phase"] == "forming"
+def test_declare_before_the_cluster_is_complete_waits_for_that():
+    """Servers that have made a table take no other first route: their shards would be mistaken."""
+    made = Running(expected_node_num="2", expected_servers="1")
+    with Raw(made.address) as server, Raw(made.address) as worker:
+        declared = made.driver.call_async(messages.Declare([Table("rows", 4).to_dict()]))
+        server.register("server", [["127.0.0.1", 9]])
+        worker.register("worker")
+        server.take_route()
+        assert made.status()["phase"] == "forming"
+        assert not declared.done()
+        worker.take_route()
+        order, call = server.message(messages.MakeTables)
+        assert [table["name"] for _, table in order.tables] == ["rows"]
+        assert not declared.done()
+        server.answer(call)
+        assert declared.result(LIMIT_S) == messages.Declared([1])
+        made.driver.close()
+        server.message(messages.Stop)
+    made.close()
 
 
 def test_newcomer_that_fails_in_a_job_that_was_submitted_while_it_joined_goes_alone(tmp_path):

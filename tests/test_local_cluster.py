@@ -253,7 +253,7 @@ def test_local_cluster_after_failed_jobs_trains_the_next(tmp_path, monkeypatch, 
         fails(Counter, "Counter.setup failed", "planted failure", fails_in="setup")
         works()
         fails(Stubborn, "planted failure in export", output="out")
-        fails("cluster_models:Diverges", "block 2: the loss is nan")
+        fails("cluster_models:Diverges", "the loss is nan")
         bsp = {"consistency": "bsp", "micro_batches": 2}
         fails(Counter, "Counter.train failed on block 3", fails_on=3, **bsp)
         works()

@@ -28,7 +28,7 @@ class WordContract(ModelContract):
     kind = "words"
     units = 11 * LINES
     results = ("out.vec", "out.bin")
-    optimizers = ("add",)
+    optimizers = ("add", "adagrad")
     tables = ("input", "output")
     contrast = 0.3
 

@@ -108,6 +108,7 @@ class Master:
         # While members of another master's come back: what they say waits until the job goes on.
         self._returning = self._took_over = False
         self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
+        self._early: list[tuple[Peer, messages.Message, Reply | None]] = []  # until it is formed
         # Workers of a session's job that has failed, until they are gone; when to wait no longer.
         self._sent_away: set[int] = set()
         self._gone_by = 0.0
@@ -281,6 +282,8 @@ class Master:
             self._phase = "idle"
             self._keeper.formed()
             self._course.formed()
+            early, self._early = self._early, []
+            self._take(early)
             _spare_collector()
         if self._stop_at is None:
             self._step_job(now)
@@ -365,7 +368,11 @@ class Master:
             self._lose(member, member.missed)
         self._course.all_back()
         parked, self._parked = self._parked, []
-        for peer, message, reply in parked:
+        self._take(parked)
+
+    def _take(self, waiting: list[tuple[Peer, messages.Message, Reply | None]]) -> None:
+        """Handles what has waited, of those that are still there."""
+        for peer, message, reply in waiting:
             if peer in self._server.peers:
                 self._server.fence(peer, partial(self._on_message, peer, message, reply))
 
@@ -643,8 +650,9 @@ class Master:
             self._course.leasing.fetch(member, message, reply)
         elif isinstance(message, messages.Declare):
             if self._phase == "forming":  # servers may still be replaced, and their shards moved
-                raise ClusterError("the cluster is not complete yet: it has no tables")
-            self._members.catalogue.declare(member, message, reply)
+                self._early.append((peer, message, reply))
+            else:
+                self._members.catalogue.declare(member, message, reply)
         elif isinstance(message, messages.Submit):
             self._submit(message, reply)
         elif isinstance(message, messages.Shutdown):
