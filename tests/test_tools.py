@@ -247,6 +247,7 @@ def test_stop_ends_all_of_ours_and_nothing_else(here):
 def test_logs_follow_until_interrupted_and_leave_nobody(here):
     here("distribute")
     here("start")
+    wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
     script = here.open("logs")
     lines = iter(script.stdout.readline, "")
     assert sum("words" in next(lines) for _ in range(5)) == 5
