@@ -49,7 +49,7 @@ class Counted(Worker):
 
 
 class Rows:
-    """Orders to servers, which nobody obeys."""
+    """Orders to servers, of which none is sent."""
 
     clocks_set, expiring, moving = True, False, False
 
@@ -99,7 +99,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     servers, shards, workers : int
         Servers, shards a server, workers.
     port : int
-        Where the servers are said to listen: somebody must, when the journal is taken over.
+        Where the servers are said to listen: a takeover looks whether that port answers.
     settings : dict, optional
         Of the job.
     """

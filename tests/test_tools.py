@@ -249,12 +249,14 @@ def test_logs_follow_until_interrupted_and_leave_nobody(here):
     here("start")
     wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
     script = here.open("logs")
-    lines = iter(script.stdout.readline, "")
-    assert sum("words" in next(lines) for _ in range(5)) == 5
-    with here.path("two", "logs/worker-1.log").open("a") as log:
-        log.write("\nmore\n")
-    assert [next(lines), next(lines)] == ["two: worker-1:\n", "two: worker-1: more\n"]
-    script.terminate()
+    try:
+        lines = iter(script.stdout.readline, "")
+        assert sum("words" in next(lines) for _ in range(5)) == 5
+        with here.path("two", "logs/worker-1.log").open("a") as log:
+            log.write("\nmore\n")
+        assert [next(lines), next(lines)] == ["two: worker-1:\n", "two: worker-1: more\n"]
+    finally:
+        script.terminate()
     assert list(lines) == []  # the pipe is closed: by all who had it
     assert script.wait(WAIT_S) == 0
     script.stdout.close()

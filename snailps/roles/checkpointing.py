@@ -260,7 +260,7 @@ class Checkpointing:
         return self._saving is not None
 
     def heard(self, member: Member, message: messages.Saved | messages.Loaded) -> None:
-        """A server tells how its part went; of what nobody is at, nothing is kept."""
+        """A server tells how its part went; ignored where no checkpoint is under way."""
         if self._saving is not None or self._restoring is not None:
             self._talk.heard(member, message)
 

@@ -596,7 +596,7 @@ class Course:
         self.leasing.close()
         self.checkpoints.abandon("the job has failed")
         if job.clocked and self.phase == "training":
-            self._members.rows.set_clock(0, early=True)  # what is staged is nobody's any more
+            self._members.rows.set_clock(0, early=True)  # forget what it staged
         self.end()
         self.phase, self.figures, self.failed = "stopping", {}, text
 

@@ -34,7 +34,7 @@ class Links:
     timeout_s : float
         Limit of one request, seconds (`request_timeout`); what bounds less follows from it.
     init_timeout : float, optional
-        Somebody waits for so long until all are connected.
+        The caller waits for at most this long until all are connected.
     give_up : callable
         Asked while a shard cannot be reached.
     superseded : callable
