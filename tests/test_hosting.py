@@ -22,7 +22,7 @@ class Primary:
     def __init__(self):
         self.done = queue.SimpleQueue()
 
-    def back_up(self, fd, *, sync, paced, tell):
+    def back_up(self, fd, *, sync, paced, resume, tell):
         socket.socket(fileno=fd).close()
         self.done.put(("copy", paced))
         begun = Future()

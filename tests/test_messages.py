@@ -101,13 +101,14 @@ KNOWN = [
     (m.HostStandby(2, [[1, {}]]), b'{"is":"HostStandby","shard":2,"tables":[[1,{}]]}'),
     (
         m.BackUp(2, 9, "h", 7, True, False),
-        b'{"is":"BackUp","shard":2,"copy":9,"host":"h","port":7,"sync":true,"paced":false}',
+        b'{"is":"BackUp","shard":2,"copy":9,"host":"h","port":7,"sync":true,"paced":false,'
+        b'"resume":false}',
     ),
     (m.Backed(2, 9), b'{"is":"Backed","shard":2,"copy":9}'),
     (m.Unbacked(2, 9, "why"), b'{"is":"Unbacked","shard":2,"copy":9,"text":"why"}'),
     (m.Alone(2), b'{"is":"Alone","shard":2}'),
     (m.Promote(2, 3), b'{"is":"Promote","shard":2,"epoch":3}'),
-    (m.Yield(2, 5.0), b'{"is":"Yield","shard":2,"limit_s":5.0}'),
+    (m.Yield(2, 5.0), b'{"is":"Yield","shard":2,"limit_s":5.0,"stay":false}'),
     (m.Yielded(2, ""), b'{"is":"Yielded","shard":2,"text":""}'),
     (m.DropShard(2), b'{"is":"DropShard","shard":2}'),
     (m.KeepShards([1, 3]), b'{"is":"KeepShards","shards":[1,3]}'),

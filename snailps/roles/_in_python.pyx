@@ -18,16 +18,19 @@ from libc.string cimport memcpy
 
 from snailps._wire cimport WireOps
 from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated
+from snailps.roles._primary cimport tell_replica
 from snailps.store._marks cimport marks_raise
 from snailps.store._slots cimport Sums
 from snailps.store._tables cimport *
-from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, FrameHeader, Group
+from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, REPLICA_ORDER, FrameHeader, Group
 from snailps.transport._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
 from snailps.store._owned import checked
+from snailps.store.route import fragment_of
 from snailps.transport.session import error_frame
 
+ORDER_KEYS = 10_000         # of a deletion, forwarded in one frame
 TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
 
@@ -85,6 +88,28 @@ cdef class Methods:
             raise self.clock_error from None
         raise ProtocolError(f"{do!r} is no order that this version knows", "stream")
 
+    def tell(self, order):
+        """Appends an order that was done to the stream, as far as it concerns what is copied."""
+        cdef bytes text
+        cdef char *to
+        if order["do"] == "expire":
+            order = {**order, "fragments": self._copied(order["fragments"])}
+        parts = [order]
+        if order["do"] == "delete":
+            keys = np.asarray(order["keys"], np.uint64)
+            fragments = fragment_of(keys, self.context.frag_num)
+            keys = keys[np.isin(fragments, self._copied(np.unique(fragments).tolist()))].tolist()
+            parts = [{**order, "keys": keys[i:i + ORDER_KEYS]}
+                     for i in range(0, len(keys), ORDER_KEYS)]
+        for part in parts:
+            text = json.dumps(part).encode()
+            to = tell_replica(self.context, REPLICA_ORDER, 0, 0, 0, len(text), 0, len(text))
+            if to != NULL:
+                memcpy(to, <const char *>text, len(text))
+
+    def _copied(self, fragments):
+        return [f for f in fragments if self.context.primary.copied[<uint32_t>f]]
+
     def _fence(self, incarnation):
         """Refuses whatever comes from this incarnation from now on."""
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
@@ -101,7 +126,10 @@ cdef void python_order(void *door, const char *text, uint64_t n, char *out,
     cdef Methods me = <Methods>door
     cdef bytes body
     try:
-        me.execute(json.loads(text[:n]))
+        order = json.loads(text[:n])
+        me.execute(order)
+        if me.context.stream.begun:
+            me.tell(order)
     except BaseException as error:
         if not isinstance(error, SnailError):
             error = ProtocolError(f"an order in the stream: {error!r}", "stream")

@@ -11,6 +11,8 @@
 # here.  Rows of access methods in Python come in the first piece.  Contributions to clocks are
 # forwarded from the beginning, before which everything that is staged is copied.  Frames are appended
 # to the stream (transport/_stream.pxd), which knows the socket; nothing here waits.
+#
+# A standby that has everything tells a standby of its own the same, of what it replays.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -200,9 +202,12 @@ cdef inline float *tell_step(Context *me, uint32_t table, uint64_t incarnation, 
 
 cdef inline void _tell_begin(Context *me) noexcept nogil:
     cdef uint32_t i
-    cdef uint64_t fragments = padded(me.primary.fragment_num * <uint64_t>4)
-    cdef char *to = tell_replica(me, REPLICA_BEGIN, 0, 0, 0, me.primary.fragment_num, 0,
-                                 sizeof(BeginHead) + fragments + me.fenced.num * <uint64_t>8)
+    cdef bint resumes = me.primary.resumes
+    cdef uint64_t fragments = 0 if resumes else padded(me.primary.fragment_num * <uint64_t>4)
+    cdef uint64_t fenced = 0 if resumes else me.fenced.num
+    cdef char *to = tell_replica(me, REPLICA_RESUME if resumes else REPLICA_BEGIN, 0, 0, 0,
+                                 0 if resumes else me.primary.fragment_num, 0,
+                                 sizeof(BeginHead) + fragments + fenced * <uint64_t>8)
     cdef BeginHead *head = <BeginHead *>to
     if to == NULL:
         return
@@ -211,6 +216,8 @@ cdef inline void _tell_begin(Context *me) noexcept nogil:
     head.early = me.slots.early
     head.frag_num = me.frag_num
     head.fenced = me.fenced.num
+    if resumes:
+        return
     to += sizeof(BeginHead)
     memset(to + fragments - min(fragments, <uint64_t>8), 0, min(fragments, <uint64_t>8))
     memcpy(to, me.primary.fragments, me.primary.fragment_num * <uint64_t>4)
@@ -389,11 +396,12 @@ cdef inline bint seed(void *context) noexcept nogil:
     cdef Primary *mine = &me.primary
     cdef Stream *s = me.stream
     if not s.begun:
-        if me.slots.bytes > SEED_STAGED_MAX:
+        if me.slots.bytes > SEED_STAGED_MAX and not mine.resumes:
             return False
         s.begun = True
         _tell_begin(me)
-        _tell_slots(me)
+        if not mine.resumes:
+            _tell_slots(me)
     while s.begun and mine.at < mine.fragment_num and stream_waiting(s) < SEED_BYTES:
         if not mine.partly:
             mine.partly = _tell_marks(me, mine.fragments[mine.at])

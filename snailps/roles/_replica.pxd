@@ -16,6 +16,7 @@ cdef struct Primary:                # of the present stream
     bint partly                     # the next one is begun: copied are the tables below `table`,
     uint32_t table
     uint32_t number                 # ... and of that one the slots below this
+    bint resumes                    # the standby has everything: it was the primary
     uint8_t *copied                 # by fragment, from its begin on: what changes it is forwarded
     uint64_t clock                  # the last one that is shown, or will be
     uint64_t clock_until            # the present clock is shown once this frame is acknowledged; 0 = now
@@ -28,6 +29,7 @@ cdef struct Standby:
     uint32_t whole                  # ... and have come
     bint begun                      # the stream has said whose it is
     bint seeded
+    bint resigned                   # it was the primary, and yielded
     uint32_t filling                # the fragment that comes in
     # A group of a BACKWARD that came in pieces, until its last:
     uint64_t *keys

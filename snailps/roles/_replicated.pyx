@@ -9,7 +9,6 @@ is sent transport/_stream.pxd.  It knows no master and no cluster: who stands by
 """
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -18,23 +17,20 @@ import numpy as np
 
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memset
 
 from snailps.roles._asked cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED, held_until
 from snailps.roles._clocked cimport keep_in_step, show_clock
-from snailps.roles._primary cimport tell_again, tell_replica
-from snailps.roles._replica cimport FRAGMENT_EXPECTED, Primary, Standby
+from snailps.roles._primary cimport tell_again
+from snailps.roles._replica cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Primary, Standby
 from snailps.roles._standby cimport standby_free
 from snailps.transport._faults cimport *
-from snailps.transport._frame cimport REPLICA_ORDER
 from snailps.transport._stream cimport (
     STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, STREAM_READY, STREAM_SEEDING, Stream, stream_waiting,
 )
 
 from snailps.errors import ConnectionLost, MisuseError, SnailError, WaitTimeout
-from snailps.store.route import fragment_of
 
-ORDER_KEYS = 10_000         # of a deletion, forwarded in one frame
 RESTORE_LIMIT_S = 60.0      # how long one section waits for the standby to take those before
 LOOK_S = 0.001
 ROLES = {ROLE_PRIMARY: "primary", ROLE_STANDBY: "standby", ROLE_YIELDED: "yielded"}
@@ -78,7 +74,7 @@ cdef class ReplicatedShard:
         """Does an order; returns, if it is to `wait`, once the standby has it, or will not be promoted.
         In the shard's thread, which cannot wait, that is up to `post`."""
         def begin():
-            if self.context.role == ROLE_YIELDED or self.context.primary.yielding:
+            if self.context.role != ROLE_PRIMARY or self.context.primary.yielding:
                 raise ConnectionLost(
                     f"this shard has yielded to another: {order['do']} is for that one")
             return self._carry_out(order)
@@ -102,31 +98,10 @@ cdef class ReplicatedShard:
         """Appends an order to the stream, as far as it concerns what is copied.  A clock that came with
         it is shown once the standby has that."""
         if self.context.stream.begun:
-            self._append(order)
+            self.methods.tell(order)
         if self.context.slots.clock != self.context.primary.clock:
             keep_in_step(&self.context)
             show_clock(&self.context, held_until(&self.context))
-
-    def _append(self, order):
-        cdef bytes text
-        cdef char *to
-        if order["do"] == "expire":
-            order = {**order, "fragments": self._copied(order["fragments"])}
-        parts = [order]
-        if order["do"] == "delete":
-            keys = order["keys"]
-            fragments = fragment_of(keys, self.context.frag_num)
-            keys = keys[np.isin(fragments, self._copied(np.unique(fragments).tolist()))].tolist()
-            parts = [{**order, "keys": keys[i:i + ORDER_KEYS]}
-                     for i in range(0, len(keys), ORDER_KEYS)]
-        for part in parts:
-            text = json.dumps(part).encode()
-            to = tell_replica(&self.context, REPLICA_ORDER, 0, 0, 0, len(text), 0, len(text))
-            if to != NULL:
-                memcpy(to, <const char *>text, len(text))
-
-    def _copied(self, fragments):
-        return [f for f in fragments if self.context.primary.copied[<uint32_t>f]]
 
     def _put_again(self, uint32_t fragment):
         """A fragment's rows were replaced: copies it again, if it was copied."""
@@ -150,7 +125,7 @@ cdef class ReplicatedShard:
 
     # --- the primary's side
 
-    def back_up(self, int fd, *, bint sync, bint paced=False, tell):
+    def back_up(self, int fd, *, bint sync, bint paced=False, bint resume=False, tell):
         """Streams everything to a standby, over a socket that is connected to it and has shaken hands
         as `Role.SERVER`.
 
@@ -165,6 +140,9 @@ cdef class ReplicatedShard:
             Otherwise at once, unless 64 MiB are on the way.
         paced : bool
             The copying gives way to clients' requests, and takes several times as long beside them.
+        resume : bool
+            The standby was the primary until it yielded to this shard, which has yet to be promoted: it
+            has everything, and nothing is copied.
         tell : callable
             ``tell(state, why)``: "ready" once, when the standby has everything; "lost" once, when it
             cannot be reached (any more).  Called in the shard's thread: must not wait.
@@ -172,7 +150,8 @@ cdef class ReplicatedShard:
         Returns
         -------
         concurrent.futures.Future
-            Done once the stream has begun; `MisuseError` where this is no primary.
+            Done once the stream has begun; `MisuseError` where this is neither a primary nor a standby
+            that has everything.
 
         Notes
         -----
@@ -182,13 +161,14 @@ cdef class ReplicatedShard:
         cdef Primary *mine = &self.context.primary
 
         def told(state, why):
-            if self.context.role == ROLE_PRIMARY:
+            if self.context.role != ROLE_YIELDED:
                 tell(state, why)
 
         def begin():
             cdef uint32_t i
-            if self.context.role != ROLE_PRIMARY:
-                raise MisuseError("only a primary has a standby")
+            if self.context.role == ROLE_YIELDED \
+                    or self.context.role == ROLE_STANDBY and not self.context.standby.seeded:
+                raise MisuseError("only a shard that has everything, and has not yielded, has a standby")
             self.loop.end_stream()
             owned = self.store.fragments().tolist()
             free(mine.fragments)
@@ -200,7 +180,10 @@ cdef class ReplicatedShard:
             for i, fragment in enumerate(owned):
                 mine.fragments[i] = fragment
             mine.fragment_num = <uint32_t>len(owned)
-            mine.at = 0
+            mine.at = mine.fragment_num if resume else 0
+            if resume:
+                memset(mine.copied, True, self.context.frag_num)
+            mine.resumes = resume
             mine.partly = False
             mine.clock_until = 0
             self.loop.open_stream(fd, sync, paced, told)
@@ -224,8 +207,8 @@ cdef class ReplicatedShard:
         """Has no standby (any more): what waited for it is acknowledged."""
         self.loop.submit(self.loop.end_stream)
 
-    def yield_(self, double timeout_s):
-        """Hands everything over to the standby and serves no more.
+    def yield_(self, double timeout_s, bint stay=False):
+        """Hands everything over to the standby and serves no more; to `stay` it stands by from then on.
 
         What changes rows waits meanwhile, and is done at the standby: connections are closed, clients
         send again what was not acknowledged.
@@ -237,7 +220,7 @@ cdef class ReplicatedShard:
         WaitTimeout
             It did not acknowledge everything in time; this shard goes on serving.
         ConnectionLost
-            It was lost meanwhile; this shard goes on serving.
+            It was lost meanwhile, or this shard is promoted; it goes on serving.
         """
         def begin():
             if self.context.role != ROLE_PRIMARY or self.context.stream.state != STREAM_READY:
@@ -245,11 +228,16 @@ cdef class ReplicatedShard:
             self.context.primary.yielding = True
 
         def end():
+            if not self.context.primary.yielding:
+                raise ConnectionLost("the shard was told to go on")
             if self.context.stream.state != STREAM_READY:
                 raise ConnectionLost("the standby to yield to was lost")
             if self.context.stream.sent != self.context.stream.acked:
                 return False
-            self.context.role = ROLE_YIELDED
+            if stay:
+                self._stand_by()
+            else:
+                self.context.role = ROLE_YIELDED
             self.loop.close_connections()
             return True
 
@@ -285,10 +273,28 @@ cdef class ReplicatedShard:
         elif len(numbers) != mine.expected or not all([mine.expects[<uint32_t>f] for f in numbers]):
             raise MisuseError("a standby's fragments do not change: make another one")
 
+    def _stand_by(self):
+        """Makes this primary a standby that has everything.
+
+        Its own stream stays: should its successor not be promoted, it goes on as it was.
+        """
+        cdef Standby *mine = &self.context.standby
+        fragments = self.store.fragments().tolist()
+        memset(mine, 0, sizeof(Standby))
+        self._expect(fragments)
+        for fragment in fragments:
+            mine.expects[<uint32_t>fragment] = FRAGMENT_WHOLE
+        mine.whole = mine.expected
+        mine.seeded = mine.resigned = True
+        self.context.all_new = True
+        self.context.role = ROLE_STANDBY
+        self.loop.await_primary()
+
     def promote(self, uint32_t epoch):
         """Makes this standby the primary, from a route epoch on; older ones are refused.
 
-        One that has yielded is the primary again: its successor is gone before anybody asked that.
+        One that has yielded is the primary again, with its standby if that is there: its successor was
+        not promoted, or is gone before anybody asked it.
 
         Its former primary's connection is closed, so that nothing can be acknowledged there that is
         not here.  Without effect on a primary but for the epoch.
@@ -300,8 +306,10 @@ cdef class ReplicatedShard:
         """
         def serve():
             served = self.context.role == ROLE_PRIMARY
+            self.context.primary.yielding = False
+            if not served and self.context.stream.state == STREAM_LOST:
+                self.loop.end_stream()      # whoever promotes this one, does not promote that one
             if self.context.role == ROLE_YIELDED:
-                self.loop.end_stream()
                 self.context.role = ROLE_PRIMARY
             if self.context.role == ROLE_STANDBY:
                 self.loop.end_following()
@@ -313,6 +321,7 @@ cdef class ReplicatedShard:
                 self.context.role = ROLE_PRIMARY
                 self.context.all_new = bool(self.context.faults.left_out & FAULT_NO_MARKS)
                 standby_free(&self.context.standby)
+                self.context.standby.resigned = False
             self.context.epoch = self.context.epoch_min = epoch
             if not served:              # a checkpoint that held it is of the primary that was
                 self._let_go()
@@ -339,6 +348,7 @@ cdef class ReplicatedShard:
             "lag_bytes": s.sent_bytes - s.acked_bytes,
             "lag_s": max(s.lag_s, time.monotonic() - s.probe_at if s.probe else 0.0),
             "held": s.held_num,
+            "relayed": mine.at / max(1, mine.fragment_num) if s.state != STREAM_NONE else 0.0,
             "seeded": seeded if state != "none" else 0.0,
         }
 

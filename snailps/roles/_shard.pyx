@@ -113,11 +113,12 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
 cdef Outcome _not_served(Context *me, const FrameHeader *head, char *out,
                          Reply *reply) noexcept nogil:
     """A request for a shard that is not the primary, or was not when the asker's route was made."""
-    if me.role == ROLE_STANDBY:
+    # Whoever knows a later route than one that yielded waits for its promotion: it stands in again.
+    if me.role == ROLE_STANDBY and not (me.standby.resigned and head.epoch <= me.epoch):
         reply.reason = b"this shard, which stands by for another: the master has yet to promote it"
         return OUTCOME_PARK
     reply.last = True
-    if me.role == ROLE_YIELDED:
+    if me.role:
         return refuse(out, reply, b"stale-route", b"this shard has yielded to another (its route epoch "
                       b"was %llu, the request's %llu): fetch the new route", me.epoch, head.epoch)
     return refuse(out, reply, b"stale-route", b"route epoch %llu is over, this shard serves since epoch "
@@ -534,7 +535,7 @@ cdef class ShardThread(ReplicatedShard):
     def thaw(self):
         """Lets clocks go on; where the shard has yielded, they do so at its new place."""
         def let_go():
-            if self.context.role != ROLE_YIELDED:
+            if self.context.role == ROLE_PRIMARY:
                 self._let_go()
         self.loop.submit(let_go)
 

@@ -3,6 +3,10 @@
 #
 #   BEGIN, STAGED, SLOTS -> the clock          FRAGMENT, ROWS, WHOLE -> a fragment, owned from FRAGMENT on
 #   PUSH, SEAL, ORDER -> done as at the primary          anything wrong -> a refusal, which ends the stream
+#   RESUME -> nothing: this was the primary, and has everything
+#
+# What was done is told to a standby of its own, if there is one (`_primary.pxd`): that one is to move up
+# when the primary goes.  It is given up where it cannot keep up, and holds up nothing.
 #
 # The primary forwards only what counted, so nothing is taken for a repetition here.  Lengths, counts
 # and keys are checked all the same: a primary is a peer.  A table or route that the master has yet to
@@ -17,6 +21,7 @@ from snailps.roles._answers cimport push_rows
 from snailps.roles._asked cimport *
 from snailps.roles._clocked cimport seal, stage
 from snailps.roles._in_python cimport python_order, python_push, why_broken
+from snailps.roles._primary cimport Told, tell_again, tell_push, tell_seal, tell_step, told_push
 from snailps.roles._products cimport step_rows
 from snailps.roles._replica cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Standby
 from snailps.store._marks cimport Mark, marks_raise
@@ -25,6 +30,7 @@ from snailps.store._slots cimport *
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._stream cimport stream_break, stream_is_full
 
 cdef enum:
     PIECES_BYTES_MAX = 256 << 20    # of one fragment's share of a BACKWARD
@@ -46,15 +52,27 @@ cdef inline Outcome replay(void *context, const FrameHeader *head, const char *b
         return refuse(out, reply, b"stale-route", b"this shard is no standby (any more): it serves since "
                       b"route epoch %llu, and takes no stream", me.epoch_min, 0)
     if not me.standby.begun and (head.kind != KIND_REPLICATE or head.body_bytes < sizeof(ReplicaHead)
-                                 or (<const ReplicaHead *>body).what != REPLICA_BEGIN):
+                                 or (<const ReplicaHead *>body).what != REPLICA_BEGIN
+                                 and (<const ReplicaHead *>body).what != REPLICA_RESUME):
         return _broken(out, reply, b"a stream begins with BEGIN, got kind %llu", head.kind, 0)
+    if me.stream.begun and stream_is_full(me.stream):
+        stream_break(me.stream, b"what it is to get does not get there as fast as it comes from the "
+                     b"primary")
     if head.kind == KIND_REPLICATE:
         return _replica(me, head, body, out, reply)
     if head.kind == KIND_SEAL:
-        if seal(me, head, body, out, reply) == SEAL_BROKEN:
-            why_broken(me.door, out, reply)
-        return OUTCOME_REPLY
+        return _sealed(me, head, body, out, reply)
     return _pushed(me, head, body, out, reply)
+
+
+cdef inline Outcome _sealed(Context *me, const FrameHeader *head, const char *body, char *out,
+                            Reply *reply) noexcept nogil:
+    cdef int said = seal(me, head, body, out, reply)
+    if said == SEAL_BROKEN:
+        why_broken(me.door, out, reply)
+    elif reply.kind == KIND_SEALED and said != SEAL_AGAIN:
+        tell_seal(me, head, body)
+    return OUTCOME_REPLY
 
 
 # --- pushes --------------------------------------------------------------------------------------
@@ -63,8 +81,10 @@ cdef inline Outcome _pushed(Context *me, const FrameHeader *head, const char *bo
                             Reply *reply) noexcept nogil:
     cdef const GroupHead *top = <const GroupHead *>body
     cdef Table *table = store_table(me.shard, head.table)
-    cdef bint state
+    cdef bint state, done
+    cdef Told told
     cdef Asked asked
+    told.groups = 0
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
         return OUTCOME_PARK
@@ -83,12 +103,15 @@ cdef inline Outcome _pushed(Context *me, const FrameHeader *head, const char *bo
                       store_floats(table) if state else store_value_floats(table), &asked, out,
                       reply):
         return OUTCOME_REPLY
+    if me.stream.begun:
+        tell_push(me, head, &asked, &told)
     if asked.options & OPTION_CLOCK:
-        stage(me, table, head, &asked, state, out, reply)
+        done = stage(me, table, head, &asked, state, out, reply)
     elif store_access(table) == ACCESS_PYTHON:
-        python_push(me.door, table, head, &asked, out, reply)
+        done = python_push(me.door, table, head, &asked, out, reply)
     else:
-        push_rows(me, table, &asked, head.incarnation, state, out, reply)
+        done = push_rows(me, table, &asked, head.incarnation, state, out, reply)
+    told_push(me, head, &asked, &told, done)
     me.pushes += 1
     return OUTCOME_REPLY
 
@@ -124,6 +147,7 @@ cdef inline Outcome _stepped(Context *me, Table *table, const FrameHeader *head,
     cdef uint64_t floats = store_dim(table)
     cdef const uint64_t *keys
     cdef const float *values
+    cdef float *copy
     cdef uint32_t i, n
     if head.body_bytes < sizeof(GroupHead) + sizeof(Group) or top.groups != 1 \
             or top.keys != group.keys or top.floats != floats or store_access(table) == ACCESS_PYTHON \
@@ -164,6 +188,10 @@ cdef inline Outcome _stepped(Context *me, Table *table, const FrameHeader *head,
         return _no_memory(out, reply)
     while n:                            # as many at a time as there: versions count these times
         i = min(n, step_rows(<uint32_t>floats))
+        copy = tell_step(me, head.table, head.incarnation, top.seq, group.fragment, keys, i,
+                         <uint32_t>floats, n > i)
+        if copy != NULL:
+            memcpy(copy, values, i * floats * sizeof(float))
         if store_push(me.shard, table, group.fragment, keys, i, values, False) < 0:
             return _no_memory(out, reply)
         keys += i
@@ -184,6 +212,8 @@ cdef inline Outcome _replica(Context *me, const FrameHeader *frame, const char *
                        frame.body_bytes, head.count)
     if head.what == REPLICA_BEGIN:
         return _begin(me, head, at, rest, out, reply)
+    if head.what == REPLICA_RESUME:
+        return _resume(me, at, rest, out, reply)
     if head.what == REPLICA_STAGED:
         return _staged(me, head, frame.incarnation, at, rest, out, reply)
     if head.what == REPLICA_SLOTS:
@@ -198,6 +228,8 @@ cdef inline Outcome _replica(Context *me, const FrameHeader *frame, const char *
                            me.standby.filling)
         me.standby.whole += me.standby.expects[head.fragment] != FRAGMENT_WHOLE
         me.standby.expects[head.fragment] = FRAGMENT_WHOLE
+        if me.stream.begun and me.primary.copied[head.fragment]:
+            tell_again(me, head.fragment)
         return OUTCOME_REPLY
     if head.what == REPLICA_SEEDED:
         if me.standby.whole != me.standby.expected:
@@ -241,6 +273,21 @@ cdef inline Outcome _begin(Context *me, const ReplicaHead *head, const char *at,
     slots_set(me.slots, begin.clock, begin.early)
     me.standby.begun = True
     me.shard.arena.patient = True   # nobody asks a standby
+    return OUTCOME_REPLY
+
+
+cdef inline Outcome _resume(Context *me, const char *at, uint64_t rest, char *out,
+                            Reply *reply) noexcept nogil:
+    """The stream of one that has taken this one's place, and has done nothing since."""
+    cdef const BeginHead *begin = <const BeginHead *>at
+    if me.standby.begun or not me.standby.seeded or rest != sizeof(BeginHead):
+        return _broken(out, reply, b"RESUME of %llu bytes: this standby lacks everything", rest, 0)
+    if begin.frag_num != me.frag_num or begin.clock != me.slots.clock \
+            or begin.tick != me.shard.tick or begin.early != <uint32_t>me.slots.early \
+            or begin.fenced != me.fenced.num:
+        return _broken(out, reply, b"RESUME at clock %llu, and this one yielded at clock %llu, or "
+                       b"something else is not as it was", begin.clock, me.slots.clock)
+    me.standby.begun = True
     return OUTCOME_REPLY
 
 
@@ -333,6 +380,7 @@ cdef inline Outcome _fragment(Context *me, const ReplicaHead *head, const char *
                        head.fragment, 0)
     me.standby.whole -= me.standby.expects[head.fragment] == FRAGMENT_WHOLE
     me.standby.expects[head.fragment] = FRAGMENT_EXPECTED
+    me.primary.partly = False           # its own standby gets it anew, if this is the one that it gets
     store_disown(me.shard, head.fragment)
     me.shard.fragments[head.fragment].owned = True      # what changes it is forwarded already
     me.standby.filling = head.fragment

@@ -123,8 +123,11 @@ class ShardHost:
         return gather(self._make_tables(shards, tables))
 
     def back_up(self, order: messages.BackUp) -> None:
-        """Begins to copy a shard to its standby; `Backed` or `Unbacked` follows."""
-        shard = self._served(order.shard)
+        """Begins to copy a shard to its standby; `Backed` or `Unbacked` follows.
+
+        The shard is a primary, or a standby that has everything.
+        """
+        shard = self.standbys.get(order.shard) or self._served(order.shard)
         with self._lock:
             former = self._copies.get(order.shard)
             again = former is not None and order == replace(former, paced=order.paced)
@@ -139,30 +142,34 @@ class ShardHost:
         with self._lock:
             self._copies.pop(number, None)
             self._told.pop(number, None)
-        shard = self.primaries.get(number) or self._yielding.get(number)
+        shard = self.primaries.get(number) or self.standbys.get(number)
         return gather([shard.post(shard.alone)] if shard is not None else [])
 
     def promote(self, number: int, epoch: int) -> Future[None]:
         """A standby serves from now on; one that yielded, or is about to, serves again."""
-        shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
-        if shard is not None:
-            self.primaries[number] = shard
+        with self._lock:
+            shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
+            if shard is not None:
+                self.primaries[number] = shard
         serves = self._served(number)
-        return serves.post(lambda: serves.promote(epoch))
+        return serves.post(lambda: serves.promote(epoch), at_standby=True)
 
-    def yield_(self, number: int, limit_s: float) -> None:
-        """A shard hands over to its standby; `Yielded` follows."""
+    def yield_(self, number: int, limit_s: float, stay: bool) -> None:
+        """A shard hands over to its standby, and may stand by from then on; `Yielded` follows."""
         shard = self._served(number)
         self._yielding[number] = shard
 
         def leave() -> None:
             try:
-                shard.yield_(limit_s)
+                shard.yield_(limit_s, stay)
             except Exception as error:
                 self._yielding.pop(number, None)
                 self._tell(messages.Yielded(number, explain(error)))
-            else:
-                self._tell(messages.Yielded(number))
+                return
+            with self._lock:  # unless it was told to go on meanwhile
+                if stay and self._yielding.pop(number, None) is shard:
+                    self.standbys[number] = self.primaries.pop(number)
+            self._tell(messages.Yielded(number))
 
         self._beside(leave)
 
@@ -176,9 +183,11 @@ class ShardHost:
         self._beside(shard.stop)  # frees its memory, which takes a while
 
     def keep(self, numbers: list[Any]) -> None:
-        """Forgets all but these shards."""
+        """Forgets all but these shards, and the standbys of standbys."""
         for number in {*self.standbys, *self._yielding} - set(numbers):
             self.drop(number)
+        for number in list(self.standbys):
+            self.alone(number)
 
     def each(
         self, numbers: list[Any], give: Callable[[int, ShardThread], Future[T]]
@@ -298,7 +307,9 @@ class ShardHost:
             log.debug("shard %d copies itself to %s", order.shard, where)
             sock.setblocking(False)
             paced = self._copies[order.shard].paced  # it may have changed meanwhile
-            begun = shard.back_up(sock.detach(), sync=order.sync, paced=paced, tell=tell)
+            begun = shard.back_up(
+                sock.detach(), sync=order.sync, paced=paced, resume=order.resume, tell=tell
+            )
 
         def refused(begun: Future[None]) -> None:
             if (error := begun.exception()) is not None:

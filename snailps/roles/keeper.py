@@ -175,9 +175,10 @@ class Keeper:
     def _heard(self, member: Member) -> None:
         """A server has told how far its copies are."""
         now = time.monotonic()
-        for shard in member.stats.get("shards", []):
-            share = float(shard["replica"]["seeded"])
-            self.standbys.seeded(member.number, int(shard["shard"]), share, now)
+        for kind, name in (("shards", "seeded"), ("standbys", "relayed")):
+            for shard in member.stats.get(kind, []):
+                share = float(shard["replica"][name])
+                self.standbys.seeded(member.number, int(shard["shard"]), share, now)
 
     def note(
         self, member: Member, note: messages.Backed | messages.Unbacked | messages.Yielded

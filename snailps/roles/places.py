@@ -18,7 +18,7 @@ COPIES_MAX = 1
 wait for their turn to move still have a standby."""
 
 State = Literal["asked", "seeding", "ready"]
-Step = Literal["", "yielding", "promoting"]
+Step = Literal["", "yielding", "swapping", "promoting"]
 
 
 @dataclass(slots=True)
@@ -53,8 +53,13 @@ class Shard:
 
     Attributes
     ----------
+    following : Copy or None
+        The standby's own, which it fills: it moves up when the primary goes.  While the standby is
+        promoted, the one that is to be the standby then.
     goal : int
         The server that is to become its primary; 0: it stays.
+    leaves, takes : int
+        The server that is to give its copy up, and the one that is to get it; 0: none, and any.
     former : ShardAddress or None
         The one that has yielded: it could still take the shard back.
     down_at : float or None
@@ -66,7 +71,10 @@ class Shard:
     number: int
     address: ShardAddress
     standby: Copy | None = None
+    following: Copy | None = None
     goal: int = 0
+    leaves: int = 0
+    takes: int = 0
     step: Step = ""
     former: ShardAddress | None = None
     down_at: float | None = None
@@ -82,9 +90,18 @@ class Shard:
         """Whether its standby has all of it."""
         return self.standby is not None and self.standby.state == "ready"
 
+    @property
+    def filling(self) -> tuple[int, Copy] | None:
+        """A copy that is being made, and the server that it is made from."""
+        if self.standby is not None and self.standby.state != "ready":
+            return self.primary, self.standby
+        if self.following is not None and self.following.state != "ready":
+            return self.standby.server if self.standby else self.primary, self.following
+        return None
+
     def picture(self) -> dict[str, Any]:
         """It as values for JSON; `of` reads them."""
-        copy, former = self.standby, self.former
+        copy, former, following = self.standby, self.former, self.following
         return {
             "at": _listed(self.address),
             "step": self.step,
@@ -94,6 +111,7 @@ class Shard:
                 if copy is not None
                 else None
             ),
+            **({"following": following.server} if following is not None else {}),
         }
 
     @classmethod
@@ -139,7 +157,7 @@ class Places:
     alone, unready, bare : set of int
         Shards without standby; with one that has not all of it; both.
     going, changing : set of int
-        Shards with a goal or a step; with a step.
+        Shards that are to move, or do; with a step.
     leaving : set of int
         Servers that are to leave.
     news : set of int
@@ -211,8 +229,9 @@ class Places:
     def changed(self, shard: Shard) -> None:
         """A shard is not as it was: counts it anew."""
         number, copy = shard.number, shard.standby
-        ready = copy is not None and copy.state == "ready"
-        copying = (shard.primary, copy.server) if copy is not None and not ready else ()
+        ready = shard.backed or (shard.former is not None and shard.following is not None)
+        filling = shard.filling
+        copying = (filling[0], filling[1].server) if filling is not None else ()
         new = _Counted(shard.primary, frozenset(self.holders(shard)), copying)
         old, self._counted[number] = self._counted[number], new
         for server in old.holders - new.holders:
@@ -230,9 +249,9 @@ class Places:
                 self._note_room(server)
         for numbers, holds in (
             (self.alone, copy is None),
-            (self.unready, copy is not None and not ready),
+            (self.unready, copy is not None and copy.state != "ready"),
             (self.bare, not ready),
-            (self.going, bool(shard.goal or shard.step)),
+            (self.going, bool(shard.goal or shard.leaves or shard.following or shard.step)),
             (self.changing, bool(shard.step)),
         ):
             (numbers.add if holds else numbers.discard)(number)
@@ -259,6 +278,8 @@ class Places:
         found = {shard.primary}
         if shard.standby is not None:
             found.add(shard.standby.server)
+        if shard.following is not None:
+            found.add(shard.following.server)
         if shard.former is not None:
             found.add(shard.former.server)
         return found
@@ -300,19 +321,22 @@ class Places:
         return min((s.again_at for s in self.servers.values() if s.again_at > now), default=inf)
 
     def best_for(self, shard: Shard, now: float) -> int:
-        """The server for a shard's standby: another host if there is one, least to do; 0: none.
+        """The server for another copy: another host if there is one, least to do; 0: none.
 
+        It is the standby's standby, where there is one that has everything, else the primary's.
         One that may not begin a copy just now is waited for only where all the others that would do
         have their fair share already.
         """
+        holders = self.holders(shard)
         able = [
             s
             for s in self.servers.values()
-            if s.number != shard.primary and not s.leaving and s.again_at <= now
+            if s.number not in holders and not s.leaving and s.again_at <= now
         ]
         if not able:
             return 0
-        host = self.servers[shard.primary].host
+        whose = shard.standby.server if shard.standby and shard.backed else shard.primary
+        host = self.servers[whose].host
         able = [s for s in able if s.host != host] or able
         best = min(able, key=lambda s: (self.load(s.number), s.number))
         if best.number in self._idle:

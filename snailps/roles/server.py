@@ -117,7 +117,7 @@ class Server(Node):
         if isinstance(message, messages.BackUp):
             self._host.back_up(message)
         elif isinstance(message, messages.Yield):
-            self._host.yield_(message.shard, message.limit_s)
+            self._host.yield_(message.shard, message.limit_s, message.stay)
         elif isinstance(message, messages.DropShard):
             self._host.drop(message.shard)
         elif isinstance(message, messages.KeepShards):

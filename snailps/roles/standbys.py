@@ -4,8 +4,11 @@
         Order (to a server), Rerouted, Emptied, Stuck, Expelled, RowsLost
 
 A standby is a shard of its own, in another server, that follows its primary.  A lost server's
-standbys are promoted.  A shard moves by having a standby made where it is wanted and changing over
-to it: so a drained server, one that joins and one that replaces a lost one are all served alike.
+standbys are promoted.  A shard moves by a *shift*: its standby fills a standby of its own, is
+promoted, and the former primary goes; or by a *swap*: primary and standby change places.  Either
+way it has a standby all the time (docs/design/moving-shards.md).  Without replication it gets one
+for the move alone.
+
 Sans-IO: events come in, what to do comes out, time is an argument.  It knows no connection.
 """
 
@@ -179,6 +182,7 @@ class Standbys:
             for shard in self._places.shards
             if shard.standby is not None and (shard.step or shard.standby.state != "ready")
         ]
+        promoting = [shard for shard in self._places.shards if shard.step == "promoting"]
         dropped = {(shard.standby.server, shard.number) for shard in halfway if shard.standby}
         for number in hosts:
             have = [at for at in self.shards_of(number) if (number, at) not in dropped]
@@ -189,11 +193,11 @@ class Standbys:
             self._places.changed(shard)
             self._without_standby(shard, now)
         for shard in self._places.shards:
-            if shard.step == "promoting" and shard not in halfway:
-                self._ask_promote(shard, now)
-            elif shard.standby is None and shard not in halfway:
+            if shard.standby is None and not (shard in halfway and shard not in promoting):
                 # Its primary may not know yet, and would acknowledge nothing.
                 self._order(shard.primary, messages.Alone(shard.number), now)
+            if shard in promoting:
+                self._ask_promote(shard, now)
         for number in sorted(struck):
             self.lost(number, now, f"server {number} is lost")
         self._publish()
@@ -224,14 +228,19 @@ class Standbys:
         self._orders.forget_server(number)
         gone: list[int] = []
         hurt, down = False, []
-        for at in sorted({*self._places.shards_of(number), *self._places.going}):
+        for at in sorted(self._places.going):
             shard = self._places.shards[at]
+            if not shard.step or shard.goal == number:  # what makes good a loss goes first
+                shard.goal = shard.leaves = shard.takes = 0
+                self._places.changed(shard)
+        for at in self._places.shards_of(number):
+            shard = self._places.shards[at]
+            hurt = True
             if shard.former is not None and shard.former.server == number:
                 shard.former = None
-            if shard.goal == number:
-                shard.goal = 0
-            hurt |= number in self._places.holders(shard)
             self._places.changed(shard)
+            if self._lost_behind(shard, number, now):
+                continue
             if shard.primary == number:
                 down.append(shard)
                 if not self._stand_in(shard, now):
@@ -264,38 +273,47 @@ class Standbys:
             self._plan(now)
 
     def backed(self, server: int, note: messages.Backed, now: float) -> None:
-        """A primary's standby has all of it."""
-        shard = self._of_note(server, note.shard)
-        if shard is None or shard.standby is None or shard.standby.number != note.copy:
+        """A primary's standby has all of it, or that of a standby."""
+        shard, copy = self._of_note(server, note)
+        if shard is None or copy is None:
             return
-        shard.standby.state, shard.standby.seeded = "ready", 1.0
+        copy.state, copy.seeded = "ready", 1.0
         shard.failures = 0
         self._places.changed(shard)
-        if (there := self._places.servers.get(shard.standby.server)) is not None:
+        if (there := self._places.servers.get(copy.server)) is not None:
             there.failures = 0
-        log.debug("shard %d: server %d has all of it", shard.number, shard.standby.server)
+        log.debug("shard %d: server %d has all of it", shard.number, copy.server)
+        if shard.step == "swapping" and copy is shard.following:
+            shard.former = shard.address
+            self._promote(shard, now)
         self._plan(now)
 
     def unbacked(self, server: int, note: messages.Unbacked, now: float) -> None:
-        """A primary cannot reach its standby any more."""
-        shard = self._of_note(server, note.shard)
-        if shard is None or shard.standby is None or shard.standby.number != note.copy:
+        """A primary cannot reach its standby any more, or a standby its own."""
+        shard, copy = self._of_note(server, note)
+        if shard is None or copy is None:
             return
-        self._give_up(shard, f"server {server} cannot reach it: {note.text}", now)
+        self._give_up(shard, copy, f"server {server} cannot reach it: {note.text}", now)
         self._plan(now)
 
     def yielded(self, server: int, note: messages.Yielded, now: float) -> None:
         """A primary has handed over all that it acknowledged, or says why it could not."""
-        shard = self._of_note(server, note.shard)
-        if shard is None or shard.step != "yielding":
+        if not 0 <= note.shard < self.count:
+            return
+        shard = self._places.shards[note.shard]
+        if shard.primary != server or shard.step not in ("yielding", "swapping"):
             return
         self._orders.forget_shard(shard.number, messages.Yield)
         if note.text or shard.standby is None:
             log.warning("shard %d stays at server %d for now: %s", shard.number, server, note.text)
             shard.step = ""
-            self._put_off(shard.goal, now)
+            self._put_off(shard.goal or (shard.following.server if shard.following else 0), now)
             shard.goal = 0
             self._places.changed(shard)
+        elif shard.step == "swapping":
+            self._resume(shard, now)
+        elif self.replicated and shard.following is None and not shard.goal:
+            self._go_on(shard, now)  # who was to move up is lost
         else:
             shard.former = shard.address
             self._promote(shard, now)
@@ -303,9 +321,13 @@ class Standbys:
 
     def seeded(self, server: int, shard: int, share: float, now: float) -> None:
         """How much of a shard its standby has, as its primary counts."""
-        one = self._of_note(server, shard)
-        copy = one.standby if one is not None else None
-        if copy is not None and copy.state == "seeding" and share > copy.seeded:
+        if not 0 <= shard < self.count:
+            return
+        filling = self._places.shards[shard].filling
+        if filling is None or filling[0] != server:
+            return
+        copy = filling[1]
+        if copy.state == "seeding" and share > copy.seeded:
             copy.seeded, copy.moved_at = share, now
 
     def followed(self, epoch: int, now: float) -> None:
@@ -317,11 +339,12 @@ class Standbys:
         for server, order in self._orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._effects.append(Expelled(server, why))
-        for number in sorted(self._places.unready):
+        for number in sorted(self._places.unready | self._places.going):
             shard = self._places.shards[number]
-            copy = shard.standby
-            if copy and copy.state == "seeding" and now - copy.moved_at > STALL_S:
-                self._give_up(shard, f"nothing was copied for {STALL_S:.0f} s", now)
+            copy = filling[1] if (filling := shard.filling) is not None else None
+            limit_s = self.yield_s if shard.step == "swapping" else STALL_S
+            if copy and copy.state == "seeding" and now - copy.moved_at > limit_s:
+                self._give_up(shard, copy, f"nothing was copied for {limit_s:.0f} s", now)
         if self._planned != (self._places.version, self.held) or now >= self._again_at:
             self._plan(now)
 
@@ -337,21 +360,65 @@ class Standbys:
         self._orders.forget_shard(shard.number)
         if copy is None or copy.state != "ready" or copy.server not in self._places.servers:
             return False
+        self._drop_following(shard, now)
         self._promote(shard, now)
         return True
+
+    def _lost_behind(self, shard: Shard, number: int, now: float) -> bool:
+        """Ends a move whose shard a lost server had, unless it is as good as done.
+
+        True if that is all: the server was to be the next standby.
+        """
+        copy = shard.following
+        if copy is None or number == shard.primary:
+            return False
+        if copy.server == number or shard.step != "promoting":
+            self._drop_following(shard, now)
+        return copy.server == number
+
+    def _drop_following(self, shard: Shard, now: float) -> None:
+        """Does without a standby's own standby, or without what was to be the next one."""
+        copy, shard.following = shard.following, None
+        if copy is None:
+            return
+        self._places.changed(shard)
+        whose = shard.standby.server if shard.standby is not None else shard.primary
+        if whose in self._places.servers and copy.state != "asked":
+            self._order(whose, messages.Alone(shard.number), now)
+        if copy.server in self._places.servers and copy.server != shard.primary \
+                and (shard.former is None or copy.server != shard.former.server):  # fmt: skip
+            self._order(copy.server, messages.DropShard(shard.number), now)
+
+    def _resume(self, shard: Shard, now: float) -> None:
+        """The standby is to have the primary, which has yielded and stands by, as its standby."""
+        assert shard.standby is not None
+        copy = Copy(self._next_copy, shard.primary, "seeding", now)
+        copy.host, copy.port = shard.address.host, shard.address.port
+        self._next_copy += 1
+        shard.following = copy
+        self._places.changed(shard)
+        self._fill(shard, shard.standby.server, copy, now, resume=True)
+
+    def _go_on(self, shard: Shard, now: float) -> None:
+        """A primary that has yielded serves again, with the standby that it had."""
+        shard.goal = 0
+        self._ask_promote(shard, now)
 
     def _promote(self, shard: Shard, now: float) -> None:
         """The standby becomes the primary."""
         copy = shard.standby
         assert copy is not None
         shard.address = ShardAddress(copy.server, copy.host, copy.port)
-        shard.standby, shard.goal = None, 0
+        shard.standby, shard.goal = None, 0 if shard.goal == copy.server else shard.goal
         self._ask_promote(shard, now)
 
     def _take_back(self, shard: Shard, now: float) -> None:
         """The one that has yielded serves on: nobody has been told yet of its successor."""
         assert shard.former is not None
         self._orders.forget_shard(shard.number)
+        copy, shard.following = shard.following, None
+        if copy is not None and copy.server in self._places.servers.keys() - {shard.former.server}:
+            self._order(copy.server, messages.DropShard(shard.number), now)
         shard.address, shard.former, shard.goal = shard.former, None, 0
         self._order(shard.primary, messages.Alone(shard.number), now)
         self._ask_promote(shard, now)
@@ -367,17 +434,24 @@ class Standbys:
                 self._effects.append(Expelled(shard.primary, why))
                 return
             shard.step, former, shard.former = "", shard.former, None
+            swapped = former is not None and shard.following is not None \
+                and shard.following.server == former.server  # fmt: skip
+            if shard.following is not None:
+                shard.standby, shard.following = shard.following, None
+            if not swapped:
+                shard.leaves = shard.takes = 0
             self._places.changed(shard)
             if former is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
                 self.redundancy.note_resumed(now)
             else:
-                self.redundancy.tally.moves += 1
                 log.info(
                     "shard %d has moved from server %d to server %d",
                     shard.number, former.server, shard.primary,
                 )  # fmt: skip
-                self._order(former.server, messages.DropShard(shard.number), now)
+                if not swapped:
+                    self.redundancy.tally.moves += 1
+                    self._order(former.server, messages.DropShard(shard.number), now)
             self._publish()
 
         self._order(shard.primary, messages.Promote(shard.number, self._epoch), now, promoted)
@@ -395,7 +469,7 @@ class Standbys:
         """A shard's standby is gone, or given up: it is never promoted, its primary is alone."""
         copy, shard.standby = shard.standby, None
         self._places.changed(shard)
-        if shard.step == "yielding":
+        if shard.step in ("yielding", "swapping"):
             # It may have yielded by now: it is told to serve again, whatever it had come to.
             shard.former = shard.address
             self._take_back(shard, now)
@@ -404,16 +478,20 @@ class Standbys:
             if copy is not None and copy.state != "asked":
                 self._order(shard.primary, messages.Alone(shard.number), now)
 
-    def _give_up(self, shard: Shard, why: str, now: float) -> None:
+    def _give_up(self, shard: Shard, copy: Copy, why: str, now: float) -> None:
         """Makes do without a standby that does not get on; another one is made soon."""
-        copy = shard.standby
-        assert copy is not None
         log.warning(
             "shard %d: its standby at server %d is given up: %s", shard.number, copy.server, why
         )
         shard.failures += 1
-        shard.goal = 0
+        shard.goal = shard.leaves = shard.takes = 0
         self._put_off(copy.server, now)
+        if copy is shard.following:
+            self._drop_following(shard, now)
+            if shard.step == "swapping":
+                self._go_on(shard, now)
+            return
+        self._drop_following(shard, now)
         if copy.server in self._places.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
         self._without_standby(shard, now)
@@ -427,16 +505,20 @@ class Standbys:
 
     def _make(self, shard: Shard, server: int, now: float) -> None:
         """Has a server host a standby, and the primary copy itself there."""
-        copy = shard.standby = Copy(self._next_copy, server, "asked", now)
+        copy = Copy(self._next_copy, server, "asked", now)
         self._next_copy += 1
+        if shard.standby is None:
+            shard.standby = copy
+        else:
+            shard.following = copy
         self._places.changed(shard)
 
         def hosted(answer: messages.Message | None, error: str, now: float) -> None:
-            if shard.standby is not copy:
+            if (filling := shard.filling) is None or filling[1] is not copy:
                 return
             where = _endpoint(answer)
             if where is None:
-                self._give_up(shard, error or "it told no address", now)
+                self._give_up(shard, copy, error or "it told no address", now)
                 return
             copy.host, copy.port = where
             copy.state, copy.moved_at = "seeding", now
@@ -446,23 +528,34 @@ class Standbys:
             copy.paced = not self.replicated or (
                 self.redundancy.was_full and not self.redundancy.hurt
             )
-            self._order(shard.primary, self._back_up(shard, copy), now, backing)
-
-        def backing(answer: messages.Message | None, error: str, now: float) -> None:
-            if shard.standby is copy and error:
-                self._give_up(shard, f"server {shard.primary} refuses: {error}", now)
+            self._fill(shard, filling[0], copy, now)
 
         host = messages.HostStandby(shard.number, self.tables())
         self._order(server, host, now, hosted)
 
-    def _back_up(self, shard: Shard, copy: Copy) -> messages.BackUp:
+    def _fill(
+        self, shard: Shard, server: int, copy: Copy, now: float, *, resume: bool = False
+    ) -> None:
+        """Has a server that has a shard copy it."""
+
+        def backing(answer: messages.Message | None, error: str, now: float) -> None:
+            if error and copy in (shard.standby, shard.following):
+                self._give_up(shard, copy, f"server {server} refuses: {error}", now)
+
+        self._order(server, self._back_up(shard, copy, resume), now, backing)
+
+    def _back_up(self, shard: Shard, copy: Copy, resume: bool = False) -> messages.BackUp:
         return messages.BackUp(
-            shard.number, copy.number, copy.host, copy.port, self.sync, copy.paced
+            shard.number, copy.number, copy.host, copy.port, self.sync, copy.paced, resume
         )
 
     def _hurry(self, now: float) -> None:
         """Something was lost: until it is made good, no copy rests, nor one that is under way."""
         self.redundancy.hurt = True
+        for number in sorted(self._places.going):
+            shard = self._places.shards[number]
+            if not shard.step and shard.following is not None:
+                self._drop_following(shard, now)
         for number in sorted(self._places.unready):
             shard = self._places.shards[number]
             copy = shard.standby
@@ -470,8 +563,8 @@ class Standbys:
                 copy.paced = False
                 self._order(shard.primary, self._back_up(shard, copy), now, lambda *_: None)
 
-    def _move_standby(self, shard: Shard, server: int, now: float) -> None:
-        """Gives up a standby in good order, for one at another server; 0: for none."""
+    def _replace_standby(self, shard: Shard, server: int, now: float) -> None:
+        """Gives up a standby that counts for nothing, for one at another server; 0: for none."""
         copy = shard.standby
         if copy is not None:
             if copy.server in self._places.servers:
@@ -481,9 +574,10 @@ class Standbys:
             self._make(shard, server, now)
 
     def _change_over(self, shard: Shard, now: float) -> None:
-        shard.step = "yielding"
+        swaps = self.replicated and shard.following is None and shard.leaves != shard.primary
+        shard.step = "swapping" if swaps else "yielding"
         self._places.changed(shard)
-        self._order(shard.primary, messages.Yield(shard.number, self.yield_s), now)
+        self._order(shard.primary, messages.Yield(shard.number, self.yield_s, swaps), now)
 
     # --- the plan --------------------------------------------------------------------------------
 
@@ -510,12 +604,10 @@ class Standbys:
         self._again_at = self._places.again_at(now)
 
     def _plan_shard(self, shard: Shard, now: float) -> None:
-        """What one shard lacks: a way out of a server that leaves, a standby."""
+        """What one shard lacks: a standby, a way out of a server that leaves."""
         leaving, copy = self._places.leaving, shard.standby
-        if shard.goal in leaving:
-            self._aim(shard, 0)
-        stay = len(self._places.servers) - len(leaving)
-        if shard.primary in leaving and not shard.goal:
+        if shard.primary in leaving and not shard.following:
+            stay = len(self._places.servers) - len(leaving)
             if not stay or shard.failures >= FAILURES_MAX:
                 why = "no other server can take its shards"
                 if stay:
@@ -523,29 +615,71 @@ class Standbys:
                 self._places.leave(shard.primary, False)
                 self._effects.append(Stuck(shard.primary, why))
                 return
+        if not self.replicated:
+            self._plan_unreplicated(shard, now)
+        elif copy is None:
+            self._make_somewhere(shard, now)
+        elif copy.state == "ready":
+            self._plan_move(shard, copy, now)
+        elif copy.server in leaving:
+            target = self._places.best_for(shard, now)
+            if target and self._places.has_room(shard.primary, target):
+                self._replace_standby(shard, target, now)
+
+    def _plan_unreplicated(self, shard: Shard, now: float) -> None:
+        """Has a standby made for a move, and for nothing else."""
+        leaving, copy = self._places.leaving, shard.standby
+        if shard.goal in leaving:
+            self._aim(shard, 0)
+        if shard.primary in leaving and not shard.goal:
             if copy is None or copy.server in leaving:
                 self._aim(shard, self._places.best_for(shard, now))
             elif self._places.servers[copy.server].again_at <= now:
                 self._aim(shard, copy.server)
         if copy is None:
-            if not self._places.has_room(shard.primary):
-                return
-            target = shard.goal or (self._places.best_for(shard, now) if self.replicated else 0)
-            if target and self._places.has_room(shard.primary, target):
+            if shard.goal and self._places.has_room(shard.primary, shard.goal):
+                self._make(shard, shard.goal, now)
+        elif copy.server != shard.goal:
+            self._replace_standby(shard, 0, now)
+
+    def _plan_move(self, shard: Shard, copy: Copy, now: float) -> None:
+        """The next step of a shard that has its standby, if it is to move: a copy that follows the
+        standby, where the primary is to go; a swap, where the standby is to."""
+        leaving = self._places.leaving
+        before = (shard.goal, shard.leaves, shard.takes)
+        if shard.following is not None:
+            if shard.following.server in leaving and shard.following.state != "ready":
+                self._drop_following(shard, now)
+            return
+        if shard.takes in leaving or shard.goal in leaving:
+            shard.goal = shard.takes = 0
+        if shard.primary in leaving or copy.server in leaving:
+            shard.leaves = shard.primary if shard.primary in leaving else copy.server
+        elif shard.leaves not in (shard.primary, copy.server) or not shard.takes:
+            shard.leaves = shard.takes = 0
+        if shard.goal != (shard.takes if shard.leaves == shard.primary else copy.server):
+            shard.goal = 0
+        if not shard.leaves:
+            pass
+        elif target := shard.takes or self._places.best_for(shard, now):
+            if shard.leaves == copy.server:
+                shard.goal = copy.server  # a swap; then it is the primary that goes
+            elif self._places.has_room(copy.server, target):
                 self._make(shard, target, now)
-        elif shard.goal:
-            if copy.server != shard.goal and self._places.has_room(shard.primary, shard.goal):
-                self._move_standby(shard, shard.goal, now)
-        elif copy.server in leaving:
+        elif len(self._places.servers) - len(leaving) == 1:  # nobody else can have it
+            if shard.leaves == shard.primary:
+                shard.goal = copy.server
+            elif not self._places.served(copy.server):
+                self._replace_standby(shard, 0, now)
+        if before != (shard.goal, shard.leaves, shard.takes):
+            self._places.changed(shard)
+
+    def _make_somewhere(self, shard: Shard, now: float) -> None:
+        """Has the standby made that a shard lacks."""
+        if self._places.has_room(shard.primary):
             target = self._places.best_for(shard, now)
             if target and self._places.has_room(shard.primary, target):
-                self._move_standby(shard, target, now)
-            elif (
-                stay == 1 and shard.primary not in leaving and not self._places.served(copy.server)
-            ):
-                self._move_standby(shard, 0, now)  # nobody else can have it
-        elif not self.replicated:
-            self._move_standby(shard, 0, now)
+                self._make(shard, target, now)
 
     def _aim(self, shard: Shard, server: int) -> None:
         """A server is to become a shard's primary; 0: it stays."""
@@ -558,10 +692,14 @@ class Standbys:
             return
         for number in sorted(self._places.going):
             shard = self._places.shards[number]
-            copy = shard.standby
-            if shard.goal and copy and copy.server == shard.goal and copy.state == "ready":
-                self._change_over(shard, now)
-                return
+            copy, behind = shard.standby, shard.following
+            if copy is None or copy.state != "ready":
+                continue
+            if behind.state == "ready" if behind else shard.goal == copy.server:
+                then = behind or copy
+                if self._places.servers[then.server].again_at <= now:
+                    self._change_over(shard, now)
+                    return
 
     def _spread(self, now: float) -> None:
         """Gives a server that has less a shard of one that has more, one at a time."""
@@ -580,12 +718,16 @@ class Standbys:
         if as_primary:
             log.info("shard %d is to move from server %d to server %d, which has fewer",
                      shard.number, shard.primary, server)  # fmt: skip
-            self._aim(shard, server)
-            self._plan_shard(shard, now)
+            shard.goal = server
+            if self.replicated and not (shard.standby and shard.standby.server == server):
+                shard.leaves, shard.takes = shard.primary, server
         else:
             log.info("the standby of shard %d is to move to server %d, which has fewer",
                      shard.number, server)  # fmt: skip
-            self._move_standby(shard, server, now)
+            assert shard.standby is not None
+            shard.leaves, shard.takes = shard.standby.server, server
+        self._places.changed(shard)
+        self._plan_shard(shard, now)
 
     # --- orders ----------------------------------------------------------------------------------
 
@@ -594,14 +736,17 @@ class Standbys:
     ) -> None:
         self._effects.append(self._orders.give(server, message, now, on_answer))
 
-    def _of_note(self, server: int, shard: int) -> Shard | None:
-        """The shard that a note is about, if it comes from its primary."""
-        if (
-            not 0 <= shard < len(self._places.shards)
-            or self._places.shards[shard].primary != server
-        ):
-            return None
-        return self._places.shards[shard]
+    def _of_note(
+        self, server: int, note: messages.Backed | messages.Unbacked
+    ) -> tuple[Shard | None, Copy | None]:
+        """The shard and the copy that a note is about, if it comes from that copy's source."""
+        if 0 <= note.shard < self.count:
+            shard = self._places.shards[note.shard]
+            whose = shard.standby.server if shard.standby is not None else shard.primary
+            for source, copy in ((shard.primary, shard.standby), (whose, shard.following)):
+                if copy is not None and source == server and copy.number == note.copy:
+                    return shard, copy
+        return None, None
 
 
 def _endpoint(answer: messages.Message | None) -> tuple[str, int] | None:

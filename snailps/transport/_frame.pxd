@@ -59,6 +59,7 @@ cdef enum:                          # what a REPLICATE carries: frame.Replica ex
     REPLICA_WHOLE = 6
     REPLICA_SEEDED = 7
     REPLICA_ORDER = 8
+    REPLICA_RESUME = 9
 
 cdef enum:                          # options of a FORWARD or BACKWARD: frame.ProductOption
     PRODUCT_KEEP = 1 << 0
@@ -128,6 +129,7 @@ cdef packed struct FrameHeader:
 #   WHOLE     nothing
 #   SEEDED    nothing
 #   ORDER     count bytes of JSON, padded
+#   RESUME    BeginHead
 # REPLICATED  uint64 (bytes of the stream that are done); `request`: the last frame of them
 # ERROR    JSON {"code": ..., "text": ...}; `request` names what it answers, 0 = the connection
 #

@@ -269,6 +269,10 @@ cdef class ShardLoop:
         """Whether the primary whose standby this is can be heard."""
         return conn_of(&self.loop.conns, self.loop.follows) != NULL
 
+    def await_primary(self):
+        """Another primary may begin a stream to this shard."""
+        self.loop.follows = 0
+
     def close_connections(self):
         """Closes all connections, once what fits of their answers is sent."""
         cdef uint32_t i

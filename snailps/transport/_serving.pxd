@@ -226,6 +226,7 @@ cdef inline int serve(Loop *loop, Conn *conn, double now) noexcept nogil:
         if conn.stream and head.kind != KIND_HEARTBEAT:
             if not _replay(loop, conn, head, now):
                 break
+            loop.asked_at = now             # so a standby's own standby is filled at the same pace
             loop.frames_in += 1
             conn.in_start += frame_bytes
             worked += frame_bytes

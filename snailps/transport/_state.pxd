@@ -40,7 +40,7 @@ cdef struct Loop:
     bint retry_parked
     Stream stream                   # to the standby of this shard
     bint seeding                    # more of what it lacks can be sent at once
-    double asked_at                 # the last request of a client came
+    double asked_at                 # the last request of a client came, or frame of the primary
     uint64_t follows                # connection of the primary whose standby this is; 0 = none so far
     uint64_t *released              # connections that held replies were written to
     uint32_t released_num

@@ -145,6 +145,8 @@ class Replica(enum.IntEnum):
     """The standby has all: from here on pushes are acknowledged when it has them."""
     ORDER = 8
     """What the master had the primary do."""
+    RESUME = 9
+    """In place of BEGIN, for a standby that has all: clock and tick, which are the same there."""
 
 
 class ProductOption(enum.IntFlag):

@@ -8,7 +8,6 @@ The rest of it is `cluster.Rig`, whose part this is; `schedule.Fault` says what 
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -90,14 +89,14 @@ class Deeds:
         """A process joins; it, or others, die meanwhile."""
         second = fault.whom.partition("+")[2]
         self.calm()
-        role = "worker" if "server" in fault.whom or fault.index % 2 else "server"
+        role = "worker" if fault.whom == "server+joiner" or fault.index % 2 else "server"
         former = [one for one in self.alive(role) if one is not victim][-1]
         joiner = self.join(former)
         self._await_joining(joiner, fault)
         killed = [victim]
         self.kill(victim)
         if second == "joiner":
-            others = [joiner] if self._is_new(joiner) else []
+            others = [joiner]
         elif second in ("worker", "master") and fault.whom != "master+master":
             others = [one for one in self.alive(second) if one is not joiner]
         else:
@@ -115,18 +114,11 @@ class Deeds:
         elif second == "replacement":
             self.await_line(victim.process, REGISTERED)
             self.rest(AT_ONCE_S * fault.share)
-            if self._is_new(victim):
-                self.kill(victim)
-                self.revive(victim)
+            self.kill(victim)
+            self.revive(victim)
         self.until(self.is_redundant, f"redundancy after {fault.kind}, and the newcomer")
         self.newcomers.discard(joiner)
         self.dismiss(joiner)
-
-    def _is_new(self, place):
-        """Whether no shard was moved to a server yet: while one is, its standby is given up."""
-        found = re.search(r"server (\d+) registered", place.process.stderr)
-        moved = f"to server {found[1] if found else -1}, which has fewer"
-        return not any(moved in line for line in self.master.process.lines)
 
     def calm(self):
         """Waits until every shard has had its standby for a while: nothing moves any more."""

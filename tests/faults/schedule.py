@@ -23,11 +23,11 @@ STORMS = (
     "storm master+master", "storm server+joiner", "storm worker+joiner", "storm master+joiner",
     "storm server+replacement",
 )  # fmt: skip
-"""Kills while a process joins, one or two within 0.1 s: a worker, or, where no server is killed, a
-worker or a server.  ``master+master``: the second one while it takes over; ``server+replacement``:
-the server that was started in place of the first one, while it joins.  Two servers that belong to
-the cluster are never killed at once, nor one while a shard moves to a newcomer, which gives its
-standby up for a moment: with one standby a shard nothing is promised then."""
+"""Kills while a worker or a server joins, one or two within 0.1 s, at any moment of its moves.
+``master+master``: the second one while it takes over; ``server+replacement``: the server that was
+started in place of the first one, while it joins.  Two servers that belong to the cluster are never
+killed at once: with one standby a shard nothing is promised then; so with ``server+joiner`` it is a
+worker that joins."""
 STALLS = ("stall server", "stall worker", "stall master", "stall worker+server")
 """SIGSTOP for 1 to 20 s, far beyond heartbeat_timeout: who was taken for lost is replaced.  With
 ``+server`` a server is killed meanwhile."""
@@ -101,7 +101,7 @@ class Fault:
 
     @property
     def kills(self):
-        """How many processes it kills; a newcomer that has got a shard already is spared."""
+        """How many processes it kills."""
         if self.what == "storm":
             return 1 + self.whom.count("+")
         return int(self.what == "kill") + self.whom.count("+")

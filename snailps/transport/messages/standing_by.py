@@ -45,9 +45,12 @@ class HostStandby(Message):
 class BackUp(Message):
     """A primary copies itself to the standby at this address, and lets it follow from then on.
 
+    So does a standby that has everything: that one is to follow it when it is promoted.
+
     `copy` numbers the standby; `Backed` says that it has all, `Unbacked` that it is out of reach.
     With `sync` pushes are acknowledged once it has them; `paced` copying gives way to requests.  A
-    second order for the same copy changes the pace alone.
+    second order for the same copy changes the pace alone.  With `resume` the one at this address
+    was the primary until it yielded: it has everything, and nothing is copied.
     """
 
     shard: Shard
@@ -56,12 +59,13 @@ class BackUp(Message):
     port: Port
     sync: Bool
     paced: Bool
+    resume: Bool = False
 
 
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Backed(Message):
-    """A primary's standby has all of it."""
+    """A primary's standby has all of it; or that of a standby, which its server tells."""
 
     shard: Shard
     copy: Natural
@@ -80,7 +84,7 @@ class Unbacked(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Alone(Message):
-    """A primary has no standby: the one it had will never be promoted."""
+    """A primary, or a standby, has no standby: the one it had will never be promoted."""
 
     shard: Shard
 
@@ -88,7 +92,10 @@ class Alone(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Promote(Message):
-    """A standby is the primary from now on; or one that has yielded is again."""
+    """A standby is the primary from now on; or one that has yielded is again.
+
+    Answered once its own standby, if it has one, has everything.
+    """
 
     shard: Shard
     epoch: Id32
@@ -97,10 +104,14 @@ class Promote(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Yield(Message):
-    """A primary hands over to its standby and serves no more; `Yielded` says how it went."""
+    """A primary hands over to its standby and serves no more; `Yielded` says how it went.
+
+    To `stay` it stands by from then on, and waits for a stream that resumes.
+    """
 
     shard: Shard
     limit_s: Seconds
+    stay: Bool = False
 
 
 @message(by="server")

@@ -1,0 +1,315 @@
+"""A shard moves and has its standby: standbys that fill others, swaps, what is taken back."""
+
+import queue
+import threading
+import time
+
+import numpy as np
+import pytest
+from products import batch
+from replicas import Counting, Relay, Replicas, assert_equal, dump
+from shards import ADD, LIMIT_S, ZEROS
+from test_replica import BOTH, orders, run_all, tables, traffic
+from test_replica_clocks import clocked
+
+from snailps.errors import ConnectionLost, MisuseError
+from snailps.roles._shard import FragmentCursor
+
+
+def fill(cluster, source, target, *, resume=False, ready=True, way=None):
+    """A shard's thread copies itself to a standby: (thread, port)."""
+    fd = cluster.stream_to(way.port if way else target[1])
+    cluster.told = told = queue.SimpleQueue()  # of this stream, and no other
+    source.back_up(fd, sync=True, resume=resume, tell=lambda *words: told.put(words))
+    if ready:
+        assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
+    return target
+
+
+def settle(*threads):
+    """Waits until what each has told was acknowledged, first to last."""
+    end = time.monotonic() + LIMIT_S
+    for thread in threads:
+        while (found := thread.stats()["replica"])["sent"] != found["acknowledged"]:
+            assert time.monotonic() < end, found
+
+
+def me(cluster):
+    return cluster.threads[0], cluster.ports[0]
+
+
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_standby_of_a_standby_equals_both_after_mixed_traffic(when):
+    with Replicas() as cluster:
+        tables(cluster)
+        middle = cluster.back_up()
+        last = cluster.standby()
+        if when == "before":
+            fill(cluster, middle[0], last)
+        else:
+            run_all(lambda: traffic(cluster, 9, lambda n: n == 40))
+
+        def late():
+            if when == "amid":
+                fill(cluster, middle[0], last)
+
+        run_all(
+            lambda: traffic(cluster, 1, lambda n: n == 80),
+            lambda: traffic(cluster, 2, lambda n: n == 80),
+            lambda: orders(cluster, 3, lambda n: n == 30),
+            late,
+        )
+        settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(middle[0]))
+        assert_equal(dump(middle[0]), dump(last[0]))
+
+
+def test_standby_of_a_standby_is_equal_where_its_only_fragment_changes_while_it_is_copied():
+    with Replicas(frag_num=1) as cluster:
+        tables(cluster)
+        run_all(lambda: traffic(cluster, 9, lambda n: n == 60))
+        middle, last = cluster.back_up(), cluster.standby()
+        way = Relay(last[1], 1 << 14)
+        cluster.relays.append(way)
+        fill(cluster, middle[0], last, ready=False, way=way)
+        done = threading.Event()
+
+        def copied(steps):
+            return steps >= 20 and done.is_set()
+
+        def ready():
+            assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
+            done.set()
+
+        run_all(
+            lambda: traffic(cluster, 1, copied), lambda: orders(cluster, 3, copied), ready
+        )  # fmt: skip
+        settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(last[0]))
+
+
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_standby_of_a_standby_equals_both_in_clocks(when):
+    with Replicas() as cluster:
+        tables(cluster)
+        middle, last = cluster.back_up(), cluster.standby()
+        if when == "before":
+            fill(cluster, middle[0], last)
+
+        def late():
+            if when == "amid":
+                fill(cluster, middle[0], last)
+
+        run_all(*[lambda i=i: clocked(cluster, i, 3, (0, 8), 20 + i) for i in range(3)], late)
+        settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(last[0]))
+        assert last[0].clock() == 8
+
+
+def test_standby_of_a_standby_gets_gradients_of_several_frames_together():
+    with Replicas(frag_num=1) as cluster:
+        cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=2)
+        middle = cluster.back_up()
+        last = fill(cluster, middle[0], cluster.standby())
+        client, rng = cluster.client(), np.random.default_rng(5)
+        forward = client.forward_async(6, *batch(rng, 200, 100_000, 20), 400)
+        forward.wait()
+        client.backward_async(forward, rng.normal(size=(200, 400)).astype(np.float32)).wait()
+        settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(last[0]))
+
+
+def test_standby_of_a_standby_gets_restored_fragments_again():
+    with Replicas() as cluster, Replicas() as other:
+        for one in (cluster, other):
+            one.add_table(1, 8, ADD, ZEROS, track=BOTH)
+        keys = np.arange(4000, dtype=np.uint64)
+        other.client().push(1, keys, np.full((4000, 8), 3, np.float32))
+        middle = cluster.back_up()
+        last = fill(cluster, middle[0], cluster.standby())
+        cluster.client().push(1, keys[:100], np.ones((100, 8), np.float32))
+        cursor = FragmentCursor(other.threads[0].fragments())
+        buffer = np.empty(1 << 24, np.uint8)
+        _, sections = other.threads[0].copy_next(cursor, buffer)
+        for _, start, length, _ in sections:
+            cluster.threads[0].put_section(buffer[start : start + length].copy(), {1: 1}, False)
+        cluster.client(3).push(1, keys[:100], np.ones((100, 8), np.float32))
+        settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(last[0]))
+
+
+def test_standby_that_lacks_something_has_no_standby():
+    with Replicas() as cluster:
+        made, other = cluster.standby(), cluster.standby()
+        fd = cluster.stream_to(other[1])
+        with pytest.raises(MisuseError, match="has everything"):
+            made[0].back_up(fd, sync=True, tell=lambda *_: None).result(LIMIT_S)
+
+
+def test_lost_standby_of_a_standby_holds_up_nothing():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        middle = cluster.back_up()
+        last = fill(cluster, middle[0], cluster.standby())
+        assert last[0].stop()
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
+        assert cluster.threads[0].stop()
+        cluster.promote(middle)  # nobody has said that it is alone
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+
+
+def test_standby_of_a_standby_that_takes_too_little_is_given_up_and_nobody_waits():
+    with Replicas() as cluster:
+        cluster.add_table(1, 1000, ADD, ZEROS)
+        middle, last = cluster.back_up(), cluster.standby()
+        way = Relay(last[1], 1 << 16)
+        cluster.relays.append(way)
+        fill(cluster, middle[0], last, way=way)
+        way.open.clear()
+        client, keys = cluster.client(), np.arange(4000, dtype=np.uint64)
+        values = np.ones((4000, 1000), np.float32)
+        for _ in range(10):  # 160 MB
+            client.push(1, keys, values)
+        state, why = cluster.told.get(timeout=LIMIT_S)
+        assert state == "lost"
+        assert "as fast as it comes" in why
+        settle(cluster.threads[0])
+        assert_equal(dump(cluster.threads[0]), dump(middle[0]))
+
+
+# --- moves ---------------------------------------------------------------------------------------
+
+
+def shift(cluster, middle, epoch):
+    """The standby fills another and takes the primary's place: it has that one as its standby."""
+    old = cluster.threads[0]
+    last = fill(cluster, middle[0], cluster.standby())
+    old.yield_(LIMIT_S)
+    middle[0].post(lambda: middle[0].promote(epoch), at_standby=True).result(LIMIT_S)
+    cluster.promote(middle, epoch=epoch)
+    return last
+
+
+def swap(cluster, middle, epoch):
+    """Primary and standby change places; the new standby."""
+    old = me(cluster)
+    old[0].yield_(LIMIT_S, True)
+    fill(cluster, middle[0], old, resume=True)
+    middle[0].post(lambda: middle[0].promote(epoch), at_standby=True).result(LIMIT_S)
+    assert_equal(dump(old[0]), dump(middle[0]))
+    cluster.promote(middle, epoch=epoch)
+    return old
+
+
+@pytest.mark.parametrize("steps", ["shift", "swap", "shift swap shift swap", "swap swap shift"])
+def test_moves_under_load_lose_nothing_and_leave_a_standby(steps):
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        counting = Counting(cluster)
+        standby = cluster.back_up()
+        for epoch, step in enumerate(steps.split(), 2):
+            counting.more(200)
+            standby = {"shift": shift, "swap": swap}[step](cluster, standby, epoch)
+        counting.more(200)
+        assert cluster.threads[0].stop()
+        cluster.promote(standby, epoch=10)  # all is at the standby
+        counting.more(200)
+        found, acknowledged = counting.end()
+        assert np.array_equal(found, acknowledged)
+
+
+@pytest.mark.parametrize("step", [shift, swap])
+def test_moves_in_clocks_go_on_with_the_clock(step):
+    with Replicas() as cluster:
+        tables(cluster)
+        standby = cluster.back_up()
+        done = []
+
+        def move():
+            cluster.until("clock", lambda n: n >= 3)
+            done.append(step(cluster, standby, 2))
+
+        run_all(*[lambda i=i: clocked(cluster, i, 3, (0, 8), 20 + i) for i in range(3)], move)
+        settle(cluster.threads[0])
+        assert_equal(dump(cluster.threads[0]), dump(done[0][0]))
+        assert done[0][0].clock() == 8
+
+
+@pytest.mark.parametrize("when", ["yielded", "resumed"])
+def test_primary_that_stands_by_goes_on_with_its_standby_where_that_is_not_promoted(when):
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        standby, old = cluster.back_up(), me(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        old[0].yield_(LIMIT_S, True)
+        if when == "resumed":
+            fill(cluster, standby[0], old, resume=True)
+        standby[0].alone()
+        old[0].promote(2)
+        cluster.reroute(old[1], epoch=2)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        settle(old[0])
+        assert old[0].stats()["replica"]["state"] == "ready"
+        assert_equal(dump(old[0]), dump(standby[0]))
+
+
+@pytest.mark.parametrize("when", ["yielded", "resumed"])
+def test_primary_that_stands_by_takes_back_what_is_lost(when):
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        standby, old = cluster.back_up(), me(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        old[0].yield_(LIMIT_S, True)
+        if when == "resumed":
+            fill(cluster, standby[0], old, resume=True)
+        assert standby[0].stop()
+        old[0].alone()
+        old[0].promote(2)
+        cluster.reroute(old[1], epoch=2)
+        client.push(1, keys, np.ones((10, 4), np.float32))
+        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+
+
+def test_what_was_not_as_it_is_now_is_not_resumed():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        standby, old = cluster.back_up(), me(cluster)
+        old[0].yield_(LIMIT_S, True)
+        standby[0].promote(2)
+        standby[0].set_tick(7)
+        fill(cluster, standby[0], old, resume=True, ready=False)
+        state, why = cluster.told.get(timeout=LIMIT_S)
+        assert (state, "RESUME" in why) == ("lost", True)
+
+
+def test_primary_that_is_told_to_serve_does_not_yield_any_more():
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        cluster.back_up(relay=1 << 16)
+        cluster.relays[-1].open.clear()
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        cluster.until("pushes", lambda n: n == 1)
+        shard, failed = cluster.threads[0], []
+
+        def leave():
+            try:
+                shard.yield_(LIMIT_S)
+            except ConnectionLost as error:
+                failed.append(str(error))
+
+        leaving = threading.Thread(target=leave)
+        leaving.start()
+        again = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        cluster.until("parked", lambda n: n == 1)
+        shard.promote(1)
+        leaving.join(LIMIT_S)
+        assert failed == ["the shard was told to go on"]
+        cluster.relays[-1].open.set()
+        pushed.wait()
+        again.wait()
