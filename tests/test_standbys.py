@@ -61,6 +61,10 @@ class World:
             assert_counted(self.plan._places)
         for effect in self.plan.effects():
             if isinstance(effect, Order):
+                told = effect.server, effect.message
+                assert effect.server in self.plan._places.servers, (
+                    f"told to one who is gone: {told}"
+                )
                 self.orders.append(effect)
                 self.given[effect.number] = self.now
             elif isinstance(effect, Rerouted):
@@ -257,6 +261,9 @@ class World:
     def check(self):
         """All is at rest: one primary a shard, where the route says; redundant if it can be."""
         assert not self.plan.moving
+        assert not self.plan._places.going
+        for shard in self.plan._places.shards:
+            assert self.plan._places.holders(shard) <= self.alive
         route = self.plan.route
         if self.routes:
             assert self.routes[-1] is route
@@ -828,6 +835,7 @@ def test_a_loss_at_any_moment_of_any_move_is_survived(seed):
             world.wait(100.0)
         world.settle()
         assert not rows_lost(world)
+        assert set(world.plan._places.leaving) <= set(stuck(world))
         world.check()
 
 

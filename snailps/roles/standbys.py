@@ -233,6 +233,9 @@ class Standbys:
             if not shard.step or shard.goal == number:  # what makes good a loss goes first
                 shard.goal = shard.leaves = shard.takes = 0
                 self._places.changed(shard)
+            elif shard.takes == number:  # a swap under way ends; the copy after it is not made
+                shard.takes = 0
+                self._places.changed(shard)
         for at in self._places.shards_of(number):
             shard = self._places.shards[at]
             hurt = True
