@@ -85,7 +85,12 @@ class Cluster:
         return self.members.rejoin(peer, message, lambda answer: None)
 
     def check(self, later_s=0.0):
-        return self.members.check_formed(time.monotonic() + later_s)
+        before = self.members.route
+        formed = self.members.check_formed(time.monotonic() + later_s)
+        if self.members.route is not before and self.members.route is not None:
+            assert not formed  # a route is told in the turn behind the one that made it
+            formed = self.members.check_formed(time.monotonic() + later_s)
+        return formed
 
     def formed(self):
         """All of a first cluster, with the route."""

@@ -81,6 +81,7 @@ class Members:
         self.catalogue = Catalogue(lambda: self.joined("server"), self.call, fail, self.journal)
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
+        self._untold = False  # a route is made, and nobody has been told of it yet
         self._next_number = 1
         self._given_before = 0  # numbers below may be of members that another master knew
         self._numbers_kept = 0
@@ -351,6 +352,10 @@ class Members:
             if self.route is None:
                 self._make_route()
                 return False
+        if self._untold:
+            self._untold = False
+            self.send_route()
+            return False
         if not self._slow():
             self._formed = True
             self.close()
@@ -397,7 +402,7 @@ class Members:
         if self.route is None or {shard.server for shard in self.route.shards} <= set(self.all):
             return
         log.info("route epoch %d is void: a server of it is gone", self.route.epoch)
-        self.route = None
+        self.route, self._untold = None, False
         for member in self.all.values():
             member.acknowledged = member.joined = False
             member.state = "registered"
@@ -453,7 +458,7 @@ class Members:
         for member in self.nodes():
             self._note_member(member)
         self._note_route()
-        self.send_route()
+        self._untold = True  # in the next turn: with a thousand members either takes 25 ms
 
     def take(self, route: Route) -> None:
         """There is a new route; `send_route` tells it."""
