@@ -47,7 +47,8 @@ SHARD_STATS = {
         123_456,
     ),
     "waits_for": "",
-    "replica": {"role": "primary", "seeded": 1.0, "lag_bytes": 0, "lag_s": 0.0, "held": 0},
+    "replica": {"role": "primary", "seeded": 1.0, "relayed": 0.0, "lag_bytes": 0, "lag_s": 0.0,
+                "held": 0},
 }  # fmt: skip
 """What a server tells of a shard, about as long as a real one's."""
 

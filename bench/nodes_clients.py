@@ -264,12 +264,17 @@ class Server(Node):
         if name == "BackUp":
             known = self.backs.get(shard)
             if known is None or known[0] != order.copy:
-                self.backs[shard] = (order.copy, order.port - STANDBY_PORT, False)
-                self.client.later(self.client.copy_s, lambda: self._backed(shard, order.copy))
-        elif name == "Promote":
-            self.backs.pop(shard, None)
+                first = order.port == self.client.port  # the shard's first primary, which stands by
+                at = shard // self.client.shards if first else order.port - STANDBY_PORT
+                self.backs[shard] = (order.copy, at, False)
+                seconds = 0 if order.resume else self.client.copy_s
+                self.client.later(seconds, lambda: self._backed(shard, order.copy))
+        elif name == "Promote":  # what it fills already stays its standby
             self.hosted.discard(shard)
         elif name == "Yield":
+            self.backs.pop(shard, None)
+            if order.stay:
+                self.hosted.add(shard)
             self.client.later(0, lambda: self._note(messages.Yielded(shard)))
         elif name == "Alone":
             self.backs.pop(shard, None)
