@@ -1,12 +1,14 @@
 # cython: cdivision=True
 # What a standby makes of its primary's stream: the same as the primary did, in the same order.
 #
-#   BEGIN, STAGED, SLOTS -> the clock          FRAGMENT, ROWS, WHOLE -> a fragment, owned from FRAGMENT on
-#   PUSH, SEAL, ORDER -> done as at the primary          anything wrong -> a refusal, which ends the stream
+#   BEGIN, STAGED, SLOTS -> the clock          FRAGMENT, ROWS, WHOLE -> a fragment, owned from
+# FRAGMENT on
+#   PUSH, SEAL, ORDER -> done as at the primary          anything wrong -> a refusal, which ends the
+# stream
 #   RESUME -> nothing: this was the primary, and has everything
 #
-# What was done is told to a standby of its own, if there is one (`_primary.pxd`): that one is to move up
-# when the primary goes.  It is given up where it cannot keep up, and holds up nothing.
+# What was done is told to a standby of its own, if there is one (`_primary.pxd`): that one is to
+# move up when the primary goes.  It is given up where it cannot keep up, and holds up nothing.
 #
 # The primary forwards only what counted, so nothing is taken for a repetition here.  Lengths, counts
 # and keys are checked all the same: a primary is a peer.  A table or route that the master has yet to

@@ -209,7 +209,8 @@ cdef class ClockedStore(ShardStore):
         ------
         SnailError
             One of the slots is not sealed, or one of the others is summed already, as happens
-            where `set_clock` was not told `early`; nothing changes then.  Or the sums could not be applied.
+            where `set_clock` was not told `early`; nothing changes then.  Or the sums could not be
+            applied.
         """
         cdef unsigned char[::1] view
         cdef int said

@@ -102,8 +102,9 @@ cdef packed struct FrameHeader:
 # Bodies of data frames.  Every one is padded with zero bytes to a multiple of 8, and so is the list
 # of keys, so that keys and floats stay aligned in the receiver's buffer.
 #
-# PULL     GroupHead, [ClockHead, OPTION_CLOCK], keys, [keys x uint64: what the asker holds, OPTION_CHANGED]
-# PULLED   groups x uint64 (the asker's mark in that fragment), rows, one a key;  or OPTION_CHANGED:
+# PULL     GroupHead, [ClockHead, OPTION_CLOCK], keys, [keys x uint64: what the asker holds,
+# OPTION_CHANGED] PULLED   groups x uint64 (the asker's mark in that fragment), rows, one a key;  or
+# OPTION_CHANGED:
 #          groups x uint64 (marks), groups x uint64 (numbers: what the asker holds now),
 #          a group's keys as bits, whole bytes a group (row is here), padded; rows that changed
 # PUSH     GroupHead, [ClockHead, OPTION_CLOCK], keys, values, one a key
