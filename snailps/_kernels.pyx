@@ -22,20 +22,27 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
-from snailps._cbow cimport C_NO_PLACE, CbowNet, CbowScratch, SNAIL_PANEL, cbow_forward, cbow_step
-from snailps._cbow cimport lay_out_cbow, panels_of, snail_add_weighted
-from snailps._fm cimport FmJob, FmScratch, fm_constants, fm_difference, fm_score, fm_train
-from snailps._fm cimport fm_unpack
-from snailps._hash cimport hash_key, mix64
-from snailps._ops cimport *
+from snailps._cbow cimport (
+    C_NO_PLACE, CbowNet, CbowScratch, SNAIL_PANEL, cbow_forward, cbow_step, lay_out_cbow, panels_of,
+    snail_add_weighted,
+)
 from snailps._csr cimport Csr, csr_columns, csr_gradient, csr_times_rows, snail_csr_sum
-from snailps._labels cimport C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch
-from snailps._labels cimport train_lines
-from snailps._linear cimport LOGISTIC, MULTINOMIAL, SQUARED, STEP_ADAGRAD, STEP_FTRL, STEP_SGD
-from snailps._linear cimport LinearJob, LinearScratch, scores_of, train_examples, weights_of
-from snailps._wire cimport *
-from snailps._words cimport C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch
-from snailps._words cimport lay_out, prefetch_row, train
+from snailps._fm cimport (
+    FmJob, FmScratch, fm_constants, fm_difference, fm_score, fm_train, fm_unpack,
+)
+from snailps._labels cimport (
+    C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch, train_lines,
+)
+from snailps._linear cimport (
+    LOGISTIC, MULTINOMIAL, SQUARED, STEP_ADAGRAD, STEP_FTRL, STEP_SGD, LinearJob, LinearScratch,
+    scores_of, train_examples, weights_of,
+)
+from snailps._words cimport (
+    C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch, lay_out, prefetch_row, train,
+)
+from snailps.abi._key_hash cimport hash_key, mix64
+from snailps.abi._row_ops cimport *
+from snailps.abi._wire_types cimport *
 
 import numpy as np
 

@@ -20,7 +20,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memset
 
-from snailps._hash cimport mix64
+from snailps.abi._key_hash cimport mix64
 
 cdef extern from "_tiles.h" nogil:
     void snail_score(int row_num, const float *const *rows, const float *across, int dim,

@@ -16,7 +16,7 @@ import threading
 
 import numpy as np
 
-from snailps._hash cimport hash_key
+from snailps.abi._key_hash cimport hash_key
 from snailps.errors import DataError
 
 cdef extern from *:

@@ -9,10 +9,9 @@ cell of the text.  Eight bytes behind every newline are readable.
 from libc.math cimport log1p
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from snailps._hash cimport mix64
+from snailps.abi._key_hash cimport mix64
 from snailps.data._entries cimport (
-    FAULT_CELL, FAULT_CELLS, FAULT_LABEL, FAULT_NONE, FAULT_QUOTE, Fault, Output, Trouble,
-    line_end,
+    FAULT_CELL, FAULT_CELLS, FAULT_LABEL, FAULT_NONE, FAULT_QUOTE, Fault, Output, Trouble, line_end,
 )
 from snailps.data._numbers cimport SNAILPS_LOWEST_BIT, SNAILPS_UNLIKELY, eight, read_real
 

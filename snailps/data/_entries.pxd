@@ -10,7 +10,7 @@ line.  Outputs have room for every line and every colon of the text, so nothing 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr
 
-from snailps._hash cimport hash_key
+from snailps.abi._key_hash cimport hash_key
 from snailps.data._numbers cimport SNAILPS_UNLIKELY, read_real, read_whole
 
 cdef enum Fault:

@@ -17,7 +17,7 @@ import threading
 
 import numpy as np
 
-from snailps._hash cimport hash_key, mix64
+from snailps.abi._key_hash cimport hash_key, mix64
 from snailps.data.packing import pack, unpack
 from snailps.data.words import PackedWords
 from snailps.errors import DataError

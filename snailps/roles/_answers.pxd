@@ -9,7 +9,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from snailps._wire cimport WIRE_FLOAT32
+from snailps.abi._wire_types cimport WIRE_FLOAT32
 from snailps.roles._asked cimport Asked, Context, is_repeated, padded, refuse
 from snailps.store._changed cimport store_pull_changed, store_version
 from snailps.store._tables cimport *

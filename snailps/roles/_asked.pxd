@@ -9,18 +9,18 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from snailps._hash cimport fragment_of_hash, hash_key
-from snailps._wire cimport WireOps, wire_row_bytes
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._wire_types cimport WireOps, wire_row_bytes
 from snailps.roles._kept cimport Columns
 from snailps.roles._lists cimport AllLists, KeyList, KeyLists, recall, remember
+from snailps.roles._replica cimport Primary, Standby
 from snailps.store._marks cimport Marks
 from snailps.store._slots cimport Slots
-from snailps.roles._replica cimport Primary, Standby
 from snailps.store._tables cimport Shard, store_mark, store_owns
 from snailps.transport._faults cimport FAULT_NO_HOLD, Faults
 from snailps.transport._frame cimport *
-from snailps.transport._keys cimport keys_digest, narrow_keys_bytes, read_narrow_keys
 from snailps.transport._handler cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._keys cimport keys_digest, narrow_keys_bytes, read_narrow_keys
 from snailps.transport._packing cimport Sampler
 from snailps.transport._stream cimport Stream, hold_until
 

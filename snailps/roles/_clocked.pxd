@@ -9,7 +9,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from snailps._wire cimport WIRE_FLOAT32
+from snailps.abi._wire_types cimport WIRE_FLOAT32
 from snailps.roles._asked cimport WAITS_BYTES, Asked, Context, is_repeated, refuse
 from snailps.store._marks cimport marks_get
 from snailps.store._slots cimport *

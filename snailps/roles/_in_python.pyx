@@ -16,7 +16,7 @@ import numpy as np
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from snailps._wire cimport WireOps
+from snailps.abi._wire_types cimport WireOps
 from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated
 from snailps.roles._primary cimport tell_replica
 from snailps.store._marks cimport marks_raise

@@ -11,7 +11,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from snailps._hash cimport fragment_of_hash, hash_key
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.roles._lists cimport KeyLists, key_lists_free
 from snailps.transport._frame cimport BATCHES, BATCHES_BYTES
 

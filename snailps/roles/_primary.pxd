@@ -16,7 +16,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps._ops cimport ACCESS_PYTHON
+from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.roles._asked cimport Asked, Context, is_repeated, padded
 from snailps.roles._replica cimport Primary
 from snailps.store._marks cimport Mark, Marks

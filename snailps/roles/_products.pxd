@@ -13,17 +13,17 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy, memset
 
-from snailps._hash cimport fragment_of_hash, hash_key
-from snailps._ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
-from snailps._wire cimport WIRE_FLOAT32, wire_row_bytes
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
+from snailps.abi._wire_types cimport WIRE_FLOAT32, wire_row_bytes
 from snailps.roles._asked cimport ROOM_BYTES, Context, hold, is_repeated, padded, refuse
 from snailps.roles._kept cimport *
 from snailps.roles._primary cimport PIECE_BYTES, tell_step
 from snailps.store._products cimport store_sum
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
-from snailps.transport._keys cimport narrow_keys_bytes, read_narrow_keys
 from snailps.transport._handler cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport._keys cimport narrow_keys_bytes, read_narrow_keys
 from snailps.transport._stream cimport stream_break
 
 cdef enum:

@@ -22,17 +22,15 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
 
-from snailps._ops cimport ACCESS_PYTHON
-from snailps._wire cimport WIRE_FLOAT32, WireOps
+from snailps.abi._row_ops cimport ACCESS_PYTHON
+from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.roles._asked cimport *
 from snailps.roles._clocked cimport (
     comes_early, is_fenced, is_late, keep_in_step, not_at_the_standby, reach, refuse_broken, seal,
     show_clock, stage,
 )
-from snailps.roles._in_python cimport (
-    python_pull, python_push, python_scan, python_sums, why_broken,
-)
+from snailps.roles._in_python cimport python_pull, python_push, python_scan, python_sums, why_broken
 from snailps.roles._kept cimport Memory, columns_free, memory_free, memory_of
 from snailps.roles._lists cimport KeyLists
 from snailps.roles._primary cimport Told, must_wait, seed, tell_push, tell_seal, told_push

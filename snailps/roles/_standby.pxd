@@ -17,8 +17,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from snailps._hash cimport fragment_of_hash, hash_key
-from snailps._ops cimport ACCESS_PYTHON
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.roles._answers cimport push_rows
 from snailps.roles._asked cimport *
 from snailps.roles._clocked cimport seal, stage

@@ -21,7 +21,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps._fetch cimport FETCH_AT_SHARD, fetch, fetch_row
+from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
 from snailps.store._batch cimport BATCH, Batch, batch_rows, copy_rows, find_rows, hash_batch
 from snailps.store._slab cimport KEY_BYTES, Part, Slab, key_of, part_find
 from snailps.store._tables cimport Shard, Table

@@ -10,7 +10,7 @@ here: requests reach the same C functions through the shard's handler.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps._ops cimport ACCESS_PYTHON
+from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.store._slots cimport *
 from snailps.store._store cimport ShardStore
 from snailps.store._tables cimport Table, store_adds_state, store_owns

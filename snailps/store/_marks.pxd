@@ -7,7 +7,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from snailps._hash cimport mix64
+from snailps.abi._key_hash cimport mix64
 
 cdef enum:
     MARKS_MIN = 4

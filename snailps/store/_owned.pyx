@@ -11,7 +11,7 @@ from libc.math cimport isfinite
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free
 
-from snailps._ops cimport (
+from snailps.abi._row_ops cimport (
     ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps, state_floats_of,
     value_floats_of,
 )

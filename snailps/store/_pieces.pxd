@@ -6,7 +6,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from snailps._hash cimport fragment_of_hash, hash_key
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.store._batch cimport fetch
 from snailps.store._slab cimport (
     KEY_BYTES, Part, Slab, holds_row, part_find, part_place, row_at, slot_of,

@@ -22,8 +22,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps._hash cimport hash_key
-from snailps._ops cimport ACCESS_PYTHON, RowOps
+from snailps.abi._key_hash cimport hash_key
+from snailps.abi._row_ops cimport ACCESS_PYTHON, RowOps
 from snailps.store._arena cimport (
     BLOCK_CLASSES, BLOCK_MIN, Arena, FreeBlock, arena_block, arena_cut, arena_give, block_class,
 )

@@ -16,8 +16,8 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from snailps._hash cimport hash_key
-from snailps._ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
+from snailps.abi._key_hash cimport hash_key
+from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps.store._tables cimport Shard, Table, store_fetch, store_owns, store_push
 from snailps.store._upkeep cimport close_part
 

@@ -5,14 +5,14 @@
 
 What a shard has, and how it is set up, is `_owned`.  No sockets, frames or routes: who asks, and
 why this shard owns a fragment, is known elsewhere.  Where rows lie is `_slab.pxd`, where their
-memory comes from `_arena.pxd`, what happens to a row `snailps._ops.RowOps`.
+memory comes from `_arena.pxd`, what happens to a row `snailps.abi._row_ops.RowOps`.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from snailps._hash cimport fragment_of_hash, hash_key
-from snailps._ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps.store._changed cimport store_pull_changed, store_raise_version, store_version
 from snailps.store._owned cimport OwnedShard
 from snailps.store._slab cimport (

@@ -14,15 +14,15 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
-from snailps._fetch cimport fetch
-from snailps._hash cimport fragment_of_hash, hash_key
-from snailps._ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps, RowStep
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._prefetch cimport fetch
+from snailps.abi._row_ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps, RowStep
 from snailps.store._arena cimport BLOCK_MIN, Arena, arena_cut, arena_used
 from snailps.store._batch cimport Batch, batch_rows, copy_rows, find_rows, hash_batch
 from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
 from snailps.store._slab cimport (
-    CHUNK_BYTES, KEY_BYTES, NO_BUCKET, Bucket, Part, Slab, holds_row, key_of, part_clear,
-    part_find, part_insert, row_at, slot_of, weights_of,
+    CHUNK_BYTES, KEY_BYTES, NO_BUCKET, Bucket, Part, Slab, holds_row, key_of, part_clear, part_find,
+    part_insert, row_at, slot_of, weights_of,
 )
 from snailps.store._upkeep cimport drop_rows, track_push
 

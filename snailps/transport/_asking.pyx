@@ -19,7 +19,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from snailps.errors import MisuseError
 
-from snailps._wire cimport WIRE_FLOAT32, WIRE_NUM, wire_row_bytes
+from snailps.abi._wire_types cimport WIRE_FLOAT32, WIRE_NUM, wire_row_bytes
 from snailps.transport._frame cimport *
 from snailps.transport._owing cimport owing_of
 from snailps.transport._pending cimport Forward, Outstanding, Pending

@@ -22,7 +22,7 @@ from snailps.errors import MisuseError, SnailError
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.session import remote_error
 
-from snailps._wire cimport WireOps
+from snailps.abi._wire_types cimport WireOps
 from snailps.transport._exchange cimport *
 from snailps.transport._link cimport Core, IN_BYTES, Link, WINDOW, break_core
 from snailps.transport._posix cimport *

@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
-from snailps._wire cimport WireOps
+from snailps.abi._wire_types cimport WireOps
 from snailps.transport._body cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._lists cimport Lists, NO_PLACE, lists_release

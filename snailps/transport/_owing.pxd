@@ -10,8 +10,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
-from snailps._fetch cimport FETCH_AT_CLIENT, fetch, fetch_row
-from snailps._hash cimport hash_key
+from snailps.abi._key_hash cimport hash_key
+from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **taken, size_t alignment, size_t size)

@@ -16,8 +16,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from snailps._hash cimport fragment_of_hash, hash_key
-from snailps._wire cimport WIRE_FLOAT32, WireOps
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport *
 from snailps.transport._keys cimport key_bytes, narrow_keys_bytes, write_narrow_keys
 from snailps.transport._request cimport NO_SLAB, Order, Product, Request, Sent

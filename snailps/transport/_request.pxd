@@ -10,8 +10,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from snailps._fetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
-from snailps._hash cimport fragment_of_hash, hash_key
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
 from snailps.transport._frame cimport KIND_BACKWARD, KIND_PUSH, KIND_SEAL
 from snailps.transport._owing cimport Owing
 
