@@ -28,7 +28,7 @@ if SANITIZE:
 KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
 DEPENDS = ["setup.py"]  # for the flags
 # Rebuilt with them; so they are part of the source package, too.
-HEADERS = sorted(f"snailps/{path.name}" for path in PACKAGE.glob("*.h"))
+HEADERS = sorted(f"snailps/kernels/{p.name}" for p in PACKAGE.glob("kernels/*.h"))
 KERNEL_BUILDS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
     KERNEL_BUILDS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]

@@ -22,38 +22,38 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
-from snailps._cbow cimport (
-    C_NO_PLACE, CbowNet, CbowScratch, SNAIL_PANEL, cbow_forward, cbow_step, lay_out_cbow, panels_of,
-    snail_add_weighted,
-)
-from snailps._csr cimport Csr, csr_columns, csr_gradient, csr_times_rows, snail_csr_sum
-from snailps._fm cimport (
-    FmJob, FmScratch, fm_constants, fm_difference, fm_score, fm_train, fm_unpack,
-)
-from snailps._labels cimport (
-    C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch, train_lines,
-)
-from snailps._linear cimport (
-    LOGISTIC, MULTINOMIAL, SQUARED, STEP_ADAGRAD, STEP_FTRL, STEP_SGD, LinearJob, LinearScratch,
-    scores_of, train_examples, weights_of,
-)
-from snailps._words cimport (
-    C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch, lay_out, prefetch_row, train,
-)
 from snailps.abi._key_hash cimport hash_key, mix64
 from snailps.abi._row_ops cimport *
 from snailps.abi._wire_types cimport *
+from snailps.kernels._cbow cimport (
+    C_NO_PLACE, CbowNet, CbowScratch, SNAIL_PANEL, cbow_forward, cbow_step, lay_out_cbow, panels_of,
+    snail_add_weighted,
+)
+from snailps.kernels._classifier cimport (
+    C_TOGETHER, ONE_VS_ALL, SAMPLING, SOFTMAX, LabelJob, LabelScratch, train_lines,
+)
+from snailps.kernels._csr cimport Csr, csr_columns, csr_gradient, csr_times_rows, snail_csr_sum
+from snailps.kernels._fm cimport (
+    FmJob, FmScratch, fm_constants, fm_difference, fm_score, fm_train, fm_unpack,
+)
+from snailps.kernels._linear cimport (
+    LOGISTIC, MULTINOMIAL, SQUARED, STEP_ADAGRAD, STEP_FTRL, STEP_SGD, LinearJob, LinearScratch,
+    scores_of, train_examples, weights_of,
+)
+from snailps.kernels._word_vectors cimport (
+    C_GROUP, C_PAD, C_SHARED, CBOW, SKIP_GRAM, Group, Job, Scratch, lay_out, prefetch_row, train,
+)
 
 import numpy as np
 
-cdef extern from "_tiles.h" nogil:
+cdef extern from "kernels/_tiles.h" nogil:
     const int SNAIL_LANES
     float snail_sigmoid(float x)
     float snail_log(float x)
     float snail_grid(uint64_t draw)
     float snail_normal(uint64_t draw)
 
-cdef extern from "_steps.h" nogil:
+cdef extern from "kernels/_optimizers.h" nogil:
     void snail_step_add(const float *, float *, const float *, uint32_t) noexcept
     void snail_step_sgd(const float *, float *, const float *, uint32_t) noexcept
     void snail_step_adagrad(const float *, float *, const float *, uint32_t) noexcept
@@ -69,7 +69,7 @@ ctypedef void (*Narrow)(const float *, char *, uint32_t) noexcept nogil
 ctypedef void (*Widen)(const char *, float *, uint32_t) noexcept nogil
 ctypedef void (*NarrowOwing)(const float *, float *, char *, uint32_t) noexcept nogil
 
-cdef extern from "_wire.h" nogil:
+cdef extern from "kernels/_wire_types.h" nogil:
     Narrow snail_narrow_float32, snail_narrow_float16, snail_narrow_bfloat16, snail_narrow_int8
     Widen snail_widen_float32, snail_widen_float16, snail_widen_bfloat16, snail_widen_int8
     NarrowOwing snail_narrow_owing_float32, snail_narrow_owing_float16

@@ -1,4 +1,4 @@
-"""NumPy twins of snailps/_wire.h: the same bytes by the plainest route.
+"""NumPy twins of snailps/kernels/_wire_types.h: the same bytes by the plainest route.
 
     float32[n, floats] -> narrow -> uint8[n, row_bytes] -> widen -> float32[n, floats]
 

@@ -6,8 +6,8 @@
  * example since its last exchange.  A lock is held for some 100 instructions; rows share locks, so
  * `snail_row_try` may fail though nobody is at this row.  A thread holds one at a time.
  */
-#ifndef SNAILPS_LOCKS_H
-#define SNAILPS_LOCKS_H
+#ifndef SNAILPS_ROW_LOCKS_H
+#define SNAILPS_ROW_LOCKS_H
 
 #include <sched.h>
 #include <stdint.h>

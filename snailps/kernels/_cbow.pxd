@@ -13,7 +13,7 @@ from libc.math cimport log, pow, sqrt
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
-cdef extern from "_cbow.h" nogil:
+cdef extern from "kernels/_cbow.h" nogil:
     const int SNAIL_PANEL
     float snail_exp(float x)
     void snail_panel_logits(int batch, const float *hidden, int64_t stride, int rows,

@@ -22,7 +22,7 @@ from libc.string cimport memset
 
 from snailps.abi._key_hash cimport mix64
 
-cdef extern from "_tiles.h" nogil:
+cdef extern from "kernels/_tiles.h" nogil:
     void snail_score(int row_num, const float *const *rows, const float *across, int dim,
                      float *out)
     void snail_lanes_from_rows(int add, int src_num, const float *const *src, const float *coef,

@@ -10,8 +10,8 @@
  * ICLR 2015.  FTRL-proximal: H. B. McMahan et al., KDD 2013.  Momentum: B. T. Polyak, USSR Comp.
  * Math. and Math. Phys. 4 (1964).
  */
-#ifndef SNAILPS_STEPS_H
-#define SNAILPS_STEPS_H
+#ifndef SNAILPS_OPTIMIZERS_H
+#define SNAILPS_OPTIMIZERS_H
 
 #include <math.h>
 #include <stdint.h>

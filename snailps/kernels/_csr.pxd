@@ -10,7 +10,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memset
 
-cdef extern from "_csr.h" nogil:
+cdef extern from "kernels/_csr.h" nogil:
     void snail_csr_sum(uint32_t n, const float *const *rows, const float *coef, float *out,
                        uint32_t dim) noexcept
 

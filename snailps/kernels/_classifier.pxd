@@ -13,16 +13,16 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps._words cimport below, draw, prefetch_row
+from snailps.kernels._word_vectors cimport below, draw, prefetch_row
 
-cdef extern from "_tiles.h" nogil:
+cdef extern from "kernels/_tiles.h" nogil:
     void snail_sum_rows(int row_num, const int32_t *rows, const float *table, int64_t stride,
                         float scale, float *out)
     float snail_exp(float x)
     float snail_log(float x)
     float snail_sigmoid(float x)
 
-cdef extern from "_locks.h" nogil:
+cdef extern from "kernels/_row_locks.h" nogil:
     int snail_row_try(const float *row)
     void snail_row_take(const float *row)
     void snail_row_give(const float *row)

@@ -16,8 +16,8 @@
  * done on integers, or is one operation whose operands and result are stored.  In C for `restrict`
  * and for F16C; the bytes lie at any address.  A twin of each loop is in tests/twins/wire.py.
  */
-#ifndef SNAILPS_WIRE_H
-#define SNAILPS_WIRE_H
+#ifndef SNAILPS_WIRE_TYPES_H
+#define SNAILPS_WIRE_TYPES_H
 
 #include <math.h>
 #include <stdint.h>

@@ -24,13 +24,13 @@
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
-from snailps._linear cimport (
+from snailps.kernels._linear cimport (
     LOGISTIC, STEP_ADAGRAD, STEP_FTRL, likely, log_loss, snail_row_give, snail_row_take,
     snail_row_try,
 )
-from snailps._words cimport prefetch_row
+from snailps.kernels._word_vectors cimport prefetch_row
 
-cdef extern from "_fm.h" nogil:
+cdef extern from "kernels/_fm.h" nogil:
     ctypedef struct By "snail_fm_by":
         const float *rate
         const float *decay

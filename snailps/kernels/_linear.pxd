@@ -18,11 +18,11 @@ from libc.math cimport sqrtf
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
-cdef extern from "_tiles.h" nogil:
+cdef extern from "kernels/_tiles.h" nogil:
     float snail_exp(float x)
     float snail_log(float x)
 
-cdef extern from "_linear.h" nogil:
+cdef extern from "kernels/_linear.h" nogil:
     const int SNAIL_TOGETHER
     ctypedef struct snail_together:
         float **row             # arrays of SNAIL_TOGETHER
@@ -52,7 +52,7 @@ cdef enum:                  # access methods that these kernels can run: values 
     STEP_ADAGRAD = 2
     STEP_FTRL = 4
 
-cdef extern from "_locks.h" nogil:
+cdef extern from "kernels/_row_locks.h" nogil:
     int snail_row_try(const float *row)
     void snail_row_take(const float *row)
     void snail_row_give(const float *row)
