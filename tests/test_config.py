@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snailps.config import Entry, RawConfig, Settings, read_conf, setting, to_mapping
-from snailps.config.text import cut_comment, quote, split_list, unquote
+from snailps.config.quoting import cut_comment, quote, split_list, unquote
 from snailps.errors import ConfigError
 
 

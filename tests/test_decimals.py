@@ -1,9 +1,9 @@
-"""data/_decimals.pyx: numbers as text, to six decimals."""
+"""data/_float_text.pyx: numbers as text, to six decimals."""
 
 import numpy as np
 import pytest
 
-from snailps.data._decimals import rows_as_text
+from snailps.data._float_text import rows_as_text
 
 
 def test_rows_as_text_of_known_numbers():

@@ -13,8 +13,8 @@ from test_ends import Observer
 from test_failures import INTERRUPTED
 
 from snailps import JobSettings, Table
+from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
-from snailps.data.words import PackedWords
 from snailps.models import local_sgd
 from snailps.models.npz import write_arrays
 from snailps.models.sparse import export as sparse_export

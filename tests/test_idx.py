@@ -8,8 +8,8 @@ import pytest
 from idx_files import CODES, idx_bytes, write_idx
 
 from snailps.data.idx import Labelled, labels_of, read_header, read_idx
-from snailps.data.order import order
 from snailps.data.scratch import Scratch
+from snailps.data.shuffle import order
 from snailps.errors import DataError
 
 

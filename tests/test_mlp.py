@@ -11,7 +11,7 @@ from twins.mlp import Optimizer, gradients
 from snailps import Tensor, Worker
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
-from snailps.data.order import order
+from snailps.data.shuffle import order
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.settings import FIRST, adopted

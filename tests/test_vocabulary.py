@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from snailps.data._text import WordCounter
 from snailps.data.blocks import cut, expand, read_block
-from snailps.data.packing import pack
 from snailps.data.scratch import Scratch
 from snailps.data.vocabulary import Vocabulary
+from snailps.data.word_counts import pack
 from snailps.errors import DataError
 
 TEXT = b"to be or not to be\nthat is the question\n\xff __label__x __label__x\n"

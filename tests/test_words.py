@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snailps.data import words as words_module
-from snailps.data.words import PackedWords
+from snailps.data import packed_words as words_module
+from snailps.data.packed_words import PackedWords
 
 WORD = st.binary(min_size=1, max_size=20).map(lambda word: word.replace(b"\0", b"x"))
 DISTINCT = st.lists(WORD, max_size=40, unique=True)

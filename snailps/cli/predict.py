@@ -17,7 +17,7 @@ import typer
 
 from snailps.cli.printing import print_figures, print_json, print_rows
 from snailps.errors import ConfigError
-from snailps.vectors.labels import LabelModel
+from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.query import to_text
 
 COLUMNS = ("line", "label", "probability")

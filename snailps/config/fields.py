@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from snailps.config.text import quote, split_list, unquote
+from snailps.config.quoting import quote, split_list, unquote
 from snailps.errors import ConfigError
 
 T = TypeVar("T")

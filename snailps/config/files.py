@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from snailps.config.text import cut_comment, unquote
+from snailps.config.quoting import cut_comment, unquote
 from snailps.errors import ConfigError
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*:(.*)", re.DOTALL)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from snailps.config.fields import Alias, Setting, Settings, format_value, settings_of
 from snailps.config.files import Entry, read_conf
 from snailps.config.legacy import IGNORED
-from snailps.config.text import unquote
+from snailps.config.quoting import unquote
 from snailps.errors import ConfigError
 
 S = TypeVar("S", bound=Settings)

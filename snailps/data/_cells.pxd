@@ -13,7 +13,7 @@ from snailps.abi._key_hash cimport mix64
 from snailps.data._entries cimport (
     FAULT_CELL, FAULT_CELLS, FAULT_LABEL, FAULT_NONE, FAULT_QUOTE, Fault, Output, Trouble, line_end,
 )
-from snailps.data._numbers cimport SNAILPS_LOWEST_BIT, SNAILPS_UNLIKELY, eight, read_real
+from snailps.data._number_parsing cimport SNAILPS_LOWEST_BIT, SNAILPS_UNLIKELY, eight, read_real
 
 cdef enum Kind:
     KIND_IGNORE

@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr
 
 from snailps.abi._key_hash cimport hash_key
-from snailps.data._numbers cimport SNAILPS_UNLIKELY, read_real, read_whole
+from snailps.data._number_parsing cimport SNAILPS_UNLIKELY, read_real, read_whole
 
 cdef enum Fault:
     FAULT_NONE

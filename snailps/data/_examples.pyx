@@ -20,7 +20,7 @@ from snailps.data._entries cimport (
     FAULT_CELL, FAULT_CELLS, FAULT_COLON, FAULT_FEATURE, FAULT_FIELD, FAULT_INDEX, FAULT_LABEL,
     FAULT_NONE, FAULT_QID, FAULT_QUOTE, FAULT_VALUE, EntryRules, Output, Trouble, read_entries,
 )
-from snailps.data._numbers cimport snailps_open_locale
+from snailps.data._number_parsing cimport snailps_open_locale
 
 cdef enum:
     PAD = 16                    # readable bytes behind the last newline of a text, and more

@@ -18,7 +18,7 @@ from snailps.data._subwords cimport bag_of, fnv_hash
 from snailps.data._text cimport BATCH, Lexicon, Token, prefetch, read_token, scan, table_find
 
 from snailps.data._subwords import check_settings
-from snailps.data.words import PackedWords
+from snailps.data.packed_words import PackedWords
 
 cdef enum:
     C_GRAM_MAX = 64         # longest word n-gram

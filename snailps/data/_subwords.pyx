@@ -18,7 +18,7 @@ from libc.string cimport memcmp
 
 import numpy as np
 
-from snailps.data.words import PackedWords
+from snailps.data.packed_words import PackedWords
 
 SENTENCE_END = b"</s>"
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from snailps.data.words import PackedWords
+from snailps.data.packed_words import PackedWords
 
 SENTENCE_END: bytes
 DUMP_MAGIC: bytes

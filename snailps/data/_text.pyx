@@ -18,8 +18,8 @@ import threading
 import numpy as np
 
 from snailps.abi._key_hash cimport hash_key, mix64
-from snailps.data.packing import pack, unpack
-from snailps.data.words import PackedWords
+from snailps.data.packed_words import PackedWords
+from snailps.data.word_counts import pack, unpack
 from snailps.errors import DataError
 
 SENTENCE_END = b"</s>"

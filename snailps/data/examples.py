@@ -16,7 +16,7 @@ from pathlib import Path
 
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, hash_bytes
-from snailps.data._numbering import KeptNumbers, KeyNumbers, number_keys
+from snailps.data._key_numbering import KeptNumbers, KeyNumbers, number_keys
 from snailps.data.columns import Column, columns_of
 from snailps.data.scratch import is_packed
 from snailps.errors import ConfigError, DataError

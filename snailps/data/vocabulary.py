@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from snailps.data._text import Lexicon, WordCounter
-from snailps.data.packing import pack, unpack
-from snailps.data.words import PackedWords
+from snailps.data.packed_words import PackedWords
+from snailps.data.word_counts import pack, unpack
 from snailps.errors import DataError
 
 if TYPE_CHECKING:

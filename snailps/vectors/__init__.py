@@ -16,7 +16,7 @@ from snailps.vectors.evaluate import (
 )
 from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, read_header, write_bin
 from snailps.vectors.files import load, read_vec, vec_shape, write_npz, write_vec
-from snailps.vectors.labels import (
+from snailps.vectors.label_prediction import (
     LabelModel,
     LabelScore,
     LabelScores,

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.data._decimals import rows_as_text
+from snailps.data._float_text import rows_as_text
 from snailps.models.fedavg import settings as files
 from snailps.models.fedavg.network import Network, plain_output
 from snailps.models.fedavg.plotting import read_history

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._text import WordCounter
+from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
-from snailps.data.words import PackedWords
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.local_sgd import BUCKET_KEY, Floats, export_rows
 from snailps.models.word_vectors.export import bag_means
