@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from snailps.cli.status import Line
 from snailps.errors import SnailError
-from snailps.transport.trust import OPEN
+from snailps.transport.security.trust import OPEN
 
 SAMPLE_S = 0.1
 WIDTHS = {"logistic": 1, "fm": 17, "sparse_net": 50}

@@ -32,7 +32,7 @@ from nodes_clients import client_main
 from snailps.roles.loop_times import quantile_ms
 from snailps.transport import messages
 from snailps.transport.control import Trust, visit
-from snailps.transport.session import Role
+from snailps.transport.handshake import Role
 
 LIMIT_S = 300.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -18,7 +18,7 @@ import time
 from snailps.roles.tables import Table
 from snailps.transport import messages
 from snailps.transport.frame import HEADER, HEADER_BYTES, Flag, Frame, Kind, encode_frame, unpack
-from snailps.transport.session import NONCE_BYTES, Channel, ClientSession, Hello, Role
+from snailps.transport.handshake import NONCE_BYTES, Channel, ClientSession, Hello, Role
 
 BEAT = encode_frame(Frame(Kind.HEARTBEAT))
 AT_ONCE = 64

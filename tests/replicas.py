@@ -14,7 +14,7 @@ from snailps import kernels
 from snailps.roles._shard import FragmentCursor, ShardThread
 from snailps.roles.access import load_method
 from snailps.transport.control import dial
-from snailps.transport.session import Channel, Role
+from snailps.transport.handshake import Channel, Role
 
 _SECTION = struct.Struct("<IIIIQQ")
 _TABLE = struct.Struct("<IIIIQQQQ")

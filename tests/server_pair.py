@@ -13,9 +13,9 @@ from snailps.roles.server import Server
 from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
-from snailps.transport.control_client import ControlClient
+from snailps.transport.control.client import ControlClient
 from snailps.transport.frame import Kind
-from snailps.transport.trust import OPEN
+from snailps.transport.security.trust import OPEN
 
 SHARDS = 8
 FRAG_NUM = 64

@@ -16,7 +16,7 @@ from shards import ADD, FRAG_NUM, JOB, LIMIT_S, ZEROS
 from snailps import kernels
 from snailps.roles._shard import ShardThread
 from snailps.transport.control import dial
-from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerSession
+from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 
 def say(**words):

@@ -14,7 +14,7 @@ from snailps.store.route import Route, ShardAddress
 from snailps.transport._client import Client
 from snailps.transport.control import dial
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.session import (
+from snailps.transport.handshake import (
     NONCE_BYTES,
     Channel,
     ClientSession,
@@ -22,7 +22,7 @@ from snailps.transport.session import (
     Role,
     ServerSession,
 )
-from snailps.transport.trust import Trust
+from snailps.transport.security.trust import Trust
 
 LIMIT_S = 60.0
 FRAG_NUM = 64

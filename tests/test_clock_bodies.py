@@ -7,7 +7,7 @@ import pytest
 from shards import ADAM, ADD, AVERAGE, JOB, ZEROS, Raw, Shards, pull_frame, push_frame
 
 from snailps.transport.frame import SLOTS_MAX, Frame, Kind, Option
-from snailps.transport.session import remote_error
+from snailps.transport.handshake import remote_error
 
 HEAD, CLOCK = struct.Struct("<QIIII"), struct.Struct("<QII")
 HUGE = 2**32 - 1

@@ -20,7 +20,7 @@ from snailps.roles.readings import Readings
 from snailps.roles.server import Server
 from snailps.transport import messages
 from snailps.transport.frame import Frame, Kind
-from snailps.transport.trust import OPEN, Trust
+from snailps.transport.security.trust import OPEN, Trust
 
 DIM = 4
 WINDOW = 1024  # parts in flight, of _link.pxd

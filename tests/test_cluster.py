@@ -23,7 +23,7 @@ from snailps.config import RawConfig
 from snailps.config.settings import ClusterSettings
 from snailps.roles.local import Driver
 from snailps.transport.control import dial
-from snailps.transport.session import Channel, Role
+from snailps.transport.handshake import Channel, Role
 from snailps.vectors.files import load
 
 LINES, ROWS = 1000, 50

@@ -21,13 +21,22 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
 )
-from snailps.transport import control_server, messages, outgoing, sockets
-from snailps.transport.attempts import LINES_MAX
-from snailps.transport.control import ControlClient, ControlServer, dial, listen, route_host, show
+from snailps.transport import messages, sockets
+from snailps.transport.control import (
+    ControlClient,
+    ControlServer,
+    dial,
+    listen,
+    route_host,
+    send_queue,
+    show,
+)
+from snailps.transport.control import server as control_server
+from snailps.transport.control.send_queue import Encoded
 from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.outgoing import Encoded
-from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
-from snailps.transport.trust import Trust
+from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
+from snailps.transport.security.refusals import LINES_MAX
+from snailps.transport.security.trust import Trust
 
 LIMIT_S = 60.0
 
@@ -336,7 +345,7 @@ def test_calls_of_many_threads_share_one_client(master, connect):
 
 def test_call_that_is_too_large_is_our_own_fault_and_leaves_no_trace(master, connect, monkeypatch):
     client = connect()
-    monkeypatch.setattr(messages.body, "JSON_BYTES_MAX", 10)
+    monkeypatch.setattr(messages.codec, "JSON_BYTES_MAX", 10)
     with pytest.raises(MisuseError):
         client.call_async(messages.Lease("train"))
     monkeypatch.undo()
@@ -714,9 +723,9 @@ def test_peer_that_reads_slowly_is_not_dropped_however_much_waits(master, raw, m
 def test_body_for_many_is_packed_once_and_lies_in_memory_once(master, raw, monkeypatch):
     """A vocabulary of 60 MB to a thousand workers was encoded, packed and held for each."""
     packed = []
-    compress = outgoing.pack_body
+    compress = send_queue.pack_body
     monkeypatch.setattr(
-        outgoing, "pack_body", lambda kind, body: packed.append(len(body)) or compress(kind, body)
+        send_queue, "pack_body", lambda kind, body: packed.append(len(body)) or compress(kind, body)
     )
     others = [raw().shake() for _ in range(8)]
     summary = Encoded(messages.Summary(random.Random(1).randbytes(4 << 20)))

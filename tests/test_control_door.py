@@ -15,7 +15,7 @@ from snailps.roles.tables import Table
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.session import Channel, Role, remote_error
+from snailps.transport.handshake import Channel, Role, remote_error
 
 HUGE = 10**400
 DEEP = b"[" * 500 + b"]" * 500
@@ -211,7 +211,7 @@ def rejoin(**fields):
     ],
 )
 def test_rejoin_with_another_state_is_refused_at_the_door(state):
-    with pytest.raises(messages.body.ProtocolError, match="state"):
+    with pytest.raises(messages.codec.ProtocolError, match="state"):
         messages.decode(body(rejoin(state=state)))
     assert messages.decode(body(rejoin())).state["held"] == []
 

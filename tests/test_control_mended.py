@@ -8,8 +8,9 @@ import pytest
 from far_end import LIMIT_S, Far
 
 from snailps.errors import ConnectionLost, RemoteError
-from snailps.transport import control_client, messages
-from snailps.transport.control_client import ControlClient, ask
+from snailps.transport import messages
+from snailps.transport.control import client as control_client
+from snailps.transport.control.client import ControlClient, ask
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 
 

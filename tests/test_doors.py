@@ -14,12 +14,12 @@ from live import SECRET, Live, served
 from processes import LIMIT_S
 
 from snailps.errors import ProtocolError
-from snailps.transport.attempts import LINES_MAX, PERIOD_S, Attempts
 from snailps.transport.control import dial
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.session import Channel, ClientSession, Hello, Role, remote_error
-from snailps.transport.strangers import UNKNOWN_MAX, strangers_max
-from snailps.transport.trust import Trust
+from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
+from snailps.transport.security.refusals import LINES_MAX, PERIOD_S, Attempts
+from snailps.transport.security.strangers import UNKNOWN_MAX, strangers_max
+from snailps.transport.security.trust import Trust
 
 DOORS = ["master", "shard"]
 

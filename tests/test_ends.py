@@ -23,7 +23,7 @@ from snailps.roles.member import Member, names_of
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.session import Channel, Role
+from snailps.transport.handshake import Channel, Role
 
 
 @pytest.fixture

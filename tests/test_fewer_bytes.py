@@ -16,7 +16,7 @@ from snailps.errors import MisuseError, ProtocolError, RemoteError
 from snailps.roles.tables import Table
 from snailps.store.route import fragment_of
 from snailps.transport.frame import Flag, Frame, Kind, Option
-from snailps.transport.session import remote_error
+from snailps.transport.handshake import remote_error
 
 NARROW = ["float16", "bfloat16", "int8"]
 LISTS = 1024

@@ -15,7 +15,7 @@ from live import Live
 from snailps.errors import ProtocolError
 from snailps.transport import messages
 from snailps.transport.frame import FrameDecoder, Kind
-from snailps.transport.session import Channel
+from snailps.transport.handshake import Channel
 
 FRAMES = 30_000
 

@@ -17,8 +17,8 @@ from snailps.roles.hearing import Hearing
 from snailps.roles.node import EXIT_FAILED, Node
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, listen
-from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role
-from snailps.transport.trust import OPEN, Trust
+from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role
+from snailps.transport.security.trust import OPEN, Trust
 
 LIFE = 7
 

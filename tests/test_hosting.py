@@ -11,7 +11,7 @@ from snailps.config import ServerSettings
 from snailps.roles import hosting
 from snailps.roles.hosting import ShardHost
 from snailps.transport import messages
-from snailps.transport.trust import OPEN
+from snailps.transport.security.trust import OPEN
 
 LIMIT_S = 20.0
 

@@ -14,8 +14,8 @@ from snailps.roles import _replicated, limits, server_talk
 from snailps.roles.limits import Limits
 from snailps.roles.links import Links
 from snailps.transport import messages as m
-from snailps.transport.session import Role
-from snailps.transport.strangers import HANDSHAKE_LIMIT_S
+from snailps.transport.handshake import Role
+from snailps.transport.security.strangers import HANDSHAKE_LIMIT_S
 
 EXTREMES = [0.1, 1.0, 60.0, 900.0, 86_400.0]
 """Of `request_timeout`, its default among them."""

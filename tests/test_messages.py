@@ -140,7 +140,7 @@ def test_message_encodes_to_known_bytes_and_back(message, written):
 
 
 def test_known_messages_are_all_there_are():
-    assert {type(message).__name__ for message, _ in KNOWN} == set(m.body.REGISTRY)
+    assert {type(message).__name__ for message, _ in KNOWN} == set(m.codec.REGISTRY)
 
 
 @pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)

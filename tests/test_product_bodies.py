@@ -7,7 +7,7 @@ import pytest
 from shards import ADD, JOB, PYTHON, ZEROS, Raw, Shards
 
 from snailps.transport.frame import EXAMPLE_ENTRIES_MAX, Frame, Kind, ProductOption
-from snailps.transport.session import remote_error
+from snailps.transport.handshake import remote_error
 
 HEAD = struct.Struct("<QQIIIIIIfI")
 FIELDS = ("seq", "batch", "examples", "first", "count", "entries", "floats", "options", "scale")

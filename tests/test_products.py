@@ -472,7 +472,7 @@ from shards import JOB, LIMIT_S
 from snailps import kernels
 from snailps.transport._client import Client
 from snailps.transport.control import dial
-from snailps.transport.session import Channel, Role
+from snailps.transport.handshake import Channel, Role
 
 ports, incarnation = [int(port) for port in sys.argv[1].split(",")], int(sys.argv[2])
 

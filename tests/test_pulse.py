@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from snailps.errors import MisuseError
-from snailps.transport._pulse import Pulse
+from snailps.transport._heartbeat import Pulse
 from snailps.transport.frame import Frame, Kind, encode_frame
 
 LIMIT_S = 60.0

@@ -13,7 +13,7 @@ from snailps.errors import ConfigError, MisuseError, RemoteError
 from snailps.roles.access import load_method
 from snailps.store.route import fragment_of
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, Kind
-from snailps.transport.session import remote_error
+from snailps.transport.handshake import remote_error
 
 KEYS = np.arange(1000, dtype=np.uint64)
 MOMENTUM = Table("w", 3, "python_methods:Momentum", lr=0.25)

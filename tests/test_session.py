@@ -16,7 +16,7 @@ from snailps.transport.frame import (
     Kind,
     encode_frame,
 )
-from snailps.transport.session import (
+from snailps.transport.handshake import (
     Channel,
     ClientSession,
     Hello,

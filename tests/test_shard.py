@@ -30,7 +30,7 @@ from snailps.transport.frame import (
     Kind,
     encode_frame,
 )
-from snailps.transport.session import Channel, Hello, Role, remote_error
+from snailps.transport.handshake import Channel, Hello, Role, remote_error
 
 
 @pytest.fixture
@@ -393,7 +393,7 @@ def test_handshake_fed_byte_by_byte_works(shard):
 
 
 def shake(one, secret=b""):
-    from snailps.transport.session import ClientSession
+    from snailps.transport.handshake import ClientSession
 
     session = ClientSession(Hello(Channel.DATA, Role.WORKER, b"n" * 16, 1, 1, JOB), secret)
     one.send(session.start())
@@ -405,7 +405,7 @@ def shake(one, secret=b""):
 
 def test_requests_sent_together_with_the_proof_are_served(shard):
     """The handshake's frames are of odd length: what follows must still be aligned."""
-    from snailps.transport.session import ClientSession
+    from snailps.transport.handshake import ClientSession
 
     (key,) = keys_of(5, 1)
     with shard.raw(shake=False) as one:

@@ -33,7 +33,7 @@ from snailps.transport.frame import (
     Kind,
     encode_frame,
 )
-from snailps.transport.session import Channel, Hello, Role, ServerSession, remote_error
+from snailps.transport.handshake import Channel, Hello, Role, ServerSession, remote_error
 
 
 @pytest.fixture

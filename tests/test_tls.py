@@ -16,13 +16,13 @@ from processes import LIMIT_S, SNAILPS, Cluster, Process
 
 from snailps.cli.tls import init
 from snailps.errors import ConfigError, ProtocolError
-from snailps.transport import relay as relays
 from snailps.transport.control import dial
-from snailps.transport.relay import Relay
-from snailps.transport.session import Channel, Role
-from snailps.transport.tls import Tls
-from snailps.transport.tls_link import Link
-from snailps.transport.trust import Trust
+from snailps.transport.handshake import Channel, Role
+from snailps.transport.security import tls_relay as relays
+from snailps.transport.security.tls import Tls
+from snailps.transport.security.tls_link import Link
+from snailps.transport.security.tls_relay import Relay
+from snailps.transport.security.trust import Trust
 
 
 @pytest.fixture(scope="module")

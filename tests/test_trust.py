@@ -10,8 +10,8 @@ from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment
 
 from snailps.config import ClusterSettings, RawConfig
 from snailps.errors import ConfigError, ConnectionLost
+from snailps.transport.security.trust import SECRET_BYTES_MIN, Trust, is_loopback
 from snailps.transport.sockets import listen
-from snailps.transport.trust import SECRET_BYTES_MIN, Trust, is_loopback
 
 SECRET = "correct-horse-battery-staple"
 

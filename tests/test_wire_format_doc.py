@@ -33,7 +33,7 @@ from snailps.transport.frame import (
     StreamOption,
     encode_frame,
 )
-from snailps.transport.session import Channel, Hello, Role
+from snailps.transport.handshake import Channel, Hello, Role
 
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "wire_format.md").read_text()
 

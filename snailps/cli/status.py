@@ -22,7 +22,7 @@ from snailps.errors import ProtocolError, RemoteError, SnailError
 from snailps.roles.status import Status
 from snailps.transport import messages
 from snailps.transport.control import visit
-from snailps.transport.trust import OPEN, Trust
+from snailps.transport.security.trust import OPEN, Trust
 
 DIAL_S = 5.0
 

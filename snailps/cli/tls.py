@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from snailps.errors import ConfigError, SnailError
-from snailps.transport.tls import CA, CA_KEY, CERTIFICATE, KEY
+from snailps.transport.security.tls import CA, CA_KEY, CERTIFICATE, KEY
 
 app = typer.Typer(no_args_is_help=True, help="Certificates for encrypted connections.")
 

@@ -17,11 +17,11 @@ from snailps.roles._replica cimport Primary, Standby
 from snailps.store._marks cimport Marks
 from snailps.store._slots cimport Slots
 from snailps.store._tables cimport Shard, store_mark, store_owns
+from snailps.transport._compression cimport Sampler
 from snailps.transport._faults cimport FAULT_NO_HOLD, Faults
 from snailps.transport._frame cimport *
 from snailps.transport._handler cimport OUTCOME_REPLY, Outcome, Reply
-from snailps.transport._keys cimport keys_digest, narrow_keys_bytes, read_narrow_keys
-from snailps.transport._packing cimport Sampler
+from snailps.transport._key_coding cimport keys_digest, narrow_keys_bytes, read_narrow_keys
 from snailps.transport._stream cimport Stream, hold_until
 
 cdef enum:

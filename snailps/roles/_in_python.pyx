@@ -28,7 +28,7 @@ from snailps.transport._handler cimport Reply
 from snailps.errors import ProtocolError, RemoteError, SnailError
 from snailps.store._owned import checked
 from snailps.store.route import fragment_of
-from snailps.transport.session import error_frame
+from snailps.transport.handshake import error_frame
 
 ORDER_KEYS = 10_000         # of a deletion, forwarded in one frame
 TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds

@@ -23,7 +23,7 @@ from snailps.store._products cimport store_sum
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._handler cimport OUTCOME_REPLY, Outcome, Reply
-from snailps.transport._keys cimport narrow_keys_bytes, read_narrow_keys
+from snailps.transport._key_coding cimport narrow_keys_bytes, read_narrow_keys
 from snailps.transport._stream cimport stream_break
 
 cdef enum:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from snailps.roles.access import AccessMethod
-from snailps.transport.session import ServerSession
+from snailps.transport.handshake import ServerSession
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from snailps.config import ClusterSettings, parse_addr, parse_port_range
 from snailps.errors import SnailError
 from snailps.roles.tables import Table
 from snailps.transport.control import Address, route_host, show
-from snailps.transport.trust import is_loopback
+from snailps.transport.security.trust import is_loopback
 
 log = logging.getLogger(__name__)
 

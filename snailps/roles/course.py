@@ -37,7 +37,7 @@ from snailps.roles.side import in_thread
 from snailps.roles.status import Phase
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.trust import OPEN, Trust
+from snailps.transport.security.trust import OPEN, Trust
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from snailps.roles.tables import Table, Tensor
 from snailps.roles.worker import Worker
 from snailps.transport import messages
 from snailps.transport.control import Address, ControlClient, ControlServer, listen, show, visit
-from snailps.transport.session import Role
-from snailps.transport.trust import Trust
+from snailps.transport.handshake import Role
+from snailps.transport.security.trust import Trust
 
 SKEW_S = 1.0
 """Clocks further apart make logs of several hosts hard to read; and then are an error: certificates

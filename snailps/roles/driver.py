@@ -24,7 +24,7 @@ from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport._client import Client, Pending
 from snailps.transport.control import AnswerOrFuture
-from snailps.transport.session import Role
+from snailps.transport.handshake import Role
 
 SHUT_DOWN_S = 5.0
 _OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}

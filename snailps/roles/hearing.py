@@ -13,8 +13,8 @@ from collections.abc import Callable
 from snailps.config import MasterSettings
 from snailps.roles.member import Member
 from snailps.roles.members import Members
-from snailps.transport._pulse import Pulse
-from snailps.transport.session import Hello
+from snailps.transport._heartbeat import Pulse
+from snailps.transport.handshake import Hello
 
 LOOK_S = 0.25
 """Between two looks at heartbeats."""

@@ -32,7 +32,7 @@ from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import Address, Listener, Trust, dial, show
-from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role, ServerSession
+from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport._client import Client
 from snailps.transport.control import dial, show
-from snailps.transport.session import Channel, Role
-from snailps.transport.trust import OPEN, Trust
+from snailps.transport.handshake import Channel, Role
+from snailps.transport.security.trust import OPEN, Trust
 
 
 class Links:

@@ -43,7 +43,7 @@ from snailps.roles.picture import Picture
 from snailps.roles.status import Phase, Status
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
-from snailps.transport.session import Role
+from snailps.transport.handshake import Role
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from snailps.errors import (
 from snailps.roles.checks import look_half_way, why_no_master
 from snailps.roles.limits import GRACE_S
 from snailps.transport import messages
-from snailps.transport._pulse import Pulse
+from snailps.transport._heartbeat import Pulse
 from snailps.transport.control import (
     Address,
     AnswerOrFuture,
@@ -49,8 +49,8 @@ from snailps.transport.control import (
     route_host,
     show,
 )
-from snailps.transport.control_client import ask
-from snailps.transport.session import Channel, Role
+from snailps.transport.control.client import ask
+from snailps.transport.handshake import Channel, Role
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from snailps.roles.results import Results
 from snailps.roles.side import in_thread
 from snailps.roles.worker import Worker
 from snailps.store.route import Route
-from snailps.transport.session import Role
-from snailps.transport.trust import Trust
+from snailps.transport.handshake import Role
+from snailps.transport.security.trust import Trust
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import AnswerOrFuture, Listener
-from snailps.transport.session import Role
+from snailps.transport.handshake import Role
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

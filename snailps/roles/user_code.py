@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from snailps.errors import ClusterError, MisuseError, SnailError, place_of
 from snailps.roles.worker import Block, Worker
-from snailps.transport.messages.shapes import COUNT_MAX, METRICS, Misfit
+from snailps.transport.messages.validation import COUNT_MAX, METRICS, Misfit
 
 
 class Ended(Exception):

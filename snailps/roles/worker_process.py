@@ -54,7 +54,7 @@ from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport._client import Client
 from snailps.transport.control import AnswerOrFuture
-from snailps.transport.session import Role
+from snailps.transport.handshake import Role
 
 log = logging.getLogger(__name__)
 TURN_S = 0.1

@@ -11,7 +11,9 @@ from libc.string cimport memcpy, memset
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps, wire_row_bytes
 from snailps.transport._frame cimport *
-from snailps.transport._keys cimport key_bytes, keys_digest, narrow_keys_bytes, write_narrow_keys
+from snailps.transport._key_coding cimport (
+    key_bytes, keys_digest, narrow_keys_bytes, write_narrow_keys,
+)
 from snailps.transport._lists cimport Lists, NO_PLACE, lists_place
 from snailps.transport._owing cimport owing_fetch_index, owing_fetch_row, owing_row
 from snailps.transport._request cimport Request, add_repeats

@@ -20,7 +20,7 @@ from libc.stdlib cimport calloc, malloc
 
 from snailps.errors import MisuseError, SnailError
 from snailps.transport.frame import Frame, Kind
-from snailps.transport.session import remote_error
+from snailps.transport.handshake import remote_error
 
 from snailps.abi._wire_types cimport WireOps
 from snailps.transport._exchange cimport *

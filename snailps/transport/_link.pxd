@@ -12,10 +12,10 @@ from libc.string cimport memcpy, memmove
 
 from snailps.abi._wire_types cimport WireOps
 from snailps.transport._body cimport *
+from snailps.transport._compression cimport Sampler
 from snailps.transport._frame cimport *
 from snailps.transport._lists cimport Lists, NO_PLACE, lists_release
 from snailps.transport._owing cimport Owing
-from snailps.transport._packing cimport Sampler
 from snailps.transport._posix cimport *
 from snailps.transport._product cimport part_examples
 from snailps.transport._request cimport KIND_RAW, Order, Pool, Request

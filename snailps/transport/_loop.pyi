@@ -2,7 +2,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from snailps.transport.session import ServerSession
+from snailps.transport.handshake import ServerSession
 from snailps.transport.sockets import Listener
 
 T = TypeVar("T")

@@ -36,8 +36,8 @@ from libc.stdlib cimport calloc, free
 
 from snailps.errors import ConnectionLost, WaitTimeout
 from snailps.transport.frame import Frame, Kind
-from snailps.transport.relay import Relay
-from snailps.transport.session import remote_error
+from snailps.transport.handshake import remote_error
+from snailps.transport.security.tls_relay import Relay
 
 from snailps.transport._accept cimport close
 from snailps.transport._conn cimport *

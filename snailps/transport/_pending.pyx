@@ -15,13 +15,11 @@ from cpython.exc cimport PyErr_CheckSignals
 
 from snailps.errors import ConnectionLost, SnailError, WaitTimeout
 from snailps.transport.frame import Frame, Kind
-from snailps.transport.session import remote_error
+from snailps.transport.handshake import remote_error
 
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport load_flag, now_s, store_flag
-from snailps.transport._request cimport (
-    KIND_RAW, request_changes, request_free, waits_for_clock,
-)
+from snailps.transport._request cimport KIND_RAW, request_changes, request_free, waits_for_clock
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
 TOLD_S = 1.0                        # an open request of this age is told of by `waits`

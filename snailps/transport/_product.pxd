@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport *
-from snailps.transport._keys cimport key_bytes, narrow_keys_bytes, write_narrow_keys
+from snailps.transport._key_coding cimport key_bytes, narrow_keys_bytes, write_narrow_keys
 from snailps.transport._request cimport NO_SLAB, Order, Product, Request, Sent
 
 cdef enum:

@@ -13,9 +13,9 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.errors import ProtocolError, SnailError
-from snailps.transport.attempts import LEFT, Attempts
 from snailps.transport.frame import Frame, Kind, check_header, encode_frame
-from snailps.transport.session import Role, error_frame
+from snailps.transport.handshake import Role, error_frame
+from snailps.transport.security.refusals import LEFT, Attempts
 from snailps.transport.sockets import peer_of, show
 
 from snailps.transport._conn cimport Conn, conn_of, out_reserve

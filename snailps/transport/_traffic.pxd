@@ -11,10 +11,10 @@ from libc.stdlib cimport malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
 from snailps.transport._body cimport *
+from snailps.transport._compression cimport pack_body, sampler_says, unpack_body
 from snailps.transport._frame cimport *
 from snailps.transport._link cimport *
 from snailps.transport._lists cimport lists_full
-from snailps.transport._packing cimport pack_body, sampler_says, unpack_body
 from snailps.transport._posix cimport *
 from snailps.transport._product cimport *
 from snailps.transport._request cimport (

@@ -14,7 +14,7 @@ import time
 
 from faults.proxy import Weather, anyone
 from faults.schedule import PLACES, STALL_S
-from snailps.transport.session import Role
+from snailps.transport.handshake import Role
 
 SLOW_BYTES_S, DELAY_S = 300_000, 0.03
 CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from snailps.errors import ProtocolError
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder
-from snailps.transport.session import Hello
+from snailps.transport.handshake import Hello
 
 CHUNK = 64 << 10
 BUFFERED_MAX = 256 << 10

@@ -10,7 +10,7 @@ import pytest
 
 from faults.proxy import Proxy, Weather
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.session import NONCE_BYTES, Channel, Hello, Role
+from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role
 
 LIMIT_S = 20.0
 

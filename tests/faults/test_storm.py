@@ -4,7 +4,7 @@ import pytest
 
 from faults.cluster import Rig
 from faults.schedule import STALLS, STORMS, Fault, Schedule
-from snailps.transport.session import Channel
+from snailps.transport.handshake import Channel
 
 pytestmark = pytest.mark.limit(180)
 

@@ -10,7 +10,7 @@ import pytest
 from faults.cluster import Rig
 from faults.proxy import Weather
 from faults.schedule import Fault, Schedule
-from snailps.transport.session import Role
+from snailps.transport.handshake import Role
 
 pytestmark = pytest.mark.limit(180)
 

@@ -15,7 +15,7 @@ from live import SECRET, served
 from fuzz.mutate import ControlCorpus, DataCorpus, handshake
 from snailps.transport import messages
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.session import Channel, ClientSession, Hello, Role
+from snailps.transport.handshake import Channel, ClientSession, Hello, Role
 
 FRAG_NUM = 16
 BATCH = 50

@@ -35,8 +35,8 @@ from snailps.errors import ProtocolError, SnailError
 from snailps.transport import messages as m
 from snailps.transport.control import visit
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.session import Channel, ClientSession, Hello, Role
-from snailps.transport.trust import Trust
+from snailps.transport.handshake import Channel, ClientSession, Hello, Role
+from snailps.transport.security.trust import Trust
 
 SECRET = "correct-horse-battery-staple"
 GROWTH_MB = 50.0
@@ -171,7 +171,7 @@ def mutate(message, others, random_):
                 HOSTILE
             )
         elif way == 11:
-            fields["is"] = random_.choice((*m.body.REGISTRY, "Explode", "", 7, None, []))
+            fields["is"] = random_.choice((*m.codec.REGISTRY, "Explode", "", 7, None, []))
         elif way == 12:  # fields of another message under this one's name
             fields = {**plain(random_.choice(others))[0], "is": fields["is"]}
         elif way == 13 and where:

@@ -14,7 +14,7 @@ from shards import keys_digest, pull_frame, push_frame, scan_frame
 from snailps.store.route import fragment_of
 from snailps.transport import messages
 from snailps.transport.frame import Flag, Frame, Kind, Option, encode_frame
-from snailps.transport.session import Channel, Hello, Role
+from snailps.transport.handshake import Channel, Hello, Role
 
 EDGES = [
     0, 1, 2, 7, 8, 255, 256, 4095, 4096, 4097, 65_535, 65_536, 1 << 20, (1 << 20) + 1, 1 << 28,

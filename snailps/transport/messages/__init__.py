@@ -9,7 +9,7 @@ Each file of the last four begins with who says what: a *call*, written before "
 No sockets, clocks or threads here.
 """
 
-from snailps.transport.messages.body import (
+from snailps.transport.messages.codec import (
     JSON_BYTES_MAX,
     Answers,
     Message,
@@ -34,20 +34,7 @@ from snailps.transport.messages.membership import (
     TakeRoute,
     Welcome,
 )
-from snailps.transport.messages.rows import (
-    CloseClock,
-    Expire,
-    Fence,
-    Freeze,
-    Load,
-    Loaded,
-    MakeTables,
-    Save,
-    Saved,
-    SetClock,
-    StopSaving,
-)
-from snailps.transport.messages.standing_by import (
+from snailps.transport.messages.replication import (
     Alone,
     Backed,
     BackUp,
@@ -59,6 +46,19 @@ from snailps.transport.messages.standing_by import (
     Unbacked,
     Yield,
     Yielded,
+)
+from snailps.transport.messages.tables import (
+    CloseClock,
+    Expire,
+    Fence,
+    Freeze,
+    Load,
+    Loaded,
+    MakeTables,
+    Save,
+    Saved,
+    SetClock,
+    StopSaving,
 )
 from snailps.transport.messages.work import (
     Again,

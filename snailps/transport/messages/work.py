@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from snailps.transport.messages.body import Message, message
-from snailps.transport.messages.shapes import (
+from snailps.transport.messages.codec import Message, message
+from snailps.transport.messages.validation import (
     CLOCK_OR_NONE,
     TABLES_MAX,
     U32,

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from snailps.errors import ConfigError, ProtocolError
 from snailps.transport.frame import encode_frame
-from snailps.transport.relay import Relay
-from snailps.transport.session import error_frame
-from snailps.transport.tls_link import Address
+from snailps.transport.handshake import error_frame
+from snailps.transport.security.tls_link import Address
+from snailps.transport.security.tls_relay import Relay
 
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
 CA_KEY = "ca.key"

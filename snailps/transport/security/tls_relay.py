@@ -23,14 +23,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from snailps.transport.attempts import Attempts
-from snailps.transport.strangers import (
+from snailps.transport.security.refusals import Attempts
+from snailps.transport.security.strangers import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
     NO_DESCRIPTORS,
     strangers_max,
 )
-from snailps.transport.tls_link import CLOSED, NO_TLS, Address, Link, words
+from snailps.transport.security.tls_link import CLOSED, NO_TLS, Address, Link, words
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

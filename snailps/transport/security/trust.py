@@ -17,7 +17,7 @@ from typing import Any
 
 from snailps.config import ClusterSettings, format_addr
 from snailps.errors import ConfigError
-from snailps.transport.tls import Tls
+from snailps.transport.security.tls import Tls
 
 VARIABLE = "SNAILPS_SECRET"
 SECRET_BYTES_MIN = 16

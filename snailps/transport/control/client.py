@@ -35,10 +35,10 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
-from snailps.transport.session import Channel, Role, error_frame, remote_error
+from snailps.transport.handshake import Channel, Role, error_frame, remote_error
+from snailps.transport.security.tls_link import Address
+from snailps.transport.security.trust import Trust
 from snailps.transport.sockets import dial
-from snailps.transport.tls_link import Address
-from snailps.transport.trust import Trust
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
 from snailps.errors import MisuseError, ProtocolError
-from snailps.transport.messages.shapes import Misfit, Shape, shown
+from snailps.transport.messages.validation import Misfit, Shape, shown
 
 JSON_BYTES_MAX = 16 << 20
 """Largest JSON part of a control body, bytes; large things travel as the raw part."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snailps.transport.messages.body import Message, message
-from snailps.transport.messages.shapes import (
+from snailps.transport.messages.codec import Message, message
+from snailps.transport.messages.validation import (
     ENDPOINT,
     Bool,
     HostName,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from snailps.transport.frame import SLOTS_MAX
-from snailps.transport.messages.body import Message, message
-from snailps.transport.messages.shapes import (
+from snailps.transport.messages.codec import Message, message
+from snailps.transport.messages.validation import (
     SCALAR,
     SHARDS_MAX,
     TABLES_MAX,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
-from snailps.transport.attempts import LEFT, WHY_CHARS_MAX, Attempts
+from snailps.transport.control.send_queue import Encoded, Outgoing
 from snailps.transport.frame import (
     CONTROL_BODY_MAX,
     HANDSHAKE_BODY_MAX,
@@ -33,8 +33,7 @@ from snailps.transport.frame import (
     check_control_kind,
     encode_frame,
 )
-from snailps.transport.outgoing import Encoded, Outgoing
-from snailps.transport.session import (
+from snailps.transport.handshake import (
     NONCE_BYTES,
     Channel,
     Hello,
@@ -43,16 +42,17 @@ from snailps.transport.session import (
     error_frame,
     remote_error,
 )
-from snailps.transport.sockets import Listener, set_options, show
-from snailps.transport.strangers import (
+from snailps.transport.security.refusals import LEFT, WHY_CHARS_MAX, Attempts
+from snailps.transport.security.strangers import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
     NO_DESCRIPTORS,
     UNKNOWN_MAX,
     strangers_max,
 )
-from snailps.transport.tls_link import Address
-from snailps.transport.trust import OPEN, Trust
+from snailps.transport.security.tls_link import Address
+from snailps.transport.security.trust import OPEN, Trust
+from snailps.transport.sockets import Listener, set_options, show
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@
 This module only gathers the names that the roles use.
 """
 
-from snailps.transport.control_client import AnswerOrFuture, ControlClient, visit
-from snailps.transport.control_server import ControlServer, Peer
-from snailps.transport.outgoing import Encoded
+from snailps.transport.control.client import AnswerOrFuture, ControlClient, visit
+from snailps.transport.control.send_queue import Encoded
+from snailps.transport.control.server import ControlServer, Peer
+from snailps.transport.security.tls_link import Address
+from snailps.transport.security.trust import Trust
 from snailps.transport.sockets import Listener, dial, listen, route_host, show
-from snailps.transport.tls_link import Address
-from snailps.transport.trust import Trust
 
 __all__ = [
     "Address",
