@@ -115,9 +115,9 @@ def test_limits_are_those_of_the_code():
         "roles/_clocked.pxd",
         "roles/_products.pxd",
         "roles/_standby.pxd",
-        "transport/_serving.pxd",
-        "transport/_retry.pxd",
-        "transport/_reception.pyx",
+        "transport/loop/_dispatch.pxd",
+        "transport/loop/_retry.pxd",
+        "transport/loop/_authentication.pyx",
     ],
 )
 def test_codes_of_the_compiled_side_are_listed(place):

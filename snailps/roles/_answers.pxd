@@ -14,7 +14,7 @@ from snailps.roles._asked cimport Asked, Context, is_repeated, padded, refuse
 from snailps.store._changed cimport store_pull_changed, store_version
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport Reply
+from snailps.transport.loop._handler cimport Reply
 
 cdef enum:
     FETCH_KEYS = 32                 # of a push of small groups: fetched at a time,

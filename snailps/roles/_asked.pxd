@@ -18,11 +18,11 @@ from snailps.store._marks cimport Marks
 from snailps.store._slots cimport Slots
 from snailps.store._tables cimport Shard, store_mark, store_owns
 from snailps.transport._compression cimport Sampler
-from snailps.transport._faults cimport FAULT_NO_HOLD, Faults
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport._key_coding cimport keys_digest, narrow_keys_bytes, read_narrow_keys
-from snailps.transport._stream cimport Stream, hold_until
+from snailps.transport.loop._fault_injection cimport FAULT_NO_HOLD, Faults
+from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport.loop._replication_stream cimport Stream, hold_until
 
 cdef enum:
     ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32

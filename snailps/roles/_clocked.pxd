@@ -15,8 +15,8 @@ from snailps.store._marks cimport marks_get
 from snailps.store._slots cimport *
 from snailps.store._tables cimport Table, store_set_mark
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
-from snailps.transport._stream cimport stream_has
+from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport.loop._replication_stream cimport stream_has
 
 
 cdef inline bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil:

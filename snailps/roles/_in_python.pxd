@@ -6,7 +6,7 @@ from snailps.store._clocked cimport ClockedStore
 from snailps.store._slots cimport Sums
 from snailps.store._tables cimport Table
 from snailps.transport._frame cimport FrameHeader
-from snailps.transport._handler cimport Reply
+from snailps.transport.loop._handler cimport Reply
 
 
 cdef class Methods:

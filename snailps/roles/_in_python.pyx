@@ -23,7 +23,7 @@ from snailps.store._marks cimport marks_raise
 from snailps.store._slots cimport Sums
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, REPLICA_ORDER, FrameHeader, Group
-from snailps.transport._handler cimport Reply
+from snailps.transport.loop._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
 from snailps.store._owned import checked

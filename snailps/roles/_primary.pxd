@@ -10,7 +10,7 @@
 # is overwritten, because the row comes as it is behind that change; a row that has come is changed as
 # here.  Rows of access methods in Python come in the first piece.  Contributions to clocks are
 # forwarded from the beginning, before which everything that is staged is copied.  Frames are appended
-# to the stream (transport/_stream.pxd), which knows the socket; nothing here waits.
+# to the stream (transport/loop/_replication_stream.pxd), which knows the socket; nothing here waits.
 #
 # A standby that has everything tells a standby of its own the same, of what it replays.
 from libc.stdint cimport uint32_t, uint64_t
@@ -25,8 +25,8 @@ from snailps.store._slab cimport Part, Slab
 from snailps.store._slots cimport Run, Slot, Slots, Staged, Sums
 from snailps.store._tables cimport Table, store_mark
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport Reply
-from snailps.transport._stream cimport *
+from snailps.transport.loop._handler cimport Reply
+from snailps.transport.loop._replication_stream cimport *
 
 cdef enum:
     PIECE_BYTES = 256 << 10         # of rows in one frame

@@ -22,9 +22,9 @@ from snailps.roles._primary cimport PIECE_BYTES, tell_step
 from snailps.store._products cimport store_sum
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport._key_coding cimport narrow_keys_bytes, read_narrow_keys
-from snailps.transport._stream cimport stream_break
+from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport.loop._replication_stream cimport stream_break
 
 cdef enum:
     STEP_KEYS = 32                  # rows whose gradients are summed, then applied, at a time,

@@ -2,7 +2,7 @@
 from snailps.roles._asked cimport Context
 from snailps.roles._in_python cimport Methods
 from snailps.store._clocked cimport ClockedStore
-from snailps.transport._loop cimport ShardLoop
+from snailps.transport.loop._loop cimport ShardLoop
 
 
 cdef class ReplicatedShard:

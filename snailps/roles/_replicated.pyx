@@ -5,7 +5,8 @@
     order -> done here -> forwarded -> done there          promote, yield_ -> who serves
 
 It owns the order of these things; what the stream carries is `_primary.pxd` and `_standby.pxd`, how it
-is sent transport/_stream.pxd.  It knows no master and no cluster: who stands by for whom, it is told.
+is sent transport/loop/_replication_stream.pxd.  It knows no master and no cluster: who stands by
+for whom, it is told.
 """
 
 import contextlib
@@ -24,9 +25,10 @@ from snailps.roles._clocked cimport keep_in_step, show_clock
 from snailps.roles._primary cimport tell_again
 from snailps.roles._replica cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Primary, Standby
 from snailps.roles._standby cimport standby_free
-from snailps.transport._faults cimport *
-from snailps.transport._stream cimport (
-    STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, STREAM_READY, STREAM_SEEDING, Stream, stream_waiting,
+from snailps.transport.loop._fault_injection cimport *
+from snailps.transport.loop._replication_stream cimport (
+    STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, STREAM_READY, STREAM_SEEDING, Stream,
+    stream_waiting,
 )
 
 from snailps.errors import ConnectionLost, MisuseError, SnailError, WaitTimeout

@@ -42,11 +42,11 @@ from snailps.store._marks cimport marks_drop
 from snailps.store._slots cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store._tables cimport *
 from snailps.transport._compression cimport pack_body, sampler_says, unpack_body
-from snailps.transport._faults cimport FAULT_NO_FENCE, POINT_APPLIED, passes
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
-from snailps.transport._loop cimport ShardLoop
-from snailps.transport._stream cimport STREAM_NONE, stream_has
+from snailps.transport.loop._fault_injection cimport FAULT_NO_FENCE, POINT_APPLIED, passes
+from snailps.transport.loop._handler cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport.loop._loop cimport ShardLoop
+from snailps.transport.loop._replication_stream cimport STREAM_NONE, stream_has
 
 from snailps.errors import MisuseError
 from snailps.roles._in_python import Methods as PyMethods

@@ -31,8 +31,8 @@ from snailps.store._pieces cimport put_rows
 from snailps.store._slots cimport *
 from snailps.store._tables cimport *
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
-from snailps.transport._stream cimport stream_break, stream_is_full
+from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport.loop._replication_stream cimport stream_break, stream_is_full
 
 cdef enum:
     PIECES_BYTES_MAX = 256 << 20    # of one fragment's share of a BACKWARD

@@ -13,9 +13,9 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from snailps.transport._faults cimport POINT_MID_SEND, Faults, die, due
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport *
+from snailps.transport.loop._fault_injection cimport POINT_MID_SEND, Faults, die, due
 
 cdef enum:
     STREAM_BYTES_MAX = 128 << 20    # that the socket has not taken: more pushes wait for it

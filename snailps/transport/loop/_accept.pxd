@@ -7,12 +7,12 @@
 from libc.errno cimport EAGAIN, EINTR, EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.transport._conn cimport *
-from snailps.transport._parked cimport close_gaps, unpark
 from snailps.transport._posix cimport *
-from snailps.transport._serving cimport serve
-from snailps.transport._state cimport ID_LISTENER, Loop, welcome
-from snailps.transport._stream cimport held_forget
+from snailps.transport.loop._connection cimport *
+from snailps.transport.loop._dispatch cimport serve
+from snailps.transport.loop._loop_state cimport ID_LISTENER, Loop, welcome
+from snailps.transport.loop._parked_requests cimport close_gaps, unpark
+from snailps.transport.loop._replication_stream cimport held_forget
 
 cdef enum:
     UNKNOWN_MAX = 512               # peers that have not proved who they are: one more, and the

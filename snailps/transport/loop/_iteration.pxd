@@ -5,14 +5,14 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove
 
-from snailps.transport._accept cimport accept_some, close, listen
-from snailps.transport._conn cimport *
 from snailps.transport._posix cimport *
-from snailps.transport._retry cimport retry_parked
-from snailps.transport._serving cimport serve
-from snailps.transport._state cimport ID_LISTENER, ID_STREAM, ID_WAKE, Loop
-from snailps.transport._stream cimport STREAM_SEEDING, stream_read
-from snailps.transport._streaming cimport release, stream_limit, stream_turn
+from snailps.transport.loop._accept cimport accept_some, close, listen
+from snailps.transport.loop._connection cimport *
+from snailps.transport.loop._dispatch cimport serve
+from snailps.transport.loop._loop_state cimport ID_LISTENER, ID_STREAM, ID_WAKE, Loop
+from snailps.transport.loop._replication_sender cimport release, stream_limit, stream_turn
+from snailps.transport.loop._replication_stream cimport STREAM_SEEDING, stream_read
+from snailps.transport.loop._retry cimport retry_parked
 
 cdef enum:
     EVENTS_MAX = 64

@@ -6,13 +6,13 @@
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 
-from snailps.transport._accept cimport close
-from snailps.transport._conn cimport *
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport Reply
-from snailps.transport._parked cimport Parked, close_gaps, unpark
-from snailps.transport._serving cimport attempt, behind, reply_error
-from snailps.transport._state cimport Loop
+from snailps.transport.loop._accept cimport close
+from snailps.transport.loop._connection cimport *
+from snailps.transport.loop._dispatch cimport attempt, behind, reply_error
+from snailps.transport.loop._handler cimport Reply
+from snailps.transport.loop._loop_state cimport Loop
+from snailps.transport.loop._parked_requests cimport Parked, close_gaps, unpark
 
 
 cdef inline bint _retry(Loop *loop, Conn *conn, Parked *place, double now) noexcept nogil:

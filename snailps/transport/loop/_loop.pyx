@@ -39,17 +39,17 @@ from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 from snailps.transport.security.tls_relay import Relay
 
-from snailps.transport._accept cimport close
-from snailps.transport._conn cimport *
-from snailps.transport._faults cimport Faults
-from snailps.transport._handler cimport Handler
-from snailps.transport._parked cimport parking_free
 from snailps.transport._posix cimport *
-from snailps.transport._reception cimport Receptionist
-from snailps.transport._rounds cimport run_loop
-from snailps.transport._state cimport ID_LISTENER, ID_STREAM, ID_WAKE, Loop
-from snailps.transport._stream cimport *
-from snailps.transport._streaming cimport release
+from snailps.transport.loop._accept cimport close
+from snailps.transport.loop._authentication cimport Receptionist
+from snailps.transport.loop._connection cimport *
+from snailps.transport.loop._fault_injection cimport Faults
+from snailps.transport.loop._handler cimport Handler
+from snailps.transport.loop._iteration cimport run_loop
+from snailps.transport.loop._loop_state cimport ID_LISTENER, ID_STREAM, ID_WAKE, Loop
+from snailps.transport.loop._parked_requests cimport parking_free
+from snailps.transport.loop._replication_sender cimport release
+from snailps.transport.loop._replication_stream cimport *
 
 log = logging.getLogger(__name__)
 

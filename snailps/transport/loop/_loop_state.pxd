@@ -4,11 +4,11 @@
 # the loop's thread alone.  Behind the doors are the rare things, in Python.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.transport._conn cimport Conn, Conns, conn_new
-from snailps.transport._faults cimport Faults
-from snailps.transport._handler cimport Handler
-from snailps.transport._parked cimport Parking
-from snailps.transport._stream cimport Stream
+from snailps.transport.loop._connection cimport Conn, Conns, conn_new
+from snailps.transport.loop._fault_injection cimport Faults
+from snailps.transport.loop._handler cimport Handler
+from snailps.transport.loop._parked_requests cimport Parking
+from snailps.transport.loop._replication_stream cimport Stream
 
 cdef enum:                          # smaller than ID_CONN_BASE
     ID_LISTENER = 1

@@ -8,13 +8,13 @@
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 
-from snailps.transport._accept cimport close
-from snailps.transport._conn cimport *
-from snailps.transport._faults cimport POINT_ACKNOWLEDGED, passes
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport *
-from snailps.transport._state cimport ID_STREAM, Loop
-from snailps.transport._stream cimport *
+from snailps.transport.loop._accept cimport close
+from snailps.transport.loop._connection cimport *
+from snailps.transport.loop._fault_injection cimport POINT_ACKNOWLEDGED, passes
+from snailps.transport.loop._loop_state cimport ID_STREAM, Loop
+from snailps.transport.loop._replication_stream cimport *
 
 
 cdef inline void release(Loop *loop) noexcept nogil:

@@ -7,8 +7,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from snailps.transport._conn cimport Conn, grow
 from snailps.transport._frame cimport FRAME_HEADER_BYTES, FrameHeader, kind_keeps_order
+from snailps.transport.loop._connection cimport Conn, grow
 
 
 cdef struct Parked:

@@ -10,14 +10,14 @@ from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memmove
 
-from snailps.transport._conn cimport *
-from snailps.transport._faults cimport POINT_REPLAYED, passes
 from snailps.transport._frame cimport *
-from snailps.transport._handler cimport OUTCOME_PARK, Reply
-from snailps.transport._parked cimport park
 from snailps.transport._posix cimport *
-from snailps.transport._state cimport Loop
-from snailps.transport._stream cimport held_put
+from snailps.transport.loop._connection cimport *
+from snailps.transport.loop._fault_injection cimport POINT_REPLAYED, passes
+from snailps.transport.loop._handler cimport OUTCOME_PARK, Reply
+from snailps.transport.loop._loop_state cimport Loop
+from snailps.transport.loop._parked_requests cimport park
+from snailps.transport.loop._replication_stream cimport held_put
 
 cdef enum:
     WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next one

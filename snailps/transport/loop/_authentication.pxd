@@ -1,5 +1,5 @@
 # Who knocks at a shard, as an object; the loop calls it through `Reception` of _state.pxd.
-from snailps.transport._state cimport Loop
+from snailps.transport.loop._loop_state cimport Loop
 
 
 cdef class Receptionist:

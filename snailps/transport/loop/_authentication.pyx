@@ -18,10 +18,10 @@ from snailps.transport.handshake import Role, error_frame
 from snailps.transport.security.refusals import LEFT, Attempts
 from snailps.transport.sockets import peer_of, show
 
-from snailps.transport._conn cimport Conn, conn_of, out_reserve
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport now_s
-from snailps.transport._state cimport Loop, welcome
+from snailps.transport.loop._connection cimport Conn, conn_of, out_reserve
+from snailps.transport.loop._loop_state cimport Loop, welcome
 
 
 cdef class Receptionist:

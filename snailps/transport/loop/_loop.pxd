@@ -1,9 +1,9 @@
 # The shard's loop as an object: what a shard does with it.
-from snailps.transport._faults cimport Faults
-from snailps.transport._handler cimport Handler
-from snailps.transport._reception cimport Receptionist
-from snailps.transport._state cimport Loop
-from snailps.transport._stream cimport Stream
+from snailps.transport.loop._authentication cimport Receptionist
+from snailps.transport.loop._fault_injection cimport Faults
+from snailps.transport.loop._handler cimport Handler
+from snailps.transport.loop._loop_state cimport Loop
+from snailps.transport.loop._replication_stream cimport Stream
 
 
 cdef class ShardLoop:
