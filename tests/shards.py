@@ -11,7 +11,7 @@ from snailps import kernels
 from snailps.roles._shard import ShardThread
 from snailps.roles.access import load_method
 from snailps.store.route import Route, ShardAddress
-from snailps.transport._client import Client
+from snailps.transport.client._client import Client
 from snailps.transport.control import dial
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import (

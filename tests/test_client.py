@@ -12,7 +12,7 @@ from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards
 
 from snailps.errors import MisuseError, RemoteError
 from snailps.store.route import fragment_of
-from snailps.transport._client import Client, Pending
+from snailps.transport.client._client import Client, Pending
 
 EDGE_KEYS = [0, 1, 2, 3, 2**63, 2**64 - 1, 77, 1234567]
 

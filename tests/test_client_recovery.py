@@ -15,7 +15,7 @@ from replicas import Replicas
 from shards import ADD, JOB, LIMIT_S, ZEROS, Shards
 
 from snailps.errors import ConnectionLost, MisuseError, ProtocolError, WaitTimeout
-from snailps.transport._client import SCANS_AHEAD, Client
+from snailps.transport.client._client import SCANS_AHEAD, Client
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role, ServerSession, error_frame
 

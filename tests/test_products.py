@@ -27,7 +27,7 @@ from shards import (
 
 from snailps.errors import ConnectionLost, MisuseError, RemoteError
 from snailps.kernels import WIRE_TYPES
-from snailps.transport._client import Client
+from snailps.transport.client._client import Client
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 
 HYPER = (0.1, 1e-6, 0.9, 0.999, 0.001, 0.01, 1.0)
@@ -470,7 +470,7 @@ import sys
 import numpy as np
 from shards import JOB, LIMIT_S
 from snailps import kernels
-from snailps.transport._client import Client
+from snailps.transport.client._client import Client
 from snailps.transport.control import dial
 from snailps.transport.handshake import Channel, Role
 

@@ -11,7 +11,7 @@ from shards import ADAGRAD, ADD, JOB, LIMIT_S, ZEROS, Raw, Shards, push_frame
 from snailps.kernels import WIRE_TYPES, wire_ops
 from snailps.store.route import fragment_of
 from snailps.transport import messages
-from snailps.transport._client import Client
+from snailps.transport.client._client import Client
 from snailps.transport.frame import (
     BATCHES,
     BATCHES_BYTES,

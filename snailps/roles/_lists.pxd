@@ -3,8 +3,9 @@
 #
 #   place, digest, groups and keys (checked) -> a copy -> found again by place and digest
 #
-# The client chooses the places (transport/_lists.pxd); here only the bound on memory is kept, and
-# that a list is never taken for another.  Belongs to the connection and ends with it.
+# The client chooses the places (transport/client/_key_list_directory.pxd); here only the bound on
+# memory is kept, and that a list is never taken for another.  Belongs to the connection and ends
+# with it.
 #
 # What a shard spends on all its connections is bounded: each has an equal share of LISTS_BYTES_ALL.
 # A list beyond it is not kept, which the reply says (`Reply.unkept`): so the client never recalls it,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.transport._client import Pending
+from snailps.transport.client._client import Pending
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from snailps.roles.tables import AnyKeys, Keys, Rows, Table
 from snailps.roles.wires import Wires
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport._client import Client, Pending
+from snailps.transport.client._client import Client, Pending
 from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
 

@@ -20,7 +20,7 @@ from snailps.errors import ConnectionLost, SnailError
 from snailps.roles.limits import Limits
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
-from snailps.transport._client import Client
+from snailps.transport.client._client import Client
 from snailps.transport.control import dial, show
 from snailps.transport.handshake import Channel, Role
 from snailps.transport.security.trust import OPEN, Trust

@@ -21,7 +21,7 @@ from snailps.roles.block import Block
 from snailps.roles.moment import Moment, Moments
 from snailps.roles.tables import AnyKeys, Keys, Rows, Table, Tensor
 from snailps.roles.wires import Wires
-from snailps.transport._client import Client, Forward, Pending
+from snailps.transport.client._client import Client, Forward, Pending
 
 
 class ModelTables:

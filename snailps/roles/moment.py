@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from snailps.errors import MisuseError
-from snailps.transport._client import Pending
+from snailps.transport.client._client import Pending
 
 
 @dataclass(frozen=True, slots=True)

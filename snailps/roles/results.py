@@ -19,7 +19,7 @@ from snailps.config import JobSettings
 from snailps.errors import MisuseError
 from snailps.roles.exporting import Exporting
 from snailps.roles.tables import AnyKeys, Keys, Rows, Table
-from snailps.transport._client import Client, Pending
+from snailps.transport.client._client import Client, Pending
 
 PULLS_AHEAD = 1
 """Lists of keys that `Results.pulls` asks for beside the one that is waited for."""

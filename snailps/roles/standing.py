@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from snailps.transport import messages
-from snailps.transport._client import Client, Pending
+from snailps.transport.client._client import Client, Pending
 
 TOLD_MAX = 256
 """Finished blocks that are told again to a master that takes over: more than a disk is behind."""

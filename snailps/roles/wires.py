@@ -13,7 +13,7 @@ import math
 from snailps.kernels import WIRE_TYPES
 from snailps.roles.tables import Table
 from snailps.store.route import Route
-from snailps.transport._client import Client
+from snailps.transport.client._client import Client
 from snailps.transport.security.trust import is_loopback
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from snailps.roles.loading import load_named
 from snailps.roles.model_tables import ModelTables
 from snailps.roles.results import Results
 from snailps.roles.tables import Table, Tensor
-from snailps.transport._client import Forward, Pending
+from snailps.transport.client._client import Forward, Pending
 from snailps.transport.frame import BATCHES_BYTES
 
 __all__ = [

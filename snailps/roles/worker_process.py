@@ -52,7 +52,7 @@ from snailps.roles.wires import Wires
 from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport._client import Client
+from snailps.transport.client._client import Client
 from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
 

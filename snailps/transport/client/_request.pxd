@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
 from snailps.transport._frame cimport KIND_BACKWARD, KIND_PUSH, KIND_SEAL
-from snailps.transport._owing cimport Owing
+from snailps.transport.client._error_feedback cimport Owing
 
 cdef enum:
     KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN)

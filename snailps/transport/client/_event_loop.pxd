@@ -11,12 +11,12 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
-from snailps.transport._link cimport *
-from snailps.transport._lists cimport NO_PLACE, lists_clear
-from snailps.transport._owing cimport owing_free
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport Request, pool_free, request_wants
-from snailps.transport._traffic cimport receive_some, send_some
+from snailps.transport.client._error_feedback cimport owing_free
+from snailps.transport.client._key_list_directory cimport NO_PLACE, lists_clear
+from snailps.transport.client._link cimport *
+from snailps.transport.client._link_io cimport receive_some, send_some
+from snailps.transport.client._request cimport Request, pool_free, request_wants
 
 cdef enum:
     EVENTS_MAX = 64

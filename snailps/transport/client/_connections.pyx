@@ -23,10 +23,10 @@ from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.transport._exchange cimport *
-from snailps.transport._link cimport Core, IN_BYTES, Link, WINDOW, break_core
 from snailps.transport._posix cimport *
-from snailps.transport._request cimport Order, Request
+from snailps.transport.client._event_loop cimport *
+from snailps.transport.client._link cimport Core, IN_BYTES, Link, WINDOW, break_core
+from snailps.transport.client._request cimport Order, Request
 
 cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new route ends it
 

@@ -19,7 +19,9 @@ from snailps.transport.handshake import remote_error
 
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport load_flag, now_s, store_flag
-from snailps.transport._request cimport KIND_RAW, request_changes, request_free, waits_for_clock
+from snailps.transport.client._request cimport (
+    KIND_RAW, request_changes, request_free, waits_for_clock,
+)
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
 TOLD_S = 1.0                        # an open request of this age is told of by `waits`

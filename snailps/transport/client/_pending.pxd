@@ -1,8 +1,8 @@
 # Requests under way, as objects: those who make them fill one in and send it.
 from libc.stdint cimport uint64_t
 
-from snailps.transport._connected cimport Connected
-from snailps.transport._request cimport Request
+from snailps.transport.client._connections cimport Connected
+from snailps.transport.client._request cimport Request
 
 
 cdef class Pending:

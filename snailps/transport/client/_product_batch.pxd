@@ -20,7 +20,7 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport *
 from snailps.transport._key_coding cimport key_bytes, narrow_keys_bytes, write_narrow_keys
-from snailps.transport._request cimport NO_SLAB, Order, Product, Request, Sent
+from snailps.transport.client._request cimport NO_SLAB, Order, Product, Request, Sent
 
 cdef enum:
     ENTRY_BYTES = 12                # at most: a whole key and its value

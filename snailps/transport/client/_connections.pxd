@@ -1,8 +1,8 @@
 # The connections of a client as an object: those who make requests hand them in here.
 from libc.stdint cimport uint32_t
 
-from snailps.transport._link cimport Core
-from snailps.transport._request cimport Request
+from snailps.transport.client._link cimport Core
+from snailps.transport.client._request cimport Request
 
 
 cdef class Connected:

@@ -1,8 +1,8 @@
 # Requests from a caller's arrays: each is checked, handed in, and returned as what waits for it.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from snailps.transport._pending cimport Forward, Outstanding, Pending
-from snailps.transport._request cimport Request
+from snailps.transport.client._pending cimport Forward, Outstanding, Pending
+from snailps.transport.client._request cimport Request
 
 
 cdef Pending ask_rows(Outstanding client, int kind, uint32_t table, keys, rows, bint state,

@@ -10,14 +10,14 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
-from snailps.transport._body cimport *
 from snailps.transport._compression cimport pack_body, sampler_says, unpack_body
 from snailps.transport._frame cimport *
-from snailps.transport._link cimport *
-from snailps.transport._lists cimport lists_full
 from snailps.transport._posix cimport *
-from snailps.transport._product cimport *
-from snailps.transport._request cimport (
+from snailps.transport.client._body cimport *
+from snailps.transport.client._key_list_directory cimport lists_full
+from snailps.transport.client._link cimport *
+from snailps.transport.client._product_batch cimport *
+from snailps.transport.client._request cimport (
     EVERY_SHARD, KIND_RAW, Request, Sent, request_refused, waits_for_clock,
 )
 

@@ -14,9 +14,9 @@ from snailps.transport._frame cimport *
 from snailps.transport._key_coding cimport (
     key_bytes, keys_digest, narrow_keys_bytes, write_narrow_keys,
 )
-from snailps.transport._lists cimport Lists, NO_PLACE, lists_place
-from snailps.transport._owing cimport owing_fetch_index, owing_fetch_row, owing_row
-from snailps.transport._request cimport Request, add_repeats
+from snailps.transport.client._error_feedback cimport owing_fetch_index, owing_fetch_row, owing_row
+from snailps.transport.client._key_list_directory cimport Lists, NO_PLACE, lists_place
+from snailps.transport.client._request cimport Request, add_repeats
 
 cdef enum:
     LIST_KEYS_MIN = 16              # a shorter list is not worth a place

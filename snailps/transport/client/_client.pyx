@@ -38,15 +38,15 @@ from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memset
 
 from snailps.errors import MisuseError, ProtocolError
-from snailps.transport._pending import Forward, Pending  # for whoever imports them from here
+from snailps.transport.client._pending import Forward, Pending  # for whoever imports them from here
 
-from snailps.transport._asking cimport (
+from snailps.transport._frame cimport *
+from snailps.transport._posix cimport load_flag
+from snailps.transport.client._pending cimport Forward as CForward, Outstanding, Pending as CPending
+from snailps.transport.client._request cimport Request, add_newer
+from snailps.transport.client._request_builder cimport (
     ask_all, ask_backward, ask_forward, ask_one, ask_rows, reply_of, take_rows,
 )
-from snailps.transport._frame cimport *
-from snailps.transport._pending cimport Forward as CForward, Outstanding, Pending as CPending
-from snailps.transport._posix cimport load_flag
-from snailps.transport._request cimport Request, add_newer
 
 _SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QII")

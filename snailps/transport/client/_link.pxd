@@ -11,14 +11,14 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.transport._body cimport *
 from snailps.transport._compression cimport Sampler
 from snailps.transport._frame cimport *
-from snailps.transport._lists cimport Lists, NO_PLACE, lists_release
-from snailps.transport._owing cimport Owing
 from snailps.transport._posix cimport *
-from snailps.transport._product cimport part_examples
-from snailps.transport._request cimport KIND_RAW, Order, Pool, Request
+from snailps.transport.client._body cimport *
+from snailps.transport.client._error_feedback cimport Owing
+from snailps.transport.client._key_list_directory cimport Lists, NO_PLACE, lists_release
+from snailps.transport.client._product_batch cimport part_examples
+from snailps.transport.client._request cimport KIND_RAW, Order, Pool, Request
 
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two

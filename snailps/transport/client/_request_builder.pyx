@@ -21,11 +21,11 @@ from snailps.errors import MisuseError
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WIRE_NUM, wire_row_bytes
 from snailps.transport._frame cimport *
-from snailps.transport._owing cimport owing_of
-from snailps.transport._pending cimport Forward, Outstanding, Pending
 from snailps.transport._posix cimport load_flag
-from snailps.transport._product cimport SORT_TOO_LONG, product_new, sort_entries
-from snailps.transport._request cimport (
+from snailps.transport.client._error_feedback cimport owing_of
+from snailps.transport.client._pending cimport Forward, Outstanding, Pending
+from snailps.transport.client._product_batch cimport SORT_TOO_LONG, product_new, sort_entries
+from snailps.transport.client._request cimport (
     EVERY_SHARD, KIND_RAW, NO_SLAB, Request, merge_keys, request_new, sort_keys,
 )
 

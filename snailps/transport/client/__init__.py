@@ -1,0 +1,1 @@
+"""The fan-out client: pulls and pushes of many keys, spread over all shards."""
