@@ -42,7 +42,7 @@ from wander import digest
 from snailps import Table
 from snailps.config import ClusterSettings, RawConfig
 from snailps.roles.driver import Driver
-from snailps.store.checkpoints import CheckpointFolder, Found, open_checkpoint
+from snailps.store.checkpoint.folder import CheckpointFolder, Found, open_checkpoint
 
 HERE = Path(__file__).resolve().parent
 DIM = 100

@@ -13,8 +13,8 @@ import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.roles import leasing
-from snailps.store import checkpoints
-from snailps.store.manifest import NAME
+from snailps.store.checkpoint import folder as checkpoints
+from snailps.store.checkpoint.manifest import NAME
 
 
 @dataclass(frozen=True, slots=True)

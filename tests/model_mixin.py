@@ -16,7 +16,7 @@ from test_cluster import figures_of
 
 from snailps import local_cluster
 from snailps.roles.offline import export
-from snailps.store.checkpoints import CheckpointFolder
+from snailps.store.checkpoint.folder import CheckpointFolder
 
 COMMON = {"epochs", "blocks", "blocks_per_epoch", "loss_by_epoch", "train_loss", "train_s"}
 COMMON |= {"survey_s", "wall_s", "progress", "peak_rss_mb", "rows", "servers", "workers", "files"}

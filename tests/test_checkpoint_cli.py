@@ -11,7 +11,7 @@ from processes import SNAILPS, Cluster, Gate, environment
 from test_failures import INTERRUPTED
 from texts import write_topics
 
-from snailps.store.checkpoints import CheckpointFolder
+from snailps.store.checkpoint.folder import CheckpointFolder
 
 LINES, ROWS = 1000, 50
 

@@ -20,7 +20,7 @@ from snailps.config import ServerSettings
 from snailps.errors import ClusterError, SnailError
 from snailps.roles import saving
 from snailps.roles.server import Server
-from snailps.store._clocked import ClockedStore
+from snailps.store._clock_store import ClockedStore
 from snailps.transport import messages
 
 pytestmark = pytest.mark.limit(600)  # several clusters a test

@@ -13,8 +13,8 @@ from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence, full_disk
 
-from snailps.store.checkpoints import PASSED, CheckpointFolder
-from snailps.store.manifest import NAME
+from snailps.store.checkpoint.folder import PASSED, CheckpointFolder
+from snailps.store.checkpoint.manifest import NAME
 
 __all__ = ["full_disk"]
 LINES, ROWS = 1000, 50

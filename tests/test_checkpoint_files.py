@@ -10,10 +10,10 @@ import pytest
 
 from snailps import kernels
 from snailps.errors import CheckpointError, SnailError
-from snailps.store._crc32c import HAS_INSTRUCTION, crc32c
-from snailps.store._sections import copy_fragments, put_section
 from snailps.store._store import ShardStore
-from snailps.store.checkpoints import (
+from snailps.store.checkpoint._crc32c import HAS_INSTRUCTION, crc32c
+from snailps.store.checkpoint._sections import copy_fragments, put_section
+from snailps.store.checkpoint.folder import (
     COURSE,
     LOCK,
     PASSED,
@@ -22,9 +22,15 @@ from snailps.store.checkpoints import (
     verify,
     write_course,
 )
-from snailps.store.manifest import NAME, Manifest
+from snailps.store.checkpoint.manifest import NAME, Manifest
+from snailps.store.checkpoint.shard_file import (
+    PAGE,
+    FileEntry,
+    ShardFile,
+    ShardFileWriter,
+    new_buffer,
+)
 from snailps.store.route import fragment_of
-from snailps.store.shard_file import PAGE, FileEntry, ShardFile, ShardFileWriter, new_buffer
 
 FRAG_NUM = 8
 LIFE = 0xFEDCBA9876543210

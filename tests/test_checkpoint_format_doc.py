@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from snailps import kernels
-from snailps.store._sections import copy_fragments
 from snailps.store._store import ShardStore
-from snailps.store.manifest import Manifest
-from snailps.store.shard_file import FORMAT, FileEntry, ShardFile, ShardFileWriter, new_buffer
+from snailps.store.checkpoint._sections import copy_fragments
+from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.shard_file import (
+    FORMAT,
+    FileEntry,
+    ShardFile,
+    ShardFileWriter,
+    new_buffer,
+)
 
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "checkpoint_format.md").read_text()
 LIFE = 0x0123456789ABCDEF

@@ -19,7 +19,7 @@ from test_cluster import figures_of
 from test_failures import WRONG, assert_one_sentence
 
 from snailps.cli.status import ask
-from snailps.store.checkpoints import CheckpointFolder
+from snailps.store.checkpoint.folder import CheckpointFolder
 
 pytestmark = pytest.mark.limit(200)
 LINES, ROWS = 1000, 50

@@ -9,7 +9,7 @@ from test_checkpoint_files import FRAG_NUM, LIFE, make_store, write_store
 from snailps import Table
 from snailps.roles import offline
 from snailps.roles.offline import StoredTables
-from snailps.store.shard_file import ShardFile
+from snailps.store.checkpoint.shard_file import ShardFile
 from snailps.vectors import row_sorter
 
 DECLARED = {

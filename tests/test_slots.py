@@ -12,7 +12,7 @@ from twins import store as rows_twin
 
 from snailps import kernels
 from snailps.errors import ConfigError, SnailError
-from snailps.store._clocked import SLOTS_MAX, ClockedStore
+from snailps.store._clock_store import SLOTS_MAX, ClockedStore
 from snailps.store.route import fragment_of
 from snailps.transport import frame
 

@@ -16,8 +16,8 @@ import typer
 from snailps.cli.printing import Cell, print_json, print_rows
 from snailps.errors import CheckpointError
 from snailps.roles.offline import export
-from snailps.store.checkpoints import CheckpointFolder, Found, verify
-from snailps.store.manifest import NAME
+from snailps.store.checkpoint.folder import CheckpointFolder, Found, verify
+from snailps.store.checkpoint.manifest import NAME
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints of a training: list, verify, export.")
 COLUMNS = ("number", "state", "saved_at", "progress", "rows", "MB", "worker_class", "why")

@@ -11,8 +11,8 @@ from libc.string cimport memset
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
 from snailps.roles._asked cimport Asked, Context, is_repeated, padded, refuse
-from snailps.store._changed cimport store_pull_changed, store_version
-from snailps.store._tables cimport *
+from snailps.store.core._row_versions cimport store_pull_changed, store_version
+from snailps.store.tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport.loop._handler cimport Reply
 

@@ -14,9 +14,9 @@ from snailps.abi._wire_types cimport WireOps, wire_row_bytes
 from snailps.roles._kept cimport Columns
 from snailps.roles._lists cimport AllLists, KeyList, KeyLists, recall, remember
 from snailps.roles._replica cimport Primary, Standby
-from snailps.store._marks cimport Marks
-from snailps.store._slots cimport Slots
-from snailps.store._tables cimport Shard, store_mark, store_owns
+from snailps.store.core._clock_buffer cimport Slots
+from snailps.store.core._marks cimport Marks
+from snailps.store.tables cimport Shard, store_mark, store_owns
 from snailps.transport._compression cimport Sampler
 from snailps.transport._frame cimport *
 from snailps.transport._key_coding cimport keys_digest, narrow_keys_bytes, read_narrow_keys

@@ -11,9 +11,9 @@ from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
 from snailps.roles._asked cimport WAITS_BYTES, Asked, Context, is_repeated, refuse
-from snailps.store._marks cimport marks_get
-from snailps.store._slots cimport *
-from snailps.store._tables cimport Table, store_set_mark
+from snailps.store.core._clock_buffer cimport *
+from snailps.store.core._marks cimport marks_get
+from snailps.store.tables cimport Table, store_set_mark
 from snailps.transport._frame cimport *
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport stream_has

@@ -2,9 +2,9 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.roles._asked cimport Asked, Context
-from snailps.store._clocked cimport ClockedStore
-from snailps.store._slots cimport Sums
-from snailps.store._tables cimport Table
+from snailps.store._clock_store cimport ClockedStore
+from snailps.store.core._clock_buffer cimport Sums
+from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Reply
 

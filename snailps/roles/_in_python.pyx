@@ -19,14 +19,14 @@ from libc.string cimport memcpy
 from snailps.abi._wire_types cimport WireOps
 from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated
 from snailps.roles._primary cimport tell_replica
-from snailps.store._marks cimport marks_raise
-from snailps.store._slots cimport Sums
-from snailps.store._tables cimport *
+from snailps.store.core._clock_buffer cimport Sums
+from snailps.store.core._marks cimport marks_raise
+from snailps.store.tables cimport *
 from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, REPLICA_ORDER, FrameHeader, Group
 from snailps.transport.loop._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
-from snailps.store._owned import checked
+from snailps.store._base_store import checked
 from snailps.store.route import fragment_of
 from snailps.transport.handshake import error_frame
 

@@ -19,11 +19,11 @@ from libc.string cimport memcpy, memset
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.roles._asked cimport Asked, Context, is_repeated, padded
 from snailps.roles._replica cimport Primary
-from snailps.store._marks cimport Mark, Marks
-from snailps.store._pieces cimport copy_some, count_some, part_is_kept
-from snailps.store._slab cimport Part, Slab
-from snailps.store._slots cimport Run, Slot, Slots, Staged, Sums
-from snailps.store._tables cimport Table, store_mark
+from snailps.store.core._clock_buffer cimport Run, Slot, Slots, Staged, Sums
+from snailps.store.core._marks cimport Mark, Marks
+from snailps.store.core._row_transfer cimport copy_some, count_some, part_is_kept
+from snailps.store.core._slab cimport Part, Slab
+from snailps.store.tables cimport Table, store_mark
 from snailps.transport._frame cimport *
 from snailps.transport.loop._handler cimport Reply
 from snailps.transport.loop._replication_stream cimport *

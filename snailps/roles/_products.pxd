@@ -19,8 +19,8 @@ from snailps.abi._wire_types cimport WIRE_FLOAT32, wire_row_bytes
 from snailps.roles._asked cimport ROOM_BYTES, Context, hold, is_repeated, padded, refuse
 from snailps.roles._kept cimport *
 from snailps.roles._primary cimport PIECE_BYTES, tell_step
-from snailps.store._products cimport store_sum
-from snailps.store._tables cimport *
+from snailps.store.core._sparse_product cimport store_sum
+from snailps.store.tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._key_coding cimport narrow_keys_bytes, read_narrow_keys
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply

@@ -37,10 +37,10 @@ from snailps.roles._primary cimport Told, must_wait, seed, tell_push, tell_seal,
 from snailps.roles._products cimport backward, forward
 from snailps.roles._replicated cimport ReplicatedShard
 from snailps.roles._standby cimport replay
-from snailps.store._clocked cimport ClockedStore
-from snailps.store._marks cimport marks_drop
-from snailps.store._slots cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
-from snailps.store._tables cimport *
+from snailps.store._clock_store cimport ClockedStore
+from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
+from snailps.store.core._marks cimport marks_drop
+from snailps.store.tables cimport *
 from snailps.transport._compression cimport pack_body, sampler_says, unpack_body
 from snailps.transport._frame cimport *
 from snailps.transport.loop._fault_injection cimport FAULT_NO_FENCE, POINT_APPLIED, passes
@@ -50,8 +50,8 @@ from snailps.transport.loop._replication_stream cimport STREAM_NONE, stream_has
 
 from snailps.errors import MisuseError
 from snailps.roles._in_python import Methods as PyMethods
-from snailps.store._clocked import ClockedStore as PyClockedStore
-from snailps.store._sections import copy_fragments, put_section
+from snailps.store._clock_store import ClockedStore as PyClockedStore
+from snailps.store.checkpoint._sections import copy_fragments, put_section
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 CLOCK_LIMIT_S = 3600.0      # a clock lasts as long as its slowest slot

@@ -26,10 +26,10 @@ from snailps.roles._in_python cimport python_order, python_push, why_broken
 from snailps.roles._primary cimport Told, tell_again, tell_push, tell_seal, tell_step, told_push
 from snailps.roles._products cimport step_rows
 from snailps.roles._replica cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Standby
-from snailps.store._marks cimport Mark, marks_raise
-from snailps.store._pieces cimport put_rows
-from snailps.store._slots cimport *
-from snailps.store._tables cimport *
+from snailps.store.core._clock_buffer cimport *
+from snailps.store.core._marks cimport Mark, marks_raise
+from snailps.store.core._row_transfer cimport put_rows
+from snailps.store.tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport stream_break, stream_is_full

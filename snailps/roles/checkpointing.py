@@ -33,9 +33,9 @@ from snailps.roles.server_talk import ServerTalk
 from snailps.roles.side import in_thread
 from snailps.roles.status import CheckpointStatus
 from snailps.roles.tables import Table
-from snailps.store.checkpoints import CheckpointFolder, Found, read_course, write_course
-from snailps.store.manifest import Manifest
-from snailps.store.shard_file import FileEntry
+from snailps.store.checkpoint.folder import CheckpointFolder, Found, read_course, write_course
+from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.shard_file import FileEntry
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)

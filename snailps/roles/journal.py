@@ -37,8 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import ClusterError
-from snailps.store._crc32c import crc32c
-from snailps.store.lock import LOCK, FolderTaken, take_folder
+from snailps.store.checkpoint._crc32c import crc32c
+from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
 
 log = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from snailps.roles.position import unpack
 from snailps.roles.results import Results
 from snailps.roles.tables import Keys, Rows, Table
 from snailps.roles.worker import load_class
-from snailps.store._sections import put_section
 from snailps.store._store import ShardStore
-from snailps.store.checkpoints import open_checkpoint, read_course
-from snailps.store.manifest import Manifest
-from snailps.store.shard_file import ShardFile
+from snailps.store.checkpoint._sections import put_section
+from snailps.store.checkpoint.folder import open_checkpoint, read_course
+from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.shard_file import ShardFile
 from snailps.vectors.atomic import write_error
 from snailps.vectors.row_sorter import RowSorter
 

@@ -21,8 +21,8 @@ from snailps.errors import CheckpointError, SnailError
 from snailps.roles._shard import FragmentCursor, ShardThread
 from snailps.roles.limits import STOP_S
 from snailps.roles.node import explain
-from snailps.store.checkpoints import open_checkpoint
-from snailps.store.shard_file import (
+from snailps.store.checkpoint.folder import open_checkpoint
+from snailps.store.checkpoint.shard_file import (
     BATCH_BYTES,
     FileEntry,
     ShardFile,

@@ -1,5 +1,5 @@
 # One shard's rows as an object; what C code does with them is in _tables.pxd.
-from snailps.store._owned cimport OwnedShard
+from snailps.store._base_store cimport OwnedShard
 
 
 cdef class ShardStore(OwnedShard):

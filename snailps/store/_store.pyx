@@ -13,18 +13,18 @@ from libc.string cimport memcpy
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
-from snailps.store._changed cimport store_pull_changed, store_raise_version, store_version
-from snailps.store._owned cimport OwnedShard
-from snailps.store._slab cimport (
+from snailps.store._base_store cimport OwnedShard
+from snailps.store.core._row_maintenance cimport close_part, drop_if_empty, expire_part
+from snailps.store.core._row_versions cimport store_pull_changed, store_raise_version, store_version
+from snailps.store.core._slab cimport (
     Part, Slab, holds_row, key_of, part_delete, part_find, row_at, slot_of,
 )
-from snailps.store._tables cimport *
-from snailps.store._upkeep cimport close_part, drop_if_empty, expire_part
+from snailps.store.tables cimport *
 
 import numpy as np
 
 from snailps.errors import SnailError
-from snailps.store._owned import checked
+from snailps.store._base_store import checked
 from snailps.store.route import fragment_of
 
 

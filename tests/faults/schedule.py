@@ -44,8 +44,11 @@ PLACES = {
     "noted": {"die": "snailps.roles.journal:Journal.note", "when": "after"},
     "compacting": {"die": "snailps.roles.journal:Journal._replace", "when": "before"},
     "compacted": {"die": "snailps.roles.journal:Journal._replace", "when": "after"},
-    "manifest": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "before"},
-    "saved": {"die": "snailps.store.checkpoints:CheckpointFolder.complete", "when": "after"},
+    "manifest": {
+        "die": "snailps.store.checkpoint.folder:CheckpointFolder.complete",
+        "when": "before",
+    },
+    "saved": {"die": "snailps.store.checkpoint.folder:CheckpointFolder.complete", "when": "after"},
 }
 """Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push
 applied and not yet forwarded; replies gone out; applied at the standby and not acknowledged;

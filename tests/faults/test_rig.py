@@ -8,7 +8,7 @@ import pytest
 
 from faults.cluster import Hang, JobOver, Rig
 from faults.schedule import COMPACTIONS, DISK, KILLS, LINKS, MANIFESTS, Schedule
-from snailps.store.checkpoints import CheckpointFolder
+from snailps.store.checkpoint.folder import CheckpointFolder
 
 pytestmark = pytest.mark.limit(180)
 WALK = {

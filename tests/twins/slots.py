@@ -1,4 +1,4 @@
-"""Contributions to clocks in plain Python: the twin of store/_slots.pxd."""
+"""Contributions to clocks in plain Python: the twin of store/core/_clock_buffer.pxd."""
 
 import numpy as np
 

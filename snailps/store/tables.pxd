@@ -17,14 +17,14 @@ from libc.string cimport memcpy, memset
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._prefetch cimport fetch
 from snailps.abi._row_ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps, RowStep
-from snailps.store._arena cimport BLOCK_MIN, Arena, arena_cut, arena_used
-from snailps.store._batch cimport Batch, batch_rows, copy_rows, find_rows, hash_batch
-from snailps.store._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
-from snailps.store._slab cimport (
+from snailps.store.core._arena cimport BLOCK_MIN, Arena, arena_cut, arena_used
+from snailps.store.core._lookup cimport Batch, batch_rows, copy_rows, find_rows, hash_batch
+from snailps.store.core._marks cimport Marks, marks_bytes, marks_drop, marks_get, marks_raise
+from snailps.store.core._row_maintenance cimport drop_rows, track_push
+from snailps.store.core._slab cimport (
     CHUNK_BYTES, KEY_BYTES, NO_BUCKET, Bucket, Part, Slab, holds_row, key_of, part_clear, part_find,
     part_insert, row_at, slot_of, weights_of,
 )
-from snailps.store._upkeep cimport drop_rows, track_push
 
 cdef enum:                      # what a table keeps beside its rows
     TRACK_TOUCH = 1

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
-from snailps.store._slab cimport (
+from snailps.store.core._slab cimport (
     Bucket, Part, Slab, first_row, key_of, lowest_bit, match8, part_find, row_at, weights_of,
 )
 

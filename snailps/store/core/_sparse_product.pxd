@@ -7,9 +7,9 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
-from snailps.store._batch cimport BATCH, BATCH_BYTES, BATCH_MIN, Batch, batch_rows, find_rows
-from snailps.store._slab cimport KEY_BYTES, Slab, first_row, key_of, part_find, weights_of
-from snailps.store._tables cimport Shard, Table, _hash_mixed_batch
+from snailps.store.core._lookup cimport BATCH, BATCH_BYTES, BATCH_MIN, Batch, batch_rows, find_rows
+from snailps.store.core._slab cimport KEY_BYTES, Slab, first_row, key_of, part_find, weights_of
+from snailps.store.tables cimport Shard, Table, _hash_mixed_batch
 
 
 cdef struct Sums:                   # where a walk over entries is

@@ -11,14 +11,14 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON
-from snailps.store._slots cimport *
 from snailps.store._store cimport ShardStore
-from snailps.store._tables cimport Table, store_adds_state, store_owns
+from snailps.store.core._clock_buffer cimport *
+from snailps.store.tables cimport Table, store_adds_state, store_owns
 
 import numpy as np
 
 from snailps.errors import SnailError
-from snailps.store._owned import checked
+from snailps.store._base_store import checked
 
 SLOTS_MAX = 4096        # of a clock, as frame.SLOTS_MAX
 

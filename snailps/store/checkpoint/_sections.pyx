@@ -12,14 +12,12 @@ no file, no checksum and no checkpoint.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps.store._marks cimport Mark, Marks
-from snailps.store._owned cimport OwnedShard
-from snailps.store._pieces cimport copy_some, part_is_kept, put_rows, put_version
-from snailps.store._slab cimport KEY_BYTES, Part
-from snailps.store._tables cimport (
-    Shard, Table, store_owns, store_set_mark, store_table,
-)
-from snailps.store._upkeep cimport drop_rows
+from snailps.store._base_store cimport OwnedShard
+from snailps.store.core._marks cimport Mark, Marks
+from snailps.store.core._row_maintenance cimport drop_rows
+from snailps.store.core._row_transfer cimport copy_some, part_is_kept, put_rows, put_version
+from snailps.store.core._slab cimport KEY_BYTES, Part
+from snailps.store.tables cimport Shard, Table, store_owns, store_set_mark, store_table
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 # What a shard has, as an object; what C code does with it is in _tables.pxd.
 from libc.stdint cimport uint32_t
 
-from snailps.store._tables cimport Shard, Table
+from snailps.store.tables cimport Shard, Table
 
 
 cdef class OwnedShard:

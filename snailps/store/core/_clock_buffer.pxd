@@ -18,8 +18,8 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
-from snailps.store._tables cimport Shard, Table, store_fetch, store_owns, store_push
-from snailps.store._upkeep cimport close_part
+from snailps.store.core._row_maintenance cimport close_part
+from snailps.store.tables cimport Shard, Table, store_fetch, store_owns, store_push
 
 cdef enum:
     NO_SUM = 0xFFFFFFFF

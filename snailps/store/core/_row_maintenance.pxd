@@ -9,7 +9,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport hash_key
-from snailps.store._slab cimport (
+from snailps.store.core._slab cimport (
     Part, Slab, holds_row, key_of, part_delete, part_drop, row_at, slot_of, weights_of,
 )
 

@@ -24,7 +24,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._row_ops cimport ACCESS_PYTHON, RowOps
-from snailps.store._arena cimport (
+from snailps.store.core._arena cimport (
     BLOCK_CLASSES, BLOCK_MIN, Arena, FreeBlock, arena_block, arena_cut, arena_give, block_class,
 )
 

@@ -7,11 +7,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
-from snailps.store._batch cimport fetch
-from snailps.store._slab cimport (
+from snailps.store.core._lookup cimport fetch
+from snailps.store.core._slab cimport (
     KEY_BYTES, Part, Slab, holds_row, part_find, part_place, row_at, slot_of,
 )
-from snailps.store._tables cimport Shard, Table
+from snailps.store.tables cimport Shard, Table
 
 cdef enum:
     AHEAD_LINES = 32                # of the next chunk of rows, fetched while one is copied

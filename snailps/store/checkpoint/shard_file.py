@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import CheckpointError
-from snailps.store._crc32c import crc32c
+from snailps.store.checkpoint._crc32c import crc32c
 
 MAGIC = b"SNAILCKP"
 FORMAT = 1

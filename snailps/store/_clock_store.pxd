@@ -1,6 +1,6 @@
 # One shard's rows with contributions to clocks, as an object; C code uses `slots` by _slots.pxd.
-from snailps.store._slots cimport Slots
 from snailps.store._store cimport ShardStore
+from snailps.store.core._clock_buffer cimport Slots
 
 
 cdef class ClockedStore(ShardStore):

@@ -22,9 +22,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
-from snailps.store._batch cimport BATCH, Batch, batch_rows, copy_rows, find_rows, hash_batch
-from snailps.store._slab cimport KEY_BYTES, Part, Slab, key_of, part_find
-from snailps.store._tables cimport Shard, Table
+from snailps.store.core._lookup cimport BATCH, Batch, batch_rows, copy_rows, find_rows, hash_batch
+from snailps.store.core._slab cimport KEY_BYTES, Part, Slab, key_of, part_find
+from snailps.store.tables cimport Shard, Table
 
 
 # The number to hold with what is sent now, at least 1.

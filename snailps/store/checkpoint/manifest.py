@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from snailps.errors import CheckpointError
-from snailps.store._crc32c import crc32c
-from snailps.store.shard_file import FORMAT, FileEntry
+from snailps.store.checkpoint._crc32c import crc32c
+from snailps.store.checkpoint.shard_file import FORMAT, FileEntry
 
 NAME = "manifest.json"
 _NO_SUM = '"crc32c": "00000000"'

@@ -24,10 +24,10 @@ from typing import Literal
 import numpy as np
 
 from snailps.errors import CheckpointError
-from snailps.store._crc32c import crc32c
-from snailps.store.lock import LOCK, FolderTaken, take_folder
-from snailps.store.manifest import NAME, Manifest
-from snailps.store.shard_file import FileEntry, ShardFile, write_error
+from snailps.store.checkpoint._crc32c import crc32c
+from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
+from snailps.store.checkpoint.manifest import NAME, Manifest
+from snailps.store.checkpoint.shard_file import FileEntry, ShardFile, write_error
 
 _NAME = re.compile(r"checkpoint-(\d{6,})(\.part|\.old)?")
 PASSED = "passed.json"

@@ -7,7 +7,7 @@
 # that once needed the memory needs it again.  Every piece is 64-byte aligned.  NULL = no memory.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.store._regions cimport (
+from snailps.store.core._huge_pages cimport (
     HUGE_BYTES, REGION_HEAD, Region, Spare, munmap, region_map, spare_end, spare_is_late,
     spare_order, spare_take,
 )

@@ -15,9 +15,9 @@ from snailps.abi._row_ops cimport (
     ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps, state_floats_of,
     value_floats_of,
 )
-from snailps.store._arena cimport arena_end
-from snailps.store._marks cimport Marks, marks_drop
-from snailps.store._tables cimport *
+from snailps.store.core._arena cimport arena_end
+from snailps.store.core._marks cimport Marks, marks_drop
+from snailps.store.tables cimport *
 
 import numpy as np
 

@@ -1,0 +1,1 @@
+"""Checkpoints on disk: folder, manifest, a file a shard, sections of fragments."""
