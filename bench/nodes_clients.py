@@ -15,7 +15,7 @@ import select
 import socket
 import time
 
-from snailps.roles.tables import Table
+from snailps.api.tables import Table
 from snailps.transport import messages
 from snailps.transport.frame import HEADER, HEADER_BYTES, Flag, Frame, Kind, encode_frame, unpack
 from snailps.transport.handshake import NONCE_BYTES, Channel, ClientSession, Hello, Role

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
+from snailps.api.worker import Results
 from snailps.models.word_vectors.model import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.roles.worker import Results
 
 FILL = 65_536
 FILL_WORDS = 262_144

@@ -3,7 +3,7 @@
 Users need this much: `Worker` to subclass, `Table` and `Tensor`, `JobSettings` and `setting` to
 declare with, `local_cluster` to try it, and the command ``snailps``.  docs/ and examples/ show how.
 
-    snailps.Worker -> first use -> import of snailps.roles.worker
+    snailps.Worker -> first use -> import of snailps.api.worker
 
 Names are imported when they are first asked for, so that the command can answer Ctrl-C, and
 ``snailps --version`` anybody, before NumPy and the compiled parts are loaded.
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from snailps._version import __version__
 
 if TYPE_CHECKING:
+    from snailps.api.access_method import AccessMethod
+    from snailps.api.tables import Table, Tensor
+    from snailps.api.worker import Block, Results, Worker
     from snailps.config import JobSettings, setting
     from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
     from snailps.models.parameters import Parameters
-    from snailps.roles.access import AccessMethod
     from snailps.roles.local import LocalCluster, local_cluster
-    from snailps.roles.tables import Table, Tensor
-    from snailps.roles.worker import Block, Results, Worker
 
 __all__ = [
     "AccessMethod",
@@ -48,10 +48,10 @@ _HOMES = {
     "data.pipeline": ("Stage",),
     "errors": ("SnailError",),
     "models.parameters": ("Parameters",),
-    "roles.access": ("AccessMethod",),
+    "api.access_method": ("AccessMethod",),
     "roles.local": ("LocalCluster", "local_cluster"),
-    "roles.tables": ("Table", "Tensor"),
-    "roles.worker": ("Block", "Results", "Worker"),
+    "api.tables": ("Table", "Tensor"),
+    "api.worker": ("Block", "Results", "Worker"),
 }
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from cluster_models import Counter, CountSettings, wait_at
 
 from snailps import Block, Table, setting
+from snailps.api.table_export import write_tables
+from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
 from snailps.models.classifier import Classifier
 from snailps.models.classifier_settings import ClassifierSettings
@@ -23,8 +25,6 @@ from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.net import Net, NetSettings
 from snailps.models.word_vectors.model import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.roles.backup import write_tables
-from snailps.roles.worker import Worker
 from snailps.roles.worker_process import WorkerProcess
 
 MEAN_KEYS = np.arange(64, dtype=np.uint64)

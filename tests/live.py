@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from processes import LIMIT_S, Cluster
 
+from snailps.api.tables import Table
 from snailps.config import ClusterSettings, RawConfig
 from snailps.roles.driver import Driver
-from snailps.roles.tables import Table
 
 SECRET = "correct-horse-battery-staple"
 

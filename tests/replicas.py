@@ -11,8 +11,8 @@ import numpy as np
 from shards import JOB, LIMIT_S, Shards
 
 from snailps import kernels
+from snailps.api.access_method import load_method
 from snailps.roles._shard import FragmentCursor, ShardThread
-from snailps.roles.access import load_method
 from snailps.transport.control import dial
 from snailps.transport.handshake import Channel, Role
 

@@ -6,11 +6,11 @@ from far_end import Far
 from replicas import Relay
 from shards import LIMIT_S
 
+from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.roles.hosting import ShardHost
 from snailps.roles.node import advertised, open_listener
 from snailps.roles.server import Server
-from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 from snailps.transport.control.client import ControlClient

@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from snailps import kernels
+from snailps.api.access_method import load_method
 from snailps.roles._shard import ShardThread
-from snailps.roles.access import load_method
 from snailps.store.route import Route, ShardAddress
 from snailps.transport.client._client import Client
 from snailps.transport.control import dial

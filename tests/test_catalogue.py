@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost
 from snailps.roles.catalogue import Catalogue
 from snailps.roles.journal import Journal
-from snailps.roles.tables import Table
 from snailps.transport import messages as m
 
 WORKER = SimpleNamespace(role="worker")

@@ -11,6 +11,8 @@ import pytest
 from processes import Cluster
 from shards import Shards
 
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.stdlib_prose import write_prose
@@ -20,8 +22,6 @@ from snailps.models import classifier
 from snailps.models.classifier import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.local_sgd import BUCKET_KEY
-from snailps.roles.wires import Wires
-from snailps.roles.worker import Block
 from snailps.vectors import LabelModel, evaluate_labels, read_bin
 
 TEXT = (

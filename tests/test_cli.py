@@ -378,7 +378,7 @@ def test_package_imports_its_names_when_they_are_asked_for():
     run = Process("python", [sys.executable, "-c", code], cwd=Path.cwd())
     assert run.wait() == 0, run.stderr
     run.close()
-    assert run.stdout == "False snailps.roles.worker True False\n"
+    assert run.stdout == "False snailps.api.worker True False\n"
     for name in snailps.__all__:
         assert getattr(snailps, name) is not None
 

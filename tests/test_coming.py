@@ -2,8 +2,8 @@
 
 from concurrent.futures import Future
 
+from snailps.api.worker import Block
 from snailps.roles.coming import Coming
-from snailps.roles.worker import Block
 
 
 class Pull:

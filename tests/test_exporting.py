@@ -13,6 +13,9 @@ from test_ends import Observer
 from test_failures import INTERRUPTED
 
 from snailps import JobSettings, Table
+from snailps.api.export_progress import ExportCancelled, Exporting
+from snailps.api.results import Results
+from snailps.api.table_export import write_tables
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.models import local_sgd
@@ -23,9 +26,6 @@ from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.roles.backup import write_tables
-from snailps.roles.exporting import ExportCancelled, Exporting
-from snailps.roles.results import Results
 from snailps.vectors import row_sorter
 
 PIECES, PIECE_ROWS, DIM = 32, 1_500, 16

@@ -12,8 +12,8 @@ from replicas import Replicas
 from shards import ADD, JOB, UNIFORM, ZEROS, Shards, keys_digest, pull_frame, push_frame
 
 from snailps import kernels
+from snailps.api.tables import Table
 from snailps.errors import MisuseError, ProtocolError, RemoteError
-from snailps.roles.tables import Table
 from snailps.store.route import fragment_of
 from snailps.transport.frame import Flag, Frame, Kind, Option
 from snailps.transport.handshake import remote_error

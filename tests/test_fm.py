@@ -14,6 +14,8 @@ from twins import fm as twin
 
 import snailps
 from snailps import kernels
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import Block
 from snailps.config import (
     ClusterSettings,
     MasterSettings,
@@ -28,8 +30,6 @@ from snailps.models.sparse.evaluate import texts_of
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings, untrained
 from snailps.models.sparse.predict import Predictor
-from snailps.roles.wires import Wires
-from snailps.roles.worker import Block
 
 LINES = b"1 3:1 7:0.5\n-1 7:1 9:2\n1 3:1 9:1\n-1 12:1\n"
 FIELDS = b"1 0:3:1 1:7:0.5\n-1 1:7:1 2:9:2\n1 0:3:1 2:9:1\n-1 1:12:1\n"

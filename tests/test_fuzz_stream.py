@@ -11,7 +11,7 @@ from products import batch
 from replicas import Replicas
 from shards import ADD, FTRL, LIMIT_S
 
-from snailps.roles.tables import Table
+from snailps.api.tables import Table
 from snailps.transport.frame import HEADER, HEADER_BYTES
 
 STREAMS = 150

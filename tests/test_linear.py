@@ -17,6 +17,8 @@ from test_cli import Run, call
 from test_cluster import figures_of
 from twins import linear as twin
 
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.sparse.batch import BIAS_KEY
@@ -28,8 +30,6 @@ from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
 from snailps.roles.journal import FACTS, decode
-from snailps.roles.wires import Wires
-from snailps.roles.worker import Block
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)

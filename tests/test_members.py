@@ -4,11 +4,11 @@ import time
 
 import pytest
 
+from snailps.api.tables import Table
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.members import LOSSES_PER_NODE, Members
-from snailps.roles.tables import Table
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import Peer

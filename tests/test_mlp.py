@@ -9,6 +9,8 @@ from shards import Shards
 from twins.mlp import Optimizer, gradients
 
 from snailps import Tensor, Worker
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import Block
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
 from snailps.data.shuffle import order
@@ -16,8 +18,6 @@ from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.settings import FIRST, adopted
 from snailps.models.parameters import Parameters, Vector
-from snailps.roles.wires import Wires
-from snailps.roles.worker import Block
 
 COUNT = 130
 

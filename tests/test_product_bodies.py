@@ -267,7 +267,7 @@ def test_random_bytes_in_a_part_harm_nobody(shard):
 
 def test_table_in_python_is_refused_in_words():
     with Shards(1) as cluster:
-        from snailps.roles.tables import Table
+        from snailps.api.tables import Table
 
         cluster.declare(Table("t", 2, "python_methods:Plain"))
         assert PYTHON == 7

@@ -9,8 +9,8 @@ from processes import PACKAGE, TESTS
 from shards import Shards, push_frame
 
 from snailps import SnailError, Table, local_cluster
+from snailps.api.access_method import load_method
 from snailps.errors import ConfigError, MisuseError, RemoteError
-from snailps.roles.access import load_method
 from snailps.store.route import fragment_of
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, Kind
 from snailps.transport.handshake import remote_error

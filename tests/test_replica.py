@@ -11,9 +11,9 @@ from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
 
 from snailps import kernels
+from snailps.api.tables import Table
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.roles._shard import FragmentCursor
-from snailps.roles.tables import Table
 
 BOTH = 3  # touch and version
 WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "bfloat16", "int8")]

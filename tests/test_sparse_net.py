@@ -7,6 +7,9 @@ import pytest
 from products import ReferenceNet, batch, libsvm
 from shards import Shards
 
+from snailps.api.tables import Tensor
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import Block
 from snailps.data.examples import KeyNumbers
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers
@@ -16,9 +19,6 @@ from snailps.models.sparse.first_layer import (
     bytes_at_worker,
 )  # fmt: skip
 from snailps.models.sparse.net import TABLE, Net, NetSettings
-from snailps.roles.tables import Tensor
-from snailps.roles.wires import Wires
-from snailps.roles.worker import Block
 
 COLUMNS = 400
 ACCESS = {"sgd": 1, "adagrad": 2, "adam": 3}

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps import Table, Tensor, kernels
+from snailps.api.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.errors import ClusterError, ConfigError, MisuseError, SnailError
 from snailps.roles.catalogue import Catalogue
 from snailps.roles.journal import Journal
 from snailps.roles.member import Member
-from snailps.roles.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.store._store import ShardStore
 from snailps.transport import messages
 

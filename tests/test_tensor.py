@@ -5,9 +5,9 @@ import pytest
 from shards import Shards
 
 from snailps import JobSettings, Table, Tensor, Worker
+from snailps.api.tables import TENSOR_CHUNK
+from snailps.api.wire_choice import Wires
 from snailps.errors import ConfigError, MisuseError
-from snailps.roles.tables import TENSOR_CHUNK
-from snailps.roles.wires import Wires
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 3), (TENSOR_CHUNK,), (TENSOR_CHUNK + 1,), (50, 100)])

@@ -3,8 +3,8 @@
 import pytest
 
 from snailps import kernels
-from snailps.roles.tables import Table
-from snailps.roles.wires import (
+from snailps.api.tables import Table
+from snailps.api.wire_choice import (
     AGAIN_BYTES,
     FAST_BYTES_PER_S,
     MEASURED_BYTES,

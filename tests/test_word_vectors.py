@@ -12,6 +12,8 @@ from processes import SNAILPS, Process
 from shards import Shards
 from texts import write_topics
 
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import Block, Results
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
@@ -21,8 +23,6 @@ from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors import model as blocks_of
 from snailps.models.word_vectors.sizes import fit_block
 from snailps.roles.job_settings import job_settings
-from snailps.roles.wires import Wires
-from snailps.roles.worker import Block, Results
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
 SMALL = WordVectorSettings(dim=8, min_count=1, sample=0.0, bucket=1000, window=2)

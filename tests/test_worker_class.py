@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from snailps import Block, JobSettings, Table, Worker
+from snailps.api import class_loading
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import load_class
 from snailps.errors import ConfigError, MisuseError
-from snailps.roles import loading
-from snailps.roles.wires import Wires
-from snailps.roles.worker import load_class
 from snailps.store.route import Route, ShardAddress
 
 
@@ -303,10 +303,10 @@ def test_load_class_again_after_an_edit_leaves_installed_libraries_alone(
 
 
 def test_load_class_in_a_copy_of_a_process_finds_what_the_file_says(module, monkeypatch):
-    monkeypatch.setattr(loading, "_inherited", set())
+    monkeypatch.setattr(class_loading, "_inherited", set())
     name = module(MODEL.format(more="", step=1))
     monkeypatch.syspath_prepend(".")
     assert importlib.import_module(name).Mine.step == 1  # as a notebook does
     module(MODEL.format(more="", step=20))
-    loading.inherit()
+    class_loading.inherit()
     assert load_class(f"{name}:Mine", "test").step == 20

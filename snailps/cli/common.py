@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from snailps import models
+from snailps.api.worker import load_class
 from snailps.config import (
     ClusterSettings,
     Home,
@@ -32,7 +33,6 @@ from snailps.config.fields import Settings, format_value, settings_of
 from snailps.config.misplaced import Remark
 from snailps.errors import ConfigError, SnailError
 from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Node
-from snailps.roles.worker import load_class
 
 log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from snailps.api.worker import load_class
 from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
 from snailps.cli.printing import print_json
 from snailps.config import JobSettings, MasterSettings, ServerSettings
@@ -18,7 +19,6 @@ from snailps.errors import SnailError
 from snailps.roles.checks import Finding
 from snailps.roles.doctor import Diagnosis, Doctor
 from snailps.roles.job_settings import job_settings
-from snailps.roles.worker import load_class
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
+from snailps.api.worker import load_class
 from snailps.cli.common import (
     FreshOption,
     JsonLogOption,
@@ -47,7 +48,6 @@ from snailps.roles.launcher import OWN_ERROR, Launcher, MasterEnded
 from snailps.roles.limits import END_S
 from snailps.roles.node import EXIT_INTERRUPTED, cores, peak_rss_mb
 from snailps.roles.status import Status
-from snailps.roles.worker import load_class
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit
 

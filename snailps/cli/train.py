@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps import models
+from snailps.api.worker import load_class
 from snailps.cli import PATHS
 from snailps.cli.common import FreshOption, JsonLogOption, SetOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
@@ -20,7 +21,6 @@ from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
 from snailps.roles.job_settings import job_settings
-from snailps.roles.worker import load_class
 
 _NOT_OPTIONS = ("worker_class", "fresh")
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}

@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.tables import Table
+from snailps.api.worker import Block, Pending, Results, Surveyor
 from snailps.config import JobSettings
 from snailps.data._labelled import LineReader, Lines, number_rows
 from snailps.data._text import WordCounter
@@ -33,8 +35,6 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier_settings import ClassifierSettings
 from snailps.models.kept_rows import KeptRows, Lent
 from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, LocalSgd, key_ranges
-from snailps.roles.tables import Table
-from snailps.roles.worker import Block, Pending, Results, Surveyor
 from snailps.vectors import BinHeader, write_bin
 
 NOISE_POWER = 0.5

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.worker import Pending, Worker
 from snailps.models.local_sgd import Floats, Keys, Shelf
-from snailps.roles.worker import Pending, Worker
 
 KEPT_BYTES_MAX = 512 << 20
 """Values kept of one table, unless three blocks need more.  A million rows of 100 columns: all that

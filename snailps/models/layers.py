@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.roles.tables import Tensor
+from snailps.api.tables import Tensor
 
 Floats = NDArray[np.float32]
 

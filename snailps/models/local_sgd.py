@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.worker import Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.errors import ConfigError
-from snailps.roles.worker import Pending, Results, Worker
 
 BUCKET_KEY = 1 << 40
 """Key of hash bucket 0 in a table whose word i is key i: a vocabulary may grow, no bucket moves."""

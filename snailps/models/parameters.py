@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.roles.tables import Tensor
-from snailps.roles.worker import Pending, Results, Worker
+from snailps.api.tables import Tensor
+from snailps.api.worker import Pending, Results, Worker
 
 Floats = NDArray[np.float32]
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from snailps.roles.access import AccessMethod
+from snailps.api.access_method import AccessMethod
 from snailps.transport.handshake import ServerSession
 
 T = TypeVar("T")

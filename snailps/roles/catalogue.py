@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.member import Answer, Member
-from snailps.roles.tables import Table
 from snailps.transport import messages
 
 TABLES_MAX = 4096

@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from snailps.api.tables import Table
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError
 from snailps.roles.clocks import Rounds, Stepped
@@ -32,7 +33,6 @@ from snailps.roles.saving import BEGUN
 from snailps.roles.server_talk import ServerTalk
 from snailps.roles.side import in_thread
 from snailps.roles.status import CheckpointStatus
-from snailps.roles.tables import Table
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, read_course, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Literal
 
 from snailps import kernels
+from snailps.api.tables import Table
 from snailps.config import ClusterSettings, parse_addr, parse_port_range
 from snailps.errors import SnailError
-from snailps.roles.tables import Table
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from snailps.roles.block import Block
+from snailps.api.block import Block
 
 Asked = Future[Block | None]
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
+from snailps.api.export_progress import Exporting
 from snailps.errors import ClusterError, SnailError
 from snailps.roles.ageing import Ageing
 from snailps.roles.checkpointing import Checkpointing
 from snailps.roles.clocks import Rounds, Stepped
-from snailps.roles.exporting import Exporting
 from snailps.roles.figures import run_figures
 from snailps.roles.job import Job
 from snailps.roles.journal import Fact, Snapshot

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from snailps.api.tables import AnyKeys, Keys, Rows, Table
+from snailps.api.wire_choice import Wires
 from snailps.config import ClusterSettings
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, RemoteError
 from snailps.roles.links import Links, RouteFollower
 from snailps.roles.node import EXIT_OK, End, Node
 from snailps.roles.status import Status
-from snailps.roles.tables import AnyKeys, Keys, Rows, Table
-from snailps.roles.wires import Wires
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending

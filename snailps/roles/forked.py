@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from snailps.roles import loading
+from snailps.api import class_loading
 
 EXIT_INTERRUPTED = 130
 _ARG_START, _ARG_END = 47, 48
@@ -54,7 +54,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
                     os.close(descriptor)
         _show([sys.executable, "-m", "snailps", *words])
         sys.argv[1:] = words
-        loading.inherit()
+        class_loading.inherit()
         main()
         code = 0
     except SystemExit as end:

@@ -21,14 +21,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from snailps import kernels
+from snailps.api.access_method import load_method
+from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError
 from snailps.roles._shard import ShardThread
-from snailps.roles.access import load_method
 from snailps.roles.futures import gather, settled, then
 from snailps.roles.limits import DIAL_S, STOP_S, Limits
 from snailps.roles.node import advertised, explain, open_listener
-from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import Address, Listener, Trust, dial, show

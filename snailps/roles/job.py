@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.worker import Surveyor, Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
@@ -26,7 +27,6 @@ from snailps.roles.job_settings import check_output, job_settings, without_effec
 from snailps.roles.ledger import Entry, Ledger
 from snailps.roles.position import Outcomes, Position
 from snailps.roles.tally import Tally
-from snailps.roles.worker import Surveyor, Worker, load_class
 from snailps.transport import messages
 from snailps.transport.control import Encoded
 from snailps.transport.frame import CONTROL_BODY_MAX

@@ -7,10 +7,10 @@ It owns unpacked copies of the input while the job lasts; it knows no lease and 
 
 from __future__ import annotations
 
+from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.data.blocks import Block, Source, cut, expand, read_block
 from snailps.data.scratch import Scratch
-from snailps.roles.worker import Worker
 
 
 class JobInput:

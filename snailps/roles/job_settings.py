@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig
 from snailps.config.fields import Settings
 from snailps.errors import ConfigError
-from snailps.roles.worker import Worker
 
 _OF_MODE = {"staleness": "ssp", "micro_batches": "bsp", "consistency": ""}
 """Settings that one kind of consistency alone looks at; none of them matters in rounds."""

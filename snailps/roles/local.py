@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
+from snailps.api.tables import AnyKeys, Rows, Table, Tensor
+from snailps.api.worker import Worker, check_class
 from snailps.config import (
     ROLE_CLASSES,
     ClusterSettings,
@@ -29,8 +31,6 @@ from snailps.errors import ClusterError, ConfigError, SnailError
 from snailps.roles.driver import Driver
 from snailps.roles.launcher import Launcher
 from snailps.roles.status import Status
-from snailps.roles.tables import AnyKeys, Rows, Table, Tensor
-from snailps.roles.worker import Worker, check_class
 
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: it says better what is missing."""

@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.access_method import AccessMethod, load_method
+from snailps.api.results import Results
+from snailps.api.table_export import write_tables
+from snailps.api.tables import Keys, Rows, Table
+from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
 from snailps.errors import CheckpointError, MisuseError, SnailError
-from snailps.roles.access import AccessMethod, load_method
-from snailps.roles.backup import write_tables
 from snailps.roles.position import unpack
-from snailps.roles.results import Results
-from snailps.roles.tables import Keys, Rows, Table
-from snailps.roles.worker import load_class
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._sections import put_section
 from snailps.store.checkpoint.folder import open_checkpoint, read_course

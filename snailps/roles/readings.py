@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from snailps.api.export_progress import Exporting
+from snailps.api.results import Results
+from snailps.api.worker import Worker
 from snailps.errors import ClusterError
 from snailps.roles.clocks import Stepped
-from snailps.roles.exporting import Exporting
 from snailps.roles.job import Job
 from snailps.roles.links import Links, connect
 from snailps.roles.members import Members
 from snailps.roles.node import explain
-from snailps.roles.results import Results
 from snailps.roles.side import in_thread
-from snailps.roles.worker import Worker
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust

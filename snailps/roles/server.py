@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from snailps.api.tables import Table
 from snailps.config import ServerSettings, effective_shard_num
 from snailps.errors import ClusterError, ProtocolError
 from snailps.roles._shard import ShardThread
@@ -27,7 +28,6 @@ from snailps.roles.node import (
     raise_descriptors,
 )
 from snailps.roles.saving import Loading, Saving
-from snailps.roles.tables import Table
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import AnswerOrFuture, Listener

@@ -9,8 +9,8 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 
+from snailps.api.worker import Block, Worker
 from snailps.errors import ClusterError, MisuseError, SnailError, place_of
-from snailps.roles.worker import Block, Worker
 from snailps.transport.messages.validation import COUNT_MAX, METRICS, Misfit
 
 

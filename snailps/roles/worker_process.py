@@ -18,6 +18,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from snailps.api.tables import Table, Tensor
+from snailps.api.wire_choice import Wires
+from snailps.api.worker import Block, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
 from snailps.data.scratch import Scratch
@@ -46,10 +49,7 @@ from snailps.roles.node import (
     raise_descriptors,
 )
 from snailps.roles.standing import Standing
-from snailps.roles.tables import Table, Tensor
 from snailps.roles.user_code import Ended, named, numbers_of
-from snailps.roles.wires import Wires
-from snailps.roles.worker import Block, Worker, load_class
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.tables import Table, Tensor
+from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.errors import ConfigError
 from snailps.models.fedavg import judge
@@ -28,8 +30,6 @@ from snailps.models.fedavg.feeds import Feeds
 from snailps.models.fedavg.learner import Learner
 from snailps.models.fedavg.network import Network, sum_into
 from snailps.models.fedavg.settings import FedAvgSettings
-from snailps.roles.tables import Table, Tensor
-from snailps.roles.worker import Block, Pending, Results, Worker
 
 EMBEDDING, OUTPUT = "embedding", "output"
 MOMENT_NAMES = ("first", "second")

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.tables import Tensor
+from snailps.api.worker import Block, Results, Worker
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
 from snailps.data.idx import Header, Labelled, read_header
@@ -30,8 +32,6 @@ from snailps.models.mlp import files
 from snailps.models.mlp.settings import FIRST, METHODS, STEP, MlpSettings, adopted, pairs_of
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.sparse import metrics
-from snailps.roles.tables import Tensor
-from snailps.roles.worker import Block, Results, Worker
 
 BATCHES_MAX = 16
 """Batches of a block, where blocks need not be single ones: each lease costs a question."""

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
 from snailps.data.blocks import expand
 from snailps.data.idx import check_pair, classes_of, labels_of
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers
-from snailps.roles.tables import DIM_MAX, Tensor
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"

@@ -21,10 +21,10 @@ from snailps.errors import DataError
 from snailps.models.sparse import metrics
 
 if TYPE_CHECKING:
+    from snailps.api.export_progress import Exporting
+    from snailps.api.worker import Results
     from snailps.models.sparse.settings import SparseSettings
     from snailps.models.sparse.worker import SparseWorker
-    from snailps.roles.exporting import Exporting
-    from snailps.roles.worker import Results
 
 BLOCK_BYTES = 8 << 20
 BLOCK_BYTES_MIN = 64 << 10

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from snailps.api.worker import load_class
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
-from snailps.roles.worker import load_class
 from snailps.vectors.atomic import atomic_file
 from snailps.vectors.npz import npz_file
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
+    from snailps.api.export_progress import Exporting
+    from snailps.api.worker import Results
     from snailps.models.sparse.linear_settings import LinearSettings
     from snailps.models.sparse.worker import SparseWorker
-    from snailps.roles.exporting import Exporting
-    from snailps.roles.worker import Results
 
 VERSION = 1
 LIBLINEAR_KEYS_MAX = 1 << 28

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.worker import Pending, Worker
 from snailps.data.examples import KeyNumbers
 from snailps.kernels import WIRE_TYPES
-from snailps.roles.worker import Pending, Worker
 
 Floats = NDArray[np.float32]
 HEADS_BYTES = 112

@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.tables import DIM_MAX, Table
+from snailps.api.worker import Block, Results
 from snailps.config import JobSettings, setting
 from snailps.errors import ConfigError, DataError
 from snailps.models.local_sgd import Shelf
@@ -31,8 +33,6 @@ from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
 from snailps.models.sparse.worker import RATE_LEAST, SparseWorker
-from snailps.roles.tables import DIM_MAX, Table
-from snailps.roles.worker import Block, Results
 
 LOSSES = {"logistic": 0, "squared": 1}
 """Numbers of the losses in `kernels.train_fm`."""

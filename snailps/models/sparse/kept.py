@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.worker import Pending, Worker
 from snailps.data.examples import KeptNumbers
 from snailps.models.sparse.batch import Batch, Floats, Keys, whole
-from snailps.roles.worker import Pending, Worker
 
 BYTES_MAX = 512 << 20
 """Of all that is kept: 6.8 million features of a linear model with FTRL."""

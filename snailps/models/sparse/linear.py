@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snailps import kernels
+from snailps.api.tables import Table
+from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats, check_classes
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.settings import METHODS
 from snailps.models.sparse.worker import EPS, SparseWorker
-from snailps.roles.tables import Table
-from snailps.roles.worker import Results
 
 LOSSES = {"logistic": 0, "squared": 1, "multinomial": 2}
 """Numbers of the losses in `kernels.train_linear`."""

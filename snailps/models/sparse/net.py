@@ -20,6 +20,8 @@ from typing import Any, Literal
 import numpy as np
 
 from snailps import kernels
+from snailps.api.tables import DIM_MAX, Table, Tensor
+from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
 from snailps.data.examples import Admitted, KeyNumbers
 from snailps.errors import ConfigError
@@ -36,8 +38,6 @@ from snailps.models.sparse.first_layer import (
 )
 from snailps.models.sparse.settings import ClassesSettings, check_method
 from snailps.models.sparse.worker import TABLE, SparseWorker, batch_reader
-from snailps.roles.tables import DIM_MAX, Table, Tensor
-from snailps.roles.worker import BATCHES_BYTES, Block, Pending, Results
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.data.examples import HASH_BITS_MAX, reader_of
 from snailps.errors import ConfigError
-from snailps.roles.tables import DIM_MAX
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose differences of weights and state add up, with their numbers in kernels."""

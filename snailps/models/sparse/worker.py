@@ -26,6 +26,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from snailps import kernels
+from snailps.api.tables import Table
+from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
 from snailps.data.examples import Admission, Admitted, Examples, number_keys, reader_of
 from snailps.errors import DataError
@@ -35,8 +37,6 @@ from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, jo
 from snailps.models.sparse.kept import Asked, Found, Kept
 from snailps.models.sparse.settings import METHODS, SparseSettings, check_method
 from snailps.models.sparse.shares import Shares
-from snailps.roles.tables import Table
-from snailps.roles.worker import Block, Pending, Results, Surveyor, Worker
 
 log = logging.getLogger(__name__)
 

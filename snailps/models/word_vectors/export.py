@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.worker import Results
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY, Floats, Keys, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.roles.worker import Results
 from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 
 WORDS_TOGETHER = 5_000

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from snailps.api.worker import Results
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors.export import bag_means, word_rows
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.roles.worker import Results
 from snailps.vectors import Vectors
 from snailps.vectors.query import to_bytes
 

@@ -31,6 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.tables import Table
+from snailps.api.worker import Block, Results, Surveyor
 from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
@@ -42,8 +44,6 @@ from snailps.models.word_vectors.look import neighbours
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.sizes import NOISE_POWER, fit_block, pool_size
 from snailps.models.word_vectors.start import adopt, count_on, put_model, put_vectors
-from snailps.roles.tables import Table
-from snailps.roles.worker import Block, Results, Surveyor
 
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0

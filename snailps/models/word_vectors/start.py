@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.worker import Results
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
@@ -23,7 +24,6 @@ from snailps.errors import ConfigError, ModelFileError
 from snailps.models.local_sgd import BUCKET_KEY, Floats, export_rows
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.roles.worker import Results
 from snailps.vectors import read_bin, read_header, read_vec, vec_shape
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.access_method import load_method
 from snailps.errors import ConfigError, MisuseError
-from snailps.roles.access import load_method
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]

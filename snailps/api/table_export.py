@@ -16,8 +16,8 @@ from snailps.vectors.npz import NpzWriter, npz_file
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
-    from snailps.roles.exporting import Exporting
-    from snailps.roles.results import Results
+    from snailps.api.export_progress import Exporting
+    from snailps.api.results import Results
 
 
 def write_tables(path: Path, results: Results) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.roles.loading import load_named
+from snailps.api.class_loading import load_named
 
 if TYPE_CHECKING:
-    from snailps.roles.tables import Table
+    from snailps.api.tables import Table
 
 __all__ = ["AccessMethod", "load_method"]
 

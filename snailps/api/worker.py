@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from snailps.api.block import Block
+from snailps.api.class_loading import load_named
+from snailps.api.model_tables import ModelTables
+from snailps.api.results import Results
+from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, settings_of
 from snailps.data.blocks import Source
 from snailps.errors import ConfigError
-from snailps.roles.block import Block
-from snailps.roles.loading import load_named
-from snailps.roles.model_tables import ModelTables
-from snailps.roles.results import Results
-from snailps.roles.tables import Table, Tensor
 from snailps.transport.client._client import Forward, Pending
 from snailps.transport.frame import BATCHES_BYTES
 
@@ -284,7 +284,7 @@ class Worker(ModelTables):
 
         The default writes ``OUTPUT.npz`` with ``NAME.keys`` and ``NAME.rows`` of every table.
         """
-        from snailps.roles.backup import write_tables
+        from snailps.api.table_export import write_tables
 
         path = Path(f"{results.settings.output}.npz")
         write_tables(path, results)

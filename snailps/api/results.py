@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.export_progress import Exporting
+from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
-from snailps.roles.exporting import Exporting
-from snailps.roles.tables import AnyKeys, Keys, Rows, Table
 from snailps.transport.client._client import Client, Pending
 
 PULLS_AHEAD = 1

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.block import Block
+from snailps.api.clock_slot import Moment, Moments
+from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
+from snailps.api.wire_choice import Wires
 from snailps.errors import MisuseError
-from snailps.roles.block import Block
-from snailps.roles.moment import Moment, Moments
-from snailps.roles.tables import AnyKeys, Keys, Rows, Table, Tensor
-from snailps.roles.wires import Wires
 from snailps.transport.client._client import Client, Forward, Pending
 
 

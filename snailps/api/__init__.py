@@ -1,0 +1,1 @@
+"""What users touch: `Worker`, `Block`, `Results`, `Table`, `Tensor`, `AccessMethod`."""
