@@ -8,8 +8,8 @@ from shards import LIMIT_S
 
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
+from snailps.node.process import advertised, open_listener
 from snailps.roles.hosting import ShardHost
-from snailps.roles.node import advertised, open_listener
 from snailps.roles.server import Server
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m

@@ -273,7 +273,7 @@ def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatc
     def broken(address, name):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("snailps.roles.desk.check_reach", broken)
+    monkeypatch.setattr("snailps.node.probe_service.check_reach", broken)
     with socket.create_server(("127.0.0.1", 0)) as here, Raw(running.address) as raw:
         raw.send(messages.encode(messages.Examine(list(here.getsockname()), {})))
         report = messages.decode(raw.next().body)

@@ -10,9 +10,10 @@ from shards import LIMIT_S
 
 from snailps.config import MasterSettings, ServerSettings, WorkerSettings
 from snailps.errors import RemoteError
-from snailps.roles import _replicated, limits, server_talk
-from snailps.roles.limits import Limits
-from snailps.roles.links import Links
+from snailps.node import limits
+from snailps.node.limits import Limits
+from snailps.node.shard_connections import Links
+from snailps.roles import _replicated, server_talk
 from snailps.transport import messages as m
 from snailps.transport.handshake import Role
 from snailps.transport.security.strangers import HANDSHAKE_LIMIT_S

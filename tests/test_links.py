@@ -6,7 +6,7 @@ import pytest
 from processes import LIMIT_S
 
 from snailps.errors import ConnectionLost, WaitTimeout
-from snailps.roles.links import RouteFollower, connect
+from snailps.node.shard_connections import RouteFollower, connect
 from snailps.store.route import Route, ShardAddress
 
 FRAGS = 8

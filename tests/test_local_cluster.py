@@ -290,7 +290,7 @@ def test_local_cluster_that_failed_lets_the_session_live(tmp_path):
     (tmp_path / "session.py").write_text(
         "import os\n"
         "from snailps import SnailError, local_cluster\n"
-        "from snailps.roles import node\n"
+        "from snailps.node import process as node\n"
         "node.GRACE_S = 0.0  # after which a process that has to end is ended by force\n"
         "with local_cluster() as cluster:\n"
         "    nodes = cluster.status()['nodes']\n"

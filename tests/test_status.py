@@ -24,7 +24,7 @@ from test_ends import Observer
 from test_failures import INTERRUPTED
 
 from snailps.cli.overview import lines_of, picture_of
-from snailps.roles.status import NodeStatus, ShardStatus, Status
+from snailps.node.status import NodeStatus, ShardStatus, Status
 
 TREE = Path(__file__).resolve().parent.parent
 

@@ -32,7 +32,7 @@ from snailps.config import (
 from snailps.config.fields import Settings, format_value, settings_of
 from snailps.config.misplaced import Remark
 from snailps.errors import ConfigError, SnailError
-from snailps.roles.node import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Node
+from snailps.node.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Node
 
 log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)

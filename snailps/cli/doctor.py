@@ -16,7 +16,7 @@ from snailps.cli.common import ConfigOption, SetOption, known_classes, read_conf
 from snailps.cli.printing import print_json
 from snailps.config import JobSettings, MasterSettings, ServerSettings
 from snailps.errors import SnailError
-from snailps.roles.checks import Finding
+from snailps.node.checks import Finding
 from snailps.roles.doctor import Diagnosis, Doctor
 from snailps.roles.job_settings import job_settings
 

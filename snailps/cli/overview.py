@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from snailps.cli.progress import count_text, line_of, seconds_text
-from snailps.roles.status import NodeStatus, Status
+from snailps.node.status import NodeStatus, Status
 
 LOOP_MS = 50.0
 """Turns of the master's loop that take longer are told: all others wait so long for it."""

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from snailps.roles.status import NodeStatus, Status
+from snailps.node.status import NodeStatus, Status
 
 REDRAW_S = 0.2  # a terminal: five pictures a second look alive and cost nothing
 ETA_WINDOW_S = 30.0

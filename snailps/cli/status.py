@@ -19,7 +19,7 @@ from snailps.cli.printing import print_json
 from snailps.cli.progress import Eta, seconds_text
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import ProtocolError, RemoteError, SnailError
-from snailps.roles.status import Status
+from snailps.node.status import Status
 from snailps.transport import messages
 from snailps.transport.control import visit
 from snailps.transport.security.trust import OPEN, Trust

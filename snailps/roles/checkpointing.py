@@ -23,16 +23,16 @@ from typing import Any
 from snailps.api.tables import Table
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError
+from snailps.node.background import in_thread
+from snailps.node.process import explain
+from snailps.node.status import CheckpointStatus
 from snailps.roles.clocks import Rounds, Stepped
 from snailps.roles.job import Job
 from snailps.roles.member import Answer, Member
 from snailps.roles.members import Members
-from snailps.roles.node import explain
 from snailps.roles.position import Position, pack, unpack
 from snailps.roles.saving import BEGUN
 from snailps.roles.server_talk import ServerTalk
-from snailps.roles.side import in_thread
-from snailps.roles.status import CheckpointStatus
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, read_course, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry

@@ -17,6 +17,9 @@ from typing import Any
 
 from snailps.api.export_progress import Exporting
 from snailps.errors import ClusterError, SnailError
+from snailps.node.background import in_thread
+from snailps.node.process import EXIT_INTERRUPTED, explain
+from snailps.node.status import Phase
 from snailps.roles.ageing import Ageing
 from snailps.roles.checkpointing import Checkpointing
 from snailps.roles.clocks import Rounds, Stepped
@@ -28,13 +31,10 @@ from snailps.roles.ledger import ANYBODY, Ledger
 from snailps.roles.lull import Lull
 from snailps.roles.member import Member, Reply
 from snailps.roles.members import Members
-from snailps.roles.node import EXIT_INTERRUPTED, explain
 from snailps.roles.past import Past
 from snailps.roles.position import Position, pack
 from snailps.roles.readings import Readings
 from snailps.roles.rounds import RoundCourse
-from snailps.roles.side import in_thread
-from snailps.roles.status import Phase
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN, Trust

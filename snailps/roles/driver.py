@@ -17,9 +17,9 @@ from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.api.wire_choice import Wires
 from snailps.config import ClusterSettings
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, RemoteError
-from snailps.roles.links import Links, RouteFollower
-from snailps.roles.node import EXIT_OK, End, Node
-from snailps.roles.status import Status
+from snailps.node.process import EXIT_OK, End, Node
+from snailps.node.shard_connections import Links, RouteFollower
+from snailps.node.status import Status
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending

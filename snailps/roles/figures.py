@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from snailps.node.process import peak_rss_mb
 from snailps.roles.job import Job
 from snailps.roles.member import Member
 from snailps.roles.members import Members
-from snailps.roles.node import peak_rss_mb
 
 
 def run_figures(

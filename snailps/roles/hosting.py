@@ -25,10 +25,10 @@ from snailps.api.access_method import load_method
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError
+from snailps.node.limits import DIAL_S, STOP_S, Limits
+from snailps.node.process import advertised, explain, open_listener
 from snailps.roles._shard import ShardThread
 from snailps.roles.futures import gather, settled, then
-from snailps.roles.limits import DIAL_S, STOP_S, Limits
-from snailps.roles.node import advertised, explain, open_listener
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import Address, Listener, Trust, dial, show

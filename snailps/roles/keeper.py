@@ -14,8 +14,8 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
+from snailps.node.limits import Limits
 from snailps.roles.errands import Errands
-from snailps.roles.limits import Limits
 from snailps.roles.member import Answer, Member, Reply
 from snailps.roles.members import Members
 from snailps.roles.places import with_changes

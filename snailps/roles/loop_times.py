@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from snailps.roles.status import LoopStatus
+from snailps.node.status import LoopStatus
 
 STEPS = 24
 """Buckets for each doubling: a quantile is at most 3 % too large."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.roles.catalogue import Catalogue
-from snailps.roles.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.roles.errands import Errands
 from snailps.roles.journal import Fact, Journal
 from snailps.roles.member import Answer, Member, Reply, names_of

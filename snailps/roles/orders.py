@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from snailps.roles.limits import ORDER_S
+from snailps.node.limits import ORDER_S
 from snailps.roles.standby_effects import Order
 from snailps.transport import messages
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from snailps.errors import CheckpointError, SnailError
+from snailps.node.limits import STOP_S
+from snailps.node.process import explain
 from snailps.roles._shard import FragmentCursor, ShardThread
-from snailps.roles.limits import STOP_S
-from snailps.roles.node import explain
 from snailps.store.checkpoint.folder import open_checkpoint
 from snailps.store.checkpoint.shard_file import (
     BATCH_BYTES,

@@ -16,10 +16,7 @@ from typing import Any, TypeVar
 from snailps.api.tables import Table
 from snailps.config import ServerSettings, effective_shard_num
 from snailps.errors import ClusterError, ProtocolError
-from snailps.roles._shard import ShardThread
-from snailps.roles.futures import gather, then
-from snailps.roles.hosting import ShardHost
-from snailps.roles.node import (
+from snailps.node.process import (
     Node,
     advertised,
     cores,
@@ -27,6 +24,9 @@ from snailps.roles.node import (
     peak_rss_mb,
     raise_descriptors,
 )
+from snailps.roles._shard import ShardThread
+from snailps.roles.futures import gather, then
+from snailps.roles.hosting import ShardHost
 from snailps.roles.saving import Loading, Saving
 from snailps.store.route import Route
 from snailps.transport import messages

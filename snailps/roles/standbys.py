@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.roles.limits import ORDER_S, STALL_S, YIELD_S_MAX
+from snailps.node.limits import ORDER_S, STALL_S, YIELD_S_MAX
 from snailps.roles.orders import OnAnswer, Orders
 from snailps.roles.places import Copy, Places, Server, Shard
 from snailps.roles.redundancy import Redundancy

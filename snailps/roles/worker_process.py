@@ -32,12 +32,9 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
 )
-from snailps.roles import blas
-from snailps.roles.checks import look_half_way, why_not_connected
-from snailps.roles.coming import Coming
-from snailps.roles.limits import Limits
-from snailps.roles.links import Links, RouteFollower
-from snailps.roles.node import (
+from snailps.node.checks import look_half_way, why_not_connected
+from snailps.node.limits import Limits
+from snailps.node.process import (
     EXIT_FAILED,
     EXIT_OK,
     WATCH_S,
@@ -48,6 +45,9 @@ from snailps.roles.node import (
     peak_rss_mb,
     raise_descriptors,
 )
+from snailps.node.shard_connections import Links, RouteFollower
+from snailps.roles import blas
+from snailps.roles.coming import Coming
 from snailps.roles.standing import Standing
 from snailps.roles.user_code import Ended, named, numbers_of
 from snailps.store.route import Route

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from snailps.cli.entry import main
 from snailps.errors import ConnectionLost
-from snailps.roles import hosting, links
+from snailps.node import shard_connections
+from snailps.roles import hosting
 
 _shards, _faults = [], [(), "", 1]
 _known = weakref.WeakSet()
@@ -122,7 +123,7 @@ def tell(number, frame):
 
 if __name__ == "__main__":
     know(hosting, "ShardThread")
-    know(links, "Client")
+    know(shard_connections, "Client")
     signal.signal(signal.SIGUSR2, tell)
     hurt_to_come()
     obey(json.loads(os.environ.get("HURT", "{}")))

@@ -21,8 +21,8 @@ from typing import Any
 from snailps import kernels
 from snailps._version import __version__
 from snailps.errors import ProtocolError, SnailError
-from snailps.roles.checks import Finding, check_reach
-from snailps.roles.side import in_thread
+from snailps.node.background import in_thread
+from snailps.node.checks import Finding, check_reach
 from snailps.transport import messages
 from snailps.transport.frame import VERSION
 

@@ -34,8 +34,8 @@ from snailps.errors import (
     SnailError,
     place_of,
 )
-from snailps.roles.checks import look_half_way, why_no_master
-from snailps.roles.limits import GRACE_S
+from snailps.node.checks import look_half_way, why_no_master
+from snailps.node.limits import GRACE_S
 from snailps.transport import messages
 from snailps.transport._heartbeat import Pulse
 from snailps.transport.control import (

@@ -17,7 +17,7 @@ import numpy as np
 
 from snailps import kernels
 from snailps.errors import ConnectionLost, SnailError
-from snailps.roles.limits import Limits
+from snailps.node.limits import Limits
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.client._client import Client

@@ -1,0 +1,1 @@
+"""What the processes of a cluster share: joining, heartbeats, signals, status, checks."""
