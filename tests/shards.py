@@ -9,7 +9,7 @@ import numpy as np
 
 from snailps import kernels
 from snailps.api.access_method import load_method
-from snailps.roles._shard import ShardThread
+from snailps.shard._shard import ShardThread
 from snailps.store.route import Route, ShardAddress
 from snailps.transport.client._client import Client
 from snailps.transport.control import dial

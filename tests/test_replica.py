@@ -13,7 +13,7 @@ from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
-from snailps.roles._shard import FragmentCursor
+from snailps.shard._shard import FragmentCursor
 
 BOTH = 3  # touch and version
 WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "bfloat16", "int8")]

@@ -69,7 +69,7 @@ def test_explained_error_of_a_users_code_at_the_master_has_its_line():
 
 
 def raise_in_pyx():
-    exec(compile("raise ValueError('factor')", "snailps/roles/_shard.pyx", "exec"))
+    exec(compile("raise ValueError('factor')", "snailps/shard/_shard.pyx", "exec"))
 
 
 def test_place_of_an_error_in_a_compiled_part_is_the_line_that_called_it():

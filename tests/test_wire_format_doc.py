@@ -110,11 +110,11 @@ def test_limits_are_those_of_the_code():
 @pytest.mark.parametrize(
     "place",
     [
-        "roles/_shard.pyx",
-        "roles/_asked.pxd",
-        "roles/_clocked.pxd",
-        "roles/_products.pxd",
-        "roles/_standby.pxd",
+        "shard/_shard.pyx",
+        "shard/_row_request.pxd",
+        "shard/_clock_requests.pxd",
+        "shard/_product_requests.pxd",
+        "shard/_standby.pxd",
         "transport/loop/_dispatch.pxd",
         "transport/loop/_retry.pxd",
         "transport/loop/_authentication.pyx",

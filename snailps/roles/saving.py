@@ -20,7 +20,7 @@ import numpy as np
 from snailps.errors import CheckpointError, SnailError
 from snailps.node.limits import STOP_S
 from snailps.node.process import explain
-from snailps.roles._shard import FragmentCursor, ShardThread
+from snailps.shard._shard import FragmentCursor, ShardThread
 from snailps.store.checkpoint.folder import open_checkpoint
 from snailps.store.checkpoint.shard_file import (
     BATCH_BYTES,

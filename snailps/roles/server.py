@@ -24,10 +24,10 @@ from snailps.node.process import (
     peak_rss_mb,
     raise_descriptors,
 )
-from snailps.roles._shard import ShardThread
 from snailps.roles.futures import gather, then
 from snailps.roles.hosting import ShardHost
 from snailps.roles.saving import Loading, Saving
+from snailps.shard._shard import ShardThread
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import AnswerOrFuture, Listener

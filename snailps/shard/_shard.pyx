@@ -24,19 +24,21 @@ from libc.string cimport memcpy, memmove, memset
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
-from snailps.roles._answers cimport narrow_rows, pull_all, pull_changed, push_rows
-from snailps.roles._asked cimport *
-from snailps.roles._clocked cimport (
+from snailps.shard._clock_requests cimport (
     comes_early, is_fenced, is_late, keep_in_step, not_at_the_standby, reach, refuse_broken, seal,
     show_clock, stage,
 )
-from snailps.roles._in_python cimport python_pull, python_push, python_scan, python_sums, why_broken
-from snailps.roles._kept cimport Memory, columns_free, memory_free, memory_of
-from snailps.roles._lists cimport KeyLists
-from snailps.roles._primary cimport Told, must_wait, seed, tell_push, tell_seal, told_push
-from snailps.roles._products cimport backward, forward
-from snailps.roles._replicated cimport ReplicatedShard
-from snailps.roles._standby cimport replay
+from snailps.shard._connection_memory cimport Memory, columns_free, memory_free, memory_of
+from snailps.shard._key_list_cache cimport KeyLists
+from snailps.shard._primary cimport Told, must_wait, seed, tell_push, tell_seal, told_push
+from snailps.shard._product_requests cimport backward, forward
+from snailps.shard._python_methods cimport (
+    python_pull, python_push, python_scan, python_sums, why_broken,
+)
+from snailps.shard._replication cimport ReplicatedShard
+from snailps.shard._row_reply cimport narrow_rows, pull_all, pull_changed, push_rows
+from snailps.shard._row_request cimport *
+from snailps.shard._standby cimport replay
 from snailps.store._clock_store cimport ClockedStore
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store.core._marks cimport marks_drop
@@ -49,7 +51,7 @@ from snailps.transport.loop._loop cimport ShardLoop
 from snailps.transport.loop._replication_stream cimport STREAM_NONE, stream_has
 
 from snailps.errors import MisuseError
-from snailps.roles._in_python import Methods as PyMethods
+from snailps.shard._python_methods import Methods as PyMethods
 from snailps.store._clock_store import ClockedStore as PyClockedStore
 from snailps.store.checkpoint._sections import copy_fragments, put_section
 

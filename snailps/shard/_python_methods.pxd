@@ -1,7 +1,7 @@
 # Tables whose access method is written in Python: what the shard's handler calls.  `door` is a Methods.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.roles._asked cimport Asked, Context
+from snailps.shard._row_request cimport Asked, Context
 from snailps.store._clock_store cimport ClockedStore
 from snailps.store.core._clock_buffer cimport Sums
 from snailps.store.tables cimport Table

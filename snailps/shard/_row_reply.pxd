@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
-from snailps.roles._asked cimport Asked, Context, is_repeated, padded, refuse
+from snailps.shard._row_request cimport Asked, Context, is_repeated, padded, refuse
 from snailps.store.core._row_versions cimport store_pull_changed, store_version
 from snailps.store.tables cimport *
 from snailps.transport._frame cimport *

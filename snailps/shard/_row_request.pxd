@@ -11,9 +11,9 @@ from libc.stdio cimport snprintf
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._wire_types cimport WireOps, wire_row_bytes
-from snailps.roles._kept cimport Columns
-from snailps.roles._lists cimport AllLists, KeyList, KeyLists, recall, remember
-from snailps.roles._replica cimport Primary, Standby
+from snailps.shard._connection_memory cimport Columns
+from snailps.shard._key_list_cache cimport AllLists, KeyList, KeyLists, recall, remember
+from snailps.shard._replication_state cimport Primary, Standby
 from snailps.store.core._clock_buffer cimport Slots
 from snailps.store.core._marks cimport Marks
 from snailps.store.tables cimport Shard, store_mark, store_owns

@@ -17,8 +17,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON
-from snailps.roles._asked cimport Asked, Context, is_repeated, padded
-from snailps.roles._replica cimport Primary
+from snailps.shard._replication_state cimport Primary
+from snailps.shard._row_request cimport Asked, Context, is_repeated, padded
 from snailps.store.core._clock_buffer cimport Run, Slot, Slots, Staged, Sums
 from snailps.store.core._marks cimport Mark, Marks
 from snailps.store.core._row_transfer cimport copy_some, count_some, part_is_kept

@@ -19,13 +19,13 @@ from libc.string cimport memcpy
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_PYTHON
-from snailps.roles._answers cimport push_rows
-from snailps.roles._asked cimport *
-from snailps.roles._clocked cimport seal, stage
-from snailps.roles._in_python cimport python_order, python_push, why_broken
-from snailps.roles._primary cimport Told, tell_again, tell_push, tell_seal, tell_step, told_push
-from snailps.roles._products cimport step_rows
-from snailps.roles._replica cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Standby
+from snailps.shard._clock_requests cimport seal, stage
+from snailps.shard._primary cimport Told, tell_again, tell_push, tell_seal, tell_step, told_push
+from snailps.shard._product_requests cimport step_rows
+from snailps.shard._python_methods cimport python_order, python_push, why_broken
+from snailps.shard._replication_state cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Standby
+from snailps.shard._row_reply cimport push_rows
+from snailps.shard._row_request cimport *
 from snailps.store.core._clock_buffer cimport *
 from snailps.store.core._marks cimport Mark, marks_raise
 from snailps.store.core._row_transfer cimport put_rows

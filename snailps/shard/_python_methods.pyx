@@ -17,8 +17,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.roles._asked cimport FENCED_MAX, Asked, Context, is_repeated
-from snailps.roles._primary cimport tell_replica
+from snailps.shard._primary cimport tell_replica
+from snailps.shard._row_request cimport FENCED_MAX, Asked, Context, is_repeated
 from snailps.store.core._clock_buffer cimport Sums
 from snailps.store.core._marks cimport marks_raise
 from snailps.store.tables cimport *

@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
-from snailps.roles._asked cimport WAITS_BYTES, Asked, Context, is_repeated, refuse
+from snailps.shard._row_request cimport WAITS_BYTES, Asked, Context, is_repeated, refuse
 from snailps.store.core._clock_buffer cimport *
 from snailps.store.core._marks cimport marks_get
 from snailps.store.tables cimport Table, store_set_mark

@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
-from snailps.roles._lists cimport KeyLists, key_lists_free
+from snailps.shard._key_list_cache cimport KeyLists, key_lists_free
 from snailps.transport._frame cimport BATCHES, BATCHES_BYTES
 
 cdef enum:

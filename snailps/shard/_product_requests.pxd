@@ -16,9 +16,9 @@ from libc.string cimport memcpy, memset
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps.abi._wire_types cimport WIRE_FLOAT32, wire_row_bytes
-from snailps.roles._asked cimport ROOM_BYTES, Context, hold, is_repeated, padded, refuse
-from snailps.roles._kept cimport *
-from snailps.roles._primary cimport PIECE_BYTES, tell_step
+from snailps.shard._connection_memory cimport *
+from snailps.shard._primary cimport PIECE_BYTES, tell_step
+from snailps.shard._row_request cimport ROOM_BYTES, Context, hold, is_repeated, padded, refuse
 from snailps.store.core._sparse_product cimport store_sum
 from snailps.store.tables cimport *
 from snailps.transport._frame cimport *

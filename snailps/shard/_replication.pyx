@@ -20,11 +20,11 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
-from snailps.roles._asked cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED, held_until
-from snailps.roles._clocked cimport keep_in_step, show_clock
-from snailps.roles._primary cimport tell_again
-from snailps.roles._replica cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Primary, Standby
-from snailps.roles._standby cimport standby_free
+from snailps.shard._clock_requests cimport keep_in_step, show_clock
+from snailps.shard._primary cimport tell_again
+from snailps.shard._replication_state cimport FRAGMENT_EXPECTED, FRAGMENT_WHOLE, Primary, Standby
+from snailps.shard._row_request cimport ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED, held_until
+from snailps.shard._standby cimport standby_free
 from snailps.transport.loop._fault_injection cimport *
 from snailps.transport.loop._replication_stream cimport (
     STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, STREAM_READY, STREAM_SEEDING, Stream,

@@ -1,0 +1,1 @@
+"""A shard: the only place where frames meet tables."""
