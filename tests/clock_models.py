@@ -25,7 +25,7 @@ from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.net import Net, NetSettings
 from snailps.models.word_vectors.model import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.roles.worker_process import WorkerProcess
+from snailps.worker.process import WorkerProcess
 
 MEAN_KEYS = np.arange(64, dtype=np.uint64)
 """Rows of `Mean`, of every shard some: all of them are equal at any time."""

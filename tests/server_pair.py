@@ -9,8 +9,8 @@ from shards import LIMIT_S
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.node.process import advertised, open_listener
-from snailps.roles.hosting import ShardHost
-from snailps.roles.server import Server
+from snailps.server.process import Server
+from snailps.server.shard_host import ShardHost
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 from snailps.transport.control.client import ControlClient

@@ -9,7 +9,7 @@ from processes import PACKAGE
 ASKED = """
 import ctypes
 import numpy
-from snailps.roles import blas
+from snailps.worker import blas_threads as blas
 
 def threads():
     for path in blas._loaded():

@@ -18,8 +18,8 @@ from test_failures import FAILED
 from snailps import kernels
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, SnailError
-from snailps.roles import saving
-from snailps.roles.server import Server
+from snailps.server import checkpoint_io
+from snailps.server.process import Server
 from snailps.store._clock_store import ClockedStore
 from snailps.transport import messages
 
@@ -104,14 +104,14 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
 ):
     """At its end it lets the shards go: the rows of the other one would be of two clocks."""
     writes, writing = threading.Event(), threading.Event()
-    write = getattr(saving.ShardFileWriter, stuck)
+    write = getattr(checkpoint_io.ShardFileWriter, stuck)
 
     def late(*args):
         writing.set()
         writes.wait(LIMIT_S)
         return write(*args)
 
-    monkeypatch.setattr(saving.ShardFileWriter, stuck, late)
+    monkeypatch.setattr(checkpoint_io.ShardFileWriter, stuck, late)
     told = queue.SimpleQueue()
     with Shards(1) as cluster:
         cluster.add_table(1, 8)
@@ -119,7 +119,7 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
         server = Server(ServerSettings())
         server._host = SimpleNamespace(primaries={0: cluster.threads[0]}, formed=lambda: None)
         assert server.on_message(messages.Freeze()).result(LIMIT_S).data == {"clocks": [0]}
-        server._saving = saving.Saving(
+        server._saving = checkpoint_io.Saving(
             cluster.threads,
             messages.Save(1, str(tmp_path), 0),
             life=1,

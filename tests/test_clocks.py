@@ -15,9 +15,9 @@ from snailps.config import ServerSettings
 from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.roles.clocks import Stepped
-from snailps.roles.hosting import ShardHost
 from snailps.roles.readings import Readings
-from snailps.roles.server import Server
+from snailps.server.process import Server
+from snailps.server.shard_host import ShardHost
 from snailps.transport import messages
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.security.trust import OPEN, Trust

@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 
 from snailps.api.worker import Block
-from snailps.roles.coming import Coming
+from snailps.worker.prefetch import Coming
 
 
 class Pull:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from snailps.config import ServerSettings
-from snailps.roles import hosting
-from snailps.roles.hosting import ShardHost
+from snailps.server import shard_host
+from snailps.server.shard_host import ShardHost
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN
 
@@ -40,7 +40,7 @@ def host(monkeypatch):
         far.close()
         return near
 
-    monkeypatch.setattr(hosting, "dial", dial)
+    monkeypatch.setattr(shard_host, "dial", dial)
     welcome = messages.Welcome(1, 1, 1, 64, 1.0, 10.0)
     made = ShardHost(ServerSettings(), OPEN, welcome, lambda message: None)
     made.primaries[0] = Primary()
@@ -62,13 +62,13 @@ def test_second_order_for_the_same_copy_changes_the_pace_alone(host):
 
 def test_pace_that_changes_while_the_standby_is_dialled_counts(host, monkeypatch):
     done, order = host.primaries[0].done, messages.BackUp(0, 4, "127.0.0.1", 5000, True, True)
-    go_on, dial = queue.SimpleQueue(), hosting.dial
+    go_on, dial = queue.SimpleQueue(), shard_host.dial
 
     def slow(*args, **named):
         go_on.get(timeout=LIMIT_S)
         return dial(*args, **named)
 
-    monkeypatch.setattr(hosting, "dial", slow)
+    monkeypatch.setattr(shard_host, "dial", slow)
     host.back_up(order)
     host.back_up(replace(order, paced=False))
     assert done.get(timeout=LIMIT_S) == ("pace", False)

@@ -11,8 +11,8 @@ from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError
 from snailps.roles.position import OUTCOME, Outcomes, Position, pack, unpack
-from snailps.roles.worker_process import WorkerProcess
 from snailps.transport import messages
+from snailps.worker.process import WorkerProcess
 
 __all__ = ["make"]
 

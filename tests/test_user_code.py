@@ -8,7 +8,7 @@ import pytest
 from snailps import Block, Table, Worker
 from snailps.errors import ClusterError, ConfigError, MisuseError, place_of
 from snailps.node.process import explain
-from snailps.roles.user_code import named, numbers_of
+from snailps.worker.user_code import named, numbers_of
 
 HERE = __file__
 

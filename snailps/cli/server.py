@@ -12,7 +12,7 @@ from snailps.cli.common import (
     run_node,
 )
 from snailps.config import ServerSettings
-from snailps.roles.server import Server
+from snailps.server.process import Server
 
 
 def command(

@@ -12,7 +12,7 @@ from snailps.cli.common import (
     run_node,
 )
 from snailps.config import WorkerSettings
-from snailps.roles.worker_process import WorkerProcess
+from snailps.worker.process import WorkerProcess
 
 
 def command(

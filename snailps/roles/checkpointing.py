@@ -31,8 +31,8 @@ from snailps.roles.job import Job
 from snailps.roles.member import Answer, Member
 from snailps.roles.members import Members
 from snailps.roles.position import Position, pack, unpack
-from snailps.roles.saving import BEGUN
 from snailps.roles.server_talk import ServerTalk
+from snailps.server.checkpoint_io import BEGUN
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, read_course, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry

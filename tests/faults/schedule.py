@@ -32,7 +32,7 @@ STALLS = ("stall server", "stall worker", "stall master", "stall worker+server")
 """SIGSTOP for 1 to 20 s, far beyond heartbeat_timeout: who was taken for lost is replaced.  With
 ``+server`` a server is killed meanwhile."""
 
-_HOST = "snailps.roles.hosting:ShardHost"
+_HOST = "snailps.server.shard_host:ShardHost"
 PLACES = {
     "mid-send": {"point": "mid-send"},
     "applied": {"point": "applied"},

@@ -46,15 +46,15 @@ from snailps.node.process import (
     raise_descriptors,
 )
 from snailps.node.shard_connections import Links, RouteFollower
-from snailps.roles import blas
-from snailps.roles.coming import Coming
-from snailps.roles.standing import Standing
-from snailps.roles.user_code import Ended, named, numbers_of
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client
 from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
+from snailps.worker import blas_threads
+from snailps.worker.prefetch import Coming
+from snailps.worker.resume_state import Standing
+from snailps.worker.user_code import Ended, named, numbers_of
 
 log = logging.getLogger(__name__)
 TURN_S = 0.1
@@ -206,7 +206,7 @@ class WorkerProcess(Node):
         clocked = cls.clocked(settings)
         one_thread = clocked and not cls.rounds(settings)
         if clocked:
-            blas.set_threads(1)
+            blas_threads.set_threads(1)
         self._came_back.clear()
         self._waited_s = 0.0
         try:

@@ -27,7 +27,7 @@ from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError
 from snailps.node.limits import DIAL_S, STOP_S, Limits
 from snailps.node.process import advertised, explain, open_listener
-from snailps.roles.futures import gather, settled, then
+from snailps.server.futures import gather, settled, then
 from snailps.shard._shard import ShardThread
 from snailps.store.route import Route
 from snailps.transport import messages

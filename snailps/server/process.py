@@ -24,9 +24,9 @@ from snailps.node.process import (
     peak_rss_mb,
     raise_descriptors,
 )
-from snailps.roles.futures import gather, then
-from snailps.roles.hosting import ShardHost
-from snailps.roles.saving import Loading, Saving
+from snailps.server.checkpoint_io import Loading, Saving
+from snailps.server.futures import gather, then
+from snailps.server.shard_host import ShardHost
 from snailps.shard._shard import ShardThread
 from snailps.store.route import Route
 from snailps.transport import messages

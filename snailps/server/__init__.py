@@ -1,0 +1,1 @@
+"""A server process: its shards, the master's orders to them, checkpoints."""

@@ -1,0 +1,1 @@
+"""A worker process: leases blocks, drives a model, pushes, reports."""
