@@ -26,12 +26,12 @@ import numpy as np
 from snailps import JobSettings, Worker
 from snailps.config import RawConfig
 from snailps.config.settings import MasterSettings
-from snailps.roles import journal as module
+from snailps.master import journal as module
+from snailps.master.journal import Fact, Journal
+from snailps.master.member import Member
+from snailps.master.membership import Members
 from snailps.roles.course import Course
 from snailps.roles.job import Job
-from snailps.roles.journal import Fact, Journal
-from snailps.roles.member import Member
-from snailps.roles.members import Members
 from snailps.roles.past import journal_path, life_of, unended
 from snailps.roles.position import pack
 from snailps.store.route import Route, ShardAddress

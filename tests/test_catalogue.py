@@ -6,8 +6,8 @@ import pytest
 
 from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost
-from snailps.roles.catalogue import Catalogue
-from snailps.roles.journal import Journal
+from snailps.master.journal import Journal
+from snailps.master.table_registry import Catalogue
 from snailps.transport import messages as m
 
 WORKER = SimpleNamespace(role="worker")

@@ -262,7 +262,7 @@ def test_job_with_checkpoints_of_another_one_refuses(tmp_path, job, change, word
 def test_job_refused_late_ends_with_the_same_code(tmp_path, job):
     """Looking at the input takes longer than the master waits before it listens."""
     stop_at_block(tmp_path, job, 2)
-    late = "from snailps.roles import master; master.PREPARE_S = 0; "
+    late = "from snailps.master import process as master; master.PREPARE_S = 0; "
     late += "from snailps.cli.main import main; main()"
     with Cluster(tmp_path, job={**job, "seed": 5}):
         command = [sys.executable, "-c", late, "master", "-c", "master.conf", "--set"]

@@ -16,11 +16,11 @@ from cluster_models import COUNTER, write_numbers
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError
-from snailps.roles import journal as module
+from snailps.master import journal as module
+from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Fact, Journal, Snapshot
 from snailps.roles.clocks import Rounds
 from snailps.roles.course import Course
 from snailps.roles.job import Job
-from snailps.roles.journal import BASE, BEGUN, FACTS, LIFE, Fact, Journal, Snapshot
 from snailps.roles.past import Past
 from snailps.roles.position import pack
 from snailps.transport import messages

@@ -11,7 +11,7 @@ from processes import LIMIT_S
 
 from snailps.api.tables import Table
 from snailps.config import MasterSettings, RawConfig
-from snailps.roles.master import Master
+from snailps.master.process import Master
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame

@@ -19,7 +19,7 @@ from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
 
-from snailps.roles.member import Member, names_of
+from snailps.master.member import Member, names_of
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame

@@ -13,8 +13,8 @@ from processes import LIMIT_S
 
 from snailps.cli.tls import init
 from snailps.config import ClusterSettings, MasterSettings
+from snailps.master.heartbeats import Hearing
 from snailps.node.process import EXIT_FAILED, Node
-from snailps.roles.hearing import Hearing
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, listen
 from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from snailps.errors import ClusterError
-from snailps.roles import journal as module
-from snailps.roles.journal import (
+from snailps.master import journal as module
+from snailps.master.journal import (
     BASE,
     BEGUN,
     FACTS,

@@ -21,6 +21,7 @@ from snailps.api.wire_choice import Wires
 from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.evaluate import texts_of
 from snailps.models.sparse.export import read_npz
@@ -29,7 +30,6 @@ from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
-from snailps.roles.journal import FACTS, decode
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snailps.roles.loop_times import LoopTimes, quantile_ms
+from snailps.master.loop_latency import LoopTimes, quantile_ms
 
 
 def test_no_turn_yet_is_all_zeros():

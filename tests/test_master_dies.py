@@ -106,7 +106,7 @@ def test_master_killed_behind_a_compaction_is_taken_over(tmp_path, job, consiste
     write_numbers(tmp_path / "in.txt", 4000, ROWS)
     job |= {"consistency": consistency, "micro_batches": 3, "block_bytes": 100}
     gates = [Gate(tmp_path / "gates", block) for block in (40, 90)]
-    grown = {"set": {"snailps.roles.journal:GROWN_BYTES": 1500}}
+    grown = {"set": {"snailps.master.journal:GROWN_BYTES": 1500}}
     hurt = {"program": [sys.executable, "-m", "faults.hurt"]}
     hurt["env"] = environment(HURT=json.dumps(grown), HURT_LATER=str(tmp_path / "aim-"))
     with Mortal(tmp_path, job=job, workers=3, servers=2) as cluster:

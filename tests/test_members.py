@@ -7,8 +7,8 @@ import pytest
 from snailps.api.tables import Table
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
-from snailps.roles.journal import Fact, Journal
-from snailps.roles.members import LOSSES_PER_NODE, Members
+from snailps.master.journal import Fact, Journal
+from snailps.master.membership import LOSSES_PER_NODE, Members
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import Peer

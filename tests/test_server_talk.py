@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from snailps.errors import CheckpointError
-from snailps.roles import server_talk
-from snailps.roles.server_talk import ServerTalk
+from snailps.master import server_channel
+from snailps.master.server_channel import ServerTalk
 from snailps.transport import messages
 
 
@@ -17,8 +17,8 @@ def server(number, saved_bytes=0):
 
 
 def test_silence_is_told_and_then_given_up_naming_who_is_silent(monkeypatch, caplog):
-    monkeypatch.setattr(server_talk, "LATE_S", 0.5)
-    monkeypatch.setattr(server_talk, "STALL_S", 1.5)
+    monkeypatch.setattr(server_channel, "LATE_S", 0.5)
+    monkeypatch.setattr(server_channel, "STALL_S", 1.5)
     talk, servers = ServerTalk(None), [server(1), server(2), server(3)]
     talk.heard(servers[1], messages.Saved(4, []))
     with (

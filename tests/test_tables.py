@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from snailps import Table, Tensor, kernels
 from snailps.api.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.errors import ClusterError, ConfigError, MisuseError, SnailError
-from snailps.roles.catalogue import Catalogue
-from snailps.roles.journal import Journal
-from snailps.roles.member import Member
+from snailps.master.journal import Journal
+from snailps.master.member import Member
+from snailps.master.table_registry import Catalogue
 from snailps.store._store import ShardStore
 from snailps.transport import messages
 

@@ -23,8 +23,8 @@ from snailps.cli.common import (
 )
 from snailps.cli.printing import print_json
 from snailps.config import MasterSettings
+from snailps.master.process import Master
 from snailps.node.status import Status
-from snailps.roles.master import Master
 from snailps.transport.control import show
 
 log = logging.getLogger("snailps")

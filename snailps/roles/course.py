@@ -17,20 +17,20 @@ from typing import Any
 
 from snailps.api.export_progress import Exporting
 from snailps.errors import ClusterError, SnailError
+from snailps.master.checkpoints import Checkpointing
+from snailps.master.journal import Fact, Snapshot
+from snailps.master.member import Member, Reply
+from snailps.master.membership import Members
 from snailps.node.background import in_thread
 from snailps.node.process import EXIT_INTERRUPTED, explain
 from snailps.node.status import Phase
 from snailps.roles.ageing import Ageing
-from snailps.roles.checkpointing import Checkpointing
 from snailps.roles.clocks import Rounds, Stepped
 from snailps.roles.figures import run_figures
 from snailps.roles.job import Job
-from snailps.roles.journal import Fact, Snapshot
 from snailps.roles.leasing import Leasing
 from snailps.roles.ledger import ANYBODY, Ledger
 from snailps.roles.lull import Lull
-from snailps.roles.member import Member, Reply
-from snailps.roles.members import Members
 from snailps.roles.past import Past
 from snailps.roles.position import Position, pack
 from snailps.roles.readings import Readings

@@ -14,10 +14,10 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
+from snailps.master.member import Answer, Member, Reply
+from snailps.master.membership import Members
 from snailps.node.limits import Limits
 from snailps.roles.errands import Errands
-from snailps.roles.member import Answer, Member, Reply
-from snailps.roles.members import Members
 from snailps.roles.places import with_changes
 from snailps.roles.redundancy import shards_text
 from snailps.roles.standby_effects import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from snailps.roles.members import NOTICE_S
+from snailps.master.membership import NOTICE_S
 
 log = logging.getLogger(__name__)
 

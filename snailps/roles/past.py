@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from snailps.config import CHECKPOINT_SETTINGS, MasterSettings, to_mapping
 from snailps.errors import ConfigError
+from snailps.master.journal import Fact, Journal
+from snailps.master.membership import Members
 from snailps.roles.clocks import Rounds, Stepped
 from snailps.roles.job import Job
-from snailps.roles.journal import Fact, Journal
-from snailps.roles.members import Members
 from snailps.roles.position import Position, unpack
 from snailps.store.route import Route
 from snailps.transport import messages

@@ -63,7 +63,7 @@ class JobOver(Exception):
     """The job came to its own end before the schedule did."""
 
 
-GROWN = {"snailps.roles.journal:GROWN_BYTES": 4000}
+GROWN = {"snailps.master.journal:GROWN_BYTES": 4000}
 """So that the journal is compacted every few dozen blocks."""
 
 

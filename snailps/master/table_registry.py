@@ -14,8 +14,8 @@ from typing import Any
 
 from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError
-from snailps.roles.journal import Fact, Journal
-from snailps.roles.member import Answer, Member
+from snailps.master.journal import Fact, Journal
+from snailps.master.member import Answer, Member
 from snailps.transport import messages
 
 TABLES_MAX = 4096

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from snailps.errors import CheckpointError, ConnectionLost, SnailError
-from snailps.roles.member import Answer, Member
-from snailps.roles.members import Members
+from snailps.master.member import Answer, Member
+from snailps.master.membership import Members
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)

@@ -20,21 +20,21 @@ from typing import Any
 
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.errors import ClusterError, ProtocolError, SnailError
+from snailps.master.heartbeats import Hearing
+from snailps.master.journal import Fact, Journal
+from snailps.master.loop_latency import LoopTimes
+from snailps.master.member import Member, Reply, names_of
+from snailps.master.membership import Members
+from snailps.master.status_report import Picture
 from snailps.node.limits import GOODBYE_S
 from snailps.node.probe_service import Desk
 from snailps.node.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, explain, raise_descriptors
 from snailps.node.status import Phase, Status
 from snailps.roles.course import Course
-from snailps.roles.hearing import Hearing
 from snailps.roles.job import Job
 from snailps.roles.job_settings import check_output
-from snailps.roles.journal import Fact, Journal
 from snailps.roles.keeper import Keeper
-from snailps.roles.loop_times import LoopTimes
-from snailps.roles.member import Member, Reply, names_of
-from snailps.roles.members import Members
 from snailps.roles.past import journal_path, life_of, unended
-from snailps.roles.picture import Picture
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
 from snailps.transport.handshake import Role

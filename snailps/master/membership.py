@@ -17,11 +17,11 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.master.journal import Fact, Journal
+from snailps.master.member import Answer, Member, Reply, names_of
+from snailps.master.table_registry import Catalogue
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
-from snailps.roles.catalogue import Catalogue
 from snailps.roles.errands import Errands
-from snailps.roles.journal import Fact, Journal
-from snailps.roles.member import Answer, Member, Reply, names_of
 from snailps.roles.places import with_changes
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Callable
 
 from snailps.config import MasterSettings
-from snailps.roles.member import Member
-from snailps.roles.members import Members
+from snailps.master.member import Member
+from snailps.master.membership import Members
 from snailps.transport._heartbeat import Pulse
 from snailps.transport.handshake import Hello
 
