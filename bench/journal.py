@@ -27,13 +27,13 @@ from snailps import JobSettings, Worker
 from snailps.config import RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.master import journal as module
+from snailps.master.job.controller import Course
+from snailps.master.job.job import Job
+from snailps.master.job.position import pack
+from snailps.master.job.recovery import journal_path, life_of, unended
 from snailps.master.journal import Fact, Journal
 from snailps.master.member import Member
 from snailps.master.membership import Members
-from snailps.roles.course import Course
-from snailps.roles.job import Job
-from snailps.roles.past import journal_path, life_of, unended
-from snailps.roles.position import pack
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import Peer

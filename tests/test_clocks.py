@@ -14,8 +14,8 @@ from snailps import Table
 from snailps.config import ServerSettings
 from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
+from snailps.master.job.model_reader import Readings
 from snailps.roles.clocks import Stepped
-from snailps.roles.readings import Readings
 from snailps.server.process import Server
 from snailps.server.shard_host import ShardHost
 from snailps.transport import messages

@@ -17,12 +17,12 @@ from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError
 from snailps.master import journal as module
+from snailps.master.job.controller import Course
+from snailps.master.job.job import Job
+from snailps.master.job.position import pack
+from snailps.master.job.recovery import Past
 from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Fact, Journal, Snapshot
 from snailps.roles.clocks import Rounds
-from snailps.roles.course import Course
-from snailps.roles.job import Job
-from snailps.roles.past import Past
-from snailps.roles.position import pack
 from snailps.transport import messages
 
 FIRST, NUMBERS = Fact("life", {"life": 7, "at": 0.0}), Fact("numbers", {"until": 1024})

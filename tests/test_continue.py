@@ -16,9 +16,9 @@ from snailps.api.tables import Table
 from snailps.api.worker import Results
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, MisuseError, ModelFileError
+from snailps.master.job.settings import job_settings
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
-from snailps.roles.job_settings import job_settings
 from snailps.vectors import BinHeader, evaluate_analogies, evaluate_similarity, load, read_bin
 from snailps.vectors.fasttext_bin import write_bin
 from snailps.vectors.files import write_vec

@@ -6,12 +6,12 @@ import pytest
 
 from snailps.api.export_progress import Exporting
 from snailps.data.blocks import Block
+from snailps.master.job import controller as course_module
+from snailps.master.job.controller import CANCEL_S, Course
 from snailps.master.journal import Journal
 from snailps.node.process import EXIT_INTERRUPTED
-from snailps.roles import course as course_module
 from snailps.roles import leasing as leasing_module
 from snailps.roles.clocks import Stepped
-from snailps.roles.course import CANCEL_S, Course
 from snailps.roles.leasing import DROP_S
 from snailps.transport import messages
 

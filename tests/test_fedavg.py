@@ -15,6 +15,7 @@ from snailps import kernels
 from snailps.config import RawConfig
 from snailps.data.pipeline import MisuseError
 from snailps.errors import ConfigError, DataError
+from snailps.master.job.settings import job_settings
 from snailps.models.fedavg import FedAvg, FedAvgSettings
 from snailps.models.fedavg.feeds import Feeds, stages_of
 from snailps.models.fedavg.learner import Learner
@@ -23,7 +24,6 @@ from snailps.models.fedavg.network import Network, plain_output, sum_into
 from snailps.models.fedavg.plotting import label_of, plot_histories, read_history
 from snailps.models.fedavg.prepare import prepare
 from snailps.models.fedavg.settings import read_cfg, read_test, read_vocab
-from snailps.roles.job_settings import job_settings
 
 CLASS = "snailps.models.fedavg:FedAvg"
 JOB = {

@@ -9,8 +9,8 @@ from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.data._text import WordCounter
 from snailps.errors import ClusterError, ConfigError, DataError, ProtocolError
-from snailps.roles.job import Job, block_seed
-from snailps.roles.tally import RATE_WINDOW_S
+from snailps.master.job.job import Job, block_seed
+from snailps.master.job.metrics import RATE_WINDOW_S
 from snailps.transport import messages
 
 

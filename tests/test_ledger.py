@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
-from snailps.roles.ageing import oldest_kept
+from snailps.master.job.expiry import oldest_kept
 from snailps.roles.ledger import Ledger
 
 NODES = 3

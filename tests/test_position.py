@@ -10,7 +10,7 @@ from test_job import Clock, done, make
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError
-from snailps.roles.position import OUTCOME, Outcomes, Position, pack, unpack
+from snailps.master.job.position import OUTCOME, Outcomes, Position, pack, unpack
 from snailps.transport import messages
 from snailps.worker.process import WorkerProcess
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.roles.tally import Tally
+from snailps.master.job.metrics import Tally
 
 BLOCK = st.tuples(
     st.integers(0, 3), st.integers(0, 99), st.sampled_from([math.nan, 0.5, 2.25]),

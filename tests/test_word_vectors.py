@@ -18,11 +18,11 @@ from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
+from snailps.master.job.settings import job_settings
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors import model as blocks_of
 from snailps.models.word_vectors.sizes import fit_block
-from snailps.roles.job_settings import job_settings
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
 SMALL = WordVectorSettings(dim=8, min_count=1, sample=0.0, bucket=1000, window=2)

@@ -4,7 +4,7 @@
 
 It owns what a model may say of itself; what it uses, pulls and pushes, is `model_tables.py`'s.  A
 model sees settings, blocks and NumPy arrays.  It never sees a socket, a lease or another worker;
-`worker/process.py` drives it, `roles/job.py` asks its class methods at the master for what
+`worker/process.py` drives it, `master/job/job.py` asks its class methods at the master for what
 concerns the job as a whole.
 """
 

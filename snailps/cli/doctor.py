@@ -16,9 +16,9 @@ from snailps.cli.common import ConfigOption, SetOption, known_classes, read_conf
 from snailps.cli.printing import print_json
 from snailps.config import JobSettings, MasterSettings, ServerSettings
 from snailps.errors import SnailError
+from snailps.master.job.settings import job_settings
 from snailps.node.checks import Finding
 from snailps.roles.doctor import Diagnosis, Doctor
-from snailps.roles.job_settings import job_settings
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 

@@ -20,7 +20,7 @@ from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_loca
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
-from snailps.roles.job_settings import job_settings
+from snailps.master.job.settings import job_settings
 
 _NOT_OPTIONS = ("worker_class", "fresh")
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}

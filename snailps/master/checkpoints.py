@@ -23,6 +23,8 @@ from typing import Any
 from snailps.api.tables import Table
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError
+from snailps.master.job.job import Job
+from snailps.master.job.position import Position, pack, unpack
 from snailps.master.member import Answer, Member
 from snailps.master.membership import Members
 from snailps.master.server_channel import ServerTalk
@@ -30,8 +32,6 @@ from snailps.node.background import in_thread
 from snailps.node.process import explain
 from snailps.node.status import CheckpointStatus
 from snailps.roles.clocks import Rounds, Stepped
-from snailps.roles.job import Job
-from snailps.roles.position import Position, pack, unpack
 from snailps.server.checkpoint_io import BEGUN
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, read_course, write_course
 from snailps.store.checkpoint.manifest import Manifest

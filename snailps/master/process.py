@@ -21,6 +21,10 @@ from typing import Any
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.errors import ClusterError, ProtocolError, SnailError
 from snailps.master.heartbeats import Hearing
+from snailps.master.job.controller import Course
+from snailps.master.job.job import Job
+from snailps.master.job.recovery import journal_path, life_of, unended
+from snailps.master.job.settings import check_output
 from snailps.master.journal import Fact, Journal
 from snailps.master.loop_latency import LoopTimes
 from snailps.master.member import Member, Reply, names_of
@@ -30,11 +34,7 @@ from snailps.node.limits import GOODBYE_S
 from snailps.node.probe_service import Desk
 from snailps.node.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, explain, raise_descriptors
 from snailps.node.status import Phase, Status
-from snailps.roles.course import Course
-from snailps.roles.job import Job
-from snailps.roles.job_settings import check_output
 from snailps.roles.keeper import Keeper
-from snailps.roles.past import journal_path, life_of, unended
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
 from snailps.transport.handshake import Role

@@ -19,11 +19,11 @@ from typing import Any, TextIO
 from snailps._version import __version__
 from snailps.config import MasterSettings
 from snailps.errors import ConfigError, SnailError
+from snailps.master.job.controller import Course
 from snailps.master.loop_latency import LoopTimes
 from snailps.master.member import Member, Reply
 from snailps.master.membership import Members
 from snailps.node.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
-from snailps.roles.course import Course
 from snailps.roles.keeper import Keeper
 from snailps.transport import messages
 from snailps.transport.control import show

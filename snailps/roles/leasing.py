@@ -17,10 +17,10 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError
+from snailps.master.job.job import DONE_FIELDS, Job
 from snailps.master.member import Member, Reply
 from snailps.master.membership import Members
 from snailps.roles.clocks import Dealt, Rounds, Stepped
-from snailps.roles.job import DONE_FIELDS, Job
 from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.transport import messages
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from snailps.master.job.job import Job
 from snailps.master.membership import Members
-from snailps.roles.job import Job
 
 TICKS = 8
 """Steps of the clock in the time after which untouched rows are deleted."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from snailps.master.job.job import Job
 from snailps.master.member import Member
 from snailps.master.membership import Members
 from snailps.node.process import peak_rss_mb
-from snailps.roles.job import Job
 
 
 def run_figures(

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from snailps.config import CHECKPOINT_SETTINGS, MasterSettings, to_mapping
 from snailps.errors import ConfigError
+from snailps.master.job.job import Job
+from snailps.master.job.position import Position, unpack
 from snailps.master.journal import Fact, Journal
 from snailps.master.membership import Members
 from snailps.roles.clocks import Rounds, Stepped
-from snailps.roles.job import Job
-from snailps.roles.position import Position, unpack
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.sockets import is_there
 
 if TYPE_CHECKING:
-    from snailps.roles.course import Course
+    from snailps.master.job.controller import Course
 
 log = logging.getLogger(__name__)
 

@@ -18,23 +18,23 @@ from typing import Any
 from snailps.api.export_progress import Exporting
 from snailps.errors import ClusterError, SnailError
 from snailps.master.checkpoints import Checkpointing
+from snailps.master.job.expiry import Ageing
+from snailps.master.job.job import Job
+from snailps.master.job.model_reader import Readings
+from snailps.master.job.position import Position, pack
+from snailps.master.job.recovery import Past
+from snailps.master.job.round_controller import RoundCourse
+from snailps.master.job.run_metrics import run_figures
+from snailps.master.job.worker_wait import Lull
 from snailps.master.journal import Fact, Snapshot
 from snailps.master.member import Member, Reply
 from snailps.master.membership import Members
 from snailps.node.background import in_thread
 from snailps.node.process import EXIT_INTERRUPTED, explain
 from snailps.node.status import Phase
-from snailps.roles.ageing import Ageing
 from snailps.roles.clocks import Rounds, Stepped
-from snailps.roles.figures import run_figures
-from snailps.roles.job import Job
 from snailps.roles.leasing import Leasing
 from snailps.roles.ledger import ANYBODY, Ledger
-from snailps.roles.lull import Lull
-from snailps.roles.past import Past
-from snailps.roles.position import Position, pack
-from snailps.roles.readings import Readings
-from snailps.roles.rounds import RoundCourse
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN, Trust

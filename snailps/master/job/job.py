@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from snailps.api.worker import Surveyor, Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.errors import ClusterError, ConfigError, ProtocolError
+from snailps.master.job.input import JobInput
+from snailps.master.job.metrics import Tally
+from snailps.master.job.position import Outcomes, Position
+from snailps.master.job.settings import check_output, job_settings, without_effect
 from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
-from snailps.roles.job_input import JobInput
-from snailps.roles.job_settings import check_output, job_settings, without_effect
 from snailps.roles.ledger import Entry, Ledger
-from snailps.roles.position import Outcomes, Position
-from snailps.roles.tally import Tally
 from snailps.transport import messages
 from snailps.transport.control import Encoded
 from snailps.transport.frame import CONTROL_BODY_MAX

@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from snailps.errors import SnailError
+from snailps.master.job.job import Job
 from snailps.master.membership import Members
 from snailps.node.process import explain
 from snailps.roles.clocks import Rounds
-from snailps.roles.job import Job
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""A job at the master: input, phases, recovery, metrics, expiry of rows."""
