@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
-from snailps.roles import leasing
+from snailps.master.leases import service as lease_service
 from snailps.store.checkpoint import folder as checkpoints
 from snailps.store.checkpoint.manifest import NAME
 
@@ -223,7 +223,7 @@ class Hurried(Counter):
 
     @classmethod
     def check(cls, settings):
-        leasing.DROP_S = 0.5  # only the master checks settings, in a process of its own
+        lease_service.DROP_S = 0.5  # only the master checks settings, in a process of its own
 
     @classmethod
     def export(cls, results):

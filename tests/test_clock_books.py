@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
-from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
-from snailps.roles.ledger import LOSSES_MAX, Ledger
+from snailps.master.leases import CLOCKS_AHEAD, Dealt, Rounds, Stepped
+from snailps.master.leases.ledger import LOSSES_MAX, Ledger
 
 
 def blocks(num, size=10):

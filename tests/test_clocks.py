@@ -15,7 +15,7 @@ from snailps.config import ServerSettings
 from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.master.job.model_reader import Readings
-from snailps.roles.clocks import Stepped
+from snailps.master.leases import Stepped
 from snailps.server.process import Server
 from snailps.server.shard_host import ShardHost
 from snailps.transport import messages

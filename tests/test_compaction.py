@@ -22,7 +22,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.position import pack
 from snailps.master.job.recovery import Past
 from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Fact, Journal, Snapshot
-from snailps.roles.clocks import Rounds
+from snailps.master.leases import Rounds
 from snailps.transport import messages
 
 FIRST, NUMBERS = Fact("life", {"life": 7, "at": 0.0}), Fact("numbers", {"until": 1024})

@@ -9,10 +9,10 @@ from snailps.data.blocks import Block
 from snailps.master.job import controller as course_module
 from snailps.master.job.controller import CANCEL_S, Course
 from snailps.master.journal import Journal
+from snailps.master.leases import Stepped
+from snailps.master.leases import service as leasing_module
+from snailps.master.leases.service import DROP_S
 from snailps.node.process import EXIT_INTERRUPTED
-from snailps.roles import leasing as leasing_module
-from snailps.roles.clocks import Stepped
-from snailps.roles.leasing import DROP_S
 from snailps.transport import messages
 
 WORKER = SimpleNamespace(

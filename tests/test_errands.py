@@ -3,8 +3,8 @@
 import pytest
 
 from snailps.errors import ConnectionLost, RemoteError
+from snailps.master.leases.ledger import Entry
 from snailps.roles.errands import Errands
-from snailps.roles.ledger import Entry
 from snailps.transport import messages as m
 
 LIMIT_S = 10.0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
 from snailps.master.job.expiry import oldest_kept
-from snailps.roles.ledger import Ledger
+from snailps.master.leases.ledger import Ledger
 
 NODES = 3
 

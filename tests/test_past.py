@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
-from snailps.roles.clocks import Dealt, Rounds, Stepped
-from snailps.roles.ledger import Ledger
+from snailps.master.leases import Dealt, Rounds, Stepped
+from snailps.master.leases.ledger import Ledger
 
 BLOCKS = [Block(at, "file", 0, 1) for at in range(7)]
 NODES = [1, 2, 3]

@@ -11,7 +11,7 @@ from processes import Cluster, Gate
 from test_cluster import figures_of
 from test_ends import Observer, states_of
 
-from snailps.roles.clocks import Rounds
+from snailps.master.leases import Rounds
 
 pytestmark = pytest.mark.limit(600)
 

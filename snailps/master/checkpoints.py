@@ -25,13 +25,13 @@ from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError
 from snailps.master.job.job import Job
 from snailps.master.job.position import Position, pack, unpack
+from snailps.master.leases import Rounds, Stepped
 from snailps.master.member import Answer, Member
 from snailps.master.membership import Members
 from snailps.master.server_channel import ServerTalk
 from snailps.node.background import in_thread
 from snailps.node.process import explain
 from snailps.node.status import CheckpointStatus
-from snailps.roles.clocks import Rounds, Stepped
 from snailps.server.checkpoint_io import BEGUN
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, read_course, write_course
 from snailps.store.checkpoint.manifest import Manifest

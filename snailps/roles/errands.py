@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from snailps.errors import ConnectionLost, SnailError
-from snailps.roles.ledger import Entry
+from snailps.master.leases.ledger import Entry
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)

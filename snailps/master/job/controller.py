@@ -27,14 +27,14 @@ from snailps.master.job.round_controller import RoundCourse
 from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.worker_wait import Lull
 from snailps.master.journal import Fact, Snapshot
+from snailps.master.leases import Rounds, Stepped
+from snailps.master.leases.ledger import ANYBODY, Ledger
+from snailps.master.leases.service import Leasing
 from snailps.master.member import Member, Reply
 from snailps.master.membership import Members
 from snailps.node.background import in_thread
 from snailps.node.process import EXIT_INTERRUPTED, explain
 from snailps.node.status import Phase
-from snailps.roles.clocks import Rounds, Stepped
-from snailps.roles.leasing import Leasing
-from snailps.roles.ledger import ANYBODY, Ledger
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN, Trust

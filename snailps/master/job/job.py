@@ -25,8 +25,8 @@ from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import Tally
 from snailps.master.job.position import Outcomes, Position
 from snailps.master.job.settings import check_output, job_settings, without_effect
-from snailps.roles.clocks import CLOCKS_AHEAD, Dealt, Rounds, Stepped
-from snailps.roles.ledger import Entry, Ledger
+from snailps.master.leases import CLOCKS_AHEAD, Dealt, Rounds, Stepped
+from snailps.master.leases.ledger import Entry, Ledger
 from snailps.transport import messages
 from snailps.transport.control import Encoded
 from snailps.transport.frame import CONTROL_BODY_MAX

@@ -21,11 +21,11 @@ from snailps.api.results import Results
 from snailps.api.worker import Worker
 from snailps.errors import ClusterError
 from snailps.master.job.job import Job
+from snailps.master.leases import Stepped
 from snailps.master.membership import Members
 from snailps.node.background import in_thread
 from snailps.node.process import explain
 from snailps.node.shard_connections import Links, connect
-from snailps.roles.clocks import Stepped
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust

@@ -21,8 +21,8 @@ from snailps.errors import ConfigError
 from snailps.master.job.job import Job
 from snailps.master.job.position import Position, unpack
 from snailps.master.journal import Fact, Journal
+from snailps.master.leases import Rounds, Stepped
 from snailps.master.membership import Members
-from snailps.roles.clocks import Rounds, Stepped
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.sockets import is_there

@@ -16,9 +16,9 @@ from typing import Any
 
 from snailps.errors import SnailError
 from snailps.master.job.job import Job
+from snailps.master.leases import Rounds
 from snailps.master.membership import Members
 from snailps.node.process import explain
-from snailps.roles.clocks import Rounds
 
 log = logging.getLogger(__name__)
 

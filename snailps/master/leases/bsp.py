@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from snailps.data.blocks import Block
-from snailps.roles.ledger import ANYBODY, NAMED_MAX, Entry, Ledger, Wait
+from snailps.master.leases.ledger import ANYBODY, NAMED_MAX, Entry, Ledger, Wait
 
 CLOCKS_AHEAD = 2
 """Steps beyond the first unfinished one whose entries may be leased.  A limit that is reached in

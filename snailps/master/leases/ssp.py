@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from snailps.data.blocks import Block
-from snailps.roles.ledger import Entry, Ledger, Wait
+from snailps.master.leases.ledger import Entry, Ledger, Wait
 
 _FREE = 0
 """In the place of a worker's number: of the first that comes."""

@@ -18,10 +18,10 @@ from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError
 from snailps.master.job.job import DONE_FIELDS, Job
+from snailps.master.leases import Dealt, Rounds, Stepped
+from snailps.master.leases.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.master.member import Member, Reply
 from snailps.master.membership import Members
-from snailps.roles.clocks import Dealt, Rounds, Stepped
-from snailps.roles.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)

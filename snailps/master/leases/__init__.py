@@ -9,8 +9,8 @@ Each is a `Ledger`, so whoever leases need not know which.
 
 from __future__ import annotations
 
-from snailps.roles.dealt import Dealt
-from snailps.roles.drawn import Rounds
-from snailps.roles.stepped import CLOCKS_AHEAD, Stepped
+from snailps.master.leases.bsp import CLOCKS_AHEAD, Stepped
+from snailps.master.leases.rounds import Rounds
+from snailps.master.leases.ssp import Dealt
 
 __all__ = ["CLOCKS_AHEAD", "Dealt", "Rounds", "Stepped"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from snailps.data.blocks import Block
-from snailps.roles.ledger import MASTER, Entry, Ledger, Wait
+from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
 
 
 class Rounds(Ledger):
