@@ -4,7 +4,7 @@ import pytest
 
 from snailps.errors import ConnectionLost, RemoteError
 from snailps.master.leases.ledger import Entry
-from snailps.roles.errands import Errands
+from snailps.master.replication.shard_orders import Errands
 from snailps.transport import messages as m
 
 LIMIT_S = 10.0

@@ -10,11 +10,11 @@ import random
 
 import pytest
 
-from snailps.roles import standbys as module
-from snailps.roles.orders import ORDER_S
-from snailps.roles.places import COPIES_MAX, Places, with_changes
-from snailps.roles.standby_effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
-from snailps.roles.standbys import Standbys
+from snailps.master.replication import planner as module
+from snailps.master.replication.effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
+from snailps.master.replication.pending_orders import ORDER_S
+from snailps.master.replication.placement import COPIES_MAX, Places, with_changes
+from snailps.master.replication.planner import Standbys
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 

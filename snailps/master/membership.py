@@ -19,10 +19,10 @@ from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.master.journal import Fact, Journal
 from snailps.master.member import Answer, Member, Reply, names_of
+from snailps.master.replication.placement import with_changes
+from snailps.master.replication.shard_orders import Errands
 from snailps.master.table_registry import Catalogue
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
-from snailps.roles.errands import Errands
-from snailps.roles.places import with_changes
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, Peer, show

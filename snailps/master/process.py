@@ -29,12 +29,12 @@ from snailps.master.journal import Fact, Journal
 from snailps.master.loop_latency import LoopTimes
 from snailps.master.member import Member, Reply, names_of
 from snailps.master.membership import Members
+from snailps.master.replication.controller import Keeper
 from snailps.master.status_report import Picture
 from snailps.node.limits import GOODBYE_S
 from snailps.node.probe_service import Desk
 from snailps.node.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, explain, raise_descriptors
 from snailps.node.status import Phase, Status
-from snailps.roles.keeper import Keeper
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
 from snailps.transport.handshake import Role

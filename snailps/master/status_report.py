@@ -23,8 +23,8 @@ from snailps.master.job.controller import Course
 from snailps.master.loop_latency import LoopTimes
 from snailps.master.member import Member, Reply
 from snailps.master.membership import Members
+from snailps.master.replication.controller import Keeper
 from snailps.node.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
-from snailps.roles.keeper import Keeper
 from snailps.transport import messages
 from snailps.transport.control import show
 

@@ -16,11 +16,7 @@ from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.master.member import Answer, Member, Reply
 from snailps.master.membership import Members
-from snailps.node.limits import Limits
-from snailps.roles.errands import Errands
-from snailps.roles.places import with_changes
-from snailps.roles.redundancy import shards_text
-from snailps.roles.standby_effects import (
+from snailps.master.replication.effects import (
     Effect,
     Emptied,
     Expelled,
@@ -29,7 +25,11 @@ from snailps.roles.standby_effects import (
     RowsLost,
     Stuck,
 )
-from snailps.roles.standbys import Standbys
+from snailps.master.replication.placement import with_changes
+from snailps.master.replication.planner import Standbys
+from snailps.master.replication.redundancy import shards_text
+from snailps.master.replication.shard_orders import Errands
+from snailps.node.limits import Limits
 from snailps.store.route import Route
 from snailps.transport import messages
 

@@ -19,11 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.node.limits import ORDER_S, STALL_S, YIELD_S_MAX
-from snailps.roles.orders import OnAnswer, Orders
-from snailps.roles.places import Copy, Places, Server, Shard
-from snailps.roles.redundancy import Redundancy
-from snailps.roles.standby_effects import (
+from snailps.master.replication.effects import (
     Effect,
     Emptied,
     Expelled,
@@ -32,6 +28,10 @@ from snailps.roles.standby_effects import (
     RowsLost,
     Stuck,
 )
+from snailps.master.replication.pending_orders import OnAnswer, Orders
+from snailps.master.replication.placement import Copy, Places, Server, Shard
+from snailps.master.replication.redundancy import Redundancy
+from snailps.node.limits import ORDER_S, STALL_S, YIELD_S_MAX
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.roles.places import Places, Shard
-from snailps.roles.standby_effects import Tally
+from snailps.master.replication.effects import Tally
+from snailps.master.replication.placement import Places, Shard
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from snailps.master.replication.effects import Order
 from snailps.node.limits import ORDER_S
-from snailps.roles.standby_effects import Order
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
