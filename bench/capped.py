@@ -32,7 +32,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from snailps import Table
 from snailps.config import ClusterSettings, RawConfig
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 
 WIRES = ("float32", "float16", "bfloat16", "int8", "auto")
 DIM = 100

@@ -41,7 +41,7 @@ from wander import digest
 
 from snailps import Table
 from snailps.config import ClusterSettings, RawConfig
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, open_checkpoint
 
 HERE = Path(__file__).resolve().parent

@@ -22,7 +22,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("P
 
 from snailps import Table  # noqa: E402
 from snailps.config import ClusterSettings, RawConfig  # noqa: E402
-from snailps.roles.driver import Driver  # noqa: E402
+from snailps.local.driver import Driver  # noqa: E402
 
 LOAD_ROWS = 200_000
 JOIN_S = 30.0

@@ -36,7 +36,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 from snailps.cli.status import ask
 from snailps.errors import SnailError
-from snailps.roles.launcher import Launcher
+from snailps.local.launcher import Launcher
 
 DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 LIMIT_S = 600.0

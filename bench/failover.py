@@ -39,7 +39,7 @@ sys.path.insert(
 
 from snailps import Table
 from snailps.config import ClusterSettings, RawConfig
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 from snailps.store.route import fragment_of
 
 HERE = Path(__file__).resolve().parent

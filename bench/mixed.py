@@ -16,7 +16,7 @@ import numpy as np
 from cluster import Ours, joined
 
 from snailps import Table
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 
 SMALL_ROWS = 100
 

@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from snailps import Table, kernels
 from snailps.data.examples import number_keys
 from snailps.kernels import WIRE_TYPES
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 
 WAYS = ("products", "products float16", "rows", "whole")
 SPREADS = ("uniform", "power")

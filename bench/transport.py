@@ -31,7 +31,7 @@ from words import fail, machine, say
 
 import snailps
 from snailps import Table, kernels, local_cluster
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 
 PARTS = ("pull", "push", "small", "wire", "access", "narrow_dims", "lookup", "shards", "mixed")
 WIRES = ("float16", "bfloat16", "int8", "auto")

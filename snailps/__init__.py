@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from snailps.config import JobSettings, setting
     from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
+    from snailps.local.cluster import LocalCluster, local_cluster
     from snailps.models.parameters import Parameters
-    from snailps.roles.local import LocalCluster, local_cluster
 
 __all__ = [
     "AccessMethod",
@@ -49,7 +49,7 @@ _HOMES = {
     "errors": ("SnailError",),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
-    "roles.local": ("LocalCluster", "local_cluster"),
+    "local.cluster": ("LocalCluster", "local_cluster"),
     "api.tables": ("Table", "Tensor"),
     "api.worker": ("Block", "Results", "Worker"),
 }

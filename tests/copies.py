@@ -215,7 +215,7 @@ def main():
     for name in BLAS_THREADS:
         os.environ[name] = "1"
     from snailps.cli.main import app_for
-    from snailps.roles.forked import may_fork
+    from snailps.local.fork import may_fork
 
     # The words of a command are parsed by libraries that are loaded when the first ones come.
     get_command(app_for()).make_context("snailps", ["status"], resilient_parsing=True)

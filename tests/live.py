@@ -13,7 +13,7 @@ from processes import LIMIT_S, Cluster
 
 from snailps.api.tables import Table
 from snailps.config import ClusterSettings, RawConfig
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 
 SECRET = "correct-horse-battery-staple"
 

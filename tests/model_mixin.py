@@ -15,7 +15,7 @@ from processes import Cluster, environment
 from test_cluster import figures_of
 
 from snailps import local_cluster
-from snailps.roles.offline import export
+from snailps.local.offline_export import export
 from snailps.store.checkpoint.folder import CheckpointFolder
 
 COMMON = {"epochs", "blocks", "blocks_per_epoch", "loss_by_epoch", "train_loss", "train_s"}

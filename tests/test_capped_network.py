@@ -17,7 +17,7 @@ from processes import LIMIT_S, Cluster
 
 from snailps import Table
 from snailps.config import ClusterSettings, RawConfig
-from snailps.roles.driver import Driver
+from snailps.local.driver import Driver
 
 MBIT_PER_S = 200.0
 ROWS, DIM = 20_000, 100

@@ -26,7 +26,7 @@ from snailps.cli import main as cli
 from snailps.cli.printing import print_json
 from snailps.cli.train import separate
 from snailps.config.fields import settings_of
-from snailps.roles.launcher import MasterEnded
+from snailps.local.launcher import MasterEnded
 
 COMMANDS = {
     "master": ["--config", "--set", "--json", "--json-log", "worker_class", "Ctrl-C"],

@@ -21,7 +21,7 @@ from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
 from snailps.config import RawConfig
 from snailps.config.settings import ClusterSettings
-from snailps.roles.local import Driver
+from snailps.local.cluster import Driver
 from snailps.transport.control import dial
 from snailps.transport.handshake import Channel, Role
 from snailps.vectors.files import load

@@ -14,7 +14,7 @@ from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port, is_listening
 
 from snailps.config import MasterSettings, RawConfig, ServerSettings
-from snailps.roles.doctor import Doctor
+from snailps.diagnostics.doctor import Doctor
 
 OTHER = """
 import sys

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from snailps.roles.forked import may_fork
+from snailps.local.fork import may_fork
 
 SCRIPT = """
 import os, signal, subprocess, sys
 from functools import partial
 from pathlib import Path
-from snailps.roles.forked import become, may_fork
+from snailps.local.fork import become, may_fork
 
 class Lost(Exception): pass
 

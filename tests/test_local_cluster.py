@@ -16,7 +16,7 @@ from processes import PACKAGE, SNAILPS, TESTS, Process, environment, is_listenin
 
 from snailps import LocalCluster, Worker, local_cluster
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError
-from snailps.roles.local import MARGIN_S
+from snailps.local.cluster import MARGIN_S
 
 
 @pytest.fixture(autouse=True)

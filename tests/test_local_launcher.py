@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from snailps.roles import launcher
-from snailps.roles.launcher import Launcher, MasterEnded, NodeEnded
+from snailps.local import launcher
+from snailps.local.launcher import Launcher, MasterEnded, NodeEnded
 
 LIMIT_S = 90
 

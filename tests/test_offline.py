@@ -7,8 +7,8 @@ import pytest
 from test_checkpoint_files import FRAG_NUM, LIFE, make_store, write_store
 
 from snailps import Table
-from snailps.roles import offline
-from snailps.roles.offline import StoredTables
+from snailps.local import offline_export
+from snailps.local.offline_export import StoredTables
 from snailps.store.checkpoint.shard_file import ShardFile
 from snailps.vectors import row_sorter
 
@@ -44,7 +44,7 @@ def tables(tmp_path, store):
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_scans_and_pulls_give_what_the_store_had(store, tables, monkeypatch, number):
     monkeypatch.setattr(row_sorter, "RUN_BYTES", 100_000)
-    monkeypatch.setattr(offline, "_SCAN_ROWS", 1000)
+    monkeypatch.setattr(offline_export, "_SCAN_ROWS", 1000)
     dim, found, ended = DECLARED[number].dim, {}, []
     for keys, rows in tables.scan(number, dim, range(FRAG_NUM), lambda: ended.append(1)):
         found |= dict(zip(keys.tolist(), rows.tolist(), strict=True))
@@ -64,13 +64,13 @@ def test_only_the_fragments_that_are_asked_for_are_scanned(store, tables):
 
 def test_scan_holds_one_section_in_memory(store, tables, monkeypatch):
     held = []
-    put = offline.put_section
+    put = offline_export.put_section
 
     def noting(into, *rest):
         put(into, *rest)
         held.append(into.bytes)
 
-    monkeypatch.setattr(offline, "put_section", noting)
+    monkeypatch.setattr(offline_export, "put_section", noting)
     tracemalloc.start()
     for _ in tables.scan(1, 16, range(FRAG_NUM), lambda: None):
         pass

@@ -15,7 +15,7 @@ import typer
 
 from snailps.cli.printing import Cell, print_json, print_rows
 from snailps.errors import CheckpointError
-from snailps.roles.offline import export
+from snailps.local.offline_export import export
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, verify
 from snailps.store.checkpoint.manifest import NAME
 

@@ -15,10 +15,10 @@ from snailps.api.worker import load_class
 from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
 from snailps.cli.printing import print_json
 from snailps.config import JobSettings, MasterSettings, ServerSettings
+from snailps.diagnostics.doctor import Diagnosis, Doctor
 from snailps.errors import SnailError
 from snailps.master.job.settings import job_settings
 from snailps.node.checks import Finding
-from snailps.roles.doctor import Diagnosis, Doctor
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from snailps.errors import ClusterError
+from snailps.local.fork import become, may_fork
 from snailps.node.limits import END_S
-from snailps.roles.forked import become, may_fork
 
 OWN_ERROR = "snailps: error: "
 """How a process begins the line that says why it failed."""

@@ -28,9 +28,9 @@ from snailps.config import (
 )
 from snailps.config.fields import format_value
 from snailps.errors import ClusterError, ConfigError, SnailError
+from snailps.local.driver import Driver
+from snailps.local.launcher import Launcher
 from snailps.node.status import Status
-from snailps.roles.driver import Driver
-from snailps.roles.launcher import Launcher
 
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: it says better what is missing."""

@@ -1,0 +1,1 @@
+"""What keeps a host from its cluster, found before a job begins."""

@@ -1,0 +1,1 @@
+"""A cluster on this machine: its processes, a driver, and an export without any."""

@@ -1,1 +1,0 @@
-"""What each process of a cluster does, from its birth to its exit code."""
