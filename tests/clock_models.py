@@ -15,8 +15,8 @@ from snailps import Block, Table, setting
 from snailps.api.table_export import write_tables
 from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
-from snailps.models.classifier import Classifier
-from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.classifier.model import Classifier
+from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.fedavg import FedAvg, FedAvgSettings
 from snailps.models.mlp import Mlp, MlpSettings
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings

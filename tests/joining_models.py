@@ -9,7 +9,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from snailps.models.classifier import Classifier
+from snailps.models.classifier.model import Classifier
 from snailps.models.sparse.fm import FactorizationMachine
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.net import Net

@@ -18,9 +18,9 @@ from snailps.data._text import WordCounter
 from snailps.data.stdlib_prose import write_prose
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
-from snailps.models import classifier
-from snailps.models.classifier import Classifier, pack_summary, unpack_summary
-from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.classifier import model as classifier
+from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
+from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.vectors import LabelModel, evaluate_labels, read_bin
 

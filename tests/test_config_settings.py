@@ -26,7 +26,7 @@ from snailps.config import (
 )
 from snailps.config.addresses import check_class_path
 from snailps.errors import ConfigError
-from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.sparse.linear_settings import LinearSettings
 
 CONFIG = Path(__file__).parent.parent / "config"

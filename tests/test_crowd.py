@@ -9,7 +9,7 @@ import pytest
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY
-from snailps.models.word_vectors.crowd import Crowd, _spread, steps_a_word
+from snailps.models.word_vectors.contention import Crowd, _spread, steps_a_word
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"sat"]
@@ -35,7 +35,7 @@ def test_steps_elsewhere_without_subwords_follow_counts_and_noise(model):
 
 @pytest.mark.parametrize("words_at_once", [2, 100])
 def test_steps_elsewhere_of_buckets_are_those_of_all_their_words(words_at_once, monkeypatch):
-    monkeypatch.setattr("snailps.models.word_vectors.crowd.WORDS_AT_ONCE", words_at_once)
+    monkeypatch.setattr("snailps.models.word_vectors.contention.WORDS_AT_ONCE", words_at_once)
     settings = replace(SETTINGS, minn=2, maxn=3, bucket=5)
     found = crowd(settings)
     ptr, ids = subwords_csr(WORDS, 2, 3, 5)

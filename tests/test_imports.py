@@ -65,7 +65,7 @@ KNOWN: dict[tuple[str, str], str] = {
         "master/checkpoints.py",
         "server.checkpoint_io",
     ): "the name of a file in a checkpoint's folder",
-    ("models/fedavg/judge.py", "node.process"): "how many cores this process may use",
+    ("models/fedavg/evaluation.py", "node.process"): "how many cores this process may use",
 }
 
 # Not moved yet: may import and be imported as before.

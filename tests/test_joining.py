@@ -10,7 +10,7 @@ from test_cluster import figures_of, holder_of
 from test_linear import FEATURES, planted
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
-from snailps.models.sparse.kept import BLOCKS
+from snailps.models.sparse.write_back_cache import BLOCKS
 from snailps.vectors import LabelModel, evaluate_labels
 from snailps.vectors.files import load
 

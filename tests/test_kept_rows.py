@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from snailps.models.kept_rows import KeptRows
+from snailps.models.row_cache import KeptRows
 
 DIM = 3
 IDS = 14

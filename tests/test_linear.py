@@ -25,11 +25,11 @@ from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.evaluate import texts_of
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.kept import BLOCKS, Kept
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
+from snailps.models.sparse.write_back_cache import BLOCKS, Kept
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from snailps import JobSettings, kernels
 from snailps.api.worker import Block
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.classifier import Classifier, pack_summary
-from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.classifier.model import Classifier, pack_summary
+from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, LocalSgd, Shelf, share_of_delta
 from snailps.models.word_vectors import WordVectors
 

@@ -7,8 +7,8 @@ import pytest
 
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.word_vectors.block_size import COPIES, fit_block, pool_size, rows_of_block
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.sizes import COPIES, fit_block, pool_size, rows_of_block
 
 PLAIN = WordVectorSettings(dim=100, maxn=0, sample=0.0)
 WORDS = Vocabulary([b"w%07d" % i for i in range(200_000)], np.full(200_000, 10), 2_000_000)

@@ -5,10 +5,10 @@ import pytest
 
 from snailps import kernels
 from snailps.models.sparse.batch import Batch
+from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.fm import PARTS, FmSettings
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.settings import METHODS
-from snailps.models.sparse.shares import Shares
 
 FIELDS, VALUES = 30, 60
 BIAS = FIELDS * VALUES

@@ -22,7 +22,7 @@ from snailps.master.job.settings import job_settings
 from snailps.models.local_sgd import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors import model as blocks_of
-from snailps.models.word_vectors.sizes import fit_block
+from snailps.models.word_vectors.block_size import fit_block
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
 SMALL = WordVectorSettings(dim=8, min_count=1, sample=0.0, bucket=1000, window=2)

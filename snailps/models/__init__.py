@@ -1,7 +1,7 @@
 """The models that come with snailps, each a `Worker` subclass and its settings."""
 
 from snailps.config import JobSettings
-from snailps.models.classifier_settings import ClassifierSettings
+from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.fedavg.settings import FedAvgSettings
 from snailps.models.mlp.settings import MlpSettings
 from snailps.models.sparse.fm import FmSettings

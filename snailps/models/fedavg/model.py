@@ -24,7 +24,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.errors import ConfigError
-from snailps.models.fedavg import judge
+from snailps.models.fedavg import evaluation
 from snailps.models.fedavg import settings as files
 from snailps.models.fedavg.feeds import Feeds
 from snailps.models.fedavg.learner import Learner
@@ -213,7 +213,7 @@ class FedAvg(Worker):
     def check(cls, settings: JobSettings) -> None:
         """Refuses vocabularies and test windows that do not fit."""
         assert isinstance(settings, FedAvgSettings)
-        judge.judge_of(settings)
+        evaluation.judge_of(settings)
 
     @classmethod
     def rounds(cls, settings: JobSettings) -> int:
@@ -237,13 +237,13 @@ class FedAvg(Worker):
     def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
         """Loss on the test windows; weights and embedding are saved beside the next round."""
         assert isinstance(results.settings, FedAvgSettings)
-        return judge.judge_of(results.settings).look(results, round_)
+        return evaluation.judge_of(results.settings).look(results, round_)
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Waits for the files of the last round."""
         assert isinstance(results.settings, FedAvgSettings)
-        return {"files": judge.judge_of(results.settings).finish()}
+        return {"files": evaluation.judge_of(results.settings).finish()}
 
 
 def _named(table: str, moment: str) -> str:

@@ -34,9 +34,9 @@ from snailps.errors import DataError
 from snailps.models.local_sgd import Shelf
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, joined
-from snailps.models.sparse.kept import Asked, Found, Kept
+from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import METHODS, SparseSettings, check_method
-from snailps.models.sparse.shares import Shares
+from snailps.models.sparse.write_back_cache import Asked, Found, Kept
 
 log = logging.getLogger(__name__)
 

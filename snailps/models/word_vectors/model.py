@@ -38,12 +38,12 @@ from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, Keys, LocalSgd
-from snailps.models.word_vectors.crowd import Crowd, steps_a_word
+from snailps.models.word_vectors.block_size import NOISE_POWER, fit_block, pool_size
+from snailps.models.word_vectors.contention import Crowd, steps_a_word
 from snailps.models.word_vectors.export import write_files
-from snailps.models.word_vectors.look import neighbours
+from snailps.models.word_vectors.inspection import neighbours
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.sizes import NOISE_POWER, fit_block, pool_size
-from snailps.models.word_vectors.start import adopt, count_on, put_model, put_vectors
+from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
 
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0

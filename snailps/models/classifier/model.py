@@ -32,9 +32,9 @@ from snailps.config import JobSettings
 from snailps.data._labelled import LineReader, Lines, number_rows
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.classifier_settings import ClassifierSettings
-from snailps.models.kept_rows import KeptRows, Lent
+from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, LocalSgd, key_ranges
+from snailps.models.row_cache import KeptRows, Lent
 from snailps.vectors import BinHeader, write_bin
 
 NOISE_POWER = 0.5

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY, Floats, Keys
+from snailps.models.word_vectors.block_size import NOISE_POWER
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.sizes import NOISE_POWER
 
 Ints = NDArray[np.int32]
 
