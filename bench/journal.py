@@ -27,13 +27,13 @@ from snailps import JobSettings, Worker
 from snailps.config import RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.master import journal as module
-from snailps.master.job.controller import Course
+from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.position import pack
 from snailps.master.job.recovery import journal_path, life_of, unended
 from snailps.master.journal import Fact, Journal
 from snailps.master.member import Member
-from snailps.master.membership import Members
+from snailps.master.membership import Membership
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import Peer
@@ -77,10 +77,10 @@ class Side:
         """The members and the course of a life."""
         server = SimpleNamespace(call=lambda peer, message, on_answer: None)
         nothing = [lambda *arguments: None] * 3
-        self.members = Members(self.settings, life, server, *nothing, self.journal)
+        self.members = Membership(self.settings, life, server, *nothing, self.journal)
         self.members.rows = Rows()
         told = {"tell": lambda *_: None, "fail": _fail, "on_end": lambda: None}
-        self.course = Course(self.members, 60.0, 60.0, **told, past=past)
+        self.course = JobController(self.members, 60.0, 60.0, **told, past=past)
         self.course.job = self.job
 
 

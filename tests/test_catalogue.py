@@ -1,4 +1,4 @@
-"""`Catalogue`: which tables there are, and that each server makes each of them once."""
+"""`TableRegistry`: which tables there are, and that each server makes each of them once."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import pytest
 from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost
 from snailps.master.journal import Journal
-from snailps.master.table_registry import Catalogue
+from snailps.master.table_registry import TableRegistry
 from snailps.transport import messages as m
 
 WORKER = SimpleNamespace(role="worker")
@@ -21,7 +21,7 @@ class World:
             SimpleNamespace(number=n, name=f"server {n}") for n in range(1, servers + 1)
         ]
         self.open, self.failed = [], []
-        self.catalogue = Catalogue(
+        self.catalogue = TableRegistry(
             lambda: list(self.servers),
             lambda member, message, answer: self.open.append((member, message, answer)),
             self.failed.append,

@@ -20,7 +20,7 @@ from snailps.config import ServerSettings
 from snailps.errors import ClusterError, SnailError
 from snailps.server import checkpoint_io
 from snailps.server.process import Server
-from snailps.store._clock_store import ClockedStore
+from snailps.store._clock_store import ClockStore
 from snailps.transport import messages
 
 pytestmark = pytest.mark.limit(600)  # several clusters a test
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.limit(600)  # several clusters a test
 
 def clocked_store():
     """A store with one table, at clock 0."""
-    store = ClockedStore(4, kernels.row_ops())
+    store = ClockStore(4, kernels.row_ops())
     store.own(range(4))
     store.add_table(1, 2, 0, 0, 0.0, 0, ())
     store.set_clock(0)
@@ -119,7 +119,7 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
         server = Server(ServerSettings())
         server._host = SimpleNamespace(primaries={0: cluster.threads[0]}, formed=lambda: None)
         assert server.on_message(messages.Freeze()).result(LIMIT_S).data == {"clocks": [0]}
-        server._saving = checkpoint_io.Saving(
+        server._saving = checkpoint_io.CheckpointSave(
             cluster.threads,
             messages.Save(1, str(tmp_path), 0),
             life=1,

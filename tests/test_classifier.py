@@ -11,7 +11,7 @@ import pytest
 from processes import Cluster
 from shards import Shards
 
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
@@ -55,7 +55,7 @@ def make():
                 shards.add_table(number, dim, access, *init[:3])
                 numbered[table.name] = (number, table)
             client = shards.client()
-            model._connect(client, Wires(client, shards.route), numbered)
+            model._connect(client, WireChoice(client, shards.route), numbered)
             model.workers = workers
             surveyor = Classifier.surveyor(settings)
             surveyor.add(counted(text).dump())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
-from snailps.master.leases import CLOCKS_AHEAD, Dealt, Rounds, Stepped
+from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Ledger
 
 
@@ -20,7 +20,7 @@ def blocks(num, size=10):
 
 
 def test_dealt_gives_every_nth_entry_to_its_own_worker():
-    book = Dealt(blocks(5), 2, nodes=[7, 8, 9])
+    book = SspLedger(blocks(5), 2, nodes=[7, 8, 9])
     assert [book.take(8).number for _ in range(3)] == [1, 4, 7]
     assert book.take(8) is None
     assert [book.take(7).number for _ in range(4)] == [0, 3, 6, 9]
@@ -28,7 +28,7 @@ def test_dealt_gives_every_nth_entry_to_its_own_worker():
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_dealt_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(staleness):
-    book = Dealt(blocks(40), nodes=[1, 2], staleness=staleness)
+    book = SspLedger(blocks(40), nodes=[1, 2], staleness=staleness)
     finished = 0
     while (entry := book.take(1)) is not None:
         assert book.done(entry.number, 1)
@@ -47,14 +47,14 @@ def test_dealt_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(s
 
 
 def test_dealt_to_nobody_waits_for_the_first_that_comes():
-    book = Dealt(blocks(3), 2, nodes=[], staleness=1)
+    book = SspLedger(blocks(3), 2, nodes=[], staleness=1)
     assert not book.over
     book.join(7)
     assert [book.take(7).number for _ in range(2)] == [0, 1]
 
 
 def test_dealt_in_lock_step_leases_nothing_ahead():
-    book = Dealt(blocks(6), nodes=[1, 2], staleness=0)
+    book = SspLedger(blocks(6), nodes=[1, 2], staleness=0)
     first = book.take(1)
     assert book.take(1) is None
     book.take(2)
@@ -64,7 +64,7 @@ def test_dealt_in_lock_step_leases_nothing_ahead():
 
 
 def test_dealt_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
-    book = Dealt(blocks(7), nodes=[1, 2, 3], staleness=0)  # worker 1 has three, the others two
+    book = SspLedger(blocks(7), nodes=[1, 2, 3], staleness=0)  # worker 1 has three, the others two
     for _ in range(2):
         for node in (1, 2, 3):
             book.done(book.take(node).number, node)
@@ -74,7 +74,7 @@ def test_dealt_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
     book.done(6, 1)
     assert book.over
 
-    book = Dealt(blocks(9), nodes=[1, 2, 3], staleness=0)
+    book = SspLedger(blocks(9), nodes=[1, 2, 3], staleness=0)
     book.take(3)
     for node in (1, 2):
         book.done(book.take(node).number, node)
@@ -85,7 +85,7 @@ def test_dealt_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
 
 
 def test_dealt_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_others():
-    book = Dealt(blocks(6), nodes=[1, 2], staleness=1)
+    book = SspLedger(blocks(6), nodes=[1, 2], staleness=1)
     mine = book.take(2)
     book.leave(2)
     assert book.take(2) is None
@@ -103,7 +103,7 @@ def test_dealt_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_others
 
 
 def test_dealt_worker_that_comes_gets_a_share_and_the_slowest_clock():
-    book = Dealt(blocks(40), nodes=[1, 2], staleness=1)
+    book = SspLedger(blocks(40), nodes=[1, 2], staleness=1)
     for _ in range(3):
         for node in (1, 2):
             book.done(book.take(node).number, node)
@@ -127,7 +127,9 @@ def test_dealt_worker_that_comes_gets_a_share_and_the_slowest_clock():
 def test_dealt_with_any_comings_and_goings_has_every_entry_done_once(
     workers, block_num, epochs, staleness, seed
 ):
-    book = Dealt(blocks(block_num), epochs, nodes=list(range(1, workers + 1)), staleness=staleness)
+    book = SspLedger(
+        blocks(block_num), epochs, nodes=list(range(1, workers + 1)), staleness=staleness
+    )
     done = run_to_the_end(book, set(range(1, workers + 1)), random.Random(seed))
     assert sorted(done) == list(range(block_num * epochs))
     if staleness >= 0:
@@ -161,14 +163,14 @@ def run_to_the_end(book, alive, rng: random.Random):
                 number = held[node].pop(0)
                 assert book.done(number, node)
                 done.append(number)
-            elif held[node] and isinstance(book, Stepped):
+            elif held[node] and isinstance(book, BspLedger):
                 entry = book.take_back(node)
                 held[node] += [entry.number] if entry else []
     return done
 
 
 def can_train(book, number):
-    return not isinstance(book, Stepped) or number // book.micro_batches <= book.open_clock
+    return not isinstance(book, BspLedger) or number // book.micro_batches <= book.open_clock
 
 
 # --- who waits -------------------------------------------------------------------------------
@@ -178,10 +180,10 @@ def _books(workers, block_num, micro_batches):
     nodes = list(range(1, workers + 1))
     return [
         Ledger(blocks(block_num), 2),
-        Dealt(blocks(block_num), 2, nodes=nodes, staleness=1),
-        Dealt(blocks(block_num), 2, nodes=nodes),
-        Stepped(blocks(block_num), 2, micro_batches=micro_batches, nodes=nodes),
-        Rounds(5, nodes, 0.5),
+        SspLedger(blocks(block_num), 2, nodes=nodes, staleness=1),
+        SspLedger(blocks(block_num), 2, nodes=nodes),
+        BspLedger(blocks(block_num), 2, micro_batches=micro_batches, nodes=nodes),
+        RoundLedger(5, nodes, 0.5),
     ]
 
 
@@ -209,7 +211,7 @@ def test_whoever_waits_and_could_go_is_woken(kind, workers, block_num, micro_bat
             newest += 1
             alive.add(newest)
             book.join(newest)
-        elif choice < 0.13 and isinstance(book, Rounds) and book.ready:
+        elif choice < 0.13 and isinstance(book, RoundLedger) and book.ready:
             book.advance()
         elif choice < 0.14:
             book.close()
@@ -259,7 +261,7 @@ def test_stepped_does_not_walk_over_its_history_when_a_clock_is_done():
 
         __iter__ = __ror__ = __or__
 
-    book = Stepped(blocks(40), micro_batches=2, nodes=[1])
+    book = BspLedger(blocks(40), micro_batches=2, nodes=[1])
     book._done = History()
     while (entry := book.take(1)) is not None:
         book.done(entry.number, 1)
@@ -270,7 +272,7 @@ def test_stepped_does_not_walk_over_its_history_when_a_clock_is_done():
 
 
 def test_stepped_entries_have_clock_slot_and_number_of_slots():
-    book = Stepped(blocks(5), 2, micro_batches=4)
+    book = BspLedger(blocks(5), 2, micro_batches=4)
     entries = [book.entry(number) for number in range(10)]
     assert [(e.clock, e.slot, e.slots) for e in entries] == [
         *((0, slot, 4) for slot in range(4)), *((1, slot, 4) for slot in range(4)), (2, 0, 2),
@@ -280,7 +282,7 @@ def test_stepped_entries_have_clock_slot_and_number_of_slots():
 
 
 def test_stepped_leases_in_order_and_no_more_than_some_clocks_ahead():
-    book = Stepped(blocks(40), micro_batches=2, nodes=[1])
+    book = BspLedger(blocks(40), micro_batches=2, nodes=[1])
     numbers = []
     while (entry := book.take(1)) is not None:
         numbers.append(entry.number)
@@ -297,7 +299,7 @@ def test_stepped_leases_in_order_and_no_more_than_some_clocks_ahead():
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_stepped_with_equal_workers_deals_each_clock_evenly(workers, micro_batches):
     nodes = list(range(1, workers + 1))
-    book = Stepped(blocks(60 * micro_batches), micro_batches=micro_batches, nodes=nodes)
+    book = BspLedger(blocks(60 * micro_batches), micro_batches=micro_batches, nodes=nodes)
     held = {node: [book.take(node), book.take(node)] for node in nodes}  # one asks before the next
     turns = 0
     while not book.over:
@@ -318,7 +320,7 @@ def test_stepped_with_equal_workers_deals_each_clock_evenly(workers, micro_batch
 
 
 def test_stepped_slot_that_was_left_for_another_worker_is_given_to_who_has_nothing_else():
-    book = Stepped(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
     assert book.take(1).number == 0
     assert book.take(1).number == 2  # ahead; 1 is for worker 2, which does not come
     book.done(0, 1)
@@ -326,7 +328,7 @@ def test_stepped_slot_that_was_left_for_another_worker_is_given_to_who_has_nothi
 
 
 def test_stepped_block_of_a_lost_worker_is_given_first_and_others_are_told_whom_they_wait_for():
-    book = Stepped(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
     for node, number in [(1, 0), (2, 1), (2, 2), (1, 3)]:
         assert book.take(node).number == number
     book.done(1, 2)
@@ -352,7 +354,7 @@ def test_stepped_with_any_comings_and_goings_has_every_entry_done_once(
     workers, block_num, epochs, micro_batches, seed
 ):
     nodes = set(range(1, workers + 1))
-    book = Stepped(blocks(block_num), epochs, micro_batches=micro_batches, nodes=sorted(nodes))
+    book = BspLedger(blocks(block_num), epochs, micro_batches=micro_batches, nodes=sorted(nodes))
     done = run_to_the_end(book, nodes, random.Random(seed))
     assert sorted(done) == list(range(block_num * epochs))
     clocks = [number // micro_batches for number in done]
@@ -361,7 +363,7 @@ def test_stepped_with_any_comings_and_goings_has_every_entry_done_once(
 
 
 def test_stepped_gives_back_what_is_earlier_than_all_that_a_worker_holds():
-    book = Stepped(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
     for node, number in [(1, 0), (2, 1), (1, 2), (2, 3)]:
         assert book.take(node).number == number
     assert book.take(1).number == 4
@@ -376,7 +378,7 @@ def test_stepped_gives_back_what_is_earlier_than_all_that_a_worker_holds():
 
 
 def test_stepped_knows_what_a_worker_finished_last():
-    book = Stepped(blocks(8), micro_batches=2, nodes=[1, 2])
+    book = BspLedger(blocks(8), micro_batches=2, nodes=[1, 2])
     assert book.last_of(1) is None
     for number in (0, 1, 2, 3):
         book.take(1)
@@ -388,7 +390,7 @@ def test_stepped_knows_what_a_worker_finished_last():
 
 
 def test_stepped_closed_early_ends_with_a_whole_clock():
-    book = Stepped(blocks(40), micro_batches=4)
+    book = BspLedger(blocks(40), micro_batches=4)
     for number in range(5):
         assert book.take(1).number == number
     book.close()
@@ -405,14 +407,14 @@ def test_stepped_closed_early_ends_with_a_whole_clock():
 
 
 def test_stepped_closed_before_anything_was_leased_is_over():
-    book = Stepped(blocks(4), micro_batches=4)
+    book = BspLedger(blocks(4), micro_batches=4)
     book.close()
     assert book.over
     assert book.take(1) is None
 
 
 def test_stepped_that_gives_up_a_worker_is_over_without_it():
-    book = Stepped(blocks(40), micro_batches=2)
+    book = BspLedger(blocks(40), micro_batches=2)
     book.take(1)
     book.take(2)
     book.close()
@@ -424,7 +426,7 @@ def test_stepped_that_gives_up_a_worker_is_over_without_it():
 
 
 def test_stepped_that_goes_on_from_done_entries_begins_behind_them():
-    book = Stepped(blocks(10), micro_batches=4, done=range(4))
+    book = BspLedger(blocks(10), micro_batches=4, done=range(4))
     assert book.open_clock == 1
     assert book.take(1).number == 4
     assert book.progress == 0.4
@@ -438,7 +440,7 @@ def take_all(book, nodes):
 
 
 def test_rounds_give_each_worker_one_entry_a_round():
-    book = Rounds(3, [5, 6])
+    book = RoundLedger(3, [5, 6])
     for round_ in range(3):
         entries = take_all(book, (6, 5))
         assert book.take(5) is None
@@ -462,7 +464,7 @@ def test_rounds_give_each_worker_one_entry_a_round():
 
 def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
     def drawn(seed):
-        book = Rounds(6, list(range(1, 9)), fraction=0.5, seed=seed)
+        book = RoundLedger(6, list(range(1, 9)), fraction=0.5, seed=seed)
         found = []
         while not book.over:
             entries = take_all(book, range(1, 9))
@@ -480,7 +482,7 @@ def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
 
 
 def test_rounds_cut_off_late_ones_and_take_them_back_later():
-    book = Rounds(3, [1, 2, 3])
+    book = RoundLedger(3, [1, 2, 3])
     entries = take_all(book, (1, 2, 3))
     assert book.cut_off() == []  # somebody has to be done
     book.done(entries[1].number, 1)
@@ -498,7 +500,7 @@ def test_rounds_cut_off_late_ones_and_take_them_back_later():
 
 
 def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next():
-    book = Rounds(9, [1, 2])
+    book = RoundLedger(9, [1, 2])
     entries = take_all(book, (1, 2))
     book.done(entries[1].number, 1)
     assert not book.ready
@@ -514,7 +516,7 @@ def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next()
 
 
 def test_rounds_whose_only_drawn_worker_is_lost_draw_again():
-    book = Rounds(2, [1, 2], fraction=0.5, seed=3)
+    book = RoundLedger(2, [1, 2], fraction=0.5, seed=3)
     (lost,) = take_all(book, (1, 2))
     book.retire(lost)
     other = 3 - lost

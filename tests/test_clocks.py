@@ -14,8 +14,8 @@ from snailps import Table
 from snailps.config import ServerSettings
 from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
-from snailps.master.job.model_reader import Readings
-from snailps.master.leases import Stepped
+from snailps.master.job.model_reader import ModelReader
+from snailps.master.leases import BspLedger
 from snailps.server.process import Server
 from snailps.server.shard_host import ShardHost
 from snailps.transport import messages
@@ -243,11 +243,11 @@ def test_model_is_not_written_where_the_last_clock_could_not_be_applied():
         end_clock(client, 0)
         for thread in cluster.threads:
             thread.thaw()
-        book = Stepped([Block(0, "file", 0, 10)], micro_batches=1, nodes=[1])
+        book = BspLedger([Block(0, "file", 0, 10)], micro_batches=1, nodes=[1])
         book.done(book.take(1).number, 1)
         assert book.over
         members = SimpleNamespace(route=cluster.route, new_number=lambda: 99, life=JOB)
-        readings = Readings(members, LIMIT_S, Trust(b""), dict)
+        readings = ModelReader(members, LIMIT_S, Trust(b""), dict)
         with pytest.raises(RemoteError, match="planted failure"):
             readings.export(SimpleNamespace(ledger=book))
 

@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 
 from snailps.api.worker import Block
-from snailps.worker.prefetch import Coming
+from snailps.worker.prefetch import BlockPrefetcher
 
 
 class Pull:
@@ -37,7 +37,7 @@ class Helper:
 
 def test_coming_asks_ahead_only_once_the_block_before_is_there():
     helper = Helper()
-    coming = Coming(helper)
+    coming = BlockPrefetcher(helper)
     answers = iter([block(0, 0), block(1, 0), block(2, 1), block(3, 1)])
     ask = helper.__call__
 
@@ -46,7 +46,7 @@ def test_coming_asks_ahead_only_once_the_block_before_is_there():
         future.set_result(next(answers, None))
         return future
 
-    coming = Coming(ready)
+    coming = BlockPrefetcher(ready)
     assert coming.next(2).number == 0
     assert len(helper.asked) == 3
     assert [coming.next(2).number for _ in range(3)] == [1, 2, 3]
@@ -55,7 +55,7 @@ def test_coming_asks_ahead_only_once_the_block_before_is_there():
 
 def test_coming_gives_a_block_of_an_earlier_clock_first_and_the_other_one_after_it():
     helper = Helper()
-    coming = Coming(helper)
+    coming = BlockPrefetcher(helper)
     first = block(8, 2)
     helper_first = coming._ask(False)
     helper_first.set_result(first)
@@ -70,7 +70,7 @@ def test_coming_gives_a_block_of_an_earlier_clock_first_and_the_other_one_after_
 
 def test_coming_asks_for_blocks_that_came_back_beside_those_on_their_way():
     helper = Helper()
-    coming = Coming(helper)
+    coming = BlockPrefetcher(helper)
     coming._blocks.append(coming._ask(False))
     helper.answer(0, block(9, 3))
     waiting = coming.next(1)
@@ -87,7 +87,7 @@ def test_coming_asks_for_blocks_that_came_back_beside_those_on_their_way():
 
 def test_coming_that_is_dropped_abandons_pulls_also_of_blocks_that_come_later():
     helper = Helper()
-    coming = Coming(helper)
+    coming = BlockPrefetcher(helper)
     coming._blocks.append(coming._ask(False))
     first = block(0, 0)
     helper.answer(0, first)

@@ -17,12 +17,12 @@ from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError
 from snailps.master import journal as module
-from snailps.master.job.controller import Course
+from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.position import pack
-from snailps.master.job.recovery import Past
+from snailps.master.job.recovery import JobRecovery
 from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Fact, Journal, Snapshot
-from snailps.master.leases import Rounds
+from snailps.master.leases import RoundLedger
 from snailps.transport import messages
 
 FIRST, NUMBERS = Fact("life", {"life": 7, "at": 0.0}), Fact("numbers", {"until": 1024})
@@ -322,7 +322,7 @@ class Side:
             catalogue=SimpleNamespace(remake=lambda: None),
         )  # fmt: skip
         told = {"tell": lambda *_: None, "fail": pytest.fail, "on_end": lambda: None}
-        self.course = Course(self.members, 1.0, 1.0, **told)
+        self.course = JobController(self.members, 1.0, 1.0, **told)
         self.facts = []
         if facts is None:
             self.journal.take()
@@ -335,7 +335,7 @@ class Side:
         else:
             self.course.job = self.job
             self.journal.read()
-            Past(facts, self.members).go_on(self.course, self.job)
+            JobRecovery(facts, self.members).go_on(self.course, self.job)
 
     def _note(self, kind, data):
         self.facts.append(Fact(kind, json.loads(json.dumps(data))))
@@ -418,7 +418,7 @@ class Workers:
         elif action == "tick":
             side._note("tick", {"tick": side.course.ageing.ticks[-1] + 1})
             side.course.ageing.ticks.append(side.course.ageing.ticks[-1] + 1)
-        elif action == "round" and isinstance(job.ledger, Rounds) and job.ledger.ready:
+        elif action == "round" and isinstance(job.ledger, RoundLedger) and job.ledger.ready:
             self._round(job)
 
     def _got(self, node, answer):

@@ -1,15 +1,15 @@
-"""`Course` with stand-ins for its job and members: how long blocks are waited for at the end."""
+"""`JobController` with stand-ins for job and members: how long blocks are waited for at the end."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from snailps.api.export_progress import Exporting
+from snailps.api.export_progress import ExportProgress
 from snailps.data.blocks import Block
 from snailps.master.job import controller as course_module
-from snailps.master.job.controller import CANCEL_S, Course
+from snailps.master.job.controller import CANCEL_S, JobController
 from snailps.master.journal import Journal
-from snailps.master.leases import Stepped
+from snailps.master.leases import BspLedger
 from snailps.master.leases import service as leasing_module
 from snailps.master.leases.service import DROP_S
 from snailps.node.process import EXIT_INTERRUPTED
@@ -25,7 +25,7 @@ MICRO_BATCHES = 4
 
 def test_course_logs_how_far_an_export_is(stepped, now, caplog):
     course, *_ = stepped
-    told = course._readings.exporting = Exporting(lambda: now.s)
+    told = course._readings.exporting = ExportProgress(lambda: now.s)
     course.phase = "exporting"
     told.plan([1.0])
     told.begin("reading table w", 100, "fragments")
@@ -46,7 +46,7 @@ def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
     course, *_ = stepped
     failed = []
     course._fail = lambda text, code: failed.append((text, code))
-    course._readings.exporting = Exporting(lambda: now.s)
+    course._readings.exporting = ExportProgress(lambda: now.s)
     course.phase = "exporting"
     course.cancel_export()
     now.s += CANCEL_S
@@ -73,9 +73,11 @@ def stepped(now):
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
     nodes.journal = Journal(None)
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
-    course = Course(nodes, 1.0, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None)
+    course = JobController(
+        nodes, 1.0, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None
+    )
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
-    book = Stepped(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
+    book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     course.job = SimpleNamespace(
         ledger=book, pass_="train", clocked=True, rounds=0, progress=0.0, units=0, diverged="",
         cls=SimpleNamespace(expires=lambda _: 0), settings=SimpleNamespace(consistency="bsp"),

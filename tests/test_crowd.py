@@ -9,7 +9,7 @@ import pytest
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY
-from snailps.models.word_vectors.contention import Crowd, _spread, steps_a_word
+from snailps.models.word_vectors.contention import WordContention, _spread, steps_a_word
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"sat"]
@@ -18,7 +18,7 @@ SETTINGS = WordVectorSettings(dim=4, minn=0, maxn=0, sample=1.0, window=3, negat
 
 
 def crowd(settings, workers=3):
-    return Crowd(Vocabulary(WORDS, COUNTS, int(COUNTS.sum())), settings, workers)
+    return WordContention(Vocabulary(WORDS, COUNTS, int(COUNTS.sum())), settings, workers)
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])

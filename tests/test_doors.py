@@ -17,7 +17,7 @@ from snailps.errors import ProtocolError
 from snailps.transport.control import dial
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
-from snailps.transport.security.refusals import LINES_MAX, PERIOD_S, Attempts
+from snailps.transport.security.refusals import LINES_MAX, PERIOD_S, RefusalLog
 from snailps.transport.security.strangers import UNKNOWN_MAX, strangers_max
 from snailps.transport.security.trust import Trust
 
@@ -218,7 +218,7 @@ def test_log_of_a_flood_is_short(live):
 
 def test_attempts_writes_a_bounded_number_of_lines_and_sums_up_the_others(caplog):
     now = [0.0]
-    seen = Attempts(lambda: now[0])
+    seen = RefusalLog(lambda: now[0])
     for number in range(1000):
         seen.note(f"10.0.0.{number % 7}:{number}", "wrong secret" + "x" * 10_000)
     assert len(caplog.records) == LINES_MAX
@@ -241,7 +241,7 @@ def test_attempts_writes_a_bounded_number_of_lines_and_sums_up_the_others(caplog
 
 def test_attempts_says_what_was_refused(caplog):
     now = [0.0]
-    seen = Attempts(lambda: now[0], "messages of members")
+    seen = RefusalLog(lambda: now[0], "messages of members")
     for _ in range(LINES_MAX + 3):
         seen.note("10.0.0.1:1", "no message")
     now[0] = PERIOD_S
@@ -251,7 +251,7 @@ def test_attempts_says_what_was_refused(caplog):
 
 def test_attempts_without_any_says_nothing(caplog):
     now = [0.0]
-    seen = Attempts(lambda: now[0])
+    seen = RefusalLog(lambda: now[0])
     now[0] = 2 * PERIOD_S
     seen.sum_up()
     assert not caplog.records

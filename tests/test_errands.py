@@ -1,10 +1,10 @@
-"""`Errands`: each shard does what changes rows, in order, whoever serves it by then."""
+"""`ShardOrders`: each shard does what changes rows, in order, whoever serves it by then."""
 
 import pytest
 
 from snailps.errors import ConnectionLost, RemoteError
 from snailps.master.leases.ledger import Entry
-from snailps.master.replication.shard_orders import Errands
+from snailps.master.replication.shard_orders import ShardOrders
 from snailps.transport import messages as m
 
 LIMIT_S = 10.0
@@ -16,7 +16,7 @@ class World:
     def __init__(self):
         self.serves = {0: 1, 1: 1, 2: 2, 3: 2}
         self.calls, self.failed, self.now = [], [], 0.0
-        self.errands = Errands(
+        self.errands = ShardOrders(
             lambda: 4, self.serves.__getitem__, self._call, self.failed.append, LIMIT_S,
             lambda: self.now,
         )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_shard_that_nobody_serves_for_too_long_is_named(world):
 def test_orders_that_all_wait_for_one_cost_nothing_while_they_do():
     """A hundred workers lost at once had each look of the loop go over all shards for each."""
     looks = []
-    errands = Errands(
+    errands = ShardOrders(
         lambda: 800, lambda shard: looks.append(shard) or 1, lambda *call: None, pytest.fail, 60.0
     )
     for worker in range(100):

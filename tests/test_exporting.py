@@ -13,7 +13,7 @@ from test_ends import Observer
 from test_failures import INTERRUPTED
 
 from snailps import JobSettings, Table
-from snailps.api.export_progress import ExportCancelled, Exporting
+from snailps.api.export_progress import ExportCancelled, ExportProgress
 from snailps.api.results import Results
 from snailps.api.table_export import write_tables
 from snailps.data.packed_words import PackedWords
@@ -182,7 +182,7 @@ def test_liblinear_text_has_zeros_between_features_far_apart(tmp_path, monkeypat
 
 def test_share_text_and_time_left_follow_the_stages_of_the_plan():
     now = [100.0]
-    told = Exporting(lambda: now[0])
+    told = ExportProgress(lambda: now[0])
     assert (told.share, told.text, told.eta_s) == (0.0, "", None)
     told.plan([1.0, 3.0])
     reading = told.count("reading table w", 4, "fragments", range(4), lambda _: 1)
@@ -199,7 +199,7 @@ def test_share_text_and_time_left_follow_the_stages_of_the_plan():
 
 
 def test_stage_that_nobody_planned_counts_by_itself():
-    told = Exporting()
+    told = ExportProgress()
     list(told.count("reading table a", 2, "fragments", range(2), lambda _: 1))
     assert told.share == 1.0
     writing = told.count("reading table b", 2, "fragments", range(2), lambda _: 1)
@@ -213,7 +213,7 @@ def test_cancelled_export_ends_at_its_next_piece_and_leaves_no_file(tmp_path):
     results = results_of(settings, client, Table("weights", 1))
     told = results.exporting
 
-    class Stops(Exporting):
+    class Stops(ExportProgress):
         def wrote(self, path):
             super().wrote(path)
             self.cancel()

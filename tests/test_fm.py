@@ -14,7 +14,7 @@ from twins import fm as twin
 
 import snailps
 from snailps import kernels
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import (
     ClusterSettings,
@@ -101,7 +101,7 @@ def make():
                 shards.declare(table, number)
                 numbered[table.name] = (number, table)
             client = shards.client()
-            model._connect(client, Wires(client, shards.route), numbered)
+            model._connect(client, WireChoice(client, shards.route), numbered)
             model.workers = workers
             model.setup()
             made.append(model)

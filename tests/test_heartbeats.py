@@ -13,7 +13,7 @@ from processes import LIMIT_S
 
 from snailps.cli.tls import init
 from snailps.config import ClusterSettings, MasterSettings
-from snailps.master.heartbeats import Hearing
+from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.node.process import EXIT_FAILED, Node
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, listen
@@ -118,7 +118,7 @@ def hearing():
     members = SimpleNamespace(all={1: member}, life=LIFE)
     expelled = []
     settings = MasterSettings(heartbeat_interval=0.05, heartbeat_timeout=0.4)
-    made = Hearing(settings, members, lambda member, why: expelled.append(why))
+    made = HeartbeatMonitor(settings, members, lambda member, why: expelled.append(why))
     yield made, expelled
     made.close()
 

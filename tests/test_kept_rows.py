@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from snailps.models.row_cache import KeptRows
+from snailps.models.row_cache import RowCache
 
 DIM = 3
 IDS = 14
@@ -60,7 +60,7 @@ class Store:
 
 
 def kept_rows(store, bytes_max):
-    return KeptRows(store, "a", DIM, IDS, lambda function, *arrays: function(*arrays), bytes_max)
+    return RowCache(store, "a", DIM, IDS, lambda function, *arrays: function(*arrays), bytes_max)
 
 
 def ask(kept, ids):

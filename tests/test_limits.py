@@ -13,7 +13,7 @@ from snailps.errors import RemoteError
 from snailps.master import server_channel
 from snailps.node import limits
 from snailps.node.limits import Limits
-from snailps.node.shard_connections import Links
+from snailps.node.shard_connections import ShardConnections
 from snailps.shard import _replication
 from snailps.transport import messages as m
 from snailps.transport.handshake import Role
@@ -73,7 +73,9 @@ def pair():
 
 @pytest.fixture
 def links(pair):
-    made = Links(pair.route, Role.WORKER, node=3, incarnation=3, job=7, timeout_s=REQUEST_S)
+    made = ShardConnections(
+        pair.route, Role.WORKER, node=3, incarnation=3, job=7, timeout_s=REQUEST_S
+    )
     yield made
     made.close()
 

@@ -17,7 +17,7 @@ from test_cli import Run, call
 from test_cluster import figures_of
 from twins import linear as twin
 
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
@@ -29,7 +29,7 @@ from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
-from snailps.models.sparse.write_back_cache import BLOCKS, Kept
+from snailps.models.sparse.write_back_cache import BLOCKS, WriteBackCache
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
@@ -139,7 +139,9 @@ def make():
             (table,) = model.tables()
             shards.declare(table, len(made) + 1)
             client = shards.client(incarnation=len(made) + 1)
-            model._connect(client, Wires(client, shards.route), {TABLE: (len(made) + 1, table)})
+            model._connect(
+                client, WireChoice(client, shards.route), {TABLE: (len(made) + 1, table)}
+            )
             model.workers = workers
             model.setup()
             made.append(model)
@@ -184,7 +186,7 @@ def keep(model, rows):
     """Has a lone worker keep at most so many rows; none: as several workers do."""
     model._keeps, model._kept = rows > 0, None
     if rows:
-        model._kept = Kept(
+        model._kept = WriteBackCache(
             model, TABLE, dim=model._dim, parts=model._bases.take(1).shape[1], stride=model._dim,
             in_threads=model.in_threads, load=model.load_rows, take=model._bases.take,
             bytes_max=rows * (8 * model._bases.take(1).shape[1] + 51),

@@ -1,19 +1,19 @@
-"""`LoopTimes`: how long turns of a loop take, in buckets."""
+"""`LoopLatency`: how long turns of a loop take, in buckets."""
 
 import pytest
 
-from snailps.master.loop_latency import LoopTimes, quantile_ms
+from snailps.master.loop_latency import LoopLatency, quantile_ms
 
 
 def test_no_turn_yet_is_all_zeros():
-    assert LoopTimes().status() == {
+    assert LoopLatency().status() == {
         "turns": 0, "busy_s": 0.0, "busy_ms_p999": 0.0, "busy_ms_max": 0.0, "counts": [],
         "cpu_counts": [],
     }  # fmt: skip
 
 
 def test_quantiles_are_bounds_within_a_tenth():
-    times = LoopTimes()
+    times = LoopLatency()
     for at in range(1, 10_001):
         times.note(at * 1e-5, 1e-3)  # 0.01 to 100 ms
     status = times.status()
@@ -29,6 +29,6 @@ def test_quantiles_are_bounds_within_a_tenth():
 
 
 def test_turns_of_no_time_are_counted():
-    times = LoopTimes()
+    times = LoopLatency()
     times.note(0.0, 0.0)
     assert times.status()["counts"] == [[0.001, 1]]

@@ -8,7 +8,7 @@ from snailps.api.tables import Table
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
 from snailps.master.journal import Fact, Journal
-from snailps.master.membership import LOSSES_PER_NODE, Members
+from snailps.master.membership import LOSSES_PER_NODE, Membership
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 from snailps.transport.control import Peer
@@ -46,7 +46,7 @@ class Cluster:
     def __init__(self, servers=2, workers=1, facts=(), **settings):
         self.server = Server()
         self.failed, self.ready, self.unready = [], [], []
-        self.members = Members(
+        self.members = Membership(
             MasterSettings(
                 expected_node_num=servers + workers, expected_servers=servers, **settings
             ),

@@ -9,7 +9,7 @@ from shards import Shards
 from twins.mlp import Optimizer, gradients
 
 from snailps import Tensor, Worker
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
@@ -48,7 +48,7 @@ def connected(model, cluster):
     for number, table in numbered.values():
         cluster.declare(table, number)
     client = cluster.client()
-    model._connect(client, Wires(client, cluster.route), numbered, tensors)
+    model._connect(client, WireChoice(client, cluster.route), numbered, tensors)
     return client
 
 

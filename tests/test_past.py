@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
-from snailps.master.leases import Dealt, Rounds, Stepped
+from snailps.master.leases import BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import Ledger
 
 BLOCKS = [Block(at, "file", 0, 1) for at in range(7)]
 NODES = [1, 2, 3]
 BOOKS = {
     "plain": lambda: Ledger(BLOCKS, 2),
-    "dealt": lambda: Dealt(BLOCKS, 2, nodes=NODES, staleness=3),
-    "stepped": lambda: Stepped(BLOCKS, 2, micro_batches=3, nodes=NODES),
-    "rounds": lambda: Rounds(3, NODES),
+    "dealt": lambda: SspLedger(BLOCKS, 2, nodes=NODES, staleness=3),
+    "stepped": lambda: BspLedger(BLOCKS, 2, micro_batches=3, nodes=NODES),
+    "rounds": lambda: RoundLedger(3, NODES),
 }
 
 
@@ -22,7 +22,7 @@ def finish(book, held):
     """Works through a book from here: every entry that is finished, in the order of that."""
     order = []
     for _ in range(200):
-        if isinstance(book, Rounds) and book.ready:
+        if isinstance(book, RoundLedger) and book.ready:
             book.advance()
         for node in NODES:
             if not held[node] and (entry := book.take(node)) is not None:
@@ -60,7 +60,7 @@ def test_book_replayed_has_every_entry_done_once(kind, actions):
             held[node].clear()
         elif action == "join":
             living.join(node), replayed.join(node)
-        if isinstance(living, Rounds) and living.ready:
+        if isinstance(living, RoundLedger) and living.ready:
             living.advance(), replayed.advance()
     for node, numbers in held.items():
         for number in numbers:
@@ -89,7 +89,7 @@ def test_claim_of_what_is_done_or_held_by_another_is_refused():
 
 
 def test_part_of_a_round_that_is_past_or_closed_is_void():
-    book = Rounds(3, NODES)
+    book = RoundLedger(3, NODES)
     assert book.claim(0, 1)
     assert book.done(0, 1)
     book.only([0])

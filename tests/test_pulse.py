@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from snailps.errors import MisuseError
-from snailps.transport._heartbeat import Pulse
+from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.frame import Frame, Kind, encode_frame
 
 LIMIT_S = 60.0
@@ -19,7 +19,7 @@ BEAT = encode_frame(Frame(Kind.HEARTBEAT))
 
 @pytest.fixture
 def pulse():
-    made = Pulse(0.01)
+    made = HeartbeatThread(0.01)
     yield made
     made.stop()
 
@@ -255,7 +255,7 @@ def test_add_after_stop_leaves_the_socket_to_the_caller(pulse):
 
 def test_pulse_that_never_started_closes_what_it_was_given():
     before = open_descriptors()
-    made = Pulse(1.0)
+    made = HeartbeatThread(1.0)
     ours, theirs = socket.socketpair()
     made.add(ours, 1)
     made.stop()

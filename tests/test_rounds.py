@@ -11,7 +11,7 @@ from processes import Cluster, Gate
 from test_cluster import figures_of
 from test_ends import Observer, states_of
 
-from snailps.master.leases import Rounds
+from snailps.master.leases import RoundLedger
 
 pytestmark = pytest.mark.limit(600)
 
@@ -180,7 +180,7 @@ def test_rounds_whose_only_drawn_worker_dies_between_two_seals_begin_that_round_
 ):
     gates = tmp_path / "gates"
     gates.mkdir()
-    book = Rounds(5, [1, 2, 3], 1 / 3, seed=1, first=2)
+    book = RoundLedger(5, [1, 2, 3], 1 / 3, seed=1, first=2)
     lost = next(entry for node in (1, 2, 3) if (entry := book.take(node)) is not None)
     torn = gates / f"torn-{lost.number}"
     torn.touch()

@@ -7,7 +7,7 @@ import pytest
 
 from snailps.errors import CheckpointError
 from snailps.master import server_channel
-from snailps.master.server_channel import ServerTalk
+from snailps.master.server_channel import ServerChannel
 from snailps.transport import messages
 
 
@@ -19,7 +19,7 @@ def server(number, saved_bytes=0):
 def test_silence_is_told_and_then_given_up_naming_who_is_silent(monkeypatch, caplog):
     monkeypatch.setattr(server_channel, "LATE_S", 0.5)
     monkeypatch.setattr(server_channel, "STALL_S", 1.5)
-    talk, servers = ServerTalk(None), [server(1), server(2), server(3)]
+    talk, servers = ServerChannel(None), [server(1), server(2), server(3)]
     talk.heard(servers[1], messages.Saved(4, []))
     with (
         caplog.at_level(logging.WARNING),
@@ -32,7 +32,7 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(monkeypatch, cap
 
 
 def test_server_that_is_lost_matters_only_while_it_has_something_to_tell():
-    talk, servers = ServerTalk(None), [server(1), server(2)]
+    talk, servers = ServerChannel(None), [server(1), server(2)]
     talk.lost(server(3), "it left")
     talk.heard(servers[0], messages.Saved(4, []))
     talk.lost(servers[0], "it left")
@@ -44,7 +44,7 @@ def test_server_that_is_lost_matters_only_while_it_has_something_to_tell():
 
 
 def test_words_of_an_earlier_checkpoint_and_of_those_that_have_told_are_no_answer():
-    talk, servers = ServerTalk(None), [server(1), server(2)]
+    talk, servers = ServerChannel(None), [server(1), server(2)]
     for number, one in ((3, 0), (4, 0), (4, 0), (3, 1), (4, 1)):
         talk.heard(servers[one], messages.Saved(number, [number]))
     assert [saved.number for saved in talk.collect(servers, messages.Saved, 4)] == [4, 4]

@@ -12,7 +12,7 @@ from twins import store as rows_twin
 
 from snailps import kernels
 from snailps.errors import ConfigError, SnailError
-from snailps.store._clock_store import SLOTS_MAX, ClockedStore
+from snailps.store._clock_store import SLOTS_MAX, ClockStore
 from snailps.store.route import fragment_of
 from snailps.transport import frame
 
@@ -22,7 +22,7 @@ AVERAGE = rows_twin.AVERAGE
 
 
 def make_store(access=ADD, dim=DIM, hyper=(0.5, 1e-6, 0.9, 0.999), frag_num=FRAG_NUM):
-    store = ClockedStore(frag_num, kernels.row_ops())
+    store = ClockStore(frag_num, kernels.row_ops())
     store.own(range(frag_num))
     store.add_table(0, dim, access, 0, 0.0, 7, hyper)
     return store

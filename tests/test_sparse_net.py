@@ -8,7 +8,7 @@ from products import ReferenceNet, batch, libsvm
 from shards import Shards
 
 from snailps.api.tables import Tensor
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.data.examples import KeyNumbers
 from snailps.errors import ConfigError, DataError
@@ -93,7 +93,9 @@ class Setup:
         for number, table in numbered.values():
             self.cluster.declare(table, number)
         self.client = self.cluster.client()
-        self.model._connect(self.client, Wires(self.client, self.cluster.route), numbered, tensors)
+        self.model._connect(
+            self.client, WireChoice(self.client, self.cluster.route), numbered, tensors
+        )
         self.model.setup()
 
     def __enter__(self):

@@ -1,4 +1,5 @@
-"""`Standbys` without a cluster: every order of losses, joins and drains, and what comes of it.
+"""`ReplicationPlanner` without a cluster: every order of losses, joins and drains, and what comes
+of it.
 
 `World` obeys the orders as servers would, one at a time and in the order that a test wants; it
 keeps a count per copy of a shard, so that an acknowledged push that is lost shows.
@@ -13,14 +14,14 @@ import pytest
 from snailps.master.replication import planner as module
 from snailps.master.replication.effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
 from snailps.master.replication.pending_orders import ORDER_S
-from snailps.master.replication.placement import COPIES_MAX, Places, with_changes
-from snailps.master.replication.planner import Standbys
+from snailps.master.replication.placement import COPIES_MAX, Placement, with_changes
+from snailps.master.replication.planner import ReplicationPlanner
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 
 
 class World:
-    """Servers 1 to n with `shards` shards each, obeying a `Standbys`.
+    """Servers 1 to n with `shards` shards each, obeying a `ReplicationPlanner`.
 
     `copies[server][shard]` is a dict: role, what it applied, whom it streams to, its held pushes.
     """
@@ -28,7 +29,7 @@ class World:
     def __init__(self, servers=2, shards=1, *, replicated=True, hosts=None, obey=True,
                  counted=True):  # fmt: skip
         self.now, self.counted = 0.0, counted
-        self.plan = Standbys(replicated=replicated, sync=True, tables=list)
+        self.plan = ReplicationPlanner(replicated=replicated, sync=True, tables=list)
         self.hosts = hosts or {n: f"host{n}" for n in range(1, servers + 1)}
         addresses = [
             ShardAddress(n, "h", 1000 * n + at) for n in sorted(self.hosts) for at in range(shards)
@@ -222,7 +223,7 @@ class World:
             self.hosts_known.add(come)
             self.copies[come] = {}
         route, tally = (self.routes or [self.plan.route])[-1], self.plan.redundancy.tally
-        self.plan = Standbys(replicated=self.plan.replicated, sync=True, tables=list)
+        self.plan = ReplicationPlanner(replicated=self.plan.replicated, sync=True, tables=list)
         hosts = {n: f"host{n}" for n in self.hosts_known}
         self.plan.restore(self.kept, route, hosts, self.now)
         self.plan.redundancy.tally = tally
@@ -282,7 +283,7 @@ class World:
 
 def assert_counted(places):
     """What is counted shard by shard as they change is what a count of all of them finds."""
-    anew = Places()
+    anew = Placement()
     anew.begin([dataclasses.replace(s) for s in places.servers.values()], list(places.shards))
     for name in ("alone", "unready", "bare", "going", "changing", "leaving", "_counted", "_idle"):
         assert getattr(places, name) == getattr(anew, name), name

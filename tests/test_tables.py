@@ -12,7 +12,7 @@ from snailps.api.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.errors import ClusterError, ConfigError, MisuseError, SnailError
 from snailps.master.journal import Journal
 from snailps.master.member import Member
-from snailps.master.table_registry import Catalogue
+from snailps.master.table_registry import TableRegistry
 from snailps.store._store import ShardStore
 from snailps.transport import messages
 
@@ -222,7 +222,7 @@ def test_declaration_that_is_refused_in_part_leaves_no_table():
     """A table that no server was told to make would fail whoever reads all of them."""
     orders, answers = [], []
     server = Member(1, "server", "h", 1, None, [])
-    catalogue = Catalogue(
+    catalogue = TableRegistry(
         lambda: [server],
         lambda member, order, on_answer: orders.append((order, on_answer)),
         lambda text: None,

@@ -6,7 +6,7 @@ from shards import Shards
 
 from snailps import JobSettings, Table, Tensor, Worker
 from snailps.api.tables import TENSOR_CHUNK
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.errors import ConfigError, MisuseError
 
 
@@ -38,7 +38,7 @@ def test_worker_tensor_over_two_shards_adds_what_is_pushed():
             thread.add_table(1, *table.store_arguments())
         model = Worker(JobSettings())
         client = shards.client()
-        model._connect(client, Wires(client, shards.route), {"w": (1, table)}, {"w": tensor})
+        model._connect(client, WireChoice(client, shards.route), {"w": (1, table)}, {"w": tensor})
         first = model.pull_tensor("w")
         assert first.shape == (30, 200)
         assert 0 < np.abs(first).max() <= 0.1

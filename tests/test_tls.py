@@ -20,8 +20,8 @@ from snailps.transport.control import dial
 from snailps.transport.handshake import Channel, Role
 from snailps.transport.security import tls_relay as relays
 from snailps.transport.security.tls import Tls
-from snailps.transport.security.tls_link import Link
-from snailps.transport.security.tls_relay import Relay
+from snailps.transport.security.tls_link import TlsLink
+from snailps.transport.security.tls_relay import TlsRelay
 from snailps.transport.security.trust import Trust
 
 
@@ -179,7 +179,7 @@ def test_relay_carries_megabytes_both_ways_at_once_and_the_end_behind_them(echo,
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "before its thread began"])
 def test_relay_that_is_closed_first_sends_what_was_written(door, folders, monkeypatch, late):
-    run = Relay._run
+    run = TlsRelay._run
 
     def run_late(relay):
         while relay._listener is None and relay._closing_at is None:
@@ -188,7 +188,7 @@ def test_relay_that_is_closed_first_sends_what_was_written(door, folders, monkey
 
     monkeypatch.setattr(relays, "FLUSH_S", LIMIT_S)
     if late:
-        monkeypatch.setattr(Relay, "_run", run_late)
+        monkeypatch.setattr(TlsRelay, "_run", run_late)
     tls = Tls(str(folders["b"]))
     theirs = connected(tls, door.getsockname())
     ours = accepted(door)
@@ -317,7 +317,7 @@ def test_relay_without_descriptors_makes_room_or_waits_and_says_so(folders, capl
 
 
 def test_relay_outlives_what_nobody_foresaw_of_one_connection(echo, folders, caplog, monkeypatch):
-    pump, known, failed = Link.pump, set(), []
+    pump, known, failed = TlsLink.pump, set(), []
 
     def fail_once(link, *args):
         if link not in known and known_are_all and not failed:
@@ -327,7 +327,7 @@ def test_relay_outlives_what_nobody_foresaw_of_one_connection(echo, folders, cap
         return pump(link, *args)
 
     known_are_all = False
-    monkeypatch.setattr(Link, "pump", fail_once)
+    monkeypatch.setattr(TlsLink, "pump", fail_once)
     tls = Tls(str(folders["b"]))
     with connected(tls, echo.address) as served:
         served.sendall(b"hello?")

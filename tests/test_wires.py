@@ -9,7 +9,7 @@ from snailps.api.wire_choice import (
     FAST_BYTES_PER_S,
     MEASURED_BYTES,
     PACK_BYTES_PER_S,
-    Wires,
+    WireChoice,
 )
 from snailps.store.route import Route, ShardAddress
 
@@ -42,7 +42,7 @@ def route_to(host):
 )
 def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, packs, caplog):
     client, table = Speed(int(speed)), Table("t", 4, wire="auto")
-    wires = Wires(client, route_to("10.0.0.1"))
+    wires = WireChoice(client, route_to("10.0.0.1"))
     with caplog.at_level("INFO"):
         assert wires.of_pull(table) == kernels.WIRE_TYPES[chosen]
     assert client.packs == packs
@@ -52,7 +52,7 @@ def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, packs, caplog):
 
 def test_auto_waits_for_enough_traffic_before_it_decides():
     client, table = Speed(MEASURED_BYTES - 1, 3600.0), Table("t", 4, wire="auto")
-    wires = Wires(client, route_to("10.0.0.1"))
+    wires = WireChoice(client, route_to("10.0.0.1"))
     assert wires.of_pull(table) == 0
     client.moved += 1
     assert wires.of_pull(table) == 1
@@ -60,7 +60,7 @@ def test_auto_waits_for_enough_traffic_before_it_decides():
 
 def test_auto_looks_again_when_much_more_has_moved(caplog):
     client, table = Speed(MEASURED_BYTES, 1e-3), Table("t", 4, wire="auto")
-    wires = Wires(client, route_to("10.0.0.1"))
+    wires = WireChoice(client, route_to("10.0.0.1"))
     assert wires.of_pull(table) == 0
     client.moved, client.seconds = client.moved + AGAIN_BYTES - 1, 10.0
     assert wires.of_pull(table) == 0
@@ -75,13 +75,13 @@ def test_auto_looks_again_when_much_more_has_moved(caplog):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
 def test_auto_on_this_machine_is_float32_whatever_the_speed(host):
-    wires = Wires(Speed(MEASURED_BYTES, 3600.0), route_to(host))
+    wires = WireChoice(Speed(MEASURED_BYTES, 3600.0), route_to(host))
     assert wires.of_pull(Table("t", 4, wire="auto")) == 0
 
 
 def test_auto_on_this_machine_is_measured_where_encryption_takes_its_time():
     client = Speed(MEASURED_BYTES, 0.05)  # 84 MB/s
-    wires = Wires(client, route_to("127.0.0.1"), sealed=True)
+    wires = WireChoice(client, route_to("127.0.0.1"), sealed=True)
     assert wires.of_pull(Table("t", 4, wire="auto")) == 1
     assert not client.packs  # the same cores would pack
 
@@ -99,14 +99,14 @@ def test_auto_on_this_machine_is_measured_where_encryption_takes_its_time():
 )
 def test_push_says_whether_what_is_rounded_off_is_kept(access, wire, expected):
     table = Table("t", 4, access=access, wire=wire, lr=0.1)
-    wires = Wires(Speed(0), route_to("10.0.0.1"))
+    wires = WireChoice(Speed(0), route_to("10.0.0.1"))
     assert wires.of_push(table) == expected
     assert wires.of_push(table, state=True)[0] == 0
 
 
 def test_exact_wires_measure_nothing_and_keep_nothing_for_later():
     client = Speed(int(PACK_BYTES_PER_S) - 1)
-    wires = Wires(client, route_to("10.0.0.1"), exact=True)
+    wires = WireChoice(client, route_to("10.0.0.1"), exact=True)
     assert wires.of_push(Table("t", 4, wire="auto")) == (0, False)
     assert client.packs is None
     assert wires.of_push(Table("t", 4, access="adagrad", lr=0.1, wire="int8")) == (

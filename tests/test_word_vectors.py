@@ -12,7 +12,7 @@ from processes import SNAILPS, Process
 from shards import Shards
 from texts import write_topics
 
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Results
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
@@ -53,7 +53,7 @@ def make():
                 shards.add_table(number, dim, access, init, scale, seed, hyper=hyper)
                 numbered[table.name] = (number, table)
             client = shards.client()
-            model._connect(client, Wires(client, shards.route), numbered)
+            model._connect(client, WireChoice(client, shards.route), numbered)
             model.summary = vocabulary_of(text).to_bytes()
             model.setup()
             made.append(model)

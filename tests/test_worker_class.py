@@ -8,7 +8,7 @@ import pytest
 
 from snailps import Block, JobSettings, Table, Worker
 from snailps.api import class_loading
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import load_class
 from snailps.errors import ConfigError, MisuseError
 from snailps.store.route import Route, ShardAddress
@@ -83,7 +83,7 @@ def worker():
     tables = [Table("w", 3), Table("g", 3, "ftrl", lr=0.1), Table("a", 3, "adam", lr=0.1)]
     tables += [Table("mean", 3, "average")]
     route = Route.build(1, [ShardAddress(0, "127.0.0.1", 1)], 4)
-    wires = Wires(worker.client, route)
+    wires = WireChoice(worker.client, route)
     numbered = {table.name: (4 + i, table) for i, table in enumerate(tables)}
     worker._connect(worker.client, wires, numbered)
     return worker

@@ -1,6 +1,6 @@
 """Which step of a job with clocks a pull or a push belongs to.
 
-    block that is prepared or trained -> Moments.at -> Moments.now -> clock, slot
+    block that is prepared or trained -> CurrentClockSlots.at, now -> clock, slot
 
 Two threads of a worker are in different steps: that which prepares in the one of its block, all
 others in that of the block that trains.  Knows no rows and no client.
@@ -18,7 +18,7 @@ from snailps.transport.client._client import Pending
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockSlot:
     """What a job with clocks pulls for and pushes to: the step of a block, and its place in it."""
 
     clock: int
@@ -27,15 +27,15 @@ class Moment:
     pulls: list[Pending]
 
 
-class Moments:
+class CurrentClockSlots:
     """The moments of a worker's threads."""
 
     def __init__(self) -> None:
-        self._training: Moment | None = None
+        self._training: ClockSlot | None = None
         self._here = threading.local()
 
     @contextlib.contextmanager
-    def at(self, moment: Moment) -> Iterator[None]:
+    def at(self, moment: ClockSlot) -> Iterator[None]:
         """Pulls and pushes belong to this moment: those of the calling thread if that prepares,
         else those of all threads that do not.
         """
@@ -51,7 +51,7 @@ class Moments:
             else:
                 self._training = None
 
-    def now(self, what: str, *, preparing: bool = True) -> Moment:
+    def now(self, what: str, *, preparing: bool = True) -> ClockSlot:
         """The moment of the calling thread; `preparing`: may it be that of `prepare`?
 
         Raises
@@ -59,7 +59,7 @@ class Moments:
         MisuseError
             There is none, or it may not.
         """
-        moment: Moment | None = getattr(self._here, "moment", None) or self._training
+        moment: ClockSlot | None = getattr(self._here, "moment", None) or self._training
         if moment is None:
             raise MisuseError(
                 f"{what}() outside prepare() and train(): with clocks (consistency: bsp, or "

@@ -1,6 +1,6 @@
 """How far an export is: told by the thread that does it, read by the master's loop.
 
-    plan, count, wrote -> Exporting -> share, text, seconds left -> status, log
+    plan, count, wrote -> ExportProgress -> share, text, seconds left -> status, log
     cancel -> the next piece raises ExportCancelled
 
 No tables, no files; the only state that the two threads share are single attributes.
@@ -23,7 +23,7 @@ class ExportCancelled(SnailError):
     """The export was interrupted."""
 
 
-class Exporting:
+class ExportProgress:
     """How far an export is.
 
     Parameters

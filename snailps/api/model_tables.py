@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.block import Block
-from snailps.api.clock_slot import Moment, Moments
+from snailps.api.clock_slot import ClockSlot, CurrentClockSlots
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Forward, Pending
 
@@ -29,9 +29,9 @@ class ModelTables:
 
     def __init__(self) -> None:
         self._clocked = False
-        self._moments = Moments()
+        self._moments = CurrentClockSlots()
         self._client: Client | None = None
-        self._wires: Wires | None = None
+        self._wires: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self._tensors: dict[str, Tensor] = {}
 
@@ -268,7 +268,7 @@ class ModelTables:
         self, block: Block, *, preparing: bool = False
     ) -> contextlib.AbstractContextManager[None]:
         """Pulls and pushes belong to this block, where there are clocks."""
-        return self._moments.at(Moment(block.clock, block.slot, preparing, block._pulls))
+        return self._moments.at(ClockSlot(block.clock, block.slot, preparing, block._pulls))
 
     def _find_tensor(self, name: str) -> Tensor:
         try:
@@ -287,7 +287,7 @@ class ModelTables:
     def _connect(
         self,
         client: Client,
-        wires: Wires,
+        wires: WireChoice,
         tables: Mapping[str, tuple[int, Table]],
         tensors: Mapping[str, Tensor] = MappingProxyType({}),
         clocked: bool = False,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.export_progress import Exporting
+from snailps.api.export_progress import ExportProgress
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
@@ -35,7 +35,7 @@ class Results:
         Of the survey; empty without one.
     figures : dict
         Figures of the run, for reading.
-    exporting : Exporting
+    exporting : ExportProgress
         Where an export tells how far it is.
     """
 
@@ -48,12 +48,12 @@ class Results:
         numbers: Mapping[str, int],
         tables: Mapping[str, Table],
         shards: Sequence[Sequence[int]],
-        exporting: Exporting | None = None,
+        exporting: ExportProgress | None = None,
     ) -> None:
         self.settings, self.summary, self.figures = settings, summary, figures
         self._client, self._numbers, self._shards = client, numbers, shards
         self.tables = tables
-        self.exporting = exporting or Exporting()
+        self.exporting = exporting or ExportProgress()
 
     def pull(self, table: str, keys: AnyKeys) -> Rows:
         """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""

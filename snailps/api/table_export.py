@@ -16,7 +16,7 @@ from snailps.vectors.npz import NpzWriter, npz_file
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
-    from snailps.api.export_progress import Exporting
+    from snailps.api.export_progress import ExportProgress
     from snailps.api.results import Results
 
 
@@ -38,7 +38,7 @@ def write_tables(path: Path, results: Results) -> None:
     results.exporting.wrote(str(path))
 
 
-def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, told: Exporting) -> None:
+def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, told: ExportProgress) -> None:
     """Writes the arrays ``keys`` and ``rows`` of what was sorted, as one stage of the export."""
     n = sorter.count
     file.add_pieces(f"{prefix}keys", np.uint64, (n,), sorter.keys())

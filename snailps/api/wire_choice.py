@@ -31,7 +31,7 @@ _EXACT = {"add", "sgd"}
 Other methods divide by the size of what came before: there the smallest values count, too."""
 
 
-class Wires:
+class WireChoice:
     """The wire types of one client's requests.
 
     Parameters

@@ -27,7 +27,7 @@ from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteErr
 from snailps.master.checkpoints import folder_of
 from snailps.node import checks
 from snailps.node.checks import Finding
-from snailps.node.probe_service import PROBE_BYTES, Desk, facts_of_host
+from snailps.node.probe_service import PROBE_BYTES, ProbeService, facts_of_host
 from snailps.node.process import advertised, cores, open_listener, raise_descriptors
 from snailps.transport import messages
 from snailps.transport.control import Address, ControlClient, ControlServer, listen, show, visit
@@ -256,7 +256,7 @@ class Doctor:
         listener = (
             listen(*where, self._trust) if where else open_listener(self._settings, self._trust)
         )
-        desk = Desk("doctor", True, self._clock)
+        desk = ProbeService("doctor", True, self._clock)
         desk.address = advertised(self._settings, listener)
         server = ControlServer(
             listener,
@@ -283,7 +283,7 @@ class Doctor:
             thread.join()
             server.close()
 
-    def _wait_for_others(self, desk: Desk) -> None:
+    def _wait_for_others(self, desk: ProbeService) -> None:
         """Serves doctors of other hosts until all that are expected are examined, or it is time."""
         wanted = max(0, self._hosts - 1)
         while time.monotonic() < self._until + (ANSWER_S if _unfinished(desk) else 0.0):
@@ -303,7 +303,9 @@ class Doctor:
             cure = "run it on the others at the same time (--wait): ways between hosts are untested"
             self.add(Finding("warning" if self._hosts else "note", "reach", text, cure))
 
-    def _visit(self, address: Address, name: str, desk: Desk, *, stay: bool = False) -> None:
+    def _visit(
+        self, address: Address, name: str, desk: ProbeService, *, stay: bool = False
+    ) -> None:
         """Looks at the way to a master or another doctor; `stay`: and asks it who else is there."""
         left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
         try:
@@ -328,7 +330,7 @@ class Doctor:
         return Finding("error", "handshake", f"{name} at {show(address)}: {error}", cure)
 
     def _exchange(
-        self, control: ControlClient, address: Address, name: str, desk: Desk, *, stay: bool
+        self, control: ControlClient, address: Address, name: str, desk: ProbeService, *, stay: bool
     ) -> None:
         endpoint, facts = list(desk.address), facts_of_host(self._clock)
         answer = control.call(messages.Examine(endpoint, facts), ANSWER_S)
@@ -424,7 +426,7 @@ _FATAL = {"name", "interface", "secret"}
 
 
 def _handle(
-    server: ControlServer, desk: Desk, peer: Any, message: messages.Message, reply: Any
+    server: ControlServer, desk: ProbeService, peer: Any, message: messages.Message, reply: Any
 ) -> None:
     try:
         known = desk.handle(peer, message, reply)
@@ -438,7 +440,7 @@ def _handle(
         server.close_peer(peer)
 
 
-def _unfinished(desk: Desk) -> bool:
+def _unfinished(desk: ProbeService) -> bool:
     return any(one.here and one.findings is None for one in list(desk.visitors.values()))
 
 

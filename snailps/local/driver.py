@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.config import ClusterSettings
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, RemoteError
 from snailps.node.process import EXIT_OK, End, Node
-from snailps.node.shard_connections import Links, RouteFollower
+from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -43,7 +43,7 @@ class Driver(Node):
         super().__init__(Role.DRIVER, settings)
         self._client: Client | None = None
         self._follower = RouteFollower(self._connect, self._use)
-        self._wires: Wires | None = None
+        self._wires: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self.routed = threading.Event()
 
@@ -53,10 +53,10 @@ class Driver(Node):
             return self._follower.take(Route.from_dict(message.route))
         return super().on_message(message)
 
-    def _connect(self, route: Route, superseded: Callable[[], bool]) -> Links:
+    def _connect(self, route: Route, superseded: Callable[[], bool]) -> ShardConnections:
         us = self.welcome
         assert us is not None
-        return Links(
+        return ShardConnections(
             route,
             Role.DRIVER,
             node=us.node,
@@ -68,11 +68,11 @@ class Driver(Node):
             superseded=superseded,
         )
 
-    def _use(self, links: Links) -> None:
+    def _use(self, links: ShardConnections) -> None:
         """There is another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
-            self._wires = Wires(links.client, links.route, sealed=self.trust.tls is not None)
+            self._wires = WireChoice(links.client, links.route, sealed=self.trust.tls is not None)
             if self.ending:  # meanwhile
                 links.client.fail(self.verdict.text or "the cluster has ended")
         self.route_epoch = links.route.epoch

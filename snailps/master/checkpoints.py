@@ -4,7 +4,7 @@
     candidates, newest first -> Load to every server -> Loaded of all -> the job goes on
 
 A save or a restore is a thread that reads like what it does, from top to bottom; it talks with
-servers through a `ServerTalk`.  It knows no rows: servers write and read those themselves.
+servers through a `ServerChannel`.  It knows no rows: servers write and read those themselves.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError
 from snailps.master.job.job import Job
 from snailps.master.job.position import Position, pack, unpack
-from snailps.master.leases import Rounds, Stepped
+from snailps.master.leases import BspLedger, RoundLedger
 from snailps.master.member import Answer, Member
-from snailps.master.membership import Members
-from snailps.master.server_channel import ServerTalk
+from snailps.master.membership import Membership
+from snailps.master.server_channel import ServerChannel
 from snailps.node.background import in_thread
 from snailps.node.process import explain
 from snailps.node.status import CheckpointStatus
@@ -50,12 +50,12 @@ _MAY_DIFFER = {
 """Settings with which a job is still the same one.  Of the input, the files found are compared."""
 
 
-class Checkpointing:
+class CheckpointController:
     """The checkpoints of the job that the master is at.
 
     Parameters
     ----------
-    members : Members
+    members : Membership
     on_restored : callable
         Told the position once the servers have their rows.
     fail : callable
@@ -64,13 +64,13 @@ class Checkpointing:
 
     def __init__(
         self,
-        members: Members,
+        members: Membership,
         *,
         on_restored: Callable[[Position], None],
         fail: Callable[[str], None],
     ) -> None:
         self._members, self._on_restored, self._fail = members, on_restored, fail
-        self._talk = ServerTalk(members)
+        self._talk = ServerChannel(members)
         self._saving: Future[str] | None = None
         self._restoring: Future[Position] | None = None
         self._reset(None)
@@ -225,7 +225,7 @@ class Checkpointing:
         self._pushes_saved = self._members.shard_sum("pushes")
         self._talk.drain()
         stepped = job.clocked and not job.rounds
-        clock = job.ledger.round if isinstance(job.ledger, Rounds) else -1
+        clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
         position = None if stepped else self._position(job, clock)
         tables = tuple(
             {"number": number, "table": table.to_dict()}
@@ -275,7 +275,7 @@ class Checkpointing:
         log.warning("a checkpoint is given up: %s", why)
         self._saving = self._restoring = None  # the thread ends unheard
         self._talk.close()
-        self._talk = ServerTalk(self._members)
+        self._talk = ServerChannel(self._members)
         self.forget_others()
 
     def ended(self, why: str) -> None:
@@ -429,7 +429,7 @@ class Checkpointing:
 
     def _when_done(self, job: Job, clock: int) -> tuple[Position, dict[str, Any]] | None:
         """The position at a clock, once every worker has told its part of those before it."""
-        assert isinstance(job.ledger, Stepped)
+        assert isinstance(job.ledger, BspLedger)
         return self._position(job, clock) if job.ledger.open_clock >= clock else None
 
 

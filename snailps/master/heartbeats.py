@@ -1,6 +1,6 @@
 """Who is heard: heartbeats at the master, and how long each member may be silent.
 
-    heartbeat connections -> Pulse -> silences -> expel(member, why)
+    heartbeat connections -> HeartbeatThread -> silences -> expel(member, why)
 
 It owns the heartbeat connections and the limits; what becomes of a silent member is `master.py`'s.
 """
@@ -12,33 +12,33 @@ from collections.abc import Callable
 
 from snailps.config import MasterSettings
 from snailps.master.member import Member
-from snailps.master.membership import Members
-from snailps.transport._heartbeat import Pulse
+from snailps.master.membership import Membership
+from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.handshake import Hello
 
 LOOK_S = 0.25
 """Between two looks at heartbeats."""
 
 
-class Hearing:
+class HeartbeatMonitor:
     """Listens for all members.
 
     Parameters
     ----------
     settings : MasterSettings
-    members : Members
+    members : Membership
     expel : callable
         ``expel(member, why)``: it has been silent for too long.
     """
 
     def __init__(
-        self, settings: MasterSettings, members: Members, expel: Callable[[Member, str], None]
+        self, settings: MasterSettings, members: Membership, expel: Callable[[Member, str], None]
     ) -> None:
         self._members, self._expel = members, expel
         self._limit_s = settings.heartbeat_timeout
         self.back_s = self._limit_s
         """How long members of a master before may take to come back, seconds."""
-        self._pulse = Pulse(settings.heartbeat_interval)
+        self._pulse = HeartbeatThread(settings.heartbeat_interval)
         self._pulse.start()
         self._stepped_at = self._deaf_until = self._looked_at = 0.0
         self.silences = self._pulse.silences

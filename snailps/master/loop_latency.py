@@ -1,6 +1,6 @@
 """How long the turns of a loop take: a histogram, for whoever asks how busy it is.
 
-    turn: seconds -> LoopTimes -> turns, the longest, one in a thousand
+    turn: seconds -> LoopLatency -> turns, the longest, one in a thousand
 
 Time is an argument; it knows no loop.
 """
@@ -16,7 +16,7 @@ STEPS = 24
 LEAST_S = 1e-6
 
 
-class LoopTimes:
+class LoopLatency:
     """Durations of turns, each without the time that it waited."""
 
     def __init__(self) -> None:

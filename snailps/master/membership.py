@@ -20,8 +20,8 @@ from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolEr
 from snailps.master.journal import Fact, Journal
 from snailps.master.member import Answer, Member, Reply, names_of
 from snailps.master.replication.placement import with_changes
-from snailps.master.replication.shard_orders import Errands
-from snailps.master.table_registry import Catalogue
+from snailps.master.replication.shard_orders import ShardOrders
+from snailps.master.table_registry import TableRegistry
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
@@ -39,7 +39,7 @@ NUMBERS_AHEAD = 1024
 """Numbers that a master that takes over skips, or they might be given twice."""
 
 
-class Members:
+class Membership:
     """All members of one life of a cluster.
 
     Parameters
@@ -69,7 +69,7 @@ class Members:
         journal: Journal | None = None,
     ) -> None:
         self.life = life
-        self.rows: Errands  # orders that change rows; whoever keeps the shards sets it
+        self.rows: ShardOrders  # orders that change rows; whoever keeps the shards sets it
         self.on_stats: Callable[[Member], None] = lambda member: None  # ... and this one
         self.journal = journal or Journal(None)
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
@@ -78,7 +78,7 @@ class Members:
         self.all: dict[int, Member] = {}
         self._settings = settings
         self._server, self._fail = server, fail
-        self.catalogue = Catalogue(lambda: self.joined("server"), self.call, fail, self.journal)
+        self.catalogue = TableRegistry(lambda: self.joined("server"), self.call, fail, self.journal)
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._untold = False  # a route is made, and nobody has been told of it yet

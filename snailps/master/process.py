@@ -1,6 +1,7 @@
 """The master: one thread that forms the cluster, follows the job, and ends both.
 
-    messages -> Members (who) or Course (what) -> answers      pulses, lost connections -> the end
+    messages -> Membership (who) or JobController (what) -> answers
+    heartbeats, lost connections -> the end
 
 It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'s, who is heard
 `hearing.py`'s, what is done `course.py`'s and `job.py`'s business; it never sees a row.
@@ -20,19 +21,19 @@ from typing import Any
 
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.errors import ClusterError, ProtocolError, SnailError
-from snailps.master.heartbeats import Hearing
-from snailps.master.job.controller import Course
+from snailps.master.heartbeats import HeartbeatMonitor
+from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import journal_path, life_of, unended
 from snailps.master.job.settings import check_output
 from snailps.master.journal import Fact, Journal
-from snailps.master.loop_latency import LoopTimes
+from snailps.master.loop_latency import LoopLatency
 from snailps.master.member import Member, Reply, names_of
-from snailps.master.membership import Members
-from snailps.master.replication.controller import Keeper
-from snailps.master.status_report import Picture
+from snailps.master.membership import Membership
+from snailps.master.replication.controller import ReplicationController
+from snailps.master.status_report import StatusReport
 from snailps.node.limits import GOODBYE_S
-from snailps.node.probe_service import Desk
+from snailps.node.probe_service import ProbeService
 from snailps.node.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, explain, raise_descriptors
 from snailps.node.status import Phase, Status
 from snailps.transport import messages
@@ -92,7 +93,7 @@ class Master:
         self._phase: Phase = "forming"
         self._signals = 0
         self._heeded = 0  # of them, by the training or the export
-        self._times = LoopTimes()
+        self._times = LoopLatency()
         self._goes_on = settings.on_node_loss == "recover"
         self._asked = False  # by a signal to another process, however often
         self._failed = False
@@ -209,7 +210,7 @@ class Master:
             on_lost=self._on_lost,
             on_pulse=lambda hello, sock: self._hearing.add(hello, sock),
         )
-        self._members = Members(
+        self._members = Membership(
             self._settings,
             life,
             self._server,
@@ -218,7 +219,7 @@ class Master:
             self._unready,
             self._journal,
         )
-        self._hearing = Hearing(self._settings, self._members, self._expel)
+        self._hearing = HeartbeatMonitor(self._settings, self._members, self._expel)
         for fact in past:
             self._members.replay(fact)
         self._took_over = bool(past)
@@ -231,7 +232,7 @@ class Master:
                 self._journal.go_on([numbers])
             else:
                 self._journal.begin([life_of(life, job, self._settings.frag_num), numbers])
-        self._course = Course(
+        self._course = JobController(
             self._members,
             self._settings.request_timeout,
             # A session's workers are its own: nobody else would start one.
@@ -242,7 +243,7 @@ class Master:
             trust=self._trust,
             past=past,
         )
-        self._keeper = Keeper(
+        self._keeper = ReplicationController(
             self._settings,
             self._members,
             tell=lambda member, message: self._server.note(member.peer, message),
@@ -253,8 +254,8 @@ class Master:
             on_rows_lost=self._rows_lost,
         )
         self._members.rows = self._keeper.errands
-        self._desk = Desk("master", False, others=self._members.endpoints)
-        self._picture = Picture(
+        self._desk = ProbeService("master", False, others=self._members.endpoints)
+        self._picture = StatusReport(
             self._settings,
             self._members,
             self._course,

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from snailps.errors import CheckpointError, ConnectionLost, SnailError
 from snailps.master.member import Answer, Member
-from snailps.master.membership import Members
+from snailps.master.membership import Membership
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -40,15 +40,15 @@ class _Heard:
     message: Answer
 
 
-class ServerTalk:
+class ServerChannel:
     """A talk with servers.
 
     Parameters
     ----------
-    members : Members
+    members : Membership
     """
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Membership) -> None:
         self._members = members
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._heard: queue.SimpleQueue[_Heard] = queue.SimpleQueue()

@@ -1,6 +1,7 @@
 """What the master tells of the run: a `Status` for whoever asks, records for `json_log`.
 
-    Members, Course, Keeper, heartbeats -> status() -> Report, display      -> json_log
+    Membership, JobController, ReplicationController, heartbeats
+        -> status() -> Report, display      -> json_log
 
 It reads what the others own and changes none of it.  Workers that are long at a block are asked
 for whom they wait before an answer goes out; nobody is asked anything while nobody asks us.
@@ -19,11 +20,11 @@ from typing import Any, TextIO
 from snailps._version import __version__
 from snailps.config import MasterSettings
 from snailps.errors import ConfigError, SnailError
-from snailps.master.job.controller import Course
-from snailps.master.loop_latency import LoopTimes
+from snailps.master.job.controller import JobController
+from snailps.master.loop_latency import LoopLatency
 from snailps.master.member import Member, Reply
-from snailps.master.membership import Members
-from snailps.master.replication.controller import Keeper
+from snailps.master.membership import Membership
+from snailps.master.replication.controller import ReplicationController
 from snailps.node.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
 from snailps.transport import messages
 from snailps.transport.control import show
@@ -43,7 +44,7 @@ LAG_S = 1.0
 _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
 
 
-class Picture:
+class StatusReport:
     """The run as a picture.
 
     Parameters
@@ -55,20 +56,20 @@ class Picture:
         Seconds since each member was last heard, by number.
     address : str
         Where the master listens.
-    times : LoopTimes
+    times : LoopLatency
         Of the master's loop.
     """
 
     def __init__(
         self,
         settings: MasterSettings,
-        members: Members,
-        course: Course,
-        keeper: Keeper,
+        members: Membership,
+        course: JobController,
+        keeper: ReplicationController,
         *,
         silences: Callable[[], dict[int, float]],
         address: str,
-        times: LoopTimes,
+        times: LoopLatency,
     ) -> None:
         self._settings, self._members = settings, members
         self._course, self._keeper = course, keeper

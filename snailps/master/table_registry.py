@@ -30,7 +30,7 @@ class _Making:
     waiting: list[Callable[[str], None]] = field(default_factory=list)
 
 
-class Catalogue:
+class TableRegistry:
     """All tables of one life of a cluster.
 
     Parameters

@@ -49,7 +49,7 @@ class Lent:
     pulled: Floats | None = None
 
 
-class KeptRows:
+class RowCache:
     """Rows of a table of access method ``add`` at the only worker of a job.
 
     Parameters

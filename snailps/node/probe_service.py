@@ -45,7 +45,7 @@ class Visitor:
 
 
 @dataclass(slots=True)
-class Desk:
+class ProbeService:
     """Answers doctors.
 
     Parameters

@@ -37,7 +37,7 @@ from snailps.errors import (
 from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
 from snailps.transport import messages
-from snailps.transport._heartbeat import Pulse
+from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import (
     Address,
     AnswerOrFuture,
@@ -183,7 +183,7 @@ class Node:
         self._end: End | None = None
         self._end_lock = threading.Lock()
         self._control: ControlClient | None = None
-        self._pulse: Pulse | None = None
+        self._pulse: HeartbeatThread | None = None
         self._pulse_lock = threading.Lock()
         self._pulse_mender: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
@@ -299,7 +299,7 @@ class Node:
         sock = self._dial(Channel.PULSE, limit_s)
         with self._pulse_lock:
             if self._pulse is None:
-                self._pulse = Pulse(self.welcome.interval_s)
+                self._pulse = HeartbeatThread(self.welcome.interval_s)
                 self._pulse.start()
             try:
                 if not again:

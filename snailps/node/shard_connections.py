@@ -1,7 +1,8 @@
 """How a process gets its fan-out client: a connection to every shard of a route.
 
-    Welcome + Route -> Links -> Client (started)      new Route -> Links.follow -> the same Client
-    TakeRoute -> RouteFollower, with a thread for the first connect -> Links -> the call's answer
+    Welcome + Route -> ShardConnections -> Client (started)
+    new Route -> ShardConnections.follow -> the same Client
+    TakeRoute -> RouteFollower, with a thread for the first connect -> ShardConnections -> answer
 
 Used by workers, drivers and the master's export; knows no model and no message but these.
 """
@@ -26,7 +27,7 @@ from snailps.transport.handshake import Channel, Role
 from snailps.transport.security.trust import OPEN, Trust
 
 
-class Links:
+class ShardConnections:
     """A started client for every shard of a route, which follows when shards move.
 
     Parameters
@@ -118,11 +119,11 @@ class Links:
         self.client.close()
 
 
-MakeLinks = Callable[[Route, Callable[[], bool]], Links]
+MakeLinks = Callable[[Route, Callable[[], bool]], ShardConnections]
 """``make(route, superseded)``: connects to every shard of a route."""
 
 
-def connect(newest: Callable[[], Route], make: MakeLinks) -> Links:
+def connect(newest: Callable[[], Route], make: MakeLinks) -> ShardConnections:
     """Links to the newest route; one that comes meanwhile ends the wait for a shard that has moved.
 
     A server that dies while others connect to it is no reason to dial its port until the limit.
@@ -167,19 +168,19 @@ class RouteFollower:
 
     Attributes
     ----------
-    links : Links or None
+    links : ShardConnections or None
         Once connected.
     in_use : bool
         Requests are made, or about to be: the client must stay the same.
     """
 
-    def __init__(self, make: MakeLinks, on_route: Callable[[Links], None]) -> None:
+    def __init__(self, make: MakeLinks, on_route: Callable[[ShardConnections], None]) -> None:
         self._make, self._on_route = make, on_route
         self._lock = threading.Lock()
         self._newest: Route | None = None
         self._waiting: list[Future[messages.Message]] = []
         self._connecting = self._closed = False
-        self.links: Links | None = None
+        self.links: ShardConnections | None = None
         self.in_use = False
 
     def take(self, route: Route) -> Future[messages.Message]:
@@ -213,7 +214,7 @@ class RouteFollower:
         if links is not None:
             links.close()
 
-    def _connect(self, former: Links | None) -> None:
+    def _connect(self, former: ShardConnections | None) -> None:
         if former is not None:
             former.close()
         while not self._try():
@@ -222,10 +223,10 @@ class RouteFollower:
     def _try(self) -> bool:
         """Connects and answers; False: meanwhile there is a route to be connected to instead."""
         tried: Route | None = None
-        links: Links | None = None
+        links: ShardConnections | None = None
         error: Exception | None = None
 
-        def make(route: Route, superseded: Callable[[], bool]) -> Links:
+        def make(route: Route, superseded: Callable[[], bool]) -> ShardConnections:
             nonlocal tried
             tried = route
             return self._make(route, superseded)

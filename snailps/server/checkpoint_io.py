@@ -1,7 +1,7 @@
 """Checkpoints at a server: helper threads write what shards copy out, and read it back.
 
-    Save -> Saving: shard.copy_fragments -> buffer -> ShardFileWriter      -> Saved
-    Load -> Loading: ShardFile -> section, checked -> shard.put_section    -> Loaded
+    Save -> CheckpointSave: shard.copy_fragments -> buffer -> ShardFileWriter      -> Saved
+    Load -> CheckpointLoad: ShardFile -> section, checked -> shard.put_section    -> Loaded
 
 The shard's thread does nothing but copy whole fragments, some ms at a time, between requests;
 checksums and writing are the helpers' work.  Knows no job: when and what to save says the master.
@@ -119,7 +119,7 @@ class _File:
         self.cursor = FragmentCursor(shard.fragments())
 
 
-class Saving(_Work):
+class CheckpointSave(_Work):
     """Writes the fragments of a server's shards into the folder of a checkpoint.
 
     Parameters
@@ -220,7 +220,7 @@ class Saving(_Work):
             self._stopped.wait(REST * (time.monotonic() - begin))
 
 
-class Loading(_Work):
+class CheckpointLoad(_Work):
     """Gives the fragments of a server's shards what they had in a checkpoint.
 
     Parameters

@@ -24,7 +24,7 @@ from snailps.node.process import (
     peak_rss_mb,
     raise_descriptors,
 )
-from snailps.server.checkpoint_io import Loading, Saving
+from snailps.server.checkpoint_io import CheckpointLoad, CheckpointSave
 from snailps.server.futures import gather, then
 from snailps.server.shard_host import ShardHost
 from snailps.shard._shard import ShardThread
@@ -51,7 +51,7 @@ class Server(Node):
         self._listeners: list[Listener] = []
         self._host: ShardHost | None = None
         self._touched: set[int] = set()  # tables that track touches
-        self._saving: Saving | Loading | None = None
+        self._saving: CheckpointSave | CheckpointLoad | None = None
         # Orders of checkpoints, in their order: they wait for disks, and for shards.
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="snailps-saver")
 
@@ -193,12 +193,12 @@ class Server(Node):
         life, frag_num = self.welcome.job, self.welcome.frag_num
         shards = self._primaries()
         if isinstance(order, messages.Load):
-            self._saving = Loading(
+            self._saving = CheckpointLoad(
                 shards, order, life=life, frag_num=frag_num, tell=self.control.note
             )
         else:
-            Saving.check_folder(order, life)
-            self._saving = Saving(
+            CheckpointSave.check_folder(order, life)
+            self._saving = CheckpointSave(
                 shards,
                 order,
                 life=life,

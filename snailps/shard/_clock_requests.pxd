@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
-from snailps.shard._row_request cimport WAITS_BYTES, Asked, Context, is_repeated, refuse
+from snailps.shard._row_request cimport WAITS_BYTES, RowRequest, Context, is_repeated, refuse
 from snailps.store.core._clock_buffer cimport *
 from snailps.store.core._marks cimport marks_get
 from snailps.store.tables cimport Table, store_set_mark
@@ -88,7 +88,7 @@ cdef inline bint comes_early(Context *me, const FrameHeader *head, const char *b
     return not reached(me, (<const ClockHead *>(body + sizeof(GroupHead))).clock, reply)
 
 
-cdef inline bint is_late(Context *me, const Asked *asked, char *out, Reply *reply) noexcept nogil:
+cdef inline bint is_late(Context *me, const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
     """Whether the rows that a PULL is for are gone: its clock was applied.  `reply` is a refusal then.
 
     Where clocks may be closed without slots, who is late gets the rows as they are: what it makes of
@@ -118,7 +118,7 @@ cdef inline Outcome reach(Context *me, const FrameHeader *head, const char *body
 
 # --- contributions -------------------------------------------------------------------------------
 
-cdef inline bint is_new(Context *me, const Asked *asked, uint64_t incarnation,
+cdef inline bint is_new(Context *me, const RowRequest *asked, uint64_t incarnation,
                         uint32_t *keys, uint32_t *groups) noexcept nogil:
     """Counts keys and groups of fragments that have not had this part."""
     cdef uint32_t g
@@ -130,7 +130,7 @@ cdef inline bint is_new(Context *me, const Asked *asked, uint64_t incarnation,
     return groups[0] > 0
 
 
-cdef inline bint wanted(Context *me, const FrameHeader *head, const Asked *asked, bint new,
+cdef inline bint wanted(Context *me, const FrameHeader *head, const RowRequest *asked, bint new,
                         char *out, Reply *reply) noexcept nogil:
     """Whether a contribution is to be staged.  If not, `reply` is a refusal or was left alone."""
     cdef int said = slots_check(me.slots, asked.clock, asked.slot, head.incarnation)
@@ -152,7 +152,7 @@ cdef inline bint wanted(Context *me, const FrameHeader *head, const Asked *asked
     return False
 
 
-cdef inline void fill_part(Context *me, const Asked *asked, uint64_t incarnation,
+cdef inline void fill_part(Context *me, const RowRequest *asked, uint64_t incarnation,
                            Staged *part) noexcept nogil:
     """Copies the groups that have not had this part, values as float32."""
     cdef const char *values = asked.values
@@ -180,7 +180,7 @@ cdef inline void fill_part(Context *me, const Asked *asked, uint64_t incarnation
         values += n * <uint64_t>asked.row_bytes
 
 
-cdef inline bint no_room(Context *me, const FrameHeader *head, const Asked *asked, uint64_t need,
+cdef inline bint no_room(Context *me, const FrameHeader *head, const RowRequest *asked, uint64_t need,
                          char *out, Reply *reply) noexcept nogil:
     """A part does not fit: so its slot must not be sealed, either."""
     slots_refuse(me.slots, asked.slot, head.incarnation)
@@ -194,7 +194,7 @@ cdef inline bint no_room(Context *me, const FrameHeader *head, const Asked *aske
     return False
 
 
-cdef inline bint stage(Context *me, Table *table, const FrameHeader *head, const Asked *asked,
+cdef inline bint stage(Context *me, Table *table, const FrameHeader *head, const RowRequest *asked,
                        bint state, char *out, Reply *reply) noexcept nogil:
     """Keeps a contribution until its clock is closed; False = `reply` is a refusal."""
     cdef Staged *part

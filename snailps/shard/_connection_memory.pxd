@@ -38,7 +38,7 @@ cdef struct KeptBatch:
     uint64_t bytes                  # counted in Memory.bytes
 
 
-cdef struct Memory:
+cdef struct ConnectionMemory:
     KeyLists *lists
     uint64_t bytes                  # of all batches
     KeptBatch batches[BATCHES]
@@ -57,7 +57,7 @@ cdef struct Columns:                # a batch by column: scratch, one a shard
     float *value
 
 
-cdef inline void batch_drop(Memory *mine, KeptBatch *batch) noexcept nogil:
+cdef inline void batch_drop(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil:
     free(batch.keys)
     free(batch.values)
     free(batch.of)
@@ -66,7 +66,7 @@ cdef inline void batch_drop(Memory *mine, KeptBatch *batch) noexcept nogil:
     memset(batch, 0, sizeof(KeptBatch))
 
 
-cdef inline void memory_free(Memory *mine) noexcept nogil:
+cdef inline void memory_free(ConnectionMemory *mine) noexcept nogil:
     cdef uint32_t i
     if mine != NULL:
         key_lists_free(mine.lists)
@@ -75,14 +75,14 @@ cdef inline void memory_free(Memory *mine) noexcept nogil:
         free(mine)
 
 
-cdef inline Memory *memory_of(void **memory) noexcept nogil:
+cdef inline ConnectionMemory *memory_of(void **memory) noexcept nogil:
     """The connection's memory; NULL = there is none left."""
     if memory[0] == NULL:
-        memory[0] = calloc(1, sizeof(Memory))
-    return <Memory *>memory[0]
+        memory[0] = calloc(1, sizeof(ConnectionMemory))
+    return <ConnectionMemory *>memory[0]
 
 
-cdef inline KeptBatch *batch_begin(Memory *mine, uint64_t number, uint64_t life, uint32_t table,
+cdef inline KeptBatch *batch_begin(ConnectionMemory *mine, uint64_t number, uint64_t life, uint32_t table,
                                    uint32_t examples, uint32_t floats) noexcept nogil:
     """An empty batch in its place; refused, if with its dL/dZ there would be too much."""
     cdef KeptBatch *batch = &mine.batches[number % BATCHES]
@@ -100,7 +100,7 @@ cdef inline KeptBatch *batch_begin(Memory *mine, uint64_t number, uint64_t life,
     return batch
 
 
-cdef inline void batch_refuse(Memory *mine, KeptBatch *batch) noexcept nogil:
+cdef inline void batch_refuse(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil:
     """Drops all of a batch but that it was too much."""
     cdef KeptBatch named = batch[0]
     batch_drop(mine, batch)
@@ -112,7 +112,7 @@ cdef inline void batch_refuse(Memory *mine, KeptBatch *batch) noexcept nogil:
     batch.refused = True
 
 
-cdef inline KeptBatch *batch_of(Memory *mine, uint64_t number, uint64_t life, uint32_t table,
+cdef inline KeptBatch *batch_of(ConnectionMemory *mine, uint64_t number, uint64_t life, uint32_t table,
                                 uint32_t examples, uint32_t floats) noexcept nogil:
     """The batch of this number; NULL = it is not, or no longer, known."""
     cdef KeptBatch *batch = &mine.batches[number % BATCHES]
@@ -122,7 +122,7 @@ cdef inline KeptBatch *batch_of(Memory *mine, uint64_t number, uint64_t life, ui
     return batch
 
 
-cdef inline bint batch_grow(Memory *mine, KeptBatch *batch, uint64_t entries) noexcept nogil:
+cdef inline bint batch_grow(ConnectionMemory *mine, KeptBatch *batch, uint64_t entries) noexcept nogil:
     """Room for so many entries; False = too much, or no memory."""
     cdef uint64_t room = max(batch.room, <uint64_t>1024)
     cdef void *grown
@@ -150,7 +150,7 @@ cdef inline bint batch_grow(Memory *mine, KeptBatch *batch, uint64_t entries) no
     return True
 
 
-cdef inline bint batch_add(Memory *mine, KeptBatch *batch, const uint64_t *keys,
+cdef inline bint batch_add(ConnectionMemory *mine, KeptBatch *batch, const uint64_t *keys,
                            const float *values, const uint32_t *counts, uint32_t count,
                            uint32_t entries) noexcept nogil:
     """Keeps the entries of the next examples (`values` NULL = all 1); False = too much."""

@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._replication_state cimport Primary
-from snailps.shard._row_request cimport Asked, Context, is_repeated, padded
+from snailps.shard._row_request cimport RowRequest, Context, is_repeated, padded
 from snailps.store.core._clock_buffer cimport Run, Slot, Slots, Staged, Sums
 from snailps.store.core._marks cimport Mark, Marks
 from snailps.store.core._row_transfer cimport copy_some, count_some, part_is_kept
@@ -74,14 +74,14 @@ cdef inline char *tell_replica(Context *me, uint32_t what, uint32_t fragment, ui
 
 # --- what is done --------------------------------------------------------------------------------
 
-cdef inline bint _counts(const Context *me, const FrameHeader *head, const Asked *asked,
+cdef inline bint _counts(const Context *me, const FrameHeader *head, const RowRequest *asked,
                          uint32_t fragment) noexcept nogil:
     """Whether a group is to be forwarded: it is new here, and its fragment is there."""
     return (asked.options & OPTION_CLOCK or me.primary.copied[fragment]) \
         and not is_repeated(me, fragment, head.incarnation, asked.seq)
 
 
-cdef inline void tell_push(Context *me, const FrameHeader *head, const Asked *asked,
+cdef inline void tell_push(Context *me, const FrameHeader *head, const RowRequest *asked,
                            Told *told) noexcept nogil:
     """Appends a push that is about to be done; `told_push` says how that went."""
     cdef uint64_t keys = 0
@@ -150,7 +150,7 @@ cdef inline void tell_push(Context *me, const FrameHeader *head, const Asked *as
     memset(to, 0, <char *>top + body - to)
 
 
-cdef inline void told_push(Context *me, const FrameHeader *head, const Asked *asked,
+cdef inline void told_push(Context *me, const FrameHeader *head, const RowRequest *asked,
                            const Told *told, bint done) noexcept nogil:
     """The push was done, or was refused and its frame is taken back."""
     if told.groups == 0:

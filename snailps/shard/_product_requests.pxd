@@ -139,7 +139,7 @@ cdef inline Outcome unknown_batch(Context *me, uint64_t number, char *out,
     return OUTCOME_REPLY
 
 
-cdef inline Outcome forward(Context *me, Memory *mine, Table *table, const FrameHeader *head,
+cdef inline Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
                             const char *body, char *out, Reply *reply) noexcept nogil:
     cdef Examples part
     cdef const ProductHead *top
@@ -185,7 +185,7 @@ cdef inline Outcome forward(Context *me, Memory *mine, Table *table, const Frame
     return OUTCOME_REPLY
 
 
-cdef inline Outcome backward(Context *me, Memory *mine, Table *table, const FrameHeader *head,
+cdef inline Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
                              const char *body, char *out, Reply *reply) noexcept nogil:
     cdef Examples part
     cdef const ProductHead *top

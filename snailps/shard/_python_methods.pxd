@@ -1,24 +1,24 @@
 # Tables whose access method is written in Python: what the shard's handler calls.  `door` is a Methods.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.shard._row_request cimport Asked, Context
-from snailps.store._clock_store cimport ClockedStore
+from snailps.shard._row_request cimport RowRequest, Context
+from snailps.store._clock_store cimport ClockStore
 from snailps.store.core._clock_buffer cimport Sums
 from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Reply
 
 
-cdef class Methods:
-    cdef ClockedStore store
+cdef class PythonMethods:
+    cdef ClockStore store
     cdef Context *context
     cdef dict methods           # table number -> instance of AccessMethod
     cdef public object clock_error     # RemoteError: a method failed when a clock was closed
 
 
-cdef bint python_pull(void *door, Table *table, uint32_t number, const Asked *asked, bint state,
+cdef bint python_pull(void *door, Table *table, uint32_t number, const RowRequest *asked, bint state,
                       float *rows, char *out, Reply *reply) noexcept with gil
-cdef bint python_push(void *door, Table *table, const FrameHeader *head, const Asked *asked,
+cdef bint python_push(void *door, Table *table, const FrameHeader *head, const RowRequest *asked,
                       char *out, Reply *reply) noexcept with gil
 cdef bint python_sums(void *door, Table *table, const Sums *sums) noexcept with gil
 cdef void python_order(void *door, const char *text, uint64_t n, char *out,

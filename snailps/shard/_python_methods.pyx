@@ -18,7 +18,7 @@ from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WireOps
 from snailps.shard._primary cimport tell_replica
-from snailps.shard._row_request cimport FENCED_MAX, Asked, Context, is_repeated
+from snailps.shard._row_request cimport FENCED_MAX, RowRequest, Context, is_repeated
 from snailps.store.core._clock_buffer cimport Sums
 from snailps.store.core._marks cimport marks_raise
 from snailps.store.tables cimport *
@@ -34,7 +34,7 @@ ORDER_KEYS = 10_000         # of a deletion, forwarded in one frame
 TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
 
-cdef class Methods:
+cdef class PythonMethods:
     """Access methods of one shard, by number of the table."""
 
     def __init__(self):
@@ -123,7 +123,7 @@ cdef class Methods:
 cdef void python_order(void *door, const char *text, uint64_t n, char *out,
                        Reply *reply) noexcept with gil:
     """An order that came in a stream; `reply` is an ERROR where it cannot be done."""
-    cdef Methods me = <Methods>door
+    cdef PythonMethods me = <PythonMethods>door
     cdef bytes body
     try:
         order = json.loads(text[:n])
@@ -139,10 +139,10 @@ cdef void python_order(void *door, const char *text, uint64_t n, char *out,
         reply.body_bytes = len(body)
 
 
-cdef bint python_pull(void *door, Table *table, uint32_t number, const Asked *asked, bint state,
+cdef bint python_pull(void *door, Table *table, uint32_t number, const RowRequest *asked, bint state,
                        float *rows, char *out, Reply *reply) noexcept with gil:
     """Rows of a PULL, through the table's `init` and `pull`; False = `reply` is an ERROR."""
-    cdef Methods me = <Methods>door
+    cdef PythonMethods me = <PythonMethods>door
     cdef const float[:, ::1] view
     if asked.key_num == 0:
         return True
@@ -158,10 +158,10 @@ cdef bint python_pull(void *door, Table *table, uint32_t number, const Asked *as
         return False
 
 
-cdef bint python_push(void *door, Table *table, const FrameHeader *head, const Asked *asked,
+cdef bint python_push(void *door, Table *table, const FrameHeader *head, const RowRequest *asked,
                        char *out, Reply *reply) noexcept with gil:
     """Applies a PUSH through the table's `push`: all of it or, on an exception, nothing."""
-    cdef Methods me = <Methods>door
+    cdef PythonMethods me = <PythonMethods>door
     cdef Shard *shard = me.store.shard
     cdef uint32_t g, at, fragment
     cdef uint32_t dim = store_dim(table)
@@ -209,7 +209,7 @@ cdef bint python_push(void *door, Table *table, const FrameHeader *head, const A
 cdef bint python_sums(void *door, Table *table, const Sums *sums) noexcept with gil:
     """Applies the sums of a clock through the table's `push`: all of them or, on an exception,
     nothing."""
-    cdef Methods me = <Methods>door
+    cdef PythonMethods me = <PythonMethods>door
     cdef Shard *shard = me.store.shard
     cdef uint32_t i, stop, width = sums.floats
     cdef uint64_t[::1] key_view
@@ -248,7 +248,7 @@ cdef bint python_sums(void *door, Table *table, const Sums *sums) noexcept with 
 cdef void why_broken(void *door, char *out, Reply *reply) noexcept with gil:
     """Puts the words of the access method that failed into a refusal, if one did."""
     cdef bytes body
-    error = (<Methods>door).clock_error
+    error = (<PythonMethods>door).clock_error
     if error is not None:
         body = error_frame(error).body
         memcpy(out, <const char *>body, len(body))
@@ -259,7 +259,7 @@ cdef bint python_scan(void *door, Table *table, uint32_t number, uint32_t fragme
                        uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
                        char *out, Reply *reply) noexcept with gil:
     """Rows of a SCAN as a pull would give them; False = `reply` is an ERROR."""
-    cdef Methods me = <Methods>door
+    cdef PythonMethods me = <PythonMethods>door
     cdef uint32_t floats = store_floats(table)
     cdef float[:, ::1] whole
     cdef const float[:, ::1] view
@@ -286,7 +286,7 @@ cdef _copied(const uint64_t *keys, uint32_t n):
     return found
 
 
-cdef _fill(rows, const WireOps *wire, const Asked *asked, uint32_t start):
+cdef _fill(rows, const WireOps *wire, const RowRequest *asked, uint32_t start):
     """The values from number `start` on, as float32."""
     cdef float[:, ::1] view = rows
     cdef const char *values = asked.values + start * <uint64_t>asked.row_bytes
@@ -296,7 +296,7 @@ cdef _fill(rows, const WireOps *wire, const Asked *asked, uint32_t start):
         values += asked.row_bytes
 
 
-cdef _whole_rows(Methods me, Table *table, uint32_t number, const Asked *asked):
+cdef _whole_rows(PythonMethods me, Table *table, uint32_t number, const RowRequest *asked):
     """Weights and state of all keys of a request, in their order."""
     cdef uint32_t g, at = 0
     blocks = []
@@ -308,7 +308,7 @@ cdef _whole_rows(Methods me, Table *table, uint32_t number, const Asked *asked):
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
-cdef _rows_of(Methods me, Table *table, uint32_t number, uint32_t fragment, keys):
+cdef _rows_of(PythonMethods me, Table *table, uint32_t number, uint32_t fragment, keys):
     """Weights and state of a fragment's keys; those without a row from the table's `init`."""
     cdef const uint64_t[::1] wanted = keys
     cdef uint32_t n = <uint32_t>wanted.shape[0]

@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
-from snailps.shard._row_request cimport Asked, Context, is_repeated, padded, refuse
+from snailps.shard._row_request cimport RowRequest, Context, is_repeated, padded, refuse
 from snailps.store.core._row_versions cimport store_pull_changed, store_version
 from snailps.store.tables cimport *
 from snailps.transport._frame cimport *
@@ -22,7 +22,7 @@ cdef enum:
     TURN_FLOATS = 16 << 10          # turned into another type at a time
 
 
-cdef inline char *narrow_rows(Context *me, const Asked *asked, const float *rows, uint32_t n,
+cdef inline char *narrow_rows(Context *me, const RowRequest *asked, const float *rows, uint32_t n,
                               char *to) noexcept nogil:
     """Writes rows in the type that was asked for; where they end."""
     cdef uint32_t i
@@ -33,7 +33,7 @@ cdef inline char *narrow_rows(Context *me, const Asked *asked, const float *rows
     return to
 
 
-cdef inline char *pull_all(Context *me, Table *table, const Asked *asked, char *to) noexcept nogil:
+cdef inline char *pull_all(Context *me, Table *table, const RowRequest *asked, char *to) noexcept nogil:
     """Writes the rows of all keys; where they end."""
     cdef const uint64_t *keys = asked.keys
     cdef uint32_t at_once = max(<uint32_t>TURN_FLOATS // asked.floats, <uint32_t>1)
@@ -59,7 +59,7 @@ cdef inline char *pull_all(Context *me, Table *table, const Asked *asked, char *
     return to
 
 
-cdef inline char *pull_changed(Context *me, Table *table, const Asked *asked, uint64_t *numbers,
+cdef inline char *pull_changed(Context *me, Table *table, const RowRequest *asked, uint64_t *numbers,
                                char *to) noexcept nogil:
     """Writes numbers, bits and the rows that changed since the asker's; where they end."""
     cdef const uint64_t *keys = asked.keys
@@ -89,7 +89,7 @@ cdef inline char *pull_changed(Context *me, Table *table, const Asked *asked, ui
     return to
 
 
-cdef inline bint push_rows(Context *me, Table *table, const Asked *asked, uint64_t incarnation,
+cdef inline bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
                            bint state, char *out, Reply *reply) noexcept nogil:
     """Applies the values to every fragment that has not had them; False = `reply` is a refusal."""
     cdef const uint64_t *keys = asked.keys
@@ -120,7 +120,7 @@ cdef inline bint push_rows(Context *me, Table *table, const Asked *asked, uint64
     return True
 
 
-cdef inline int push_group(Context *me, Table *table, const Asked *asked, uint32_t fragment,
+cdef inline int push_group(Context *me, Table *table, const RowRequest *asked, uint32_t fragment,
                            const uint64_t *keys, uint32_t n, const char *values,
                            bint state) noexcept nogil:
     """Applies the values of one fragment; -1 = no memory."""

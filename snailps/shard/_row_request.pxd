@@ -1,7 +1,8 @@
 # cython: cdivision=True
 # What a PULL or PUSH asks for: its body, checked, with the keys as the store wants them.
 #
-#   body -> options, clock, groups, keys (whole, remembered or narrow), numbers held, values -> Asked
+#   body -> options, clock, groups, keys (whole, remembered or narrow), numbers held, values ->
+# RowRequest
 #
 # A peer's body is never trusted: counts are compared with lengths before anything is read, and
 # every key with the fragment that it claims; only a list that passed is remembered.  Knows no
@@ -76,7 +77,7 @@ cdef struct Context:
     uint64_t batches_unknown    # connections ended because a batch was not known
 
 
-cdef struct Asked:
+cdef struct RowRequest:
     uint64_t seq
     uint32_t options
     int wire
@@ -129,7 +130,7 @@ cdef inline bint is_served(const Context *me, uint32_t fragment, bint clocked) n
         clocked and me.standby.expects != NULL and me.standby.expects[fragment]))
 
 
-cdef inline bint groups_are_good(Context *me, const Asked *asked, bint new_list, char *out,
+cdef inline bint groups_are_good(Context *me, const RowRequest *asked, bint new_list, char *out,
                                  Reply *reply) noexcept nogil:
     """Checks order, ownership and counts of groups; of a list not seen before, the keys too."""
     cdef const Group *groups = asked.groups
@@ -163,7 +164,7 @@ cdef inline bint groups_are_good(Context *me, const Asked *asked, bint new_list,
     return True
 
 
-cdef inline bint read_list(Context *me, KeyLists **lists, Asked *asked, const char **at,
+cdef inline bint read_list(Context *me, KeyLists **lists, RowRequest *asked, const char **at,
                            const char *end, char *out, Reply *reply) noexcept nogil:
     """Reads the list of keys at `at` and moves it behind; False = `reply` is a refusal."""
     cdef uint32_t width = asked.options >> OPTION_KEY_SHIFT & 7
@@ -214,7 +215,7 @@ cdef inline bint read_list(Context *me, KeyLists **lists, Asked *asked, const ch
     return True
 
 
-cdef inline bint read_clock(Asked *asked, bint push, const char **at, const char *end, char *out,
+cdef inline bint read_clock(RowRequest *asked, bint push, const char **at, const char *end, char *out,
                             Reply *reply) noexcept nogil:
     """Reads the clock at `at` and moves it behind; False = `reply` is a refusal."""
     cdef const ClockHead *head = <const ClockHead *>at[0]
@@ -232,7 +233,7 @@ cdef inline bint read_clock(Asked *asked, bint push, const char **at, const char
 
 
 cdef inline bint read_asked(Context *me, KeyLists **lists, const FrameHeader *head,
-                            const char *body, uint64_t floats, Asked *asked, char *out,
+                            const char *body, uint64_t floats, RowRequest *asked, char *out,
                             Reply *reply) noexcept nogil:
     """Reads and checks a PULL or PUSH of rows of `floats`; False = `reply` is a refusal."""
     cdef const GroupHead *top = <const GroupHead *>body

@@ -28,7 +28,7 @@ from snailps.shard._clock_requests cimport (
     comes_early, is_fenced, is_late, keep_in_step, not_at_the_standby, reach, refuse_broken, seal,
     show_clock, stage,
 )
-from snailps.shard._connection_memory cimport Memory, columns_free, memory_free, memory_of
+from snailps.shard._connection_memory cimport ConnectionMemory, columns_free, memory_free, memory_of
 from snailps.shard._key_list_cache cimport KeyLists
 from snailps.shard._primary cimport Told, must_wait, seed, tell_push, tell_seal, told_push
 from snailps.shard._product_requests cimport backward, forward
@@ -39,7 +39,7 @@ from snailps.shard._replication cimport ReplicatedShard
 from snailps.shard._row_reply cimport narrow_rows, pull_all, pull_changed, push_rows
 from snailps.shard._row_request cimport *
 from snailps.shard._standby cimport replay
-from snailps.store._clock_store cimport ClockedStore
+from snailps.store._clock_store cimport ClockStore
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store.core._marks cimport marks_drop
 from snailps.store.tables cimport *
@@ -51,8 +51,8 @@ from snailps.transport.loop._loop cimport ShardLoop
 from snailps.transport.loop._replication_stream cimport STREAM_NONE, stream_has
 
 from snailps.errors import MisuseError
-from snailps.shard._python_methods import Methods as PyMethods
-from snailps.store._clock_store import ClockedStore as PyClockedStore
+from snailps.shard._python_methods import PythonMethods as PyMethods
+from snailps.store._clock_store import ClockStore as PyClockedStore
 from snailps.store.checkpoint._sections import copy_fragments, put_section
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
@@ -64,7 +64,7 @@ STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one 
 cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, const char *body,
                      char *out, Reply *reply) noexcept nogil:
     cdef Context *me = <Context *>context
-    cdef Memory *mine = memory_of(memory)
+    cdef ConnectionMemory *mine = memory_of(memory)
     cdef FrameHeader plain
     cdef Table *table
     if mine == NULL:
@@ -126,7 +126,7 @@ cdef Outcome _not_served(Context *me, const FrameHeader *head, char *out,
 
 
 cdef void _forget(void *memory) noexcept nogil:
-    memory_free(<Memory *>memory)
+    memory_free(<ConnectionMemory *>memory)
 
 
 cdef Outcome _await_clock(Context *me, char *out, Reply *reply) noexcept nogil:
@@ -151,7 +151,7 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     cdef char *rows
     cdef char *end
     cdef uint32_t g
-    cdef Asked asked
+    cdef RowRequest asked
     # Before anything else is read: it may be tried again many times.
     if comes_early(me, head, body, reply):
         return _await_clock(me, out, reply)
@@ -204,7 +204,7 @@ cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeade
     cdef bint state = _wants_state(head, body)
     cdef bint done
     cdef Told told
-    cdef Asked asked
+    cdef RowRequest asked
     told.groups = 0
     if not read_asked(me, lists, head, body,
                       store_floats(table) if state else store_value_floats(table),
@@ -521,13 +521,13 @@ cdef class ShardThread(ReplicatedShard):
         return rows
 
     def set_clock(self, clock, early=False):
-        """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ClockedStore`."""
+        """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ClockStore`."""
         self._order({"do": "set_clock", "clock": clock, "early": bool(early)})
 
     def freeze(self, clock=-1):
         """Keeps the rows as they are when a clock begins, the standby's, too; the clock that it was.
 
-        Returns and raises what `ClockedStore.freeze` does.  A standby that is promoted goes on.
+        Returns and raises what `ClockStore.freeze` does.  A standby that is promoted goes on.
         """
         # Whatever it holds comes behind it, and a standby that has yet to get it goes on by itself.
         return self._order({"do": "freeze", "clock": clock}, wait=False)
@@ -546,7 +546,7 @@ cdef class ShardThread(ReplicatedShard):
     def close_clock(self, clock, slots):
         """Applies exactly these slots of `clock`, which must be sealed, and drops the others.
 
-        Returns and raises what `ClockedStore.close_clock` does, or raises what an access method in
+        Returns and raises what `ClockStore.close_clock` does, or raises what an access method in
         Python did.
         """
         return self._order({"do": "close_clock", "clock": clock,
@@ -559,7 +559,7 @@ cdef class ShardThread(ReplicatedShard):
     def seal(self, clock, slot, slots, incarnation):
         """Seals a slot in the place of an incarnation that has pushed all of it and is gone.
 
-        Returns and raises what `ClockedStore.seal` does, or raises what an access method in Python
+        Returns and raises what `ClockStore.seal` does, or raises what an access method in Python
         did.
         """
         return self._order({"do": "seal", "clock": clock, "slot": slot, "slots": slots,

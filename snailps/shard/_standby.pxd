@@ -85,7 +85,7 @@ cdef inline Outcome _pushed(Context *me, const FrameHeader *head, const char *bo
     cdef Table *table = store_table(me.shard, head.table)
     cdef bint state, done
     cdef Told told
-    cdef Asked asked
+    cdef RowRequest asked
     told.groups = 0
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"

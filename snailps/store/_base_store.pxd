@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t
 from snailps.store.tables cimport Shard, Table
 
 
-cdef class OwnedShard:
+cdef class BaseStore:
     cdef Shard *shard       # lives as long as this object
     cdef object _ops        # keeps the capsule of row operations, and so its module, alive
     cdef Table *_table(self, table_id) except NULL

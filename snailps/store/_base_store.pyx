@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """What a shard has: its fragments, tables and marks.
 
-    OwnedShard -> Shard of _tables.pxd: made, checked, counted, given back
+    BaseStore -> Shard of _tables.pxd: made, checked, counted, given back
 
 `_store` adds what is done with rows.  Nothing here locks: one shard belongs to one thread.
 """
@@ -31,7 +31,7 @@ cdef enum:
     STATE_MAX = 1 << 26
 
 
-cdef class OwnedShard:
+cdef class BaseStore:
     """Fragments, tables and marks of one shard; `ShardStore` is what is used.
 
     Parameters

@@ -3,5 +3,5 @@ from snailps.store._store cimport ShardStore
 from snailps.store.core._clock_buffer cimport Slots
 
 
-cdef class ClockedStore(ShardStore):
+cdef class ClockStore(ShardStore):
     cdef Slots slots

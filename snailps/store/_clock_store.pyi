@@ -7,7 +7,7 @@ from snailps.store._store import ShardStore
 
 SLOTS_MAX: int
 
-class ClockedStore(ShardStore):
+class ClockStore(ShardStore):
     def stage(
         self,
         table_id: int,

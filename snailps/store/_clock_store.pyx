@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Contributions to clocks, for Python: commands, and doors for tests.
 
-    ClockedStore -> C functions of _slots.pxd -> sums in slot order -> rows
+    ClockStore -> C functions of _slots.pxd -> sums in slot order -> rows
 
 What a clock is made of, and in which order it is summed, is `_slots.pxd`.  No sockets or frames
 here: requests reach the same C functions through the shard's handler.
@@ -26,7 +26,7 @@ cdef enum:
     WORDS_BYTES = 256
 
 
-cdef class ClockedStore(ShardStore):
+cdef class ClockStore(ShardStore):
     """The rows of one shard, and what is staged for its present clock.
 
     Parameters

@@ -1,6 +1,6 @@
 # One shard's rows as an object; what C code does with them is in _tables.pxd.
-from snailps.store._base_store cimport OwnedShard
+from snailps.store._base_store cimport BaseStore
 
 
-cdef class ShardStore(OwnedShard):
+cdef class ShardStore(BaseStore):
     pass

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
-from snailps.store._base_store cimport OwnedShard
+from snailps.store._base_store cimport BaseStore
 from snailps.store.core._row_maintenance cimport close_part, drop_if_empty, expire_part
 from snailps.store.core._row_versions cimport store_pull_changed, store_raise_version, store_version
 from snailps.store.core._slab cimport (
@@ -28,7 +28,7 @@ from snailps.store._base_store import checked
 from snailps.store.route import fragment_of
 
 
-cdef class ShardStore(OwnedShard):
+cdef class ShardStore(BaseStore):
     """All rows of one shard, with doors for setting it up, for commands and for tests.
 
     Parameters

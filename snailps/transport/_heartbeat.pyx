@@ -84,7 +84,7 @@ cdef void _run(Heart *heart) noexcept nogil:
         poll(NULL, 0, TURN_MS)      # sleeps without the lock, so that peers can be added
 
 
-cdef class Pulse:
+cdef class HeartbeatThread:
     """Beats to peers every `interval_s` seconds and notes when each was last heard.
 
     Notes

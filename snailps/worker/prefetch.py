@@ -1,6 +1,6 @@
 """What a worker trains next: blocks that are leased and prepared ahead, by a thread of their own.
 
-    ask() -> Future of a block -> Coming.next -> the block to train on
+    ask() -> Future of a block -> BlockPrefetcher.next -> the block to train on
 
 It owns the order of blocks; how one is leased and prepared is the `ask` of `worker_process.py`.
 """
@@ -16,7 +16,7 @@ from snailps.api.block import Block
 Asked = Future[Block | None]
 
 
-class Coming:
+class BlockPrefetcher:
     """Blocks on their way, in the order in which they are trained.
 
     Parameters

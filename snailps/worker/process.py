@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from snailps.api.tables import Table, Tensor
-from snailps.api.wire_choice import Wires
+from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
@@ -45,15 +45,15 @@ from snailps.node.process import (
     peak_rss_mb,
     raise_descriptors,
 )
-from snailps.node.shard_connections import Links, RouteFollower
+from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client
 from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
 from snailps.worker import blas_threads
-from snailps.worker.prefetch import Coming
-from snailps.worker.resume_state import Standing
+from snailps.worker.prefetch import BlockPrefetcher
+from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import Ended, named, numbers_of
 
 log = logging.getLogger(__name__)
@@ -79,14 +79,14 @@ class WorkerProcess(Node):
         self._client: Client | None = None
         self._follower = RouteFollower(self._connect, self._use)
         self._route: Route | None = None
-        self._wires: Wires | None = None
+        self._wires: WireChoice | None = None
         self._leaving = False
         self._came_back = threading.Event()
         self._model: Worker | None = None
         self._workers = 1
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
-        self._stand = Standing()
+        self._stand = ResumeState()
 
     def run(self) -> int:
         """Works until the end; returns the exit code."""
@@ -155,7 +155,7 @@ class WorkerProcess(Node):
         """Where this worker is in its job."""
         return self._stand.to_dict()
 
-    def _connect(self, route: Route, superseded: Callable[[], bool]) -> Links:
+    def _connect(self, route: Route, superseded: Callable[[], bool]) -> ShardConnections:
         """Connects to every shard.  In a thread of its own."""
         us = self.welcome
         assert us is not None
@@ -163,7 +163,7 @@ class WorkerProcess(Node):
         limit_s = Limits.of(self.settings.request_timeout).connect_s(self.settings.init_timeout)
         look = look_half_way(limit_s, "every shard", lambda: why_not_connected(shards))
         try:
-            return Links(
+            return ShardConnections(
                 route,
                 Role.WORKER,
                 node=us.node,
@@ -178,11 +178,11 @@ class WorkerProcess(Node):
         finally:
             look.cancel()
 
-    def _use(self, links: Links) -> None:
+    def _use(self, links: ShardConnections) -> None:
         """There is another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
-            self._wires = Wires(links.client, links.route, sealed=self.trust.tls is not None)
+            self._wires = WireChoice(links.client, links.route, sealed=self.trust.tls is not None)
             if self.ending:  # meanwhile
                 links.client.fail(self.verdict.text)
         self._route, self.route_epoch = links.route, links.route.epoch
@@ -264,7 +264,7 @@ class WorkerProcess(Node):
         }
         assert self._wires is not None
         assert self._route is not None
-        wires = Wires(self._client, self._route, exact=True) if clocked else self._wires
+        wires = WireChoice(self._client, self._route, exact=True) if clocked else self._wires
         model._connect(self._client, wires, numbered, tensors, clocked)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
@@ -296,7 +296,7 @@ class WorkerProcess(Node):
         def ask(back: bool = False) -> Future[Block | None]:
             return helper.submit(self._next_block, model, scratch, back)
 
-        coming = Coming(ask)
+        coming = BlockPrefetcher(ask)
         try:
             while True:
                 block = coming.next(model.prefetch)
@@ -356,7 +356,7 @@ class WorkerProcess(Node):
         assert self._client is not None
         self._client.seal_async(block.clock, block.slot, block.slots).wait()
 
-    def _in_turn(self, block: Block, coming: Coming) -> Block | None:
+    def _in_turn(self, block: Block, coming: BlockPrefetcher) -> Block | None:
         """Waits until the step of a block has begun; the block, or another one of an earlier step.
 
         Such a one comes back when a worker is lost, and nobody gets on without it.  None: this

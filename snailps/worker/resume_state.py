@@ -1,6 +1,6 @@
 """Where a worker is in its job: what a master that takes over has to know of it.
 
-    leases, results told, pushes acknowledged -> Standing -> Settled; Rejoin.state
+    leases, results told, pushes acknowledged -> ResumeState -> Settled; Rejoin.state
 
 It owns which blocks are held, told and settled; it knows no model and no connection.  Leases and
 answers are noted in the control connection's reader thread, the rest in the worker's own.
@@ -18,7 +18,7 @@ TOLD_MAX = 256
 """Finished blocks that are told again to a master that takes over: more than a disk is behind."""
 
 
-class Standing:
+class ResumeState:
     """Of one worker, in one job after the other."""
 
     def __init__(self) -> None:

@@ -15,23 +15,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from snailps.api.export_progress import Exporting
+from snailps.api.export_progress import ExportProgress
 from snailps.errors import ClusterError, SnailError
-from snailps.master.checkpoints import Checkpointing
-from snailps.master.job.expiry import Ageing
+from snailps.master.checkpoints import CheckpointController
+from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.job import Job
-from snailps.master.job.model_reader import Readings
+from snailps.master.job.model_reader import ModelReader
 from snailps.master.job.position import Position, pack
-from snailps.master.job.recovery import Past
-from snailps.master.job.round_controller import RoundCourse
+from snailps.master.job.recovery import JobRecovery
+from snailps.master.job.round_controller import RoundController
 from snailps.master.job.run_metrics import run_figures
-from snailps.master.job.worker_wait import Lull
+from snailps.master.job.worker_wait import WorkerWait
 from snailps.master.journal import Fact, Snapshot
-from snailps.master.leases import Rounds, Stepped
+from snailps.master.leases import BspLedger, RoundLedger
 from snailps.master.leases.ledger import ANYBODY, Ledger
-from snailps.master.leases.service import Leasing
+from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member, Reply
-from snailps.master.membership import Members
+from snailps.master.membership import Membership
 from snailps.node.background import in_thread
 from snailps.node.process import EXIT_INTERRUPTED, explain
 from snailps.node.status import Phase
@@ -49,12 +49,12 @@ SIDE_END_S = 1.0
 """How long the end of the master waits for work beside its loop."""
 
 
-class Course:
+class JobController:
     """The job that a formed cluster is at, if any.
 
     Parameters
     ----------
-    members : Members
+    members : Membership
     timeout_s : float
         Limit of one request of the master's own pulls, seconds.
     alone_s : float
@@ -71,7 +71,7 @@ class Course:
 
     def __init__(
         self,
-        members: Members,
+        members: Membership,
         timeout_s: float,
         alone_s: float,
         *,
@@ -81,10 +81,10 @@ class Course:
         trust: Trust = OPEN,
         past: Sequence[Fact] = (),
     ) -> None:
-        self.leasing = Leasing(members, tell)
-        self.past = Past(past, members)
+        self.leasing = LeaseService(members, tell)
+        self.past = JobRecovery(past, members)
         self._journal = members.journal
-        self.round: RoundCourse | None = None
+        self.round: RoundController | None = None
         self.phase: Phase = "idle"
         self.figures: dict[str, Any] = {}
         self.failed = ""  # why the last job of a session failed
@@ -93,16 +93,16 @@ class Course:
         self._starting: dict[Member, None] = {}  # workers that come, and are told the job next
         self._submitter: Reply | None = None
         self._members = members
-        self._readings = Readings(members, timeout_s, trust, lambda: self.figures)
+        self._readings = ModelReader(members, timeout_s, trust, lambda: self.figures)
         self._tell, self._fail, self._on_end = tell, fail, on_end
         self._summaries: list[Reply] = []
         self._side: Future[Any] | None = None
         self._then: Callable[[Any], None] = lambda result: None
-        self.checkpoints = Checkpointing(members, on_restored=self._restored, fail=fail)
-        self.lull = Lull(alone_s, fail, self.checkpoints.advice)
+        self.checkpoints = CheckpointController(members, on_restored=self._restored, fail=fail)
+        self.lull = WorkerWait(alone_s, fail, self.checkpoints.advice)
         self._saved_last = False
         self._told_at = self._cancelled_at = 0.0
-        self.ageing = Ageing(members)
+        self.ageing = ExpiryClock(members)
 
     @property
     def job(self) -> Job | None:
@@ -228,7 +228,7 @@ class Course:
         self.phase = "training"
         self.checkpoints.training_begins()
         if job.rounds:
-            self.round = RoundCourse(
+            self.round = RoundController(
                 job,
                 self._members,
                 self._readings.after_round,
@@ -311,7 +311,7 @@ class Course:
             if self.round is not None:
                 self.round.step()
             self._check_limit(job, ledger)
-            if isinstance(ledger, Stepped) and ledger.closed:
+            if isinstance(ledger, BspLedger) and ledger.closed:
                 ledger.abandon(ANYBODY)  # nobody is left to complete its clock
         if not (ledger.over or (self.round is not None and self.round.closing)):
             self.lull.step(f"{ledger.size - ledger.finished} blocks", now)
@@ -360,7 +360,7 @@ class Course:
             facts.append(Fact("clocks", {}))
         if job.ended_by:
             facts.append(Fact("early", {"why": job.ended_by, "size": ledger.size}))
-        if self.round is not None and self.round.closing and isinstance(ledger, Rounds):
+        if self.round is not None and self.round.closing and isinstance(ledger, RoundLedger):
             facts.append(Fact("close", {"parts": ledger.parts}))
         return Snapshot({"job": state, "ticks": list(self.ageing.ticks)}, arrays, facts)
 
@@ -531,7 +531,7 @@ class Course:
                 log.info("exporting %s", told.line())
 
     @property
-    def exporting(self) -> Exporting | None:
+    def exporting(self) -> ExportProgress | None:
         """How far the export is, where one is under way."""
         return self._readings.exporting if self.phase == "exporting" else None
 

@@ -1,6 +1,6 @@
 """The clock of tables that forget rows: when it ticks, and which rows go.
 
-    units trained -> ticks -> Expire, by `Errands` -> servers delete what no push touched
+    units trained -> ticks -> Expire, by `ShardOrders` -> servers delete what no push touched
 
 It owns the ticks of a job; it knows no table and no connection.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from snailps.master.job.job import Job
-from snailps.master.membership import Members
+from snailps.master.membership import Membership
 
 TICKS = 8
 """Steps of the clock in the time after which untouched rows are deleted."""
@@ -28,16 +28,16 @@ def oldest_kept(ticks: Sequence[int]) -> int:
     return max((tick + 1 for tick, over in pairs if over <= until), default=0)
 
 
-class Ageing:
+class ExpiryClock:
     """The ticks of one job after the other.
 
     Parameters
     ----------
-    members : Members
+    members : Membership
         Their `rows` are given the orders, their journal gets every tick.
     """
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Membership) -> None:
         self._members = members
         self.ticks = [0]
 

@@ -22,10 +22,10 @@ from snailps.api.worker import Surveyor, Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.master.job.input import JobInput
-from snailps.master.job.metrics import Tally
+from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.position import Outcomes, Position
 from snailps.master.job.settings import check_output, job_settings, without_effect
-from snailps.master.leases import CLOCKS_AHEAD, Dealt, Rounds, Stepped
+from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import Entry, Ledger
 from snailps.transport import messages
 from snailps.transport.control import Encoded
@@ -128,7 +128,7 @@ class Job:
         self._clock = clock
         self._begun = clock()
         self._pass_begun = self._begun
-        self._tally = Tally(clock)
+        self._tally = PassMetrics(clock)
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._results = _InOrder()
@@ -187,7 +187,7 @@ class Job:
         self._results, self._parts = _InOrder(self.ledger.finished), _InOrder()
         self._pass_begun = self._clock()
         # Losses by epoch, or by round as they come: there may be very many of those.
-        self._tally = Tally(self._clock, 0 if self.rounds else self.settings.epochs)
+        self._tally = PassMetrics(self._clock, 0 if self.rounds else self.settings.epochs)
         self.outcomes = Outcomes(self.ledger.size if train and not self.rounds else 0)
         if position is not None:
             self._resume_figures(position)
@@ -198,15 +198,15 @@ class Job:
         done = position.done if position is not None else []
         if self.rounds:
             first = position.clock if position is not None else 0
-            return Rounds(self.rounds, nodes, self.cls.fraction(s), s.seed, first)
+            return RoundLedger(self.rounds, nodes, self.cls.fraction(s), s.seed, first)
         size = len(self.input.blocks) * s.epochs
         size = min(size, s.max_steps or size)
         all_ = (self.input.blocks, s.epochs, s.max_steps, [n for n in done if n < size])
         if self.clocked:
-            return Stepped(*all_, micro_batches=s.micro_batches, nodes=nodes)
+            return BspLedger(*all_, micro_batches=s.micro_batches, nodes=nodes)
         if s.consistency == "ssp" or s.assign == "own":
             staleness = s.staleness if s.consistency == "ssp" else -1
-            return Dealt(*all_, nodes=nodes, staleness=staleness)
+            return SspLedger(*all_, nodes=nodes, staleness=staleness)
         return Ledger(*all_)
 
     def end_pass(self) -> None:
@@ -339,7 +339,7 @@ class Job:
 
     def begin_round(self) -> None:
         """A round begins: a checkpoint in its course has the figures of now."""
-        assert isinstance(self.ledger, Rounds)
+        assert isinstance(self.ledger, RoundLedger)
         losses = self._tally.losses[: self.ledger.round]
         self._at_round = (self.units, [list(sums) for sums in losses])
 
@@ -359,7 +359,7 @@ class Job:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
         assert self.ledger is not None
         self.ended_by = why
-        if isinstance(self.ledger, Stepped) and why == "target_loss":
+        if isinstance(self.ledger, BspLedger) and why == "target_loss":
             self.ledger.end_after(self._reached_in + CLOCKS_AHEAD)
         else:
             self.ledger.close()
@@ -397,7 +397,7 @@ class Job:
         """Where the training is, for people; empty outside it."""
         if self.pass_ != "train" or self.ledger is None or self.ledger.over:
             return ""
-        if isinstance(self.ledger, Rounds):
+        if isinstance(self.ledger, RoundLedger):
             return f"round {self.ledger.round + 1} of {self.rounds}"
         epoch = min(self.ledger.finished // len(self.input.blocks) + 1, self.settings.epochs)
         return f"epoch {epoch} of {self.settings.epochs}"
@@ -444,7 +444,7 @@ class Job:
         if not back:
             entry = self.ledger.take(node)
         else:
-            entry = self.ledger.take_back(node) if isinstance(self.ledger, Stepped) else None
+            entry = self.ledger.take_back(node) if isinstance(self.ledger, BspLedger) else None
         if entry is None:
             return None
         return messages.Leased(
@@ -504,7 +504,7 @@ class Job:
                 message.metrics.get("examples", 0.0),
                 int(message.metrics.get("bad_lines", 0)),
             )
-        if not isinstance(self.ledger, Stepped):
+        if not isinstance(self.ledger, BspLedger):
             self._note(message)
             return True
         for _, result in self._results.put(message.number, message):
@@ -548,7 +548,7 @@ class Job:
         ClusterError
             The loss is no number: what would follow is none either.
         """
-        assert isinstance(self.ledger, Rounds)
+        assert isinstance(self.ledger, RoundLedger)
         self.round_figures.append(dict(figures))
         loss = figures.get("loss")
         if loss is None:
@@ -595,7 +595,7 @@ class Job:
         kind = self.cls.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self._tally.loss_by_epoch(), self.units
-        if isinstance(self.ledger, Rounds):  # of those that were applied
+        if isinstance(self.ledger, RoundLedger):  # of those that were applied
             losses, units = losses[: self.ledger.round], self._at_round[0]
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
@@ -630,12 +630,12 @@ class Job:
 
     def _clock_figures(self) -> dict[str, Any]:
         """Figures that only some books have."""
-        if isinstance(self.ledger, Rounds):
+        if isinstance(self.ledger, RoundLedger):
             numbered = [{**f, "round": n} for n, f in enumerate(self.round_figures, 1)]
             return {"rounds": self.ledger.round, "by_round": numbered}
-        if isinstance(self.ledger, Stepped):
+        if isinstance(self.ledger, BspLedger):
             return {"consistency": "bsp", "clocks": self.ledger.open_clock}
-        if isinstance(self.ledger, Dealt) and self.settings.consistency == "ssp":
+        if isinstance(self.ledger, SspLedger) and self.settings.consistency == "ssp":
             return {"consistency": "ssp", "ahead_max": self.ledger.ahead_max}
         return {}
 

@@ -1,6 +1,6 @@
 """What a pass of a job has come to: units, losses, how fast, how long a block takes.
 
-    results of blocks, in the order in which they count -> Tally -> loss, rate, block_s
+    results of blocks, in the order in which they count -> PassMetrics -> loss, rate, block_s
 
 It owns sums and means; it knows no block, no lease and no limit.
 """
@@ -20,7 +20,7 @@ RECENT_BLOCKS = 16
 """The loss shown, and compared with `target_loss`, is the mean over so many blocks."""
 
 
-class Tally:
+class PassMetrics:
     """Figures of one pass.
 
     Parameters

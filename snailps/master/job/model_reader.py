@@ -1,6 +1,6 @@
 """What the master itself does with the tables of a job: looks at the model, and the export.
 
-    inspect, after_round, export -> Links of its own -> Results -> the model's class -> figures
+    inspect, after_round, export -> ShardConnections -> Results -> the model's class -> figures
 
 Each reading is for a thread beside the master's loop.  It owns the connections that this takes,
 and one for all rounds.  When to look, and what comes of the figures, is the course's matter.
@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from snailps.api.export_progress import Exporting
+from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.worker import Worker
 from snailps.errors import ClusterError
 from snailps.master.job.job import Job
-from snailps.master.leases import Stepped
-from snailps.master.membership import Members
+from snailps.master.leases import BspLedger
+from snailps.master.membership import Membership
 from snailps.node.background import in_thread
 from snailps.node.process import explain
-from snailps.node.shard_connections import Links, connect
+from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust
@@ -37,12 +37,12 @@ LOOKS = 10
 Result = TypeVar("Result")
 
 
-class Readings:
+class ModelReader:
     """The master's own reading of the tables.
 
     Parameters
     ----------
-    members : Members
+    members : Membership
     timeout_s : float
         Limit of one request, seconds.
     trust : Trust
@@ -53,7 +53,7 @@ class Readings:
 
     def __init__(
         self,
-        members: Members,
+        members: Membership,
         timeout_s: float,
         trust: Trust,
         figures: Callable[[], dict[str, Any]],
@@ -63,9 +63,9 @@ class Readings:
         self._of_rounds: tuple[Results, Callable[[], None]] | None = None
         self._look: Future[None] | None = None
         self._looks = 0
-        self._links: set[Links] = set()
+        self._links: set[ShardConnections] = set()
         self._closed = threading.Event()
-        self.exporting: Exporting | None = None
+        self.exporting: ExportProgress | None = None
 
     @property
     def looking(self) -> bool:
@@ -110,8 +110,8 @@ class Readings:
     def export(self, job: Job) -> dict[str, Any]:
         """Judges the model and writes it; the figures of that.  Takes as long as it does."""
         begin = time.monotonic()
-        told = self.exporting = Exporting()
-        if isinstance(job.ledger, Stepped):
+        told = self.exporting = ExportProgress()
+        if isinstance(job.ledger, BspLedger):
             self._reach(job.ledger.open_clock)
         self._inspect(job)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
@@ -129,7 +129,7 @@ class Readings:
             links.client.fail("the export was interrupted")
 
     def read(
-        self, job: Job, work: Callable[[Results], Result], told: Exporting | None = None
+        self, job: Job, work: Callable[[Results], Result], told: ExportProgress | None = None
     ) -> Result:
         """Calls `work` on the tables of the job; takes as long as that does."""
         results, close = self._results(job, told)
@@ -177,7 +177,7 @@ class Readings:
         told = self.exporting
         return self._closed.is_set() or (told is not None and told.cancelled)
 
-    def _connect(self) -> tuple[Links, Callable[[], None]]:
+    def _connect(self) -> tuple[ShardConnections, Callable[[], None]]:
         """Connections of the master's own to all shards, and how to close them."""
 
         def newest() -> Route:
@@ -185,8 +185,8 @@ class Readings:
             assert route is not None
             return route
 
-        def make(route: Route, superseded: Callable[[], bool]) -> Links:
-            return Links(
+        def make(route: Route, superseded: Callable[[], bool]) -> ShardConnections:
+            return ShardConnections(
                 route,
                 Role.MASTER,
                 node=0,
@@ -212,7 +212,7 @@ class Readings:
         return links, close
 
     def _results(
-        self, job: Job, told: Exporting | None = None
+        self, job: Job, told: ExportProgress | None = None
     ) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""
         links, close = self._connect()

@@ -1,6 +1,6 @@
 """What an earlier master of this life had noted of its job: a new one goes on from there.
 
-    facts of the journal -> Past.go_on -> the same calls of Job and Ledger as in life, in order
+    facts of the journal -> JobRecovery.go_on -> the same calls of Job and Ledger, in order
 
 It owns the meaning of the job's facts, and which orders to servers a new master gives again, for
 the one that was lost may not have given them to all: each is harmless when it comes twice.  What
@@ -21,14 +21,14 @@ from snailps.errors import ConfigError
 from snailps.master.job.job import Job
 from snailps.master.job.position import Position, unpack
 from snailps.master.journal import Fact, Journal
-from snailps.master.leases import Rounds, Stepped
-from snailps.master.membership import Members
+from snailps.master.leases import BspLedger, RoundLedger
+from snailps.master.membership import Membership
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.sockets import is_there
 
 if TYPE_CHECKING:
-    from snailps.master.job.controller import Course
+    from snailps.master.job.controller import JobController
 
 log = logging.getLogger(__name__)
 
@@ -102,24 +102,24 @@ def _identity(job: Job, frag_num: int) -> dict[str, str]:
     }
 
 
-class Past:
+class JobRecovery:
     """The facts of a life that began under another master.
 
     Parameters
     ----------
     facts : sequence of Fact
         None: this master is the first.
-    members : Members
+    members : Membership
     """
 
-    def __init__(self, facts: Sequence[Fact], members: Members) -> None:
+    def __init__(self, facts: Sequence[Fact], members: Membership) -> None:
         self._facts = list(facts)
         self._members = members
         self.known = bool(facts)
         self.begun = any(fact.kind in ("survey", "train") for fact in facts)
         """Whether the job had begun with something that must not be done again."""
 
-    def go_on(self, course: Course, job: Job) -> None:
+    def go_on(self, course: JobController, job: Job) -> None:
         """Brings a prepared job to where it was; all members that come back are back.
 
         Raises
@@ -164,7 +164,7 @@ class Past:
             )
         return position
 
-    def _train(self, course: Course, job: Job, train: dict[str, Any]) -> None:
+    def _train(self, course: JobController, job: Job, train: dict[str, Any]) -> None:
         position = self._base(job)
         ticks = [int(tick) for tick in position.figures.get("ticks", [0])]
         state = self._last("state")
@@ -186,10 +186,10 @@ class Past:
                 ticks.append(fact.data["tick"])
             elif fact.kind == "close":
                 closing = fact.data["parts"]
-                assert isinstance(job.ledger, Rounds)
+                assert isinstance(job.ledger, RoundLedger)
                 job.ledger.only(closing)
             elif fact.kind == "round":
-                assert isinstance(job.ledger, Rounds)
+                assert isinstance(job.ledger, RoundLedger)
                 job.round_done(fact.data["figures"])
                 job.ledger.advance()
                 job.begin_round()
@@ -207,10 +207,10 @@ class Past:
             course.round.close(closing)
         self._fence(job)
 
-    def _early(self, course: Course, job: Job, why: str, size: int) -> None:
+    def _early(self, course: JobController, job: Job, why: str, size: int) -> None:
         """The training was to end early."""
         job.ended_by = why
-        if isinstance(job.ledger, Stepped):
+        if isinstance(job.ledger, BspLedger):
             job.ledger.end_after(-(-size // job.ledger.micro_batches) - 1)
         elif job.ledger is not None:
             job.ledger.close()
@@ -221,7 +221,7 @@ class Past:
         for number, lost in self._members.gone.items():
             if lost:
                 ledger = job.ledger
-                last = ledger.last_of(number) if isinstance(ledger, Stepped) else None
+                last = ledger.last_of(number) if isinstance(ledger, BspLedger) else None
                 self._members.rows.fence(number, last)
 
 

@@ -1,9 +1,9 @@
 """The course of a job in rounds, at the master: draw, wait, close at the shards, look, go on.
 
-    Rounds.ready or deadline -> CloseClock to every server -> all answered -> after_round -> next
+    RoundLedger.ready or deadline -> CloseClock to every server -> answers -> after_round -> next
 
-Which entries there are is `clocks.Rounds`'s matter, rows are the shards'.  Called by the master's
-loop; it waits for nothing itself.
+Which entries there are is `clocks.RoundLedger`'s matter, rows are the shards'.  Called by the
+master's loop; it waits for nothing itself.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 
 from snailps.errors import SnailError
 from snailps.master.job.job import Job
-from snailps.master.leases import Rounds
-from snailps.master.membership import Members
+from snailps.master.leases import RoundLedger
+from snailps.master.membership import Membership
 from snailps.node.process import explain
 
 log = logging.getLogger(__name__)
 
 
-class RoundCourse:
+class RoundController:
     """Where the present round of a job is.
 
     Parameters
     ----------
     job : Job
         In its training.
-    members : Members
+    members : Membership
     look : callable
         ``look(job, round)``: begins `Worker.after_round` beside the loop.
     fail : callable
@@ -46,14 +46,14 @@ class RoundCourse:
     def __init__(
         self,
         job: Job,
-        members: Members,
+        members: Membership,
         look: Callable[[Job, int], Future[Mapping[str, Any]]],
         fail: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         is_saving: Callable[[], bool] = lambda: False,
         note: Callable[[str, dict[str, Any]], None] = lambda kind, data: None,
     ) -> None:
-        assert isinstance(job.ledger, Rounds)
+        assert isinstance(job.ledger, RoundLedger)
         self._job, self._ledger, self._members = job, job.ledger, members
         self._begin_look, self._fail, self._clock = look, fail, clock
         self._is_saving, self._note = is_saving, note

@@ -10,12 +10,12 @@ from typing import Any
 
 from snailps.master.job.job import Job
 from snailps.master.member import Member
-from snailps.master.membership import Members
+from snailps.master.membership import Membership
 from snailps.node.process import peak_rss_mb
 
 
 def run_figures(
-    job: Job, members: Members, known: Mapping[str, Any], saved: Mapping[str, Any]
+    job: Job, members: Membership, known: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Figures of the run, those `known` of its export and those of its checkpoints among them."""
     everyone = [*members.all.values(), *members.left]

@@ -13,7 +13,7 @@ from snailps.master.membership import NOTICE_S
 log = logging.getLogger(__name__)
 
 
-class Lull:
+class WorkerWait:
     """Waits for a worker.
 
     Parameters

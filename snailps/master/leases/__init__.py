@@ -1,7 +1,7 @@
 """Books of leases that keep workers in step: bounded staleness, synchronous steps, rounds.
 
     Dealt     every n-th entry is one worker's own; nobody gets far ahead of the slowest  (ssp)
-    Stepped   entry -> (clock, slot); a clock is complete when all of its slots are done   (bsp)
+    BspLedger   entry -> (clock, slot); a clock is complete when all of its slots are done   (bsp)
     Rounds    one entry a drawn worker and round; a round is closed by the master
 
 Each is a `Ledger`, so whoever leases need not know which.
@@ -9,8 +9,8 @@ Each is a `Ledger`, so whoever leases need not know which.
 
 from __future__ import annotations
 
-from snailps.master.leases.bsp import CLOCKS_AHEAD, Stepped
-from snailps.master.leases.rounds import Rounds
-from snailps.master.leases.ssp import Dealt
+from snailps.master.leases.bsp import CLOCKS_AHEAD, BspLedger
+from snailps.master.leases.rounds import RoundLedger
+from snailps.master.leases.ssp import SspLedger
 
-__all__ = ["CLOCKS_AHEAD", "Dealt", "Rounds", "Stepped"]
+__all__ = ["CLOCKS_AHEAD", "BspLedger", "RoundLedger", "SspLedger"]

@@ -19,7 +19,7 @@ CLOCKS_AHEAD = 2
 step c ends the training with step c + 2, whoever was how fast: it is part of the result."""
 
 
-class Stepped(Ledger):
+class BspLedger(Ledger):
     """Entry n is slot ``n % micro_batches`` of clock ``n // micro_batches``.
 
     Parameters

@@ -16,7 +16,7 @@ from snailps.data.blocks import Block
 from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
 
 
-class Rounds(Ledger):
+class RoundLedger(Ledger):
     """A round at a time, an entry for each worker that is drawn for it.
 
     Parameters

@@ -18,10 +18,10 @@ from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError
 from snailps.master.job.job import DONE_FIELDS, Job
-from snailps.master.leases import Dealt, Rounds, Stepped
+from snailps.master.leases import BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.master.member import Member, Reply
-from snailps.master.membership import Members
+from snailps.master.membership import Membership
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -38,17 +38,19 @@ TURN_S = 0.01
 Call = tuple[Member, str, Reply]
 
 
-class Leasing:
+class LeaseService:
     """The leases of the job that the master is at, if any.
 
     Parameters
     ----------
-    members : Members
+    members : Membership
     tell : callable
         ``tell(member, message)``: sends a note.
     """
 
-    def __init__(self, members: Members, tell: Callable[[Member, messages.Message], None]) -> None:
+    def __init__(
+        self, members: Membership, tell: Callable[[Member, messages.Message], None]
+    ) -> None:
         self.job: Job | None = None
         self._members, self._tell = members, tell
         self._journal = members.journal
@@ -102,12 +104,12 @@ class Leasing:
             reply(messages.Enough())
             return
         job, ledger = self.running()
-        void = isinstance(ledger, Rounds) and ledger.is_void(message.number)
+        void = isinstance(ledger, RoundLedger) and ledger.is_void(message.number)
         if job.done(message, member.number):
             self._note_done(message, member)
         elif not void and not member.standing:  # who came back may say it a second time
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
-        if isinstance(ledger, Stepped):  # up to three clocks are left, each of many blocks
+        if isinstance(ledger, BspLedger):  # up to three clocks are left, each of many blocks
             self.hurry()
         member.done, member.block_since = member.done + 1, time.monotonic()
         if message.seconds > 0 and message.pass_ == "train":
@@ -205,7 +207,7 @@ class Leasing:
     def last_of(self, member: Member) -> Entry | None:
         """What a lost worker may have sealed at some shards only."""
         ledger = None if self.job is None else self.job.ledger
-        return ledger.last_of(member.number) if isinstance(ledger, Stepped) else None
+        return ledger.last_of(member.number) if isinstance(ledger, BspLedger) else None
 
     def blame(self, member: Member) -> str:
         """The block that a lost worker was at, in words, if it has cost too many workers."""
@@ -228,7 +230,7 @@ class Leasing:
         if not late or not ledger.closed or time.monotonic() < self._drop_at:
             return False
         for member in late:
-            if isinstance(ledger, Stepped):
+            if isinstance(ledger, BspLedger):
                 ledger.abandon(member.number)
             else:
                 ledger.release(member.number)
@@ -359,7 +361,7 @@ class Leasing:
             for member in workers:
                 if member not in but:
                     self._tell(member, note)
-        if isinstance(job.ledger, Dealt) and job.settings.consistency == "ssp":
+        if isinstance(job.ledger, SspLedger) and job.settings.consistency == "ssp":
             clock, node = job.ledger.slowest()
             if clock != self._told_clock:
                 self._told_clock = clock

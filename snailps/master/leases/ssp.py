@@ -21,7 +21,7 @@ _FREE = 0
 """In the place of a worker's number: of the first that comes."""
 
 
-class Dealt(Ledger):
+class SspLedger(Ledger):
     """Entry n belongs to worker n mod W; a worker's clock is how many it has finished.
 
     Parameters

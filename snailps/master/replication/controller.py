@@ -1,6 +1,8 @@
-"""The master's hand on shards: carries out what `Standbys` decides, and tells everybody the route.
+"""The master's hand on shards: carries out what `ReplicationPlanner` decides, and tells everybody
+the route.
 
-    members, notes of servers, time -> Standbys -> orders to servers, TakeRoute to all, the verdict
+    members, notes of servers, time -> ReplicationPlanner
+        -> orders to servers, TakeRoute to all, the verdict
 
 It joins `standbys.py`, which knows no connection, with the members, which know no shard.
 """
@@ -15,7 +17,7 @@ from typing import Any
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.master.member import Answer, Member, Reply
-from snailps.master.membership import Members
+from snailps.master.membership import Membership
 from snailps.master.replication.effects import (
     Effect,
     Emptied,
@@ -26,9 +28,9 @@ from snailps.master.replication.effects import (
     Stuck,
 )
 from snailps.master.replication.placement import with_changes
-from snailps.master.replication.planner import Standbys
+from snailps.master.replication.planner import ReplicationPlanner
 from snailps.master.replication.redundancy import shards_text
-from snailps.master.replication.shard_orders import Errands
+from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.limits import Limits
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -36,13 +38,13 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class ReplicationController:
     """Keeps every shard served.
 
     Parameters
     ----------
     settings : MasterSettings
-    members : Members
+    members : Membership
     tell : callable
         ``tell(member, message)``: sends a note.
     expel : callable
@@ -58,7 +60,7 @@ class Keeper:
     def __init__(
         self,
         settings: MasterSettings,
-        members: Members,
+        members: Membership,
         *,
         tell: Callable[[Member, messages.Message], None],
         expel: Callable[[Member, str], None],
@@ -71,13 +73,13 @@ class Keeper:
         self._on_route, self._on_rows_lost = on_route, on_rows_lost
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         limits = Limits.of(settings.request_timeout)
-        self.standbys = Standbys(
+        self.standbys = ReplicationPlanner(
             replicated=wanted != "none",
             sync=wanted == "sync",
             tables=members.catalogue.made,
             yield_s=limits.yield_s,
         )
-        self.errands = Errands(
+        self.errands = ShardOrders(
             lambda: self.standbys.count,
             self.standbys.primary_of,
             self._call,

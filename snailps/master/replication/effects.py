@@ -1,4 +1,4 @@
-"""What `Standbys` says is to be done, and the figures of what it has seen.  Declarations only."""
+"""Effects of `ReplicationPlanner`, and the figures of what it has seen.  Declarations only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from snailps.transport import messages
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a server is to do; its answer goes to `Standbys.answered`, with the order."""
+    """What a server is to do; its answer goes to `ReplicationPlanner.answered`, with the order."""
 
     number: int
     server: int
@@ -58,7 +58,7 @@ Effect = Order | Rerouted | Emptied | Stuck | Expelled | RowsLost
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplicationMetrics:
     """Figures of the run: servers that standbys stood in for, how long that took at most, s."""
 
     failovers: int = 0

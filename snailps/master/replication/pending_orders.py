@@ -31,7 +31,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class Orders:
+class PendingOrders:
     """All orders that are on their way."""
 
     _open: dict[int, _Open] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Shards and the servers that they are at: who has what, and who should.
 
-    Places: servers, shards -> best_for a standby, uneven, has_room
+    Placement: servers, shards -> best_for a standby, uneven, has_room
 
 What is to be done about it decides `standbys.py`; here nothing happens.
 """
@@ -145,7 +145,7 @@ _NOTHING = _Counted(0, frozenset(), ())
 
 
 @dataclass(slots=True)
-class Places:
+class Placement:
     """All servers by number, all shards in order, and what of them is asked at every event.
 
     Attributes
@@ -376,7 +376,8 @@ class Places:
 
 
 def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The picture of all shards, as `Standbys` tells what of it has changed since this one.
+    """The picture of all shards, as `ReplicationPlanner` tells what of it has changed since this
+    one.
 
     So what is noted of a cluster that forms grows with its shards, not with their square.
     """

@@ -1,6 +1,7 @@
 """Which server has which shard, which has its standby, and what to do when that changes.
 
-    form, join, leave, lost, answered, backed, unbacked, yielded, tick -> Standbys -> effects():
+    form, join, leave, lost, answered, backed, unbacked, yielded, tick
+        -> ReplicationPlanner -> effects():
         Order (to a server), Rerouted, Emptied, Stuck, Expelled, RowsLost
 
 A standby is a shard of its own, in another server, that follows its primary.  A lost server's
@@ -28,8 +29,8 @@ from snailps.master.replication.effects import (
     RowsLost,
     Stuck,
 )
-from snailps.master.replication.pending_orders import OnAnswer, Orders
-from snailps.master.replication.placement import Copy, Places, Server, Shard
+from snailps.master.replication.pending_orders import OnAnswer, PendingOrders
+from snailps.master.replication.placement import Copy, Placement, Server, Shard
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.limits import ORDER_S, STALL_S, YIELD_S_MAX
 from snailps.store.route import Route, ShardAddress
@@ -44,7 +45,7 @@ FAILURES_MAX = 5
 
 
 @dataclass(slots=True)
-class Standbys:
+class ReplicationPlanner:
     """Shards of a formed cluster, their primaries and standbys.
 
     Attributes
@@ -71,8 +72,8 @@ class Standbys:
     route: Route | None = None
     held: bool = False
     redundancy: Redundancy = field(init=False)
-    _places: Places = field(default_factory=Places)
-    _orders: Orders = field(default_factory=Orders)
+    _places: Placement = field(default_factory=Placement)
+    _orders: PendingOrders = field(default_factory=PendingOrders)
     _effects: list[Effect] = field(default_factory=list)
     _next_copy: int = 1
     _epoch: int = 0

@@ -1,6 +1,6 @@
 """How long shards were without standby or out of reach: what is said of it, and its figures.
 
-    out_of_reach, followed, look -> Redundancy -> lines of the log; Tally
+    out_of_reach, followed, look -> Redundancy -> lines of the log; ReplicationMetrics
 
 What is done about it decides `standbys.py`, which takes from here only whether copies make good a
 loss.
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.master.replication.effects import Tally
-from snailps.master.replication.placement import Places, Shard
+from snailps.master.replication.effects import ReplicationMetrics
+from snailps.master.replication.placement import Placement, Shard
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class Redundancy:
         Every shard has had its standby since the cluster was formed.
     """
 
-    places: Places
-    tally: Tally = field(default_factory=Tally)
+    places: Placement
+    tally: ReplicationMetrics = field(default_factory=ReplicationMetrics)
     hurt: bool = False
     was_full: bool = False
     _followed: int = 0
@@ -44,7 +44,7 @@ class Redundancy:
 
     def figures(self) -> dict[str, Any]:
         """What losses and moves there were since it was last asked."""
-        tally, self.tally = self.tally, Tally()
+        tally, self.tally = self.tally, ReplicationMetrics()
         return tally.figures()
 
     @property

@@ -26,7 +26,7 @@ Answer = messages.Message | SnailError
 
 
 @dataclass(eq=False, slots=True)
-class _Errand:
+class _ShardOrder:
     kind: Kind
     what: str
     make: Callable[[list[int]], messages.Message]
@@ -36,7 +36,7 @@ class _Errand:
     until: float
 
 
-class Errands:
+class ShardOrders:
     """What shards have yet to do.
 
     Parameters
@@ -72,7 +72,7 @@ class Errands:
         self._count, self._server_of = count, server_of
         self._call, self._fail = call, fail
         self._limit_s, self._clock = limit_s, clock
-        self._open: list[_Errand] = []
+        self._open: list[_ShardOrder] = []
         self.expired = 0
 
     # --- what there is to do -------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Errands:
     ) -> None:
         """Has all shards do something; `told` gets what each server reports."""
         left, until = set(range(self._count())), self._clock() + self._limit_s
-        self._open.append(_Errand(kind, what, make, told, left, set(), until))
+        self._open.append(_ShardOrder(kind, what, make, told, left, set(), until))
         self.step()
 
     def open(self, *kinds: Kind) -> bool:
@@ -180,7 +180,9 @@ class Errands:
                 errand.asked |= set(shards)
                 self._call(server, errand.make(shards), self._noting(errand, server, shards))
 
-    def _noting(self, errand: _Errand, server: int, shards: list[int]) -> Callable[[Answer], None]:
+    def _noting(
+        self, errand: _ShardOrder, server: int, shards: list[int]
+    ) -> Callable[[Answer], None]:
         def answered(answer: Answer) -> None:
             errand.asked -= set(shards)
             if isinstance(answer, ConnectionLost):

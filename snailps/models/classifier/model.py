@@ -34,7 +34,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, LocalSgd, key_ranges
-from snailps.models.row_cache import KeptRows, Lent
+from snailps.models.row_cache import Lent, RowCache
 from snailps.vectors import BinHeader, write_bin
 
 NOISE_POWER = 0.5
@@ -157,11 +157,11 @@ class Classifier(LocalSgd):
         self._seen: dict[tuple[str, int, int], tuple[Lines, NDArray[np.int32]]] = {}
         self._seen_bytes = 0
         self.set_up_copies(s.dim)
-        self._kept: tuple[KeptRows, KeptRows] | None = None
+        self._kept: tuple[RowCache, RowCache] | None = None
         if self.alone and self._places is not None:
             self._kept = (
-                KeptRows(self, "input", s.dim, space, self._in_threads),
-                KeptRows(self, "output", s.dim, len(labels), self._in_threads),
+                RowCache(self, "input", s.dim, space, self._in_threads),
+                RowCache(self, "output", s.dim, len(labels), self._in_threads),
             )
 
     def prepare(self, block: Block) -> _Batch | Lines:

@@ -37,7 +37,7 @@ _LINES = 4096
 """Rows made into text at a time."""
 
 
-class Judge:
+class RoundEvaluator:
     """Test windows, a network to score them with, and what has been found so far.
 
     Parameters
@@ -163,6 +163,6 @@ class Judge:
 
 
 @functools.lru_cache(maxsize=1)
-def judge_of(settings: FedAvgSettings) -> Judge:
+def judge_of(settings: FedAvgSettings) -> RoundEvaluator:
     """The judge of a job: made when its settings are checked, asked after each of its rounds."""
-    return Judge(settings)
+    return RoundEvaluator(settings)

@@ -21,7 +21,7 @@ from snailps.errors import DataError
 from snailps.models.sparse import metrics
 
 if TYPE_CHECKING:
-    from snailps.api.export_progress import Exporting
+    from snailps.api.export_progress import ExportProgress
     from snailps.api.worker import Results
     from snailps.models.sparse.settings import SparseSettings
     from snailps.models.sparse.worker import SparseWorker
@@ -71,7 +71,7 @@ def texts_of(
     scratch_bytes: int = 0,
     *,
     block_bytes: int = BLOCK_BYTES,
-    told: Exporting | None = None,
+    told: ExportProgress | None = None,
 ) -> Iterator[tuple[bytes, str, int]]:
     """Pieces of files, folders and globs: text, path, place in the file.
 

@@ -29,7 +29,7 @@ from snailps.vectors.npz import npz_file
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
-    from snailps.api.export_progress import Exporting
+    from snailps.api.export_progress import ExportProgress
     from snailps.api.worker import Results
     from snailps.models.sparse.linear_settings import LinearSettings
     from snailps.models.sparse.worker import SparseWorker
@@ -71,11 +71,11 @@ class StoredRows:
     ----------
     bias : numpy.ndarray
         float32 (1, dim), or (0, dim) where there is none.
-    told : Exporting
+    told : ExportProgress
         What hears how far the writing is.
     """
 
-    def __init__(self, sorter: RowSorter, told: Exporting) -> None:
+    def __init__(self, sorter: RowSorter, told: ExportProgress) -> None:
         self._sorter, self.told = sorter, told
         self.bias: Floats = np.empty((0, sorter.dim), np.float32)
 

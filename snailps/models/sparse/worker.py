@@ -36,7 +36,7 @@ from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, joined
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import METHODS, SparseSettings, check_method
-from snailps.models.sparse.write_back_cache import Asked, Found, Kept
+from snailps.models.sparse.write_back_cache import Asked, Found, WriteBackCache
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class SparseWorker(Worker):
     """A model of sparse examples; see the module's docstring for what a subclass adds."""
 
     _has_told = False  # of a malformed line
-    _kept: Kept | None = None
+    _kept: WriteBackCache | None = None
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -251,12 +251,12 @@ class SparseWorker(Worker):
             bias=self.has_bias(s),
             admitted=Admitted(self.summary) if self.summary else None,
         )
-        self._kept: Kept | None = None
+        self._kept: WriteBackCache | None = None
         # Filters look at a block's different keys, and servers delete rows that expire.
         self._keeps = self.alone and not self.summary and not s.expire_after
         self._behind = self.prefetch + self._keeps  # pushes that a pull may lack; see `_arrived`
         if self._keeps:
-            self._kept = Kept(
+            self._kept = WriteBackCache(
                 self,
                 TABLE,
                 dim=table.dim,
@@ -305,7 +305,7 @@ class SparseWorker(Worker):
             log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
         block._data = None  # the text has been read, and is the largest thing here
 
-    def _prepare_kept(self, block: Block, kept: Kept) -> Prepared:
+    def _prepare_kept(self, block: Block, kept: WriteBackCache) -> Prepared:
         """The same with rows that are kept, if there is room for the new ones."""
 
         def find(examples: Examples) -> tuple[Examples, Found]:

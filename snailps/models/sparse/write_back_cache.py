@@ -91,7 +91,7 @@ class Asked:
         return replace(batch, places=place[batch.places], keys=keys, bias=bias)
 
 
-class Kept:
+class WriteBackCache:
     """Rows with state of one table at the only worker of a job.
 
     Parameters

@@ -1,6 +1,6 @@
 """What several workers do to a row at once: how often they step on it, and how its loss bends.
 
-    vocabulary, settings -> Crowd -> steps_elsewhere: expected of the other workers, a row
+    vocabulary, settings -> WordContention -> steps_elsewhere: expected of the other workers, a row
     a trained block -> bends: curvature of the loss in input rows and in output rows
 
 `local_sgd.Contention` says what follows from them.  No rows come or go here.
@@ -26,7 +26,7 @@ PAIRS = 2000
 WORDS_AT_ONCE = 50_000
 
 
-class Crowd:
+class WordContention:
     """Expected steps of the workers of a job on each row, and curvatures.
 
     At first the vocabulary says what to expect.  What this worker meets in its own blocks counts

@@ -39,7 +39,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, Keys, LocalSgd
 from snailps.models.word_vectors.block_size import NOISE_POWER, fit_block, pool_size
-from snailps.models.word_vectors.contention import Crowd, steps_a_word
+from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.inspection import neighbours
 from snailps.models.word_vectors.settings import WordVectorSettings
@@ -177,14 +177,16 @@ class WordVectors(LocalSgd):
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
-        self._crowd: Crowd | None = None
+        self._crowd: WordContention | None = None
         self.workers_changed()
         self.set_up_copies(s.dim, squares=s.optimizer == "adagrad")
 
     def workers_changed(self) -> None:
         """What to expect of the others begins anew with what the vocabulary says."""
         alone = self.workers == 1
-        self._crowd = None if alone else Crowd(self.vocabulary, self.settings, self.workers)
+        self._crowd = (
+            None if alone else WordContention(self.vocabulary, self.settings, self.workers)
+        )
 
     def prepare(self, block: Block) -> _Batch:
         """Numbers the block's words and rows locally and starts to pull the rows."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """A fragment as bytes: what a checkpoint's file holds of it, copied out of a shard and put back.
 
-    OwnedShard, fragments -> copy_fragments -> sections, one behind the other, in the caller's buffer
-    section -> put_section -> OwnedShard: the fragment's rows, versions and marks become the section's
+    BaseStore, fragments -> copy_fragments -> sections, one behind the other, in the caller's buffer
+    section -> put_section -> BaseStore: the fragment's rows, versions and marks become the section's
 
 It owns the layout of a section (docs/checkpoint_format.md).  Both belong to the shard's own thread,
 and a section is copied in one go: rows, state and marks of a fragment are of one moment.  It knows
@@ -12,7 +12,7 @@ no file, no checksum and no checkpoint.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps.store._base_store cimport OwnedShard
+from snailps.store._base_store cimport BaseStore
 from snailps.store.core._marks cimport Mark, Marks
 from snailps.store.core._row_maintenance cimport drop_rows
 from snailps.store.core._row_transfer cimport copy_some, part_is_kept, put_rows, put_version
@@ -118,7 +118,7 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
     return head.rows
 
 
-def copy_fragments(OwnedShard store not None, fragments, Py_ssize_t start, buffer):
+def copy_fragments(BaseStore store not None, fragments, Py_ssize_t start, buffer):
     """Copies fragments, whole ones, as far as they fit into a buffer.
 
     Parameters
@@ -177,7 +177,7 @@ def copy_fragments(OwnedShard store not None, fragments, Py_ssize_t start, buffe
 
 # --- the way back --------------------------------------------------------------------------------
 
-def put_section(OwnedShard store not None, section, tables, bint marks):
+def put_section(BaseStore store not None, section, tables, bint marks):
     """Gives a fragment, in a shard that owns it and has its tables, the rows of a section.
 
     What the fragment has of these tables goes first, whether the section has rows of them or not.

@@ -42,7 +42,9 @@ from snailps.transport.client._pending import Forward, Pending  # for whoever im
 
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport load_flag
-from snailps.transport.client._pending cimport Forward as CForward, Outstanding, Pending as CPending
+from snailps.transport.client._pending cimport (
+    Forward as CForward, ClientRequests, Pending as CPending,
+)
 from snailps.transport.client._request cimport Request, add_newer
 from snailps.transport.client._request_builder cimport (
     ask_all, ask_backward, ask_forward, ask_one, ask_rows, reply_of, take_rows,
@@ -83,7 +85,7 @@ def _scanned(reply, table, dim):
             np.frombuffer(reply, "<f4", n * dim, 16 + 8 * n).reshape(n, dim))
 
 
-cdef class Client(Outstanding):
+cdef class Client(ClientRequests):
     """Pulls from and pushes to all shards of a cluster.
 
     Parameters

@@ -5,7 +5,7 @@ from snailps.transport.client._link cimport Core
 from snailps.transport.client._request cimport Request
 
 
-cdef class Connected:
+cdef class ClientConnections:
     cdef Core *core
     cdef object connect
     cdef list threads               # the client's own, and the mender; none before `start`

@@ -31,7 +31,7 @@ from snailps.transport.client._request cimport Order, Request
 cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new route ends it
 
 
-cdef class Connected:
+cdef class ClientConnections:
     """What is connected to all shards of a cluster: the part of a `Client` that has the sockets."""
 
     def __cinit__(self, connect, names, owner, uint32_t epoch, uint64_t job, uint64_t incarnation,

@@ -1,13 +1,13 @@
 # Requests under way, as objects: those who make them fill one in and send it.
 from libc.stdint cimport uint64_t
 
-from snailps.transport.client._connections cimport Connected
+from snailps.transport.client._connections cimport ClientConnections
 from snailps.transport.client._request cimport Request
 
 
 cdef class Pending:
     cdef Request *request
-    cdef Outstanding client
+    cdef ClientRequests client
     cdef readonly object rows
     cdef object keys                # keeps a raw body, or the numbers of a pull, alive
     cdef bint waits                 # nobody but the caller, who waits, holds it
@@ -24,7 +24,7 @@ cdef class Forward(Pending):
     cdef readonly int wire          # as what Z travels
 
 
-cdef class Outstanding(Connected):
+cdef class ClientRequests(ClientConnections):
     cdef dict live                  # Pending -> None, oldest first: what may not be freed yet
     cdef Py_ssize_t prune_at
     cdef object live_lock

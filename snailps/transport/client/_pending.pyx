@@ -4,7 +4,7 @@
     request -> send -> live, until its answer was seen -> wait -> rows, or the error
 
 It owns requests from the moment they are made until nobody needs them: `Pending` frees its request,
-`Outstanding` keeps the arrays of those that shards may still be asked for.  It knows neither how
+`ClientRequests` keeps the arrays of those that shards may still be asked for.  It knows neither how
 a request is made from arrays (`_asking.pyx`) nor how it travels (`_connected.pyx`).
 """
 
@@ -136,7 +136,7 @@ cdef class Forward(Pending):
         return self.rows
 
 
-cdef class Outstanding(Connected):
+cdef class ClientRequests(ClientConnections):
     """What was asked and is not seen to yet: the part of a `Client` that has the requests."""
 
     def __cinit__(self):

@@ -23,7 +23,7 @@ from snailps.abi._wire_types cimport WIRE_FLOAT32, WIRE_NUM, wire_row_bytes
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport load_flag
 from snailps.transport.client._error_feedback cimport owing_of
-from snailps.transport.client._pending cimport Forward, Outstanding, Pending
+from snailps.transport.client._pending cimport Forward, ClientRequests, Pending
 from snailps.transport.client._product_batch cimport SORT_TOO_LONG, product_new, sort_entries
 from snailps.transport.client._request cimport (
     EVERY_SHARD, KIND_RAW, NO_SLAB, Request, merge_keys, request_new, sort_keys,
@@ -34,7 +34,7 @@ STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state t
 _CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
 
 
-cdef Pending ask_rows(Outstanding client, int kind, uint32_t table, keys, rows, bint state,
+cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, rows, bint state,
                       bint merge, int wire, bint feedback, held, bint alone, bint ahead,
                       int64_t clock, uint32_t slot):
     """A pull or push; `alone` = the caller waits for it with `wait_alone`."""
@@ -100,7 +100,7 @@ cdef Pending ask_rows(Outstanding client, int kind, uint32_t table, keys, rows, 
     return pending
 
 
-cdef Pending ask_all(Outstanding client, uint8_t kind, int64_t clock, uint32_t slot,
+cdef Pending ask_all(ClientRequests client, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots):
     """A seal, or the question whether a clock is reached, to every shard."""
     cdef Request *r
@@ -128,7 +128,7 @@ cdef Pending ask_all(Outstanding client, uint8_t kind, int64_t clock, uint32_t s
     return pending
 
 
-cdef Pending ask_one(Outstanding client, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
+cdef Pending ask_one(ClientRequests client, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
     """Sends a body as it is to one shard; `reply_of` has the reply once that was waited for."""
     cdef Request *r = request_new(&client.core.pool, &client.core.order, 0)
     cdef Pending pending
@@ -153,7 +153,7 @@ cdef bytes reply_of(Pending pending):
     return pending.request.raw_reply[:pending.request.raw_reply_bytes]
 
 
-cdef Forward ask_forward(Outstanding client, uint32_t table, ptr, keys, values, uint32_t dim,
+cdef Forward ask_forward(ClientRequests client, uint32_t table, ptr, keys, values, uint32_t dim,
                          int wire, bint keep):
     """Examples as CSR to the shards: their part of the product."""
     cdef Py_ssize_t m, nnz
@@ -203,7 +203,7 @@ cdef Forward ask_forward(Outstanding client, uint32_t table, ptr, keys, values, 
     return pending
 
 
-cdef Pending ask_backward(Outstanding client, Forward forward, gradient, int wire):
+cdef Pending ask_backward(ClientRequests client, Forward forward, gradient, int wire):
     """dL/dZ of a batch that went forward to the shards that touched it."""
     cdef Request *r
     cdef Request *f = forward.request
@@ -238,7 +238,7 @@ cdef Pending ask_backward(Outstanding client, Forward forward, gradient, int wir
     return pending
 
 
-cdef Request *_product(Outstanding client, Pending pending, int kind, uint32_t table,
+cdef Request *_product(ClientRequests client, Pending pending, int kind, uint32_t table,
                        uint32_t examples, uint64_t entries, uint32_t dim, int wire) except NULL:
     """The pending's new request, empty but for what forward and backward have in common."""
     cdef Request *r

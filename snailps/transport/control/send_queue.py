@@ -1,6 +1,6 @@
 """What waits to be sent to a peer: frames as buffers, without a copy for each peer.
 
-    message -> Encoded (once, for all who get it) -> Outgoing of each peer -> socket
+    message -> Encoded (once, for all who get it) -> SendQueue of each peer -> socket
 
 A vocabulary of 60 MB to a thousand workers lies in memory once, packed.  No connection is owned
 here, and nothing here waits.
@@ -34,7 +34,7 @@ class Encoded:
         self.body, self.flags = pack_body(Kind.CALL, messages.encode(message))
 
 
-class Outgoing:
+class SendQueue:
     """Frames that wait to be sent on one connection, in order.
 
     Attributes

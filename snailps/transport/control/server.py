@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
-from snailps.transport.control.send_queue import Encoded, Outgoing
+from snailps.transport.control.send_queue import Encoded, SendQueue
 from snailps.transport.frame import (
     CONTROL_BODY_MAX,
     HANDSHAKE_BODY_MAX,
@@ -42,7 +42,7 @@ from snailps.transport.handshake import (
     error_frame,
     remote_error,
 )
-from snailps.transport.security.refusals import LEFT, WHY_CHARS_MAX, Attempts
+from snailps.transport.security.refusals import LEFT, WHY_CHARS_MAX, RefusalLog
 from snailps.transport.security.strangers import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
@@ -103,7 +103,7 @@ class Peer:
     hello: Hello | None = None
     tag: object = None
     ended: bool = False
-    out: Outgoing = field(default_factory=Outgoing)
+    out: SendQueue = field(default_factory=SendQueue)
     writing: bool = False  # the selector tells when it takes more
     calls: dict[int, _Call] = field(default_factory=dict)
     next_call: int = 1
@@ -158,9 +158,9 @@ class ControlServer:
         self._selector = selectors.DefaultSelector()
         self._peers: set[Peer] = set()
         self._unknown: dict[Peer, None] = {}  # oldest first: who has not shaken hands
-        self._attempts = Attempts(clock)
-        self._broken = Attempts(clock, "messages of members")
-        self._unhandled = Attempts(clock, "messages that could not be handled")
+        self._attempts = RefusalLog(clock)
+        self._broken = RefusalLog(clock, "messages of members")
+        self._unhandled = RefusalLog(clock, "messages that could not be handled")
         self._lingering: dict[Peer, float] = {}
         self._accept_at: float | None = None
         self._encoded: tuple[messages.Message, Encoded] | None = None

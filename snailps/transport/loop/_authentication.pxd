@@ -2,7 +2,7 @@
 from snailps.transport.loop._loop_state cimport Loop
 
 
-cdef class Receptionist:
+cdef class Authenticator:
     cdef Loop *loop
     cdef object listener
     cdef object make_session

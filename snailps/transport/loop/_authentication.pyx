@@ -2,7 +2,7 @@
 """Those who knock at a shard, until they have proved who they are.
 
     handshake frame -> ServerSession -> answer; opened, or turned away with the reason
-    whoever is refused -> Attempts -> the log
+    whoever is refused -> RefusalLog -> the log
 
 It owns the sessions of connections that are not opened, and the words for those that are refused.
 It knows nothing of requests and serves nobody: rare things, done with the GIL held, in the loop's
@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 from snailps.errors import ProtocolError, SnailError
 from snailps.transport.frame import Frame, Kind, check_header, encode_frame
 from snailps.transport.handshake import Role, error_frame
-from snailps.transport.security.refusals import LEFT, Attempts
+from snailps.transport.security.refusals import LEFT, RefusalLog
 from snailps.transport.sockets import peer_of, show
 
 from snailps.transport._frame cimport *
@@ -24,7 +24,7 @@ from snailps.transport.loop._connection cimport Conn, conn_of, out_reserve
 from snailps.transport.loop._loop_state cimport Loop, welcome
 
 
-cdef class Receptionist:
+cdef class Authenticator:
     """Of one loop.
 
     Parameters
@@ -40,7 +40,7 @@ cdef class Receptionist:
         self.make_session = make_session
         self.sessions = {}
         self.origins = {}
-        self.attempts = Attempts()
+        self.attempts = RefusalLog()
 
     cdef void take_up(self, Loop *loop):
         """Has this loop come here from now on."""
@@ -56,7 +56,7 @@ cdef class Receptionist:
 
 cdef int _accept(void *self) noexcept with gil:
     """Takes a connection from the relay; -1 = there is none."""
-    cdef Receptionist door = <Receptionist>self
+    cdef Authenticator door = <Authenticator>self
     cdef Conn *conn
     try:
         sock, address = door.listener.accept()
@@ -73,7 +73,7 @@ cdef int _accept(void *self) noexcept with gil:
 
 cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noexcept with gil:
     """Feeds one handshake frame to the connection's session."""
-    cdef Receptionist door = <Receptionist>self
+    cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     cdef FrameHeader *head = <FrameHeader *>frame
     try:
@@ -106,7 +106,7 @@ cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noex
 
 cdef void _refuse(void *self, uint64_t conn_id, const char *head, size_t n) noexcept with gil:
     """Tells a peer what is wrong with its header, in the words of frame.check_header; then ends."""
-    cdef Receptionist door = <Receptionist>self
+    cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     cdef FrameHeader whole
     memset(&whole, 0, sizeof(whole))
@@ -129,7 +129,7 @@ cdef void _refuse(void *self, uint64_t conn_id, const char *head, size_t n) noex
 
 
 cdef void _refused(void *self, uint64_t conn_id, const char *why) noexcept with gil:
-    cdef Receptionist door = <Receptionist>self
+    cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     door.sessions.pop(conn_id, None)
     if not conn.closing:                # else that was said
@@ -137,7 +137,7 @@ cdef void _refused(void *self, uint64_t conn_id, const char *why) noexcept with 
 
 
 cdef void _forget(void *self, uint64_t conn_id) noexcept with gil:
-    cdef Receptionist door = <Receptionist>self
+    cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     if door.sessions.pop(conn_id, None) is not None and not conn.closing and not door.loop.stop:
         _note(door, conn, LEFT)
@@ -145,12 +145,12 @@ cdef void _forget(void *self, uint64_t conn_id) noexcept with gil:
 
 
 cdef void _sum_up(void *self) noexcept with gil:
-    cdef Receptionist door = <Receptionist>self
+    cdef Authenticator door = <Authenticator>self
     door.attempts.sum_up()
     door.loop.unsaid = door.attempts.unsaid
 
 
-cdef void _turn_away(Receptionist door, Conn *conn, error, uint64_t request) noexcept:
+cdef void _turn_away(Authenticator door, Conn *conn, error, uint64_t request) noexcept:
     door.loop.refused += 1
     if not conn.opened and not conn.closing:
         _note(door, conn, error)
@@ -159,7 +159,7 @@ cdef void _turn_away(Receptionist door, Conn *conn, error, uint64_t request) noe
     _send_bytes(conn, encode_frame(error_frame(error, request)))
 
 
-cdef void _note(Receptionist door, Conn *conn, why) noexcept:
+cdef void _note(Authenticator door, Conn *conn, why) noexcept:
     """Has the log say who was refused, if it is not too much."""
     door.attempts.note(door.origins.get(conn.id) or peer_of(conn.fd), str(why))
     door.loop.unsaid = door.attempts.unsaid

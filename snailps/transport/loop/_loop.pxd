@@ -1,5 +1,5 @@
 # The shard's loop as an object: what a shard does with it.
-from snailps.transport.loop._authentication cimport Receptionist
+from snailps.transport.loop._authentication cimport Authenticator
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport Handler
 from snailps.transport.loop._loop_state cimport Loop
@@ -9,7 +9,7 @@ from snailps.transport.loop._replication_stream cimport Stream
 cdef class ShardLoop:
     cdef Loop *loop
     cdef object listener
-    cdef Receptionist receptionist
+    cdef Authenticator receptionist
     cdef object commands        # deque: what is to run, oldest first; None ends the loop
     cdef object orders          # deque of (frame, command, result): what waits for the standby
     cdef object commands_lock

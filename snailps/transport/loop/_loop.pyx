@@ -37,11 +37,11 @@ from libc.stdlib cimport calloc, free
 from snailps.errors import ConnectionLost, WaitTimeout
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
-from snailps.transport.security.tls_relay import Relay
+from snailps.transport.security.tls_relay import TlsRelay
 
 from snailps.transport._posix cimport *
 from snailps.transport.loop._accept cimport close
-from snailps.transport.loop._authentication cimport Receptionist
+from snailps.transport.loop._authentication cimport Authenticator
 from snailps.transport.loop._connection cimport *
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport Handler
@@ -125,7 +125,7 @@ cdef class ShardLoop:
             raise MemoryError
         self.loop.conns.epoll_fd = self.loop.wake_fd = self.loop.stream.fd = -1
         self.listener = listener
-        self.receptionist = Receptionist(listener, make_session)
+        self.receptionist = Authenticator(listener, make_session)
         self.receptionist.take_up(self.loop)
         self.loop.self = <void *>self
         self.loop.commands = _commands
@@ -135,7 +135,7 @@ cdef class ShardLoop:
         self.orders = deque()
         self.commands_lock = threading.Lock()
         listener.setblocking(False)
-        self.loop.relayed = isinstance(listener, Relay)
+        self.loop.relayed = isinstance(listener, TlsRelay)
         self.loop.park_limit_s = park_limit_s
         self.loop.silence_limit_s = silence_limit_s
         self.loop.stuck_limit_s = stuck_limit_s

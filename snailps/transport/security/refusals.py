@@ -1,6 +1,6 @@
 """What a listener refused, as lines of the log: few, however much it is.
 
-    (address, why) of each -> Attempts -> warnings, then one that sums up the others of that minute
+    (address, why) of each -> RefusalLog -> warnings, then one that sums up the others
 
 It owns the counting.  It knows no connection; who refuses, and why, says the caller.
 """
@@ -21,7 +21,7 @@ SOURCES_MAX = 1000
 """Addresses that are told apart in a period; there may be more."""
 
 
-class Attempts:
+class RefusalLog:
     """What one listener has refused.  Used by one thread.
 
     Parameters

@@ -1,6 +1,6 @@
 """TLS: the certificates of this process, and the encrypted side of its connections.
 
-    folder -> Tls -> listening socket -> Relay            connected socket -> encrypted -> plain end
+    folder -> Tls -> listening socket -> TlsRelay       connected socket -> encrypted -> plain end
 
 Membership is a certificate of the cluster's own CA, shown by both sides; the names in it are for
 people, and no host name is checked.  It owns the relay of what this process dials.
@@ -20,7 +20,7 @@ from snailps.errors import ConfigError, ProtocolError
 from snailps.transport.frame import encode_frame
 from snailps.transport.handshake import error_frame
 from snailps.transport.security.tls_link import Address
-from snailps.transport.security.tls_relay import Relay
+from snailps.transport.security.tls_relay import TlsRelay
 
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
 CA_KEY = "ca.key"
@@ -54,12 +54,12 @@ class Tls:
         self._server = _context(ssl.PROTOCOL_TLS_SERVER, paths)
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT, paths)
         self._lock = threading.Lock()
-        self._relay: Relay | None = None
+        self._relay: TlsRelay | None = None
 
-    def listening(self, listener: socket.socket) -> Relay:
+    def listening(self, listener: socket.socket) -> TlsRelay:
         """What to accept from instead of a listening socket, which it owns from now on."""
         said = ProtocolError("this port speaks TLS only: set tls (docs/security.md)", "tls")
-        return Relay(self._server, listener, encode_frame(error_frame(said)))
+        return TlsRelay(self._server, listener, encode_frame(error_frame(said)))
 
     def encrypted(self, sock: socket.socket, limit_s: float) -> ssl.SSLSocket:
         """A connected socket once both sides have seen each other's certificate.
@@ -76,7 +76,7 @@ class Tls:
         """The plain end of an encrypted connection, which is relayed from now on."""
         with self._lock:
             if self._relay is None:
-                self._relay = Relay(self._client)
+                self._relay = TlsRelay(self._client)
             return self._relay.adopt(sock, address)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a handshake raises when the peer closes the connection without a word of why."""
 
 
-class Link:
+class TlsLink:
     """One connection: the encrypted socket, our end of the pair, and what waits on its way."""
 
     __slots__ = (

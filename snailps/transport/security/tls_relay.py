@@ -1,6 +1,6 @@
 """TLS for sockets that know none: one thread that encrypts for any number of connections.
 
-    peer <- TLS over TCP -> Relay <- socket pair -> who serves plain sockets: loop, client, pulse
+    peer <- TLS over TCP -> TlsRelay <- socket pair -> who serves plain sockets: loop, client, pulse
 
 It owns the encrypted sockets, and the time and number of unfinished handshakes.  It knows bytes
 and no frame.  A connection costs no memory here while nothing waits: all share one buffer.
@@ -23,14 +23,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from snailps.transport.security.refusals import Attempts
+from snailps.transport.security.refusals import RefusalLog
 from snailps.transport.security.strangers import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
     NO_DESCRIPTORS,
     strangers_max,
 )
-from snailps.transport.security.tls_link import CLOSED, NO_TLS, Address, Link, words
+from snailps.transport.security.tls_link import CLOSED, NO_TLS, Address, TlsLink, words
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,7 +47,7 @@ _LISTENER = 1
 _FIRST = 2
 
 
-class Relay:
+class TlsRelay:
     """A thread between encrypted sockets and plain ones.
 
     Parameters
@@ -75,9 +75,9 @@ class Relay:
         self._accepted: deque[tuple[socket.socket, Address]] = deque()
         self._accepted_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
         self._adopted: deque[tuple[ssl.SSLSocket, socket.socket, Address]] = deque()
-        self._attempts = Attempts()
-        self._links: dict[int, Link] = {}
-        self._unknown: dict[int, Link] = {}  # oldest first
+        self._attempts = RefusalLog()
+        self._links: dict[int, TlsLink] = {}
+        self._unknown: dict[int, TlsLink] = {}  # oldest first
         self._more: set[int] = set()  # links with work left although no event will tell
         self._numbers = itertools.count(_FIRST, 2)
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -227,8 +227,8 @@ class Relay:
             for link in [*self._unknown.values()]:
                 self._drop(link)
 
-    def _new(self, far: ssl.SSLSocket, address: Address) -> Link:
-        link = Link(next(self._numbers), far, address, time.monotonic())
+    def _new(self, far: ssl.SSLSocket, address: Address) -> TlsLink:
+        link = TlsLink(next(self._numbers), far, address, time.monotonic())
         self._links[link.number] = link
         return link
 
@@ -276,7 +276,7 @@ class Relay:
                     raise
                 self._make_room()
 
-    def _shake(self, link: Link) -> None:
+    def _shake(self, link: TlsLink) -> None:
         try:
             link.far.do_handshake()
         except ssl.SSLWantReadError:
@@ -303,18 +303,18 @@ class Relay:
         self._accepted.append((theirs, link.address))
         os.eventfd_write(self._accepted_fd, 1)
 
-    def _pair(self, link: Link, ours: socket.socket) -> None:
+    def _pair(self, link: TlsLink, ours: socket.socket) -> None:
         ours.setblocking(False)
         link.near = ours
         self._tokens[ours.fileno()] = link.number + 1
         self._epoll.register(ours, 0)
 
-    def _note(self, link: Link, why: str) -> None:
+    def _note(self, link: TlsLink, why: str) -> None:
         self._attempts.note(f"{link.address[0]}:{link.address[1]}", why)
 
     def _serve(
         self,
-        link: Link,
+        link: TlsLink,
         broken: bool = False,
         *,
         far: bool = True,
@@ -325,7 +325,7 @@ class Relay:
 
         Parameters
         ----------
-        link : Link
+        link : TlsLink
         broken : bool
             Its encrypted socket is.
         far, near : bool
@@ -344,7 +344,7 @@ class Relay:
                 log.exception("the relay for TLS has failed for one connection")
             self._drop(link)
 
-    def _move(self, link: Link, broken: bool, far: bool, near: bool) -> None:
+    def _move(self, link: TlsLink, broken: bool, far: bool, near: bool) -> None:
         """Moves what can be moved for one turn."""
         try:
             if link.refused:
@@ -366,7 +366,7 @@ class Relay:
             return
         self._watch(link)
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: TlsLink) -> None:
         """Tells epoll what the connection waits for."""
         wanted = select.EPOLLIN if not link.far_ended and not link.down else 0
         if link.up or link.wants_write:
@@ -395,7 +395,7 @@ class Relay:
             self._epoll.modify(link.near, wanted)
             link.near_mask = wanted
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: TlsLink) -> None:
         self._links.pop(link.number, None)
         self._unknown.pop(link.number, None)
         self._more.discard(link.number)
