@@ -80,8 +80,8 @@ class Side:
         self.members = Membership(self.settings, life, server, *nothing, self.journal)
         self.members.rows = Rows()
         told = {"tell": lambda *_: None, "fail": _fail, "on_end": lambda: None}
-        self.course = JobController(self.members, 60.0, 60.0, **told, past=past)
-        self.course.job = self.job
+        self.controller = JobController(self.members, 60.0, 60.0, **told, past=past)
+        self.controller.job = self.job
 
 
 def _fail(text, *_):
@@ -125,13 +125,13 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     members = nodes[servers:]
     numbers = [member.number for member in members]
     side.journal.note("train", {"nodes": numbers, "at": time.time(), "restored": 0})
-    side.course.begin_training(side.job, numbers, None)
+    side.controller.begin_training(side.job, numbers, None)
     return {"blocks": side.job.ledger.size, **_train(side, members, facts, random.Random(seed))}
 
 
 def _train(side, members, facts, chance):
     """Leases, finishes and settles blocks until there are so many facts."""
-    leasing, journal, count = side.course.leasing, side.journal, 0
+    leases, journal, count = side.controller.leases, side.journal, 0
     held = {member.number: [] for member in members}
     got, steps, stalls, compactions, bytes_max = [], [], [], 0, 0
     begin, clock, cpu = time.perf_counter(), time.perf_counter, time.process_time()
@@ -140,21 +140,21 @@ def _train(side, members, facts, chance):
         mine = held[member.number]
         start = clock()
         if not mine:  # else it waits for others, who get on meanwhile
-            leasing.lease(member, messages.Lease("train"), got.append)
-            leasing._asking.clear()
-            leasing._refused.clear()
+            leases.lease(member, messages.Lease("train"), got.append)
+            leases._asking.clear()
+            leases._refused.clear()
             mine += [lease.number for lease in got]
             got.clear()
             continue
         figures = {"loss": chance.random(), "examples": 50.0, "lr": 0.05}
         number = mine.pop(0)
         done = messages.Done("train", number, 1000, chance.random(), figures)
-        leasing.done(member, done, lambda answer: None)
-        leasing.settled(member, [number])
+        leases.done(member, done, lambda answer: None)
+        leases.settled(member, [number])
         count += 2
         if journal.is_long:
             at, compactions = time.thread_time(), compactions + 1
-            journal.compact(side.course._snapshot(side.job, side.job.ledger))
+            journal.compact(side.controller._snapshot(side.job, side.job.ledger))
             stalls.append(time.thread_time() - at)
         steps.append(clock() - start)
         if count % 10_000 == 0:
@@ -194,7 +194,7 @@ def take_over(folder, settings=None):
     read = time.perf_counter()
     side.job.prepare(len(side.members.nodes("worker")))  # beside the loop, in a master
     prepared = time.perf_counter()
-    side.course.past.go_on(side.course, side.job)
+    side.controller.recovery.go_on(side.controller, side.job)
     end = time.perf_counter()
     side.journal.close()
     return {

@@ -150,7 +150,7 @@ class Node:
             us = self.welcome
             message = messages.Rejoin(
                 us.job, us.node, us.incarnation, role, host, 1, 1, self.endpoints(), self.epoch, "",
-                self.standing(),
+                self.resume_state(),
             )  # fmt: skip
         self.call(body_of(message))
 
@@ -234,7 +234,7 @@ class Server(Node):
         """Its shards; all are where the bench listens, so that one is there."""
         return [["127.0.0.1", self.client.port]] * self.client.shards
 
-    def standing(self):
+    def resume_state(self):
         """As a server tells it."""
         return {
             "standbys": [
@@ -321,7 +321,7 @@ class Worker(Node):
         """None."""
         return []
 
-    def standing(self):
+    def resume_state(self):
         """As a worker tells it."""
         held = [["train", self.block]] if self.state in ("train", "done") else []
         state = {"started": self.started, "held": held, "told": self.told[-4:]}

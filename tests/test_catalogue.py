@@ -21,7 +21,7 @@ class World:
             SimpleNamespace(number=n, name=f"server {n}") for n in range(1, servers + 1)
         ]
         self.open, self.failed = [], []
-        self.catalogue = TableRegistry(
+        self.table_registry = TableRegistry(
             lambda: list(self.servers),
             lambda member, message, answer: self.open.append((member, message, answer)),
             self.failed.append,
@@ -32,7 +32,7 @@ class World:
         """A worker declares tables; what it is answered."""
         answers = []
         tables = [Table(name, dim).to_dict() for name in names]
-        self.catalogue.declare(WORKER, m.Declare(tables), answers.append)
+        self.table_registry.declare(WORKER, m.Declare(tables), answers.append)
         return answers
 
     def answer(self, what=None):
@@ -99,11 +99,11 @@ def test_tables_of_a_master_before_are_made_again_and_waited_for():
     world = World()
     world.declare("rows")
     world.answer()
-    world.catalogue.remake()
+    world.table_registry.remake()
     answers = world.declare("rows")
     assert not answers
     assert len(world.answer()) == 3
     assert answers == [m.Declared([1])]
-    world.catalogue.remake()
+    world.table_registry.remake()
     world.answer(ClusterError("no memory"))
     assert world.failed

@@ -37,7 +37,7 @@ class Helper:
 
 def test_coming_asks_ahead_only_once_the_block_before_is_there():
     helper = Helper()
-    coming = BlockPrefetcher(helper)
+    prefetcher = BlockPrefetcher(helper)
     answers = iter([block(0, 0), block(1, 0), block(2, 1), block(3, 1)])
     ask = helper.__call__
 
@@ -46,53 +46,53 @@ def test_coming_asks_ahead_only_once_the_block_before_is_there():
         future.set_result(next(answers, None))
         return future
 
-    coming = BlockPrefetcher(ready)
-    assert coming.next(2).number == 0
+    prefetcher = BlockPrefetcher(ready)
+    assert prefetcher.next(2).number == 0
     assert len(helper.asked) == 3
-    assert [coming.next(2).number for _ in range(3)] == [1, 2, 3]
-    assert coming.next(2) is None
+    assert [prefetcher.next(2).number for _ in range(3)] == [1, 2, 3]
+    assert prefetcher.next(2) is None
 
 
 def test_coming_gives_a_block_of_an_earlier_clock_first_and_the_other_one_after_it():
     helper = Helper()
-    coming = BlockPrefetcher(helper)
+    prefetcher = BlockPrefetcher(helper)
     first = block(8, 2)
-    helper_first = coming._ask(False)
+    helper_first = prefetcher._ask(False)
     helper_first.set_result(first)
-    coming._blocks.append(helper_first)
-    assert coming.next(1) is first
-    assert coming.earlier(first) is None  # not known yet
+    prefetcher._blocks.append(helper_first)
+    assert prefetcher.next(1) is first
+    assert prefetcher.earlier(first) is None  # not known yet
     early = block(4, 1)
     helper.answer(1, early)
-    assert coming.earlier(first) is early
-    assert coming.next(1) is first
+    assert prefetcher.earlier(first) is early
+    assert prefetcher.next(1) is first
 
 
 def test_coming_asks_for_blocks_that_came_back_beside_those_on_their_way():
     helper = Helper()
-    coming = BlockPrefetcher(helper)
-    coming._blocks.append(coming._ask(False))
+    prefetcher = BlockPrefetcher(helper)
+    prefetcher._blocks.append(prefetcher._ask(False))
     helper.answer(0, block(9, 3))
-    waiting = coming.next(1)
-    coming.ask_back()
+    waiting = prefetcher.next(1)
+    prefetcher.ask_back()
     assert helper.asked[2][0] is True
     helper.answer(2, None)  # somebody else has it
-    assert coming.earlier(waiting) is None
-    coming.ask_back()
+    assert prefetcher.earlier(waiting) is None
+    prefetcher.ask_back()
     back = block(1, 0)
     helper.answer(3, back)
-    assert coming.earlier(waiting) is back
-    assert coming.next(1) is waiting
+    assert prefetcher.earlier(waiting) is back
+    assert prefetcher.next(1) is waiting
 
 
 def test_coming_that_is_dropped_abandons_pulls_also_of_blocks_that_come_later():
     helper = Helper()
-    coming = BlockPrefetcher(helper)
-    coming._blocks.append(coming._ask(False))
+    prefetcher = BlockPrefetcher(helper)
+    prefetcher._blocks.append(prefetcher._ask(False))
     first = block(0, 0)
     helper.answer(0, first)
-    coming.next(1)
-    coming.drop()
+    prefetcher.next(1)
+    prefetcher.drop()
     late = block(1, 0)
     helper.answer(1, late)
     assert late._pulls[0].abandoned

@@ -290,7 +290,7 @@ JOBS = {
 def worker(number):
     return SimpleNamespace(
         number=number, name=f"worker {number}", dropped=False, finished=False, leaving=False,
-        wait_for=lambda text: None, log_wait=lambda: None, waits="", standing={}, done=0,
+        wait_for=lambda text: None, log_wait=lambda: None, waits="", resume_state={}, done=0,
         block_since=0.0, rate=0.0,
     )  # fmt: skip
 
@@ -319,10 +319,10 @@ class Side:
         self.members = SimpleNamespace(
             all={number: worker(number) for number in NODES}, nodes=lambda role="": [],
             journal=self.journal, rows=Rows(), gone={4: True, 5: True}, shards={"shards": [1]},
-            catalogue=SimpleNamespace(remake=lambda: None),
+            table_registry=SimpleNamespace(remake=lambda: None),
         )  # fmt: skip
         told = {"tell": lambda *_: None, "fail": pytest.fail, "on_end": lambda: None}
-        self.course = JobController(self.members, 1.0, 1.0, **told)
+        self.controller = JobController(self.members, 1.0, 1.0, **told)
         self.facts = []
         if facts is None:
             self.journal.take()
@@ -330,23 +330,23 @@ class Side:
             self.journal.keep_base(pack(self.job.base()))
             self.members.journal.note = self._note
             self._note(TRAIN.kind, TRAIN.data)
-            self.course.job = self.job
-            self.course.begin_training(self.job, NODES[:3], None)
+            self.controller.job = self.job
+            self.controller.begin_training(self.job, NODES[:3], None)
         else:
-            self.course.job = self.job
+            self.controller.job = self.job
             self.journal.read()
-            JobRecovery(facts, self.members).go_on(self.course, self.job)
+            JobRecovery(facts, self.members).go_on(self.controller, self.job)
 
     def _note(self, kind, data):
         self.facts.append(Fact(kind, json.loads(json.dumps(data))))
         Journal.note(self.journal, kind, data)
 
     def close(self):
-        self.course.close()
+        self.controller.close()
         self.journal.close()
 
     def compact(self):
-        self.journal.compact(self.course._snapshot(self.job, self.job.ledger))
+        self.journal.compact(self.controller._snapshot(self.job, self.job.ledger))
         ended(self.journal)
 
     def stands(self):
@@ -358,9 +358,9 @@ class Side:
             "done": sorted(self.job.ledger.finished_numbers),
             "closed": self.job.ledger.closed,
             "ended by": self.job.ended_by,
-            "ticks": self.course.ageing.ticks,
-            "clocks": self.course.leasing.clocks_noted,
-            "closing": self.course.round is not None and self.course.round.closing,
+            "ticks": self.controller.expiry.ticks,
+            "clocks": self.controller.leases.clocks_noted,
+            "closing": self.controller.round is not None and self.controller.round.closing,
             "figures": self.job.figures({}) | {"wall_s": 0, "train_s": 0},
             "rows": self.members.rows.given,
         }
@@ -386,7 +386,7 @@ class Workers:
         self.here = set(NODES[:3])
 
     def step(self):
-        side, leasing, chance = self.side, self.side.course.leasing, self.random
+        side, leases, chance = self.side, self.side.controller.leases, self.random
         job, node = side.job, chance.choice(NODES)
         member, held = side.members.all[node], self.held[node]
         action = chance.choices(
@@ -394,17 +394,17 @@ class Workers:
             [30, 30, 8, 2, 2, 2, 1, 8],
         )[0]
         if action == "lease" and node in self.here and len(held) < 2:
-            leasing.lease(member, messages.Lease("train"), lambda answer: self._got(node, answer))
-            leasing._asking.clear()
-            leasing._refused.clear()
+            leases.lease(member, messages.Lease("train"), lambda answer: self._got(node, answer))
+            leases._asking.clear()
+            leases._refused.clear()
         elif action == "done" and held:
             number = held.pop(0)
             figures = {"loss": chance.random() * 9, "examples": 3.0, "lr": chance.random()}
             said = messages.Done("train", number, chance.randrange(9), chance.random(), figures)
-            leasing.done(member, said, lambda answer: None)
+            leases.done(member, said, lambda answer: None)
             self.trained[node].append(number)
         elif action == "settle" and not job.rounds:
-            leasing.settled(member, self.trained[node][-3:])
+            leases.settled(member, self.trained[node][-3:])
         elif action == "settle all" and not job.rounds:
             side._note("settled_all", {"node": node, "but": self.trained[node][-2:]})
             job.outcomes.settle_all(node, self.trained[node][-2:])
@@ -414,10 +414,10 @@ class Workers:
             job.ledger.join(node)
         elif action == "go" and not held and len(self.here) > 1 and node in self.here:
             self.here.discard(node)
-            leasing.released(member, lambda: None)
+            leases.released(member, lambda: None)
         elif action == "tick":
-            side._note("tick", {"tick": side.course.ageing.ticks[-1] + 1})
-            side.course.ageing.ticks.append(side.course.ageing.ticks[-1] + 1)
+            side._note("tick", {"tick": side.controller.expiry.ticks[-1] + 1})
+            side.controller.expiry.ticks.append(side.controller.expiry.ticks[-1] + 1)
         elif action == "round" and isinstance(job.ledger, RoundLedger) and job.ledger.ready:
             self._round(job)
 
@@ -426,15 +426,15 @@ class Workers:
             self.held[node].append(answer.number)
 
     def _round(self, job):
-        course = self.side.course
-        if not course.round.closing:
-            course.round._note = self.side._note
-            course.round.close(job.ledger.parts)
+        controller = self.side.controller
+        if not controller.round.closing:
+            controller.round._note = self.side._note
+            controller.round.close(job.ledger.parts)
             return
         figures = {"loss": self.random.random()}
         self.side._note("round", {"figures": figures})
         job.round_done(figures)
-        course.round._closing = False
+        controller.round._closing = False
         job.ledger.advance()
         job.begin_round()
 
@@ -450,7 +450,7 @@ def test_job_goes_on_from_a_compacted_journal_as_from_all_its_facts(tmp_path, ki
         if at in (60, 61, 150):
             living.compact()
         if at == 200 and seed == 3:
-            living.course._end_early(living.job, "max_seconds")
+            living.controller._end_early(living.job, "max_seconds")
     living.journal.close()
     facts, _ = read(living.journal.path)
     assert len(facts) < len(living.facts)
@@ -495,16 +495,16 @@ def test_job_goes_on_from_a_journal_compacted_when_every_block_is_done(tmp_path,
     """Its workers may not have finished, or the export has yet to be written."""
     write_numbers(tmp_path / "in.txt", 400)
     living = Side(tmp_path, kind)
-    leasing, workers = living.course.leasing, Workers(living, 1)
+    leases, workers = living.controller.leases, Workers(living, 1)
     while not living.job.ledger.over:
         for node in NODES[:3]:
             member = living.members.all[node]
-            leasing.lease(member, messages.Lease("train"), partial(workers._got, node))
-            leasing._asking.clear()
-            leasing._refused.clear()
+            leases.lease(member, messages.Lease("train"), partial(workers._got, node))
+            leases._asking.clear()
+            leases._refused.clear()
             for number in workers.held[node]:
                 said = messages.Done("train", number, 1, 1.0, {"loss": 1.0, "examples": 1.0})
-                leasing.done(member, said, lambda answer: None)
+                leases.done(member, said, lambda answer: None)
             workers.held[node].clear()
     living.compact()
     living.journal.close()

@@ -244,7 +244,7 @@ def test_handler_that_fails_loses_its_peer_alone(running, monkeypatch, caplog):
     def broken(reply):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(running.master._picture, "ask", broken)
+    monkeypatch.setattr(running.master._status_report, "ask", broken)
     with Raw(running.address) as raw:
         raw.send(messages.encode(messages.Ask("status")))
         frame = raw.next()
@@ -261,7 +261,7 @@ def test_heartbeat_connection_that_cannot_be_taken_is_closed_alone(running, monk
     def broken(hello, sock):
         raise MemoryError
 
-    monkeypatch.setattr(running.master._hearing, "add", broken)
+    monkeypatch.setattr(running.master._heartbeats, "add", broken)
     sock = dial(running.address, Channel.PULSE, Role.WORKER, whom="m", limit_s=LIMIT_S)
     sock.settimeout(LIMIT_S)
     assert sock.recv(1) == b""

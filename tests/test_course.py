@@ -17,23 +17,23 @@ from snailps.transport import messages
 
 WORKER = SimpleNamespace(
     number=1, name="worker 1", dropped=False, finished=False, leaving=False,
-    wait_for=lambda text: None, log_wait=lambda: None, waits="", standing={},
+    wait_for=lambda text: None, log_wait=lambda: None, waits="", resume_state={},
     done=0, block_since=0.0,
 )  # fmt: skip
 MICRO_BATCHES = 4
 
 
 def test_course_logs_how_far_an_export_is(stepped, now, caplog):
-    course, *_ = stepped
-    told = course._readings.exporting = ExportProgress(lambda: now.s)
-    course.phase = "exporting"
+    controller, *_ = stepped
+    told = controller._model_reader.exporting = ExportProgress(lambda: now.s)
+    controller.phase = "exporting"
     told.plan([1.0])
     told.begin("reading table w", 100, "fragments")
     told.add(20)
     with caplog.at_level("INFO"):
         for _ in range(30):
             now.s += 1
-            course._step_export(now.s)
+            controller._step_export(now.s)
             told.add(1)
     assert [record.message for record in caplog.records] == [
         "exporting 20%: reading table w, 20 of 100 fragments, 4 s left",
@@ -43,17 +43,17 @@ def test_course_logs_how_far_an_export_is(stepped, now, caplog):
 
 
 def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
-    course, *_ = stepped
+    controller, *_ = stepped
     failed = []
-    course._fail = lambda text, code: failed.append((text, code))
-    course._readings.exporting = ExportProgress(lambda: now.s)
-    course.phase = "exporting"
-    course.cancel_export()
+    controller._fail = lambda text, code: failed.append((text, code))
+    controller._model_reader.exporting = ExportProgress(lambda: now.s)
+    controller.phase = "exporting"
+    controller.cancel_export()
     now.s += CANCEL_S
-    course._step_export(now.s)
+    controller._step_export(now.s)
     assert not failed
     now.s += 1
-    course._step_export(now.s)
+    controller._step_export(now.s)
     assert failed == [("interrupted while exporting, 0% done; nothing was saved", EXIT_INTERRUPTED)]
 
 
@@ -73,36 +73,43 @@ def stepped(now):
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
     nodes.journal = Journal(None)
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
-    course = JobController(
+    controller = JobController(
         nodes, 1.0, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None
     )
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
-    course.job = SimpleNamespace(
+    controller.job = SimpleNamespace(
         ledger=book, pass_="train", clocked=True, rounds=0, progress=0.0, units=0, diverged="",
         cls=SimpleNamespace(expires=lambda _: 0), settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node: book.done(message.number, node),
         end_early=lambda why: book.end_after(2),
     )  # fmt: skip
-    return course, book, lambda: course._step_training(course.job, book, [worker]), worker
+    return (
+        controller,
+        book,
+        lambda: controller._step_training(controller.job, book, [worker]),
+        worker,
+    )
 
 
 def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long_that_takes(
     stepped, now
 ):
-    course, book, step, worker = stepped
-    course._end_early(course.job, "target_loss")
+    controller, book, step, worker = stepped
+    controller._end_early(controller.job, "target_loss")
     for number in range(3 * MICRO_BATCHES):
         assert book.take(1).number == number
         now.s += DROP_S - 1  # all together take longer than one may
         step()
-        course.leasing.done(worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None)
+        controller.leases.done(
+            worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None
+        )
     assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, False)
 
 
 def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now):
-    course, book, step, worker = stepped
-    course._end_early(course.job, "interrupt")
+    controller, book, step, worker = stepped
+    controller._end_early(controller.job, "interrupt")
     book.take(1)
     now.s += DROP_S - 1
     step()

@@ -17,7 +17,7 @@ COUNTS = np.array([40, 30, 20, 6, 4], np.int64)
 SETTINGS = WordVectorSettings(dim=4, minn=0, maxn=0, sample=1.0, window=3, negatives=2)
 
 
-def crowd(settings, workers=3):
+def contention(settings, workers=3):
     return WordContention(Vocabulary(WORDS, COUNTS, int(COUNTS.sum())), settings, workers)
 
 
@@ -25,7 +25,7 @@ def crowd(settings, workers=3):
 def test_steps_elsewhere_without_subwords_follow_counts_and_noise(model):
     settings = replace(SETTINGS, model=model)
     keys = np.array([4, 1], np.uint64)
-    inputs, outputs = crowd(settings).steps_elsewhere(1000, keys, keys)
+    inputs, outputs = contention(settings).steps_elsewhere(1000, keys, keys)
     share = COUNTS[[4, 1]] / COUNTS.sum()
     noise = np.sqrt(COUNTS)[[4, 1]] / np.sqrt(COUNTS).sum()
     of_output = 4 if model == "skipgram" else 1
@@ -37,7 +37,7 @@ def test_steps_elsewhere_without_subwords_follow_counts_and_noise(model):
 def test_steps_elsewhere_of_buckets_are_those_of_all_their_words(words_at_once, monkeypatch):
     monkeypatch.setattr("snailps.models.word_vectors.contention.WORDS_AT_ONCE", words_at_once)
     settings = replace(SETTINGS, minn=2, maxn=3, bucket=5)
-    found = crowd(settings)
+    found = contention(settings)
     ptr, ids = subwords_csr(WORDS, 2, 3, 5)
     expected = np.zeros(5)
     for word in range(len(WORDS)):
@@ -53,13 +53,13 @@ def test_steps_elsewhere_of_buckets_are_those_of_all_their_words(words_at_once, 
 @pytest.mark.parametrize("noise_logit", [0.0, -2.0])  # of negative sampling, of NCE
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
 def test_bends_of_equal_rows_are_slope_times_products_of_the_other_side(model, noise_logit):
-    found = crowd(replace(SETTINGS, model=model))
+    found = contention(replace(SETTINGS, model=model))
     bag_ptr = np.array([0, 2, 3, 5], np.int64)
     bag_rows = np.array([0, 3, 1, 2, 3], np.int32)
     tokens = np.array([0, 1, 2, -1, 1, 0, 2, 1] * 5, np.int32)
     local = [np.full((4, 8), 0.5, np.float32), np.full((3, 8), 0.7, np.float32)]
     logit = np.full(3, noise_logit, np.float32)
-    of_input, of_output = found.bends(tokens, bag_ptr, bag_rows, tokens[:2], logit, local)
+    of_input, of_output = found.curvatures_of(tokens, bag_ptr, bag_rows, tokens[:2], logit, local)
     score = 4 * 0.5 * 0.7 - noise_logit
     slope = math.exp(-score) / (1 + math.exp(-score)) ** 2
     np.testing.assert_allclose(of_input, np.full((4, 4), slope * 0.49 * (1 + 2)), rtol=1e-4)
@@ -67,13 +67,13 @@ def test_bends_of_equal_rows_are_slope_times_products_of_the_other_side(model, n
 
 
 def test_bends_of_a_block_too_short_for_pairs_are_zero():
-    found = crowd(SETTINGS)
+    found = contention(SETTINGS)
     rows = np.ones((1, 8), np.float32)
     tokens = np.array([0, -1, 0], np.int32)
     own = np.array([0, 1], np.int64), np.zeros(1, np.int32)
     noise = np.zeros(3, np.int32), np.zeros(1, np.float32)
-    for bend in found.bends(tokens, *own, *noise, [rows, rows]):
-        assert not bend.any()
+    for curvature in found.curvatures_of(tokens, *own, *noise, [rows, rows]):
+        assert not curvature.any()
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
@@ -85,8 +85,8 @@ def test_bends_of_lines_of_equal_length_see_all_of_their_words(model):
     rows[:, :5] = np.eye(5)
     own = np.arange(6), np.arange(5, dtype=np.int32)
     noise = tokens[:1000], np.zeros(5, np.float32)
-    for bend in crowd(settings).bends(tokens, *own, *noise, [rows, rows]):
-        curvatures = np.linalg.eigvalsh(bend)
+    for curvature in contention(settings).curvatures_of(tokens, *own, *noise, [rows, rows]):
+        curvatures = np.linalg.eigvalsh(curvature)
         assert curvatures[0] > 0.05 * curvatures[-1] > 0
 
 
@@ -105,7 +105,7 @@ def test_steps_a_word_of_cbow_are_few_for_output_rows():
 
 def test_saw_moves_expectations_from_the_vocabulary_to_the_blocks_met():
     settings = replace(SETTINGS, minn=2, maxn=3, bucket=5)
-    found = crowd(settings, workers=4)
+    found = contention(settings, workers=4)
     keys = np.array([1, 4, BUCKET_KEY + 2], np.uint64)
     outputs = np.array([1, 3], np.uint64)
     at_first = found.steps_elsewhere(10, keys, outputs)
@@ -122,7 +122,7 @@ def test_saw_moves_expectations_from_the_vocabulary_to_the_blocks_met():
 
 
 def test_saw_lets_go_of_rows_that_are_not_met():
-    found = crowd(SETTINGS)
+    found = contention(SETTINGS)
     absent = np.array([4], np.uint64)
     before, _ = found.steps_elsewhere(100, absent, absent)
     met = np.array([2], np.float32)

@@ -16,7 +16,7 @@ class World:
     def __init__(self):
         self.serves = {0: 1, 1: 1, 2: 2, 3: 2}
         self.calls, self.failed, self.now = [], [], 0.0
-        self.errands = ShardOrders(
+        self.shard_orders = ShardOrders(
             lambda: 4, self.serves.__getitem__, self._call, self.failed.append, LIMIT_S,
             lambda: self.now,
         )  # fmt: skip
@@ -41,88 +41,88 @@ def world():
 
 
 def test_each_server_is_asked_once_for_all_its_shards(world):
-    world.errands.set_clock(3, early=True)
+    world.shard_orders.set_clock(3, early=True)
     assert world.asked == [(1, m.SetClock, [0, 1]), (2, m.SetClock, [2, 3])]
-    assert not world.errands.clocks_set
+    assert not world.shard_orders.clocks_set
     world.answer()
     world.answer()
-    assert world.errands.clocks_set
-    world.errands.step()
+    assert world.shard_orders.clocks_set
+    world.shard_orders.step()
     assert not world.calls
 
 
 def test_shards_of_a_lost_server_are_asked_where_they_are_then(world):
-    world.errands.close_clock(3, [0, 1])
+    world.shard_orders.close_clock(3, [0, 1])
     world.answer(error=ConnectionLost("closed"))
     world.answer()
     world.serves.update({0: 2, 1: 2})
-    world.errands.step()
+    world.shard_orders.step()
     assert world.asked == [(2, m.CloseClock, [0, 1])]
     world.answer()
-    assert world.errands.clocks_set
+    assert world.shard_orders.clocks_set
 
 
 def test_a_shard_that_changes_over_is_asked_afterwards(world):
     world.serves[2] = 0
-    world.errands.fence(7)
+    world.shard_orders.fence(7)
     assert world.asked == [(1, m.Fence, [0, 1]), (2, m.Fence, [3])]
     world.serves[2] = 1
-    world.errands.step()
+    world.shard_orders.step()
     assert world.asked[2:] == [(1, m.Fence, [2])]
 
 
 def test_a_server_that_has_just_handed_a_shard_over_leaves_it_undone(world):
-    world.errands.set_clock(0, early=False)
+    world.shard_orders.set_clock(0, early=False)
     world.answer(1, done=[2])
     world.serves[3] = 1
-    world.errands.step()
+    world.shard_orders.step()
     assert world.asked == [(1, m.SetClock, [0, 1]), (1, m.SetClock, [3])]
 
 
 def test_a_shard_does_one_after_the_other(world):
-    world.errands.set_clock(0, early=False)
-    world.errands.fence(7, Entry(1, None, 0, 0.0, 0.0, 4, 1, 2, -1))
+    world.shard_orders.set_clock(0, early=False)
+    world.shard_orders.fence(7, Entry(1, None, 0, 0.0, 0.0, 4, 1, 2, -1))
     assert len(world.calls) == 2
     world.answer()
-    world.errands.step()
+    world.shard_orders.step()
     assert world.asked == [(2, m.SetClock, [2, 3]), (1, m.Fence, [0, 1])]
     assert world.calls[1][1] == m.Fence(7, 4, 1, 2, [0, 1])
 
 
 def test_a_refusal_of_what_must_be_done_ends_the_job(world):
-    world.errands.set_clock(0, early=False)
+    world.shard_orders.set_clock(0, early=False)
     world.answer(error=RemoteError("no memory"))
     assert world.failed == ["server 1 cannot set its clock: no memory"]
 
 
 def test_a_refusal_of_what_may_fail_is_logged(world, caplog):
-    world.errands.expire(8, 2)
+    world.shard_orders.expire(8, 2)
     world.answer(error=RemoteError("no memory"))
     world.answer(expired=5)
     assert not world.failed
-    assert not world.errands.expiring
-    assert world.errands.expired == 5
+    assert not world.shard_orders.expiring
+    assert world.shard_orders.expired == 5
     assert "server 1 cannot expire rows: no memory" in caplog.text
 
 
 def test_a_shard_that_nobody_serves_for_too_long_is_named(world):
     world.serves[2] = 0
-    world.errands.close_clock(3, [0])
+    world.shard_orders.close_clock(3, [0])
     world.answer()
     world.answer()
     world.now = LIMIT_S + 1
-    world.errands.step()
+    world.shard_orders.step()
     assert "close clock 3 for shard 2" in world.failed[0]
 
 
 def test_orders_that_all_wait_for_one_cost_nothing_while_they_do():
     """A hundred workers lost at once had each look of the loop go over all shards for each."""
     looks = []
-    errands = ShardOrders(
+    shard_orders = ShardOrders(
         lambda: 800, lambda shard: looks.append(shard) or 1, lambda *call: None, pytest.fail, 60.0
     )
     for worker in range(100):
-        errands.fence(worker)
+        shard_orders.fence(worker)
     assert len(looks) == 800
-    errands.step()
+    shard_orders.step()
     assert len(looks) == 800

@@ -287,7 +287,7 @@ def test_contention_with_a_matrix_makes_the_sum_what_taking_turns_gives(workers)
     rng = np.random.default_rng(5)
     directions = np.linalg.qr(rng.normal(size=(6, 6)))[0]
     curvatures = np.array([8, 1, 0.3, 0.1, 0.01, 0])
-    bend = (directions * curvatures) @ directions.T
+    curvature = (directions * curvatures) @ directions.T
     start = rng.normal(size=(3, 6))
     own = floats(0.01, 1, 4)
 
@@ -297,14 +297,14 @@ def test_contention_with_a_matrix_makes_the_sum_what_taking_turns_gives(workers)
         return ((start @ directions) * left) @ directions.T
 
     deltas = way(own).astype(np.float32)
-    Contention(own, own * np.float32(workers - 1), bend.astype(np.float32)).scale(deltas)
+    Contention(own, own * np.float32(workers - 1), curvature.astype(np.float32)).scale(deltas)
     np.testing.assert_allclose(deltas * workers, way(own * workers), rtol=0.05, atol=2e-3)
 
 
 def test_contention_without_other_workers_leaves_deltas_alone():
     deltas = np.ones((2, 3), np.float32)
-    for bend in (2.0, np.eye(3, dtype=np.float32)):
-        Contention(floats(5, 50), floats(0, 0), bend).scale(deltas)
+    for curvature in (2.0, np.eye(3, dtype=np.float32)):
+        Contention(floats(5, 50), floats(0, 0), curvature).scale(deltas)
         np.testing.assert_allclose(deltas, 1, rtol=1e-6)
 
 
@@ -312,8 +312,8 @@ def test_contention_without_other_workers_leaves_deltas_alone():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_contention_of_rows_that_diverged_leaves_deltas_alone(dim, value):
     deltas = np.ones((2, dim), np.float32)
-    for bend in (value, np.full((dim, dim), value, np.float32)):
-        Contention(floats(5, 50), floats(10, 100), bend).scale(deltas)
+    for curvature in (value, np.full((dim, dim), value, np.float32)):
+        Contention(floats(5, 50), floats(10, 100), curvature).scale(deltas)
         np.testing.assert_array_equal(deltas, 1)
 
 

@@ -372,7 +372,7 @@ def test_newcomer_holds_up_no_table():
     assert cluster.check()
     cluster.register("server")
     answers, declare = [], messages.Declare([Table("rows", 4).to_dict()])
-    cluster.members.catalogue.declare(worker, declare, answers.append)
+    cluster.members.table_registry.declare(worker, declare, answers.append)
     for server in servers:
         assert not answers
         cluster.server.answer(server)

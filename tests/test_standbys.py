@@ -58,12 +58,12 @@ class World:
             self.noted += len(said)
             self.kept = with_changes(self.kept, json.loads(said))
         if self.counted:
-            assert self.kept == self.plan.picture()
-            assert_counted(self.plan._places)
+            assert self.kept == self.plan.snapshot()
+            assert_counted(self.plan._placement)
         for effect in self.plan.effects():
             if isinstance(effect, Order):
                 told = effect.server, effect.message
-                assert effect.server in self.plan._places.servers, (
+                assert effect.server in self.plan._placement.servers, (
                     f"told to one who is gone: {told}"
                 )
                 self.orders.append(effect)
@@ -222,11 +222,11 @@ class World:
             self.alive.add(come)
             self.hosts_known.add(come)
             self.copies[come] = {}
-        route, tally = (self.routes or [self.plan.route])[-1], self.plan.redundancy.tally
+        route, tally = (self.routes or [self.plan.route])[-1], self.plan.redundancy.metrics
         self.plan = ReplicationPlanner(replicated=self.plan.replicated, sync=True, tables=list)
         hosts = {n: f"host{n}" for n in self.hosts_known}
         self.plan.restore(self.kept, route, hosts, self.now)
-        self.plan.redundancy.tally = tally
+        self.plan.redundancy.metrics = tally
         self.take()
         for server in sorted(self.alive):
             for shard, mine in self.copies[server].items():
@@ -262,9 +262,9 @@ class World:
     def check(self):
         """All is at rest: one primary a shard, where the route says; redundant if it can be."""
         assert not self.plan.moving
-        assert not self.plan._places.going
-        for shard in self.plan._places.shards:
-            assert self.plan._places.holders(shard) <= self.alive
+        assert not self.plan._placement.going
+        for shard in self.plan._placement.shards:
+            assert self.plan._placement.holders(shard) <= self.alive
         route = self.plan.route
         if self.routes:
             assert self.routes[-1] is route
@@ -276,7 +276,7 @@ class World:
             assert set(have.values()) <= {"standby"}
             assert len(have) <= 1
             assert self.push(shard)
-        stay = [s for s in self.plan._places.servers.values() if not s.leaving]
+        stay = [s for s in self.plan._placement.servers.values() if not s.leaving]
         if self.plan.replicated and len(stay) > 1:
             assert self.plan.redundant
 
@@ -340,7 +340,7 @@ class CountedList(list):
 def test_an_event_costs_a_look_over_servers_and_shards_and_a_quiet_tick_nothing():
     """With a walk over all shards for each server and shard the first plan takes half a minute."""
     servers, world = 100, World(servers=100, shards=8, obey=False, counted=False)
-    places = world.plan._places
+    places = world.plan._placement
     places.servers, places.shards = Counted(places.servers), CountedList(places.shards)
     for _ in range(1000):
         before = places.servers.seen + places.shards.seen
@@ -409,7 +409,7 @@ def test_a_lost_server_is_stood_in_for_and_redundancy_comes_back():
     world.plan.followed(world.plan.route.epoch, 5.75)
     world.check()
     assert not rows_lost(world)
-    assert world.plan.redundancy.tally.figures() == {
+    assert world.plan.redundancy.metrics.figures() == {
         "failovers": 1, "resume_s_max": 0.75, "unprotected_s": 0.5, "moves": 1,
     }  # fmt: skip
 
@@ -418,10 +418,10 @@ def test_resuming_counts_until_the_promoted_one_serves():
     world = World()
     world.kill(1)
     world.plan.followed(world.plan.route.epoch, 1.0)
-    assert world.plan.redundancy.tally.resume_s_max == 0.0
+    assert world.plan.redundancy.metrics.resume_s_max == 0.0
     world.now = 3.0
     world.settle()
-    assert world.plan.redundancy.tally.resume_s_max == 3.0
+    assert world.plan.redundancy.metrics.resume_s_max == 3.0
 
 
 def test_of_two_servers_the_second_serves_all_and_a_new_one_brings_redundancy_back():
@@ -444,7 +444,7 @@ def test_two_losses_one_after_the_other_are_survived():
         world.settle()
         world.check()
     assert not rows_lost(world)
-    assert world.plan.redundancy.tally.failovers == 2
+    assert world.plan.redundancy.metrics.failovers == 2
 
 
 @pytest.mark.parametrize("first", [1, 2])
@@ -475,7 +475,7 @@ def test_loss_of_a_standbys_server_leaves_its_primary_alone_first():
 
 def test_a_standby_out_of_reach_is_never_promoted():
     world = World(servers=2)
-    copy = world.plan._places.shards[0].standby.number
+    copy = world.plan._placement.shards[0].standby.number
     world.notes.append((1, m.Unbacked(0, copy, "reset")))
     world.deliver(0)
     world.kill(1)
@@ -484,13 +484,13 @@ def test_a_standby_out_of_reach_is_never_promoted():
 
 def test_late_news_of_an_older_standby_is_ignored():
     world = World(servers=3)
-    old = world.plan._places.shards[0].standby
+    old = world.plan._placement.shards[0].standby
     world.kill(old.server)
     world.settle()
-    new = world.plan._places.shards[0].standby
+    new = world.plan._placement.shards[0].standby
     world.notes += [(1, m.Unbacked(0, old.number, "reset")), (2, m.Backed(0, new.number))]
     world.settle()
-    assert world.plan._places.shards[0].standby is new
+    assert world.plan._placement.shards[0].standby is new
     world.check()
 
 
@@ -517,7 +517,7 @@ def test_a_copy_that_does_not_get_on_is_given_up_and_made_anew():
     world.settle()
     world.plan.seeded(order.server, shard, 0.5, module.STALL_S - 1)
     world.wait(module.STALL_S + 1)
-    assert world.plan._places.shards[shard].standby.number == order.message.copy
+    assert world.plan._placement.shards[shard].standby.number == order.message.copy
     world.wait(module.STALL_S)
     world.settle()
     world.wait(module.STALL_S)
@@ -542,8 +542,8 @@ def test_drained_server_hands_everything_over():
     assert not any(1 in pair for pair in world.roles().values())
     world.kill(1)  # it leaves
     world.check()
-    assert not world.plan.redundancy.tally.failovers
-    assert world.plan.redundancy.tally.moves == 5  # two of each kind, and one to make it even
+    assert not world.plan.redundancy.metrics.failovers
+    assert world.plan.redundancy.metrics.moves == 5  # two of each kind, and one to make it even
 
 
 def test_drain_without_replication_makes_standbys_for_the_move_only():
@@ -694,7 +694,7 @@ def test_a_loss_ends_copies_that_only_move_and_those_that_make_it_good_go_first(
     world.join(5)
     while (moving := world.until(m.BackUp)).message.resume:
         world.obey(world.orders.index(moving))
-    shard = world.plan._places.shards[moving.message.shard]
+    shard = world.plan._placement.shards[moving.message.shard]
     assert moving.message.paced
     assert moving.server == shard.standby.server
     world.paces.clear()
@@ -760,7 +760,7 @@ def test_the_same_server_lost_twice_counts_once():
     world.kill(2)
     world.settle()
     world.check()
-    assert world.plan.redundancy.tally.failovers == 1
+    assert world.plan.redundancy.metrics.failovers == 1
 
 
 def test_held_plan_stands_in_for_the_lost_and_moves_nothing():
@@ -789,7 +789,7 @@ def course_of_moves(seed, steps):
         world.now += chance.random()
         world.hurry()
         choice = chance.random()
-        stay = [s for s in world.plan._places.servers.values() if not s.leaving]
+        stay = [s for s in world.plan._placement.servers.values() if not s.leaving]
         if choice < 0.5 and world.orders:
             world.obey_next(chance.choice(world.orders).server)
         elif choice < 0.7 and world.notes:
@@ -817,8 +817,8 @@ def test_what_moves_has_two_copies_of_all_that_was_acknowledged_all_the_time(see
         for shard, acknowledged in enumerate(world.acknowledged):
             have = [c[shard]["n"] for n, c in world.copies.items() if shard in c]
             assert sum(n >= acknowledged for n in have) >= 2
-    assert world.plan.redundancy.tally.moves > 3
-    assert not world.plan.redundancy.tally.unprotected_s
+    assert world.plan.redundancy.metrics.moves > 3
+    assert not world.plan.redundancy.metrics.unprotected_s
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -836,7 +836,7 @@ def test_a_loss_at_any_moment_of_any_move_is_survived(seed):
             world.wait(100.0)
         world.settle()
         assert not rows_lost(world)
-        assert set(world.plan._places.leaving) <= set(stuck(world))
+        assert set(world.plan._placement.leaving) <= set(stuck(world))
         world.check()
 
 

@@ -222,7 +222,7 @@ def test_declaration_that_is_refused_in_part_leaves_no_table():
     """A table that no server was told to make would fail whoever reads all of them."""
     orders, answers = [], []
     server = Member(1, "server", "h", 1, None, [])
-    catalogue = TableRegistry(
+    table_registry = TableRegistry(
         lambda: [server],
         lambda member, order, on_answer: orders.append((order, on_answer)),
         lambda text: None,
@@ -232,12 +232,12 @@ def test_declaration_that_is_refused_in_part_leaves_no_table():
     driver = Member(2, "driver", "h", 1, None, [])
     declare = messages.Declare([Table("new", 4).to_dict(), one.to_dict(), other.to_dict()])
     with pytest.raises(ConfigError, match="two ways"):
-        catalogue.declare(driver, declare, answers.append)
-    assert (catalogue.tables, catalogue.made(), orders) == ({}, [], [])
-    catalogue.declare(driver, messages.Declare([one.to_dict()]), answers.append)
+        table_registry.declare(driver, declare, answers.append)
+    assert (table_registry.tables, table_registry.made(), orders) == ({}, [], [])
+    table_registry.declare(driver, messages.Declare([one.to_dict()]), answers.append)
     orders.pop()[1](messages.Ok())
     assert answers.pop() == messages.Declared([1])
     again = messages.Declare([one.to_dict(), Table("new", 4).to_dict()])
-    catalogue.declare(driver, again, answers.append)
+    table_registry.declare(driver, again, answers.append)
     orders.pop()[1](ClusterError("no memory"))
-    assert set(catalogue.tables) == {"one"}  # which the server has
+    assert set(table_registry.tables) == {"one"}  # which the server has

@@ -29,9 +29,9 @@ class ModelTables:
 
     def __init__(self) -> None:
         self._clocked = False
-        self._moments = CurrentClockSlots()
+        self._clock_slots = CurrentClockSlots()
         self._client: Client | None = None
-        self._wires: WireChoice | None = None
+        self._wire_choice: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self._tensors: dict[str, Tensor] = {}
 
@@ -67,7 +67,7 @@ class ModelTables:
             float32 (n, dim).
         """
         if self._clocked:
-            self._moments.now("pull", preparing=False)
+            self._clock_slots.now("pull", preparing=False)
             return self.pull_async(table, keys, out, state=state, held=held).wait()
         number, wanted, out, wire = self._pulled(table, keys, out, state, held)
         return self._client.pull(number, wanted, out, state, wire, held)  # type: ignore[union-attr]
@@ -98,7 +98,7 @@ class ModelTables:
             return self._client.pull_async(  # type: ignore[union-attr]
                 number, wanted, out, state, wire, held, ahead
             )
-        moment = self._moments.now("pull_async")
+        moment = self._clock_slots.now("pull_async")
         pull = self._client.pull_async(  # type: ignore[union-attr]
             number, wanted, out, state, wire, held, False, clock=moment.clock
         )
@@ -120,7 +120,7 @@ class ModelTables:
         if out is None:
             out = np.empty((len(wanted), width), np.float32)
         declared.check_width(out, width)
-        return number, wanted, out, self._wires.of_pull(declared, state)  # type: ignore[union-attr]
+        return number, wanted, out, self._wire_choice.of_pull(declared, state)  # type: ignore[union-attr]
 
     def push(self, table: str, keys: AnyKeys, values: Any, *, state: bool = False) -> None:
         """Hands `values` to the table's access method, row by row; returns once it is done.
@@ -153,7 +153,7 @@ class ModelTables:
         arguments = self._pushed(table, keys, values, state)
         if not self._clocked:
             return self._client.push_async(*arguments)  # type: ignore[union-attr]
-        moment = self._moments.now("push_async", preparing=False)
+        moment = self._clock_slots.now("push_async", preparing=False)
         return self._client.push_async(  # type: ignore[union-attr]
             *arguments, clock=moment.clock, slot=moment.slot
         )
@@ -201,7 +201,7 @@ class ModelTables:
                 "forward() does not work with clocks (consistency: bsp, or rounds): pull the rows"
             )
         number, declared = self._find(table)
-        wire = self._wires.of_pull(declared)  # type: ignore[union-attr]
+        wire = self._wire_choice.of_pull(declared)  # type: ignore[union-attr]
         return self._client.forward_async(  # type: ignore[union-attr]
             number, ptr, declared.keys(keys), values, declared.dim, wire, keep
         )
@@ -241,7 +241,7 @@ class ModelTables:
         number, declared = self._find(table)
         rows = declared.values(values)
         merge = declared.check_push(rows, state)
-        wire, feedback = self._wires.of_push(declared, state)  # type: ignore[union-attr]
+        wire, feedback = self._wire_choice.of_push(declared, state)  # type: ignore[union-attr]
         return number, declared.keys(keys), rows, state, merge, wire, feedback
 
     def pull_tensor(self, name: str) -> NDArray[np.float32]:
@@ -268,7 +268,7 @@ class ModelTables:
         self, block: Block, *, preparing: bool = False
     ) -> contextlib.AbstractContextManager[None]:
         """Pulls and pushes belong to this block, where there are clocks."""
-        return self._moments.at(ClockSlot(block.clock, block.slot, preparing, block._pulls))
+        return self._clock_slots.at(ClockSlot(block.clock, block.slot, preparing, block._pulls))
 
     def _find_tensor(self, name: str) -> Tensor:
         try:
@@ -287,11 +287,11 @@ class ModelTables:
     def _connect(
         self,
         client: Client,
-        wires: WireChoice,
+        wire_choice: WireChoice,
         tables: Mapping[str, tuple[int, Table]],
         tensors: Mapping[str, Tensor] = MappingProxyType({}),
         clocked: bool = False,
     ) -> None:
         self._clocked = clocked
-        self._client, self._wires = client, wires
+        self._client, self._wire_choice = client, wire_choice
         self._tables, self._tensors = dict(tables), dict(tensors)

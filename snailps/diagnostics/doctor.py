@@ -232,18 +232,18 @@ class Doctor:
                 with contextlib.suppress(ConnectionLost):
                     self._stand_in()
                     return
-            with self._listening(None) as desk:
-                self._visit(self._master, "the master", desk, stay=True)
+            with self._listening(None) as service:
+                self._visit(self._master, "the master", service, stay=True)
         except SnailError as error:
             self.add(Finding("error", "port", str(error)))
 
     def _stand_in(self) -> None:
         """Listens in the place of a master that is not there; `ConnectionLost` if one is."""
-        with self._listening(self._own_address()) as desk:
-            desk.token = self._leave_token()
+        with self._listening(self._own_address()) as service:
+            service.token = self._leave_token()
             here = f"nobody listens at {self._settings.master_addr} yet"
             self.add(Finding("ok", "port", f"{here}: the master can"))
-            self._wait_for_others(desk)
+            self._wait_for_others(service)
 
     def _own_address(self) -> Address:
         address = self._settings.listen_addr or self._settings.master_addr
@@ -256,15 +256,15 @@ class Doctor:
         listener = (
             listen(*where, self._trust) if where else open_listener(self._settings, self._trust)
         )
-        desk = ProbeService("doctor", True, self._clock)
-        desk.address = advertised(self._settings, listener)
+        service = ProbeService("doctor", True, self._clock)
+        service.address = advertised(self._settings, listener)
         server = ControlServer(
             listener,
             role=Role.DRIVER,
             trust=self._trust,
             job=0,
-            on_message=lambda peer, message, reply: _handle(server, desk, peer, message, reply),
-            on_lost=lambda peer, why: desk.forget(peer),
+            on_message=lambda peer, message, reply: _handle(server, service, peer, message, reply),
+            on_lost=lambda peer, why: service.forget(peer),
             on_pulse=lambda hello, sock: sock.close(),
         )
         stop = threading.Event()
@@ -272,39 +272,41 @@ class Doctor:
         def serve() -> None:
             while not stop.is_set():
                 server.step(STEP_S)
-                desk.step()
+                service.step()
 
         thread = threading.Thread(target=serve, name="snailps-desk", daemon=True)
         thread.start()
         try:
-            yield desk
+            yield service
         finally:
             stop.set()
             thread.join()
             server.close()
 
-    def _wait_for_others(self, desk: ProbeService) -> None:
+    def _wait_for_others(self, service: ProbeService) -> None:
         """Serves doctors of other hosts until all that are expected are examined, or it is time."""
         wanted = max(0, self._hosts - 1)
-        while time.monotonic() < self._until + (ANSWER_S if _unfinished(desk) else 0.0):
-            done = [one for one in list(desk.visitors.values()) if one.findings is not None]
+        while time.monotonic() < self._until + (ANSWER_S if _unfinished(service) else 0.0):
+            done = [one for one in list(service.visitors.values()) if one.findings is not None]
             if (self._hosts and len(done) >= wanted) and not any(one.here for one in done):
                 break
             threading.Event().wait(STEP_S)
-        for one in desk.visitors.values():
+        for one in service.visitors.values():
             name = f"{one.facts.get('host', '?')} ({one.facts.get('pid', '?')})"
             if one.findings is None:
                 text = f"{name} came, and did not finish"
                 self.add(Finding("warning", "reach", text, "see what its own doctor says"))
             else:
                 self._found.others[name] = [_finding_of(told) for told in one.findings]
-        if len(desk.visitors) < wanted or not (desk.visitors or self._hosts):
-            text = f"{len(desk.visitors)} doctors of other hosts came within {self._wait_s:.0f} s"
+        if len(service.visitors) < wanted or not (service.visitors or self._hosts):
+            text = (
+                f"{len(service.visitors)} doctors of other hosts came within {self._wait_s:.0f} s"
+            )
             cure = "run it on the others at the same time (--wait): ways between hosts are untested"
             self.add(Finding("warning" if self._hosts else "note", "reach", text, cure))
 
     def _visit(
-        self, address: Address, name: str, desk: ProbeService, *, stay: bool = False
+        self, address: Address, name: str, service: ProbeService, *, stay: bool = False
     ) -> None:
         """Looks at the way to a master or another doctor; `stay`: and asks it who else is there."""
         left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
@@ -315,7 +317,7 @@ class Doctor:
             return
         with contextlib.closing(control):
             try:
-                self._exchange(control, address, name, desk, stay=stay)
+                self._exchange(control, address, name, service, stay=stay)
             except SnailError as error:
                 self.add(Finding("error", "reach", f"{name} at {show(address)}: {error}"))
 
@@ -330,9 +332,15 @@ class Doctor:
         return Finding("error", "handshake", f"{name} at {show(address)}: {error}", cure)
 
     def _exchange(
-        self, control: ControlClient, address: Address, name: str, desk: ProbeService, *, stay: bool
+        self,
+        control: ControlClient,
+        address: Address,
+        name: str,
+        service: ProbeService,
+        *,
+        stay: bool,
     ) -> None:
-        endpoint, facts = list(desk.address), facts_of_host(self._clock)
+        endpoint, facts = list(service.address), facts_of_host(self._clock)
         answer = control.call(messages.Examine(endpoint, facts), ANSWER_S)
         assert isinstance(answer, messages.Report)
         theirs = answer.data
@@ -344,7 +352,7 @@ class Doctor:
             cure = f"let TCP port {endpoint[1]} of this host through (port_range: which ports)"
             self.add(Finding("error", "reach back", theirs["back"], cure))
         else:
-            back = f"{theirs['host']} reaches this host at {show(desk.address)}"
+            back = f"{theirs['host']} reaches this host at {show(service.address)}"
             self.add(Finding("ok", "reach back", back))
         self._compare(theirs, name)
         self._check_token(str(theirs.get("token", "")))
@@ -353,7 +361,7 @@ class Doctor:
             if str(peer_name).startswith("server"):
                 self.add(checks.check_reach((host, port), str(peer_name)))
             else:
-                self._visit((host, port), str(peer_name), desk)
+                self._visit((host, port), str(peer_name), service)
         if stay and theirs["what"] == "doctor":
             told = [asdict(finding) for finding in self._found.findings]
             control.note(messages.Examined(told))
@@ -426,10 +434,10 @@ _FATAL = {"name", "interface", "secret"}
 
 
 def _handle(
-    server: ControlServer, desk: ProbeService, peer: Any, message: messages.Message, reply: Any
+    server: ControlServer, service: ProbeService, peer: Any, message: messages.Message, reply: Any
 ) -> None:
     try:
-        known = desk.handle(peer, message, reply)
+        known = service.handle(peer, message, reply)
     except ProtocolError as error:
         if reply is None:
             raise
@@ -440,8 +448,8 @@ def _handle(
         server.close_peer(peer)
 
 
-def _unfinished(desk: ProbeService) -> bool:
-    return any(one.here and one.findings is None for one in list(desk.visitors.values()))
+def _unfinished(service: ProbeService) -> bool:
+    return any(one.here and one.findings is None for one in list(service.visitors.values()))
 
 
 def _finding_of(told: Any) -> dict[str, str]:

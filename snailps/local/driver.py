@@ -43,7 +43,7 @@ class Driver(Node):
         super().__init__(Role.DRIVER, settings)
         self._client: Client | None = None
         self._follower = RouteFollower(self._connect, self._use)
-        self._wires: WireChoice | None = None
+        self._wire_choice: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self.routed = threading.Event()
 
@@ -72,7 +72,9 @@ class Driver(Node):
         """There is another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
-            self._wires = WireChoice(links.client, links.route, sealed=self.trust.tls is not None)
+            self._wire_choice = WireChoice(
+                links.client, links.route, sealed=self.trust.tls is not None
+            )
             if self.ending:  # meanwhile
                 links.client.fail(self.verdict.text or "the cluster has ended")
         self.route_epoch = links.route.epoch
@@ -119,7 +121,7 @@ class Driver(Node):
         if out is None:
             out = np.empty((len(keys), declared.dim), np.float32)
         declared.check_width(out, declared.dim)
-        wire = self._wires.of_pull(declared) if self._wires else 0
+        wire = self._wire_choice.of_pull(declared) if self._wire_choice else 0
         return self.client.pull(number, keys, out, wire=wire)
 
     def push(self, table: str, keys: AnyKeys, values: Any) -> None:
@@ -136,7 +138,7 @@ class Driver(Node):
         number, declared = self._find(table)
         keys, values = declared.keys(keys), declared.values(values)
         merge = declared.check_push(values)
-        wire, feedback = self._wires.of_push(declared) if self._wires else (0, False)
+        wire, feedback = self._wire_choice.of_push(declared) if self._wire_choice else (0, False)
         return number, keys, values, False, merge, wire, feedback
 
     @property

@@ -70,7 +70,7 @@ class CheckpointController:
         fail: Callable[[str], None],
     ) -> None:
         self._members, self._on_restored, self._fail = members, on_restored, fail
-        self._talk = ServerChannel(members)
+        self._channel = ServerChannel(members)
         self._saving: Future[str] | None = None
         self._restoring: Future[Position] | None = None
         self._reset(None)
@@ -143,12 +143,12 @@ class CheckpointController:
 
     def restore(self) -> None:
         """Has the servers take their rows from the newest good one; `on_restored` follows."""
-        self._talk.drain()
+        self._channel.drain()
         self._restoring = in_thread("snailps-restore", self._restore)
 
     def forget_others(self) -> None:
         """Has servers drop what a master that was lost told them to save or to load."""
-        self._talk.order(self._members.nodes("server"), messages.StopSaving())
+        self._channel.order(self._members.nodes("server"), messages.StopSaving())
 
     def _check_same(self, job: Job, found: Found, position: Position) -> None:
         """Refuses a checkpoint of another job."""
@@ -175,7 +175,7 @@ class CheckpointController:
 
     def step(self) -> None:
         """Runs what the threads asked for, and sees to what has ended.  Of the master's loop."""
-        self._talk.step()
+        self._channel.step()
         if self._restoring is not None and self._restoring.done():
             restoring, self._restoring = self._restoring, None
             try:
@@ -223,13 +223,13 @@ class CheckpointController:
         assert self._folder is not None
         self._begun_at = time.monotonic()
         self._pushes_saved = self._members.shard_sum("pushes")
-        self._talk.drain()
+        self._channel.drain()
         stepped = job.clocked and not job.rounds
         clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
         position = None if stepped else self._position(job, clock)
         tables = tuple(
             {"number": number, "table": table.to_dict()}
-            for number, table in self._members.catalogue.tables.values()
+            for number, table in self._members.table_registry.tables.values()
         )
         servers = self._members.joined("server")
         self._saving = in_thread(
@@ -262,11 +262,11 @@ class CheckpointController:
     def heard(self, member: Member, message: messages.Saved | messages.Loaded) -> None:
         """A server tells how its part went; ignored where no checkpoint is under way."""
         if self._saving is not None or self._restoring is not None:
-            self._talk.heard(member, message)
+            self._channel.heard(member, message)
 
     def lost(self, member: Member, why: str) -> None:
         """A server is gone: what is being saved cannot become whole."""
-        self._talk.lost(member, why)
+        self._channel.lost(member, why)
 
     def abandon(self, why: str) -> None:
         """The job has failed, the servers live on: gives up what is being saved or restored."""
@@ -274,8 +274,8 @@ class CheckpointController:
             return
         log.warning("a checkpoint is given up: %s", why)
         self._saving = self._restoring = None  # the thread ends unheard
-        self._talk.close()
-        self._talk = ServerChannel(self._members)
+        self._channel.close()
+        self._channel = ServerChannel(self._members)
         self.forget_others()
 
     def ended(self, why: str) -> None:
@@ -289,7 +289,7 @@ class CheckpointController:
 
     def close(self) -> None:
         """Ends what is under way."""
-        self._talk.close()
+        self._channel.close()
 
     def figures(self) -> dict[str, int]:
         """Figures of the run; nothing where there are no checkpoints."""
@@ -332,11 +332,11 @@ class CheckpointController:
             servers = self._members.joined("server")
             try:
                 tables = self._declare(found.manifest)
-                self._talk.order(servers, messages.Load(found.number, str(found.path), tables))
-                loaded = self._talk.collect(servers, messages.Loaded, found.number)
+                self._channel.order(servers, messages.Load(found.number, str(found.path), tables))
+                loaded = self._channel.collect(servers, messages.Loaded, found.number)
             except CheckpointError as error:
                 log.warning("checkpoint %d cannot be used: %s", found.number, error)
-                self._talk.order(servers, messages.StopSaving())
+                self._channel.order(servers, messages.StopSaving())
                 continue
             share = float(found.manifest.job["progress"])
             log.warning(
@@ -361,10 +361,10 @@ class CheckpointController:
         def look() -> Answer | None:
             if not asked:
                 asked.append(True)
-                self._members.catalogue.adopt(tables, answers.append)
+                self._members.table_registry.adopt(tables, answers.append)
             return answers[0] if answers else None
 
-        answer = self._talk.in_loop(look)
+        answer = self._channel.in_loop(look)
         if isinstance(answer, SnailError):
             raise answer
         assert isinstance(answer, messages.Declared)
@@ -394,11 +394,11 @@ class CheckpointController:
         part = folder.begin(number)
         try:
             (part / BEGUN).write_text(f"{self._members.life:016x}\n")
-            clock = self._talk.freeze(servers) if position is None else -1
-            self._talk.order(servers, messages.Save(number, str(part), clock))
-            told = self._talk.collect(servers, messages.Saved, number)
+            clock = self._channel.freeze(servers) if position is None else -1
+            self._channel.order(servers, messages.Save(number, str(part), clock))
+            told = self._channel.collect(servers, messages.Saved, number)
             if position is None:
-                position = self._talk.in_loop(lambda: self._when_done(job, clock))
+                position = self._channel.in_loop(lambda: self._when_done(job, clock))
             where, about = position
             files = [
                 FileEntry.from_dict(item, f"checkpoint {number}")
@@ -413,7 +413,7 @@ class CheckpointController:
             )  # fmt: skip
             path = folder.complete(part, manifest)
         except BaseException:
-            self._talk.order(servers, messages.StopSaving())
+            self._channel.order(servers, messages.StopSaving())
             # Servers that still write are told to stop, and find their files gone.
             shutil.rmtree(part, ignore_errors=True)
             raise

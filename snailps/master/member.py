@@ -66,7 +66,7 @@ class Member:
         Known from the journal of an earlier master, and not back yet.
     missed : str
         Why it did not come back, or was lost again before the job went on.
-    standing : dict
+    resume_state : dict
         What it told of itself when it came back (`Rejoin.state`).
     figures, stats : dict
         Its last `Finished` or `Bye`; a server's last `Report`.
@@ -104,7 +104,7 @@ class Member:
     waited_s: float = 0.0
     away: bool = False
     missed: str = ""
-    standing: dict[str, Any] = field(default_factory=dict)
+    resume_state: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     stats_before: dict[str, Any] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Member:
     def let_go(self) -> None:
         """It has left: keeps what figures need, and nothing of its connection."""
         self.peer = nobody()
-        self.standing, self.stats_before = {}, {}
+        self.resume_state, self.stats_before = {}, {}
 
     def take_stats(self, stats: dict[str, Any]) -> None:
         """Keeps a server's report, and the one before it, for figures a second."""

@@ -78,7 +78,9 @@ class Membership:
         self.all: dict[int, Member] = {}
         self._settings = settings
         self._server, self._fail = server, fail
-        self.catalogue = TableRegistry(lambda: self.joined("server"), self.call, fail, self.journal)
+        self.table_registry = TableRegistry(
+            lambda: self.joined("server"), self.call, fail, self.journal
+        )
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._untold = False  # a route is made, and nobody has been told of it yet
@@ -178,7 +180,7 @@ class Membership:
         elif fact.kind == "shards":
             self.shards = with_changes(self.shards, data)
         elif fact.kind == "table":
-            self.catalogue.replay(fact)
+            self.table_registry.replay(fact)
 
     def rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> Member:
         """Takes back a member of this life, which was another master's.
@@ -227,7 +229,7 @@ class Membership:
             self.all[number] = member
         member.peer, member.away, member.missed = peer, False, ""
         member.since, member.state = time.monotonic(), "back"
-        member.standing = message.state
+        member.resume_state = message.state
         peer.tag = member
         log.info("%s is back", member.name)
         reply(self._welcome(member))

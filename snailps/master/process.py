@@ -136,18 +136,18 @@ class Master:
             raise
         try:
             if self._settings.json_log:
-                self._picture.open_log(self._settings.json_log)
+                self._status_report.open_log(self._settings.json_log)
             if job is not None:
                 servers = max(1, self._settings.expected_servers)
-                self._course.prepare(job, self._settings.expected_node_num - servers)
-                self._course.wait_prepared(PREPARE_S)
+                self._job_controller.prepare(job, self._settings.expected_node_num - servers)
+                self._job_controller.wait_prepared(PREPARE_S)
             host, port = listener.getsockname()[:2]
             log.info("master listens on %s", show((host, port)))
             self._on_listening(host, port)
             self._members.restart_clock()
             _spare_collector()
             while self._phase not in ("done", "failed"):
-                self._server.step(HASTE_S if self._course.in_haste else STEP_S)
+                self._server.step(HASTE_S if self._job_controller.in_haste else STEP_S)
                 self._tick(time.monotonic())
                 self._server.flush()
                 server = self._server
@@ -164,12 +164,12 @@ class Master:
         finally:
             self._journal.close()
             self._members.close()
-            self._course.close()
+            self._job_controller.close()
             if job is not None:
                 job.close()
             self._server.close()
-            self._hearing.close()
-            self._picture.close()
+            self._heartbeats.close()
+            self._status_report.close()
             self._trust.close()
         if self._failed:
             error = ClusterError(self.verdict)
@@ -180,7 +180,7 @@ class Master:
     @property
     def figures(self) -> dict[str, Any]:
         """Figures of the finished run."""
-        return self._course.figures
+        return self._job_controller.figures
 
     def catch_signals(self) -> None:
         """The first SIGINT or SIGTERM ends the job cleanly, the second at once."""
@@ -208,7 +208,7 @@ class Master:
             job=life,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            on_pulse=lambda hello, sock: self._hearing.add(hello, sock),
+            on_pulse=lambda hello, sock: self._heartbeats.add(hello, sock),
         )
         self._members = Membership(
             self._settings,
@@ -219,20 +219,20 @@ class Master:
             self._unready,
             self._journal,
         )
-        self._hearing = HeartbeatMonitor(self._settings, self._members, self._expel)
+        self._heartbeats = HeartbeatMonitor(self._settings, self._members, self._expel)
         for fact in past:
             self._members.replay(fact)
         self._took_over = bool(past)
         self._returning = self._members.formed_before
         over = any(fact.kind == "exported" for fact in past)
-        self._hearing.back_s = BACK_S if over else self._settings.heartbeat_timeout
+        self._heartbeats.back_s = BACK_S if over else self._settings.heartbeat_timeout
         if job is not None and self._journal.path is not None:
             numbers = Fact(*self._members.keep_numbers())
             if past:
                 self._journal.go_on([numbers])
             else:
                 self._journal.begin([life_of(life, job, self._settings.frag_num), numbers])
-        self._course = JobController(
+        self._job_controller = JobController(
             self._members,
             self._settings.request_timeout,
             # A session's workers are its own: nobody else would start one.
@@ -243,24 +243,24 @@ class Master:
             trust=self._trust,
             past=past,
         )
-        self._keeper = ReplicationController(
+        self._replication = ReplicationController(
             self._settings,
             self._members,
             tell=lambda member, message: self._server.note(member.peer, message),
             expel=self._expel,
             fail=self._fail,
             all_leave=self._all_servers_leave,
-            on_route=self._course.reroute,
+            on_route=self._job_controller.reroute,
             on_rows_lost=self._rows_lost,
         )
-        self._members.rows = self._keeper.errands
-        self._desk = ProbeService("master", False, others=self._members.endpoints)
-        self._picture = StatusReport(
+        self._members.rows = self._replication.shard_orders
+        self._probe_service = ProbeService("master", False, others=self._members.endpoints)
+        self._status_report = StatusReport(
             self._settings,
             self._members,
-            self._course,
-            self._keeper,
-            silences=self._hearing.silences,
+            self._job_controller,
+            self._replication,
+            silences=self._heartbeats.silences,
             address=show(listener.getsockname()[:2]),
             times=self._times,
         )
@@ -270,63 +270,73 @@ class Master:
     def _tick(self, now: float) -> None:
         if self._signals or self._asked:
             self._interrupted()
-        self._hearing.step(time.monotonic(), stopping=self._stop_at is not None)
+        self._heartbeats.step(time.monotonic(), stopping=self._stop_at is not None)
         if self._stop_at is not None:
             self._check_stopped(now)
         elif self._phase == "forming" and self._members.check_formed(now):
             self._phase = "idle"
-            self._keeper.formed()
-            self._course.formed()
+            self._replication.formed()
+            self._job_controller.formed()
             early, self._early = self._early, []
             self._take(early)
             _spare_collector()
         if self._stop_at is None:
             self._step_job(now)
-        if self._returning and self._course.job is not None and self._course.phase not in _BEFORE:
+        if (
+            self._returning
+            and self._job_controller.job is not None
+            and self._job_controller.phase not in _BEFORE
+        ):
             self._go_on()
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             if self._stop_at is None and self._members.route is not None:
                 self._members.ask_stats()
-                self._course.check_checkpoint()
+                self._job_controller.check_checkpoint()
                 if self._phase != "forming":
                     self._members.check_joining(now)
         # Behind whatever begins to save rows: a shard that is to move waits until that is over.
         if self._stop_at is None and not self._returning:
-            self._keeper.step(held=self._course.holds_rows)
+            self._replication.step(held=self._job_controller.holds_rows)
         if self._stop_at is None:
-            self._keeper.tell()
-            self._course.tell()
-        self._picture.step(self._told_phase, self.verdict)
-        self._desk.step()
+            self._replication.tell()
+            self._job_controller.tell()
+        self._status_report.step(self._told_phase, self.verdict)
+        self._probe_service.step()
         if self._on_status is not None and now >= self._status_at:
             self._status_at = now + max(STATUS_S, len(self._members.all) / NODES_PER_S)
             self._on_status(self.status())
-        if self._course.phase in ("restoring", "survey", "loading", "training", "exporting"):
-            self._picture.log_if_due(self._told_phase, self.verdict)
+        if self._job_controller.phase in (
+            "restoring",
+            "survey",
+            "loading",
+            "training",
+            "exporting",
+        ):
+            self._status_report.log_if_due(self._told_phase, self.verdict)
 
     def _step_job(self, now: float) -> None:
         self._sent_away &= self._members.all.keys()
         if now >= self._gone_by:
             for number in list(self._sent_away):
                 self._expel(self._members.all[number], "it did not end with its job")
-        if self._course.phase == "stopping" and not self._sent_away:
-            self._course.abandoned()
+        if self._job_controller.phase == "stopping" and not self._sent_away:
+            self._job_controller.abandoned()
         try:
-            self._course.step()
+            self._job_controller.step()
         except Exception as error:  # of the model's class, called here
             if not self._session:
                 raise
             log.exception("the job failed at the master")
-            self._fail_job(f"{self._course.phase} failed at the master: {explain(error)}")
+            self._fail_job(f"{self._job_controller.phase} failed at the master: {explain(error)}")
 
     def _ready(self, member: Member) -> None:
         if self._phase == "forming":
             return
         if member.role == "worker":
-            self._course.start(member)
+            self._job_controller.start(member)
         elif member.role == "server":
-            self._keeper.joined(member)
+            self._replication.joined(member)
 
     def _unready(self, member: Member, text: str) -> None:
         """A member does not reach every server: it is dropped, the others go on without it."""
@@ -343,8 +353,8 @@ class Master:
             self._server.note(member.peer, messages.Stop(True, text))
             self._members.remove(member)
             self._members.left.remove(member)
-            self._course.released(member)
-            self._hearing.forget(member.number)
+            self._job_controller.released(member)
+            self._heartbeats.forget(member.number)
             member.state = "gone"
         else:
             (self._fail_job if member.role == "worker" else self._fail)(f"{member.name} {text}")
@@ -355,13 +365,13 @@ class Master:
         if self._stop_at is not None:
             return
         for member in self._members.joined("worker"):
-            if member.standing and not member.missed:
-                self._server.fence(member.peer, partial(self._course.came_back, member))
+            if member.resume_state and not member.missed:
+                self._server.fence(member.peer, partial(self._job_controller.came_back, member))
             elif member.acknowledged:
-                self._course.start(member)
+                self._job_controller.start(member)
         for member in [m for m in self._members.nodes() if m.missed]:
             self._lose(member, member.missed)
-        self._course.all_back()
+        self._job_controller.all_back()
         parked, self._parked = self._parked, []
         self._take(parked)
 
@@ -374,10 +384,10 @@ class Master:
     def _job_ended(self) -> None:
         if self._session:
             self._collect_figures()
-            self._course.end()
+            self._job_controller.end()
             self._signals, self._heeded, self._asked = 0, 0, False
-        elif self._course.interrupted:
-            job = self._course.job
+        elif self._job_controller.interrupted:
+            job = self._job_controller.job
             share = job.ledger.progress if job is not None and job.ledger is not None else 0.0
             self._stop(
                 EXIT_INTERRUPTED,
@@ -387,39 +397,39 @@ class Master:
             self._stop(EXIT_OK, "")
 
     def _collect_figures(self) -> None:
-        self._course.collect_figures()
-        self._course.figures |= self._keeper.figures()
+        self._job_controller.collect_figures()
+        self._job_controller.figures |= self._replication.figures()
 
     # --- the end -----------------------------------------------------------------------------
 
     def _interrupted(self) -> None:
         if self._stop_at is not None:
             return
-        if self._course.phase == "exporting":
+        if self._job_controller.phase == "exporting":
             self._interrupt_export()
-        elif self._signals > 1 or self._course.phase != "training":
-            doing = self._course.phase if self._phase != "forming" else "forming"
+        elif self._signals > 1 or self._job_controller.phase != "training":
+            doing = self._job_controller.phase if self._phase != "forming" else "forming"
             self._fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
         else:
             self._heeded = self._signals
-            self._course.interrupt()
+            self._job_controller.interrupt()
 
     def _interrupt_export(self) -> None:
         """The first signal since the export began ends it cleanly, the second at once."""
         if self._signals == self._heeded:
             return  # what ended the training: what was learnt is being saved
         self._heeded = self._signals
-        if self._course.cancelled:
-            self._fail(self._course.export_verdict(), EXIT_INTERRUPTED)
+        if self._job_controller.cancelled:
+            self._fail(self._job_controller.export_verdict(), EXIT_INTERRUPTED)
         else:
-            self._course.cancel_export()
+            self._job_controller.cancel_export()
 
     def _all_servers_leave(self, text: str) -> None:
         """The rows would go: what was learnt is saved before, if there is anything."""
-        if self._course.phase == "training":
+        if self._job_controller.phase == "training":
             log.warning("%s", text)
-            self._course.interrupt()
-        elif self._course.phase != "exporting":  # else they stay until that is done
+            self._job_controller.interrupt()
+        elif self._job_controller.phase != "exporting":  # else they stay until that is done
             self._fail(text)
 
     def _fail(self, text: str, code: int = EXIT_FAILED) -> None:
@@ -434,14 +444,14 @@ class Master:
         it: user code that hangs, requests that wait for a clock.  Whoever began the session starts
         others.  The next job begins when they are gone, and fenced.
         """
-        if not self._session or self._course.job is None or self._phase == "forming":
+        if not self._session or self._job_controller.job is None or self._phase == "forming":
             self._fail(text, code)
             return
         if self._stop_at is not None:
             return
         log.warning("the job has failed: %s", text)
-        begun = self._course.phase in ("survey", "loading", "training", "exporting")
-        self._course.abandon(text)
+        begun = self._job_controller.phase in ("survey", "loading", "training", "exporting")
+        self._job_controller.abandon(text)
         self._gone_by = time.monotonic() + GOODBYE_S
         for member in self._members.nodes("worker"):
             if begun and not member.finished:
@@ -469,9 +479,13 @@ class Master:
             return
         if here:
             log.warning("%s did not say goodbye within %.0f s", names_of(here), GOODBYE_S)
-        if self._course.job is not None and self._course.job.pass_ == "train" and not self._failed:
+        if (
+            self._job_controller.job is not None
+            and self._job_controller.job.pass_ == "train"
+            and not self._failed
+        ):
             self._collect_figures()
-            self._picture.log_now(self._told_phase, self.verdict)
+            self._status_report.log_now(self._told_phase, self.verdict)
         self._phase = "failed" if self._failed else "done"
 
     def _expel(self, member: Member, why: str) -> None:
@@ -483,7 +497,7 @@ class Master:
         self._lose(member, why)
 
     def _on_lost(self, peer: Peer, why: str) -> None:
-        self._desk.forget(peer)
+        self._probe_service.forget(peer)
         if isinstance(peer.tag, Member):
             self._lose(peer.tag, why)
 
@@ -491,7 +505,7 @@ class Master:
         """A member is gone: in good order after Bye, else by the policy of the cluster."""
         if member.state == "gone":
             return
-        self._hearing.forget(member.number)
+        self._heartbeats.forget(member.number)
         said_bye, member.state = member.state == "bye", "gone"
         if self._stop_at is not None:
             return
@@ -515,12 +529,12 @@ class Master:
             self._members.remove(member)
         elif member.role == "worker" and (member.dropped or (member.leaving and said_bye)):
             self._members.remove(member)
-            returned = self._course.released(member)
+            returned = self._job_controller.released(member)
             log.info("%s left, %d blocks returned", member.name, returned)
         elif member.role == "server" and member.leaving and said_bye:
             log.info("%s left", member.name)
-            self._course.checkpoints.lost(member, "it left")
-            self._keeper.lost(member, "left")
+            self._job_controller.checkpoints.lost(member, "it left")
+            self._replication.lost(member, "left")
         elif self._goes_on_without(member):
             if member.role == "worker":
                 self._lose_worker(member, why)
@@ -536,14 +550,14 @@ class Master:
                 self._members.remove(member, lost=True)
                 self._members.rows.fence(member.number)
                 log.warning("%s", text)
-                if self._course.job is not None:
+                if self._job_controller.job is not None:
                     self._fail_job(text)
             else:
                 self._rows_lost(text)
 
     def _rows_lost(self, text: str) -> None:
         """Something is gone that the job cannot do without."""
-        advice = self._course.checkpoints.advice()
+        advice = self._job_controller.checkpoints.advice()
         self._fail(f"{text}. {advice}" if advice else text)
 
     def _goes_on_without(self, member: Member) -> bool:
@@ -551,9 +565,9 @@ class Master:
         if not self._goes_on:
             return False
         if member.role == "server":
-            return self._course.phase != "restoring"
+            return self._job_controller.phase != "restoring"
         others = any(other is not member for other in self._members.joined("worker"))
-        return others or (self._course.can_wait and not self._session)
+        return others or (self._job_controller.can_wait and not self._session)
 
     def _lose_while_forming(self, member: Member, why: str, *, left: bool) -> None:
         """Goes on forming: another process is waited for, where one may come."""
@@ -577,10 +591,10 @@ class Master:
 
     def _lose_worker(self, member: Member, why: str) -> None:
         """Goes on without a worker: its blocks go to the others."""
-        culprit = self._course.leasing.blame(member)
+        culprit = self._job_controller.leases.blame(member)
         self._members.remove(member, lost=True)
-        self._members.rows.fence(member.number, self._course.leasing.last_of(member))
-        returned = self._course.released(member)
+        self._members.rows.fence(member.number, self._job_controller.leases.last_of(member))
+        returned = self._job_controller.released(member)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
         if culprit:
@@ -589,15 +603,15 @@ class Master:
     def _lose_server(self, member: Member, why: str) -> None:
         """Goes on without a server: standbys take its place, if there are any."""
         log.warning("%s is lost: %s", member.name, why)
-        self._course.checkpoints.lost(member, why)
-        self._keeper.lost(member, why)
+        self._job_controller.checkpoints.lost(member, why)
+        self._replication.lost(member, why)
 
     # --- messages ----------------------------------------------------------------------------
 
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
         member = peer.tag if isinstance(peer.tag, Member) else None
         messages.check_speaker(message, member.role if member is not None else "")
-        if self._desk.handle(peer, message, reply):
+        if self._probe_service.handle(peer, message, reply):
             return
         own = (messages.Register, messages.Rejoin, messages.Ask)
         if self._returning and not isinstance(message, own):
@@ -617,15 +631,15 @@ class Master:
 
     def _on_call(self, peer: Peer, message: messages.Message, reply: Reply) -> None:
         if isinstance(message, messages.Register):
-            if self._stop_at is not None or self._course.phase == "exporting":
+            if self._stop_at is not None or self._job_controller.phase == "exporting":
                 raise ClusterError("this cluster is about to end: start a new one")
             self._members.register(peer, message, reply)
             return
         if isinstance(message, messages.Ask):
-            self._picture.ask(reply)
+            self._status_report.ask(reply)
             return
         if isinstance(message, messages.Drain):
-            self._keeper.drain(message.server, reply)
+            self._replication.drain(message.server, reply)
             return
         if isinstance(message, messages.Rejoin):
             self._rejoin(peer, message, reply)
@@ -636,18 +650,18 @@ class Master:
         if member.state == "gone":
             raise ClusterError(f"{member.name} was sent away")
         if isinstance(message, messages.Lease):
-            self._course.leasing.lease(member, message, reply)
+            self._job_controller.leases.lease(member, message, reply)
         elif isinstance(message, messages.Done):
-            self._course.leasing.done(member, message, reply)
+            self._job_controller.leases.done(member, message, reply)
         elif isinstance(message, messages.Summarise):
-            self._course.summarise(member, reply)
+            self._job_controller.summarise(member, reply)
         elif isinstance(message, messages.Fetch):
-            self._course.leasing.fetch(member, message, reply)
+            self._job_controller.leases.fetch(member, message, reply)
         elif isinstance(message, messages.Declare):
             if self._phase == "forming":  # servers may still be replaced, and their shards moved
                 self._early.append((peer, message, reply))
             else:
-                self._members.catalogue.declare(member, message, reply)
+                self._members.table_registry.declare(member, message, reply)
         elif isinstance(message, messages.Submit):
             self._submit(message, reply)
         elif isinstance(message, messages.Shutdown):
@@ -672,14 +686,14 @@ class Master:
         if member.state == "gone":
             return  # it was sent away, and may not know yet
         if isinstance(message, messages.Finished):
-            self._course.leasing.finished(member, message.figures)
+            self._job_controller.leases.finished(member, message.figures)
         elif isinstance(message, messages.Settled):
-            self._course.leasing.settled(member, message.numbers)
+            self._job_controller.leases.settled(member, message.numbers)
         elif isinstance(message, messages.Saved | messages.Loaded):
-            self._course.checkpoints.heard(member, message)
+            self._job_controller.checkpoints.heard(member, message)
         elif isinstance(message, messages.Backed | messages.Unbacked | messages.Yielded):
             if self._stop_at is None:  # else they part because all end
-                self._keeper.note(member, message)
+                self._replication.note(member, message)
         elif isinstance(message, messages.Failed):
             self._trouble(member, f"failed: {message.text}")
         elif isinstance(message, messages.Leaving):
@@ -696,7 +710,7 @@ class Master:
 
     def _leave(self, member: Member) -> None:
         if member.role == "server" and member.joined and self._phase != "forming":
-            self._keeper.drain(member.number)
+            self._replication.drain(member.number)
             return
         if member.role == "server" and self._phase == "forming" and not self._is_replaced:
             self._fail(
@@ -708,12 +722,12 @@ class Master:
         if member.role == "server":  # it has no rows
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
             return
-        if self._course.phase not in ("survey", "loading", "training"):
+        if self._job_controller.phase not in ("survey", "loading", "training"):
             self._server.note(member.peer, messages.Stop(False, "left as asked"))
-        self._course.leasing.leaving(member)
+        self._job_controller.leases.leaving(member)
 
     def _submit(self, message: messages.Submit, reply: Reply) -> None:
-        taken = self._course.job is not None or self._sent_away
+        taken = self._job_controller.job is not None or self._sent_away
         if not self._session or self._phase != "idle" or taken:
             raise ClusterError(f"this cluster takes no job now: it is {self._told_phase}")
         workers = len(self._members.joined("worker"))
@@ -728,17 +742,17 @@ class Master:
             raise ClusterError(f"the job cannot begin: {explain(error)}") from error
         for member in self._members.joined("worker"):
             member.late = False  # of no job that was under way
-        self._course.prepare(job, workers, reply)
+        self._job_controller.prepare(job, workers, reply)
 
     # --- telling -----------------------------------------------------------------------------
 
     def status(self) -> Status:
         """A picture of the run as it is now."""
-        return self._picture.status(self._told_phase, self.verdict)
+        return self._status_report.status(self._told_phase, self.verdict)
 
     @property
     def _told_phase(self) -> Phase:
-        return self._phase if self._phase != "idle" else self._course.phase
+        return self._phase if self._phase != "idle" else self._job_controller.phase
 
 
 def _spare_collector() -> None:

@@ -50,7 +50,7 @@ class StatusReport:
     Parameters
     ----------
     settings : MasterSettings
-    members, course, keeper
+    members, course, replication
         Of the master.
     silences : callable
         Seconds since each member was last heard, by number.
@@ -64,15 +64,15 @@ class StatusReport:
         self,
         settings: MasterSettings,
         members: Membership,
-        course: JobController,
-        keeper: ReplicationController,
+        job_controller: JobController,
+        replication: ReplicationController,
         *,
         silences: Callable[[], dict[int, float]],
         address: str,
         times: LoopLatency,
     ) -> None:
         self._settings, self._members = settings, members
-        self._course, self._keeper = course, keeper
+        self._job_controller, self._replication = job_controller, replication
         self._silences, self._address, self._times = silences, address, times
         self._begun = self._phase_since = time.monotonic()
         self._phase: Phase = "forming"
@@ -124,7 +124,7 @@ class StatusReport:
         """A picture of the run as it is now."""
         now = time.monotonic()
         self._note_phase(phase, now)
-        job = self._course.job
+        job = self._job_controller.job
         ledger = job.ledger if job is not None else None
         blocks: BlockCounts = {"left": 0, "leased": 0, "done": 0}
         leased: dict[int, list[int]] = {}
@@ -137,7 +137,7 @@ class StatusReport:
             }
         silences = self._silences()
         route, missing = self._members.route, self._members.missing()
-        shards, told = self._shards(), self._course.exporting
+        shards, told = self._shards(), self._job_controller.exporting
         share = job.progress if job is not None and ledger is not None else 0.0
         doing = job.pass_text() if job is not None else ""
         if told is not None:
@@ -158,7 +158,9 @@ class StatusReport:
             "life": f"{self._members.life:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
-            "waiting_for": missing if phase == "forming" else self._course.lull.lacks,
+            "waiting_for": missing
+            if phase == "forming"
+            else self._job_controller.worker_wait.lacks,
             "progress": share,
             "pass_": doing,
             "unit": job.cls.counts if job is not None else "examples",
@@ -173,11 +175,11 @@ class StatusReport:
             "shards": shards,
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
-            "checkpoint": self._course.checkpoints.status(),
+            "checkpoint": self._job_controller.checkpoints.status(),
             "loop": self._times.status(),
-            "message": message or self._course.failed,
+            "message": message or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
-            "figures": dict(self._course.figures),
+            "figures": dict(self._job_controller.figures),
         }
 
     def _node(
@@ -220,7 +222,7 @@ class StatusReport:
                 )
         route = self._members.route
         found: list[ShardStatus] = []
-        for one in self._keeper.status():
+        for one in self._replication.status():
             stats, pulls_per_s, pushes_per_s = told.get(
                 (one["primary"], one["shard"]), ({}, 0.0, 0.0)
             )
@@ -256,8 +258,14 @@ class StatusReport:
         found: list[tuple[str, str, float]] = []
         if phase == "forming" and (missing := self._members.missing()):
             found.append(("the master", missing, now - self._members.waits_since))
-        if self._course.lull.lacks:
-            found.append(("the job", self._course.lull.lacks, now - self._course.lull.since))
+        if self._job_controller.worker_wait.lacks:
+            found.append(
+                (
+                    "the job",
+                    self._job_controller.worker_wait.lacks,
+                    now - self._job_controller.worker_wait.since,
+                )
+            )
         if phase in _MASTERS_WORK:
             found.append(("everybody", f"the master, {phase}", now - self._phase_since))
         silent_s = SILENT_BEATS * self._settings.heartbeat_interval
@@ -305,7 +313,7 @@ class StatusReport:
 
     def log_if_due(self, phase: Phase, message: str) -> None:
         """Writes a record when it is time to, or the model's inspector has seen something."""
-        job = self._course.job
+        job = self._job_controller.job
         news = job is not None and job.validation is not self._logged
         now = time.monotonic()
         if self._log_file is not None and (now >= self._log_at or news):

@@ -111,13 +111,13 @@ class Contention:
     own, others : numpy.ndarray
         float32 (n,): about how many gradients each row got from this block, and how many it gets
         from the other workers meanwhile.
-    bend : float or numpy.ndarray
+    curvature : float or numpy.ndarray
         Rate times curvature of the loss, a gradient: for all directions, or float32 (dim, dim).
     """
 
     own: Floats
     others: Floats
-    bend: float | NDArray[np.float32]
+    curvature: float | NDArray[np.float32]
 
     def scale(self, deltas: Floats) -> None:
         """Turns deltas, float32 (n, dim), into the shares of them to push; see `share_of_delta`.
@@ -126,19 +126,19 @@ class Contention:
         -----
         Rows of embeddings differ little between themselves in a few directions and much in all
         others: curvatures span a factor of 100.  So each direction has a share of its own, in the
-        eigenvectors of `bend`: what all workers agree on is averaged, what only a few words
+        eigenvectors of `curvature`: what all workers agree on is averaged, what only a few words
         teach is added up.
 
-        A `bend` that is not finite has no eigenvectors: the rows have diverged, and no share of
-        their deltas would mend them.  These stay as they are, and the loss tells.
+        A `curvature` that is not finite has no eigenvectors: the rows have diverged, and no share
+        of their deltas would mend them.  These stay as they are, and the loss tells.
         """
-        if not np.isfinite(self.bend).all():
+        if not np.isfinite(self.curvature).all():
             return
-        if not isinstance(self.bend, np.ndarray):
-            bend = np.float32(self.bend)
-            deltas *= share_of_delta(self.own * bend, self.others * bend)[:, None]
+        if not isinstance(self.curvature, np.ndarray):
+            curvature = np.float32(self.curvature)
+            deltas *= share_of_delta(self.own * curvature, self.others * curvature)[:, None]
             return
-        curvatures, directions = np.linalg.eigh(self.bend)  # ascending
+        curvatures, directions = np.linalg.eigh(self.curvature)  # ascending
         curvatures = np.maximum(curvatures, 0)
         few = min(STEEP, len(curvatures))
         # Most rows are crowded along the steepest directions only, which costs a sixth.

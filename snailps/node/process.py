@@ -349,7 +349,7 @@ class Node:
             sock = None
             try:
                 sock = self._dial(Channel.CONTROL, left_s)
-                answer = ask(sock, self._standing(), max(0.1, left_s))
+                answer = ask(sock, self._rejoin(), max(0.1, left_s))
                 assert isinstance(answer, messages.Welcome)
                 self._beat(max(0.1, left_s))
             except (RemoteError, ProtocolError) as error:
@@ -371,7 +371,7 @@ class Node:
             self.ended.wait(WATCH_S)
         return None
 
-    def _standing(self) -> messages.Rejoin:
+    def _rejoin(self) -> messages.Rejoin:
         us = self.welcome
         assert us is not None
         return messages.Rejoin(
@@ -385,10 +385,10 @@ class Node:
             [list(endpoint) for endpoint in self._endpoints],
             self.route_epoch,
             self._leaves,
-            self.standing(),
+            self.resume_state(),
         )
 
-    def standing(self) -> dict[str, Any]:
+    def resume_state(self) -> dict[str, Any]:
         """Hook: what a master that takes over has to know of this role.  In the reader thread."""
         return {}
 

@@ -126,9 +126,9 @@ class Server(Node):
             return then(self._change(self._host, message), messages.Report)
         return messages.Ok()
 
-    def standing(self) -> dict[str, Any]:
+    def resume_state(self) -> dict[str, Any]:
         """What is known here of standbys."""
-        return {"standbys": self._host.standing() if self._host is not None else []}
+        return {"standbys": self._host.resume_state() if self._host is not None else []}
 
     def _change(self, host: ShardHost, message: messages.Message) -> Future[dict[str, Any]]:
         """Orders that change rows: shards that did so, with what there is to tell of it.

@@ -330,7 +330,7 @@ class ShardHost:
         else:
             self._tell(messages.Backed(shard, copy))
 
-    def standing(self) -> list[list[Any]]:
+    def resume_state(self) -> list[list[Any]]:
         """Shards, the numbers of their standbys, and what is wrong with each; empty: nothing."""
         with self._lock:
             return [item for shard, item in self._told.items() if shard in self._copies]

@@ -79,7 +79,7 @@ class WorkerProcess(Node):
         self._client: Client | None = None
         self._follower = RouteFollower(self._connect, self._use)
         self._route: Route | None = None
-        self._wires: WireChoice | None = None
+        self._wire_choice: WireChoice | None = None
         self._leaving = False
         self._came_back = threading.Event()
         self._model: Worker | None = None
@@ -151,7 +151,7 @@ class WorkerProcess(Node):
             self._leaving = True
         super().on_leave_request(why)
 
-    def standing(self) -> dict[str, Any]:
+    def resume_state(self) -> dict[str, Any]:
         """Where this worker is in its job."""
         return self._stand.to_dict()
 
@@ -182,7 +182,9 @@ class WorkerProcess(Node):
         """There is another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
-            self._wires = WireChoice(links.client, links.route, sealed=self.trust.tls is not None)
+            self._wire_choice = WireChoice(
+                links.client, links.route, sealed=self.trust.tls is not None
+            )
             if self.ending:  # meanwhile
                 links.client.fail(self.verdict.text)
         self._route, self.route_epoch = links.route, links.route.epoch
@@ -262,10 +264,12 @@ class WorkerProcess(Node):
             table.name: (number, table)
             for number, table in zip(answer.numbers, tables, strict=True)
         }
-        assert self._wires is not None
+        assert self._wire_choice is not None
         assert self._route is not None
-        wires = WireChoice(self._client, self._route, exact=True) if clocked else self._wires
-        model._connect(self._client, wires, numbered, tensors, clocked)
+        wire_choice = (
+            WireChoice(self._client, self._route, exact=True) if clocked else self._wire_choice
+        )
+        model._connect(self._client, wire_choice, numbered, tensors, clocked)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
         while (lease := self._leased("survey")) is not None:
@@ -296,18 +300,18 @@ class WorkerProcess(Node):
         def ask(back: bool = False) -> Future[Block | None]:
             return helper.submit(self._next_block, model, scratch, back)
 
-        coming = BlockPrefetcher(ask)
+        prefetcher = BlockPrefetcher(ask)
         try:
             while True:
-                block = coming.next(model.prefetch)
+                block = prefetcher.next(model.prefetch)
                 if block is not None and block.clock >= 0:
-                    block = self._in_turn(block, coming)
+                    block = self._in_turn(block, prefetcher)
                 if block is None or self._leaving:
                     return
                 if self._train_block(model, block):
                     return  # prefetched blocks are left as they are
         finally:
-            coming.drop()
+            prefetcher.drop()
 
     def _train_block(self, model: Worker, block: Block) -> bool:
         """Trains on a block and tells the master; True when no further one is wanted."""
@@ -356,7 +360,7 @@ class WorkerProcess(Node):
         assert self._client is not None
         self._client.seal_async(block.clock, block.slot, block.slots).wait()
 
-    def _in_turn(self, block: Block, coming: BlockPrefetcher) -> Block | None:
+    def _in_turn(self, block: Block, prefetcher: BlockPrefetcher) -> Block | None:
         """Waits until the step of a block has begun; the block, or another one of an earlier step.
 
         Such a one comes back when a worker is lost, and nobody gets on without it.  None: this
@@ -377,8 +381,8 @@ class WorkerProcess(Node):
                 if not asked or self._came_back.is_set():
                     asked = True
                     self._came_back.clear()
-                    coming.ask_back()
-                earlier = coming.earlier(block)
+                    prefetcher.ask_back()
+                earlier = prefetcher.earlier(block)
                 if earlier is not None:
                     reach.abandon()
                     block, asked = earlier, False

@@ -81,8 +81,8 @@ class JobController:
         trust: Trust = OPEN,
         past: Sequence[Fact] = (),
     ) -> None:
-        self.leasing = LeaseService(members, tell)
-        self.past = JobRecovery(past, members)
+        self.leases = LeaseService(members, tell)
+        self.recovery = JobRecovery(past, members)
         self._journal = members.journal
         self.round: RoundController | None = None
         self.phase: Phase = "idle"
@@ -93,25 +93,25 @@ class JobController:
         self._starting: dict[Member, None] = {}  # workers that come, and are told the job next
         self._submitter: Reply | None = None
         self._members = members
-        self._readings = ModelReader(members, timeout_s, trust, lambda: self.figures)
+        self._model_reader = ModelReader(members, timeout_s, trust, lambda: self.figures)
         self._tell, self._fail, self._on_end = tell, fail, on_end
         self._summaries: list[Reply] = []
         self._side: Future[Any] | None = None
         self._then: Callable[[Any], None] = lambda result: None
         self.checkpoints = CheckpointController(members, on_restored=self._restored, fail=fail)
-        self.lull = WorkerWait(alone_s, fail, self.checkpoints.advice)
+        self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
         self._saved_last = False
         self._told_at = self._cancelled_at = 0.0
-        self.ageing = ExpiryClock(members)
+        self.expiry = ExpiryClock(members)
 
     @property
     def job(self) -> Job | None:
         """The job that is under way."""
-        return self.leasing.job
+        return self.leases.job
 
     @job.setter
     def job(self, job: Job | None) -> None:
-        self.leasing.job = job
+        self.leases.job = job
 
     # --- beginning and going on --------------------------------------------------------------
 
@@ -122,14 +122,14 @@ class JobController:
         """
         self.job, self.figures, self.failed, self.interrupted = job, {}, "", False
         self._saved_last = False
-        self.ageing.begin()
-        self._readings.begin()
+        self.expiry.begin()
+        self._model_reader.begin()
         self.phase, self._submitter = "preparing", reply
 
         def prepare() -> None:
             job.prepare(workers)
-            self.checkpoints.open(job, resumes=not self.past.begun)
-            if not (job.has_survey or self.checkpoints.resumes or self.past.begun):
+            self.checkpoints.open(job, resumes=not self.recovery.begun)
+            if not (job.has_survey or self.checkpoints.resumes or self.recovery.begun):
                 self._journal.keep_base(pack(job.base()))
 
         self._beside(prepare, lambda _: self._prepared(job))
@@ -157,11 +157,11 @@ class JobController:
             self._begin(job)
 
     def _begin(self, job: Job) -> None:
-        if self.past.begun:
-            self.past.go_on(self, job)
+        if self.recovery.begun:
+            self.recovery.go_on(self, job)
             return
-        if not self.past.known:
-            self._members.catalogue.forget_job()
+        if not self.recovery.known:
+            self._members.table_registry.forget_job()
             self._members.rows.expired = 0
         if not self._members.joined("worker"):
             if not any(member.role == "worker" for member in self._members.left):
@@ -195,7 +195,7 @@ class JobController:
 
         def go_on() -> None:
             self._open_book(job, position)
-            self.ageing.resume([int(tick) for tick in position.figures["ticks"]])
+            self.expiry.resume([int(tick) for tick in position.figures["ticks"]])
             self._start_all()
 
         def keep() -> None:
@@ -231,7 +231,7 @@ class JobController:
             self.round = RoundController(
                 job,
                 self._members,
-                self._readings.after_round,
+                self._model_reader.after_round,
                 self._fail,
                 is_saving=lambda: self.checkpoints.running,
                 note=self._journal.note,
@@ -243,7 +243,7 @@ class JobController:
 
     def start(self, member: Member) -> None:
         """A worker comes in the middle of a job, if there is one; `tell` tells all of them."""
-        self.leasing.number_changed()
+        self.leases.number_changed()
         self._starting[member] = None
 
     def tell(self) -> None:
@@ -252,7 +252,7 @@ class JobController:
         At the end of a turn of the loop: however many come in it, the others are told once.
         """
         coming, self._starting = self._starting, {}
-        self.leasing.tell(but=coming)
+        self.leases.tell(but=coming)
         workers = len(self._members.joined("worker")) if coming else 0
         for member in list(coming):
             if self._members.all.get(member.number) is member:
@@ -283,10 +283,10 @@ class JobController:
         self.checkpoints.step()
         if self.phase == "ready" and self._is_formed and self.job is not None:
             if self._members.joined("worker"):
-                self.lull.over()
+                self.worker_wait.over()
                 self._begin(self.job)
             else:
-                self.lull.step("all blocks", time.monotonic())
+                self.worker_wait.step("all blocks", time.monotonic())
         if self.phase not in ("survey", "training") or self._side is not None:
             return
         job = self.job
@@ -298,7 +298,7 @@ class JobController:
         if not (workers or job.ledger.over):
             self._go_on_alone(job, job.ledger, time.monotonic())
             return
-        self.lull.over()
+        self.worker_wait.over()
         if job.pass_ == "survey" and job.ledger.over:
             job.end_pass()
             self._beside(lambda: self._end_survey(job), lambda _: self.summarised())
@@ -314,27 +314,27 @@ class JobController:
             if isinstance(ledger, BspLedger) and ledger.closed:
                 ledger.abandon(ANYBODY)  # nobody is left to complete its clock
         if not (ledger.over or (self.round is not None and self.round.closing)):
-            self.lull.step(f"{ledger.size - ledger.finished} blocks", now)
+            self.worker_wait.step(f"{ledger.size - ledger.finished} blocks", now)
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
         if job.diverged:
             self._fail(job.diverged)
             return
-        self._readings.look(job)
-        self.ageing.step(job)
-        self.leasing.note_waits(job, ledger, workers)
+        self._model_reader.look(job)
+        self.expiry.step(job)
+        self.leases.note_waits(job, ledger, workers)
         if self.round is not None:
             self.round.step()
         # Behind the end of a round: where that is the last one, no part of another one is leased.
         self._check_limit(job, ledger)
-        if job.clocked or self.leasing.busy:
-            self.leasing.answer()  # the shards may have told that they are ready
+        if job.clocked or self.leases.busy:
+            self.leases.answer()  # the shards may have told that they are ready
         late = any(not (member.finished or member.dropped) for member in workers)
-        if self.leasing.drop_late(ledger, workers):
+        if self.leases.drop_late(ledger, workers):
             return
         if ledger.over:
-            self.leasing.answer()
-            looking = self._readings.looking
+            self.leases.answer()
+            looking = self._model_reader.looking
             looking |= self.round is not None and self.round.closing
             if late or looking or self.checkpoints.running or self._members.rows.expiring:
                 return
@@ -356,13 +356,13 @@ class JobController:
         """What a master has to know that takes over, beside who belongs, and how it began."""
         state, arrays = job.snapshot()
         facts = [Fact("shards", self._members.shards)] if self._members.shards else []
-        if self.leasing.clocks_noted:
+        if self.leases.clocks_noted:
             facts.append(Fact("clocks", {}))
         if job.ended_by:
             facts.append(Fact("early", {"why": job.ended_by, "size": ledger.size}))
         if self.round is not None and self.round.closing and isinstance(ledger, RoundLedger):
             facts.append(Fact("close", {"parts": ledger.parts}))
-        return Snapshot({"job": state, "ticks": list(self.ageing.ticks)}, arrays, facts)
+        return Snapshot({"job": state, "ticks": list(self.expiry.ticks)}, arrays, facts)
 
     @property
     def can_wait(self) -> bool:
@@ -373,7 +373,7 @@ class JobController:
     @property
     def in_haste(self) -> bool:
         """Whether workers could be answered, or wait for work beside the loop that ends soon."""
-        return self.leasing.busy or (self.round is not None and self.round.looks)
+        return self.leases.busy or (self.round is not None and self.round.looks)
 
     @property
     def holds_rows(self) -> bool:
@@ -382,7 +382,7 @@ class JobController:
 
     def reroute(self, route: Route) -> None:
         """Shards are elsewhere: the master's own clients follow."""
-        self._readings.reroute(route)
+        self._model_reader.reroute(route)
 
     def interrupt(self) -> None:
         """Ends the training early: blocks at work are finished, what was learnt is saved."""
@@ -396,20 +396,20 @@ class JobController:
         assert job.ledger is not None
         self._journal.note("early", {"why": why, "size": job.ledger.size})
         self.ends_early(interrupted=self.interrupted)
-        self.leasing.answer()
+        self.leases.answer()
 
     def ends_early(self, *, interrupted: bool) -> None:
         """Blocks at work are finished, but not waited for without a limit."""
         self.interrupted = interrupted
-        self.leasing.hurry()
+        self.leases.hurry()
 
     def close(self) -> None:
         """Refuses whatever still waits and lets go of threads and unpacked input."""
-        self._readings.close()
+        self._model_reader.close()
         if self._side is not None:  # it removes what it has not written to the end
             wait({self._side}, SIDE_END_S)
         self.checkpoints.close()
-        self.leasing.close()
+        self.leases.close()
         if self.job is not None:
             self.job.close()
 
@@ -420,7 +420,7 @@ class JobController:
         job = self.job
         if job is None or job.ledger is None or self.phase != "training":
             return
-        self._readings.begin(job.progress)
+        self._model_reader.begin(job.progress)
         self.tell()  # who has just come is told the job before anything of it
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
@@ -429,24 +429,24 @@ class JobController:
                 f"the journal lacks {lacking} blocks, which the workers have trained and do not "
                 "know any more: it was damaged, or its machine died. Start again with --fresh"
             )
-        self.leasing.all_back(job)
+        self.leases.all_back(job)
 
     def came_back(self, member: Member) -> None:
         """A worker that an earlier master knew: takes over what it has leased and has told."""
         if self.job is None or self.job.ledger is None:
             return
-        if member.standing["started"]:
-            self.leasing.came_back(member)
+        if member.resume_state["started"]:
+            self.leases.came_back(member)
         else:
             self.start(member)
 
     def released(self, member: Member) -> int:
         """A worker has gone: its blocks go to others; returns how many."""
-        return self.leasing.released(member, self.round.lost if self.round else lambda: None)
+        return self.leases.released(member, self.round.lost if self.round else lambda: None)
 
     def summarise(self, member: Member, reply: Reply) -> None:
         """A worker waits for the merged survey."""
-        job, ledger = self.leasing.running()
+        job, ledger = self.leases.running()
         if job.summary is not None and job.pass_ == "train":
             reply(job.summary_message())
         elif not ledger.over:  # the survey began anew, with another master
@@ -462,7 +462,7 @@ class JobController:
     def summarised(self) -> None:
         """The survey is merged, and kept: goes on to the training."""
         self._journal.note("summary", {})
-        job, _ = self.leasing.running()
+        job, _ = self.leases.running()
         assert job.summary is not None
         log.info("survey done, summary of %.1f MB", len(job.summary) / 1e6)
         load = job.cls.loader(job.settings)
@@ -470,13 +470,13 @@ class JobController:
             self._begin_training()
             return
         self.phase = "loading"
-        self._beside(lambda: self._readings.read(job, load), lambda _: self._begin_training())
+        self._beside(lambda: self._model_reader.read(job, load), lambda _: self._begin_training())
 
     def _begin_training(self) -> None:
-        job, _ = self.leasing.running()
+        job, _ = self.leases.running()
         assert job.summary is not None
         self._open_book(job)
-        self.leasing.answer()
+        self.leases.answer()
         for reply in self._summaries:
             reply(job.summary_message())
         self._summaries.clear()
@@ -512,17 +512,17 @@ class JobController:
     def _begin_export(self) -> None:
         self.phase = "exporting"
         self._told_at, self._cancelled_at = time.monotonic(), 0.0
-        self._readings.leave_rounds()
+        self._model_reader.leave_rounds()
         for member in self._members.nodes():
             member.state = "waiting for the export"
         self._members.ask_stats()
         log.info("training done, exporting")
-        job, _ = self.leasing.running()
-        self._beside(lambda: self._readings.export(job), self._exported)
+        job, _ = self.leases.running()
+        self._beside(lambda: self._model_reader.export(job), self._exported)
 
     def _step_export(self, now: float) -> None:
         """Tells how far the export is; ends one that was cancelled and does not heed it."""
-        told = self._readings.exporting
+        told = self._model_reader.exporting
         if self._cancelled_at and now - self._cancelled_at > CANCEL_S:
             self._end_cancelled()
         elif told is not None and now - self._told_at >= TELL_S:
@@ -533,7 +533,7 @@ class JobController:
     @property
     def exporting(self) -> ExportProgress | None:
         """How far the export is, where one is under way."""
-        return self._readings.exporting if self.phase == "exporting" else None
+        return self._model_reader.exporting if self.phase == "exporting" else None
 
     @property
     def cancelled(self) -> bool:
@@ -544,14 +544,14 @@ class JobController:
         """Ends the export: what is not written yet will not be, and leaves nothing behind."""
         self._cancelled_at = time.monotonic()
         log.warning("interrupted: ending the export")
-        self._readings.cancel()
+        self._model_reader.cancel()
 
     def _end_cancelled(self) -> None:
         self._fail(self.export_verdict(), EXIT_INTERRUPTED)
 
     def export_verdict(self) -> str:
         """What is there of an export that was interrupted, and how to get the rest."""
-        told = self._readings.exporting
+        told = self._model_reader.exporting
         text = "interrupted while exporting; "
         if told is None:
             text += "nothing was saved"
@@ -574,7 +574,7 @@ class JobController:
 
     def collect_figures(self) -> None:
         """Adds up what the members told to the figures of the run."""
-        job, _ = self.leasing.running()
+        job, _ = self.leases.running()
         saved = self.checkpoints.figures()
         self.figures = run_figures(job, self._members, self.figures, saved)
 
@@ -589,11 +589,11 @@ class JobController:
             self._submitter(ClusterError(text))
             self._submitter = None
         self._side = None  # its thread may go on for a while, unheard
-        self._readings.leave_rounds()
+        self._model_reader.leave_rounds()
         for reply in self._summaries:
             reply(ClusterError("the job has failed"))
         self._summaries.clear()
-        self.leasing.close()
+        self.leases.close()
         self.checkpoints.abandon("the job has failed")
         if job.clocked and self.phase == "training":
             self._members.rows.set_clock(0, early=True)  # forget what it staged
@@ -622,5 +622,5 @@ class JobController:
             closing = self.round is not None and self.round.closing
             closing |= self._members.rows.moving
             if ledger is not None and not (ledger.over or ledger.closed or closing):
-                self.checkpoints.ticks = tuple(self.ageing.ticks)
+                self.checkpoints.ticks = tuple(self.expiry.ticks)
                 self.checkpoints.check(self.job)

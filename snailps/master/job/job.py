@@ -128,7 +128,7 @@ class Job:
         self._clock = clock
         self._begun = clock()
         self._pass_begun = self._begun
-        self._tally = PassMetrics(clock)
+        self._metrics = PassMetrics(clock)
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._results = _InOrder()
@@ -187,7 +187,7 @@ class Job:
         self._results, self._parts = _InOrder(self.ledger.finished), _InOrder()
         self._pass_begun = self._clock()
         # Losses by epoch, or by round as they come: there may be very many of those.
-        self._tally = PassMetrics(self._clock, 0 if self.rounds else self.settings.epochs)
+        self._metrics = PassMetrics(self._clock, 0 if self.rounds else self.settings.epochs)
         self.outcomes = Outcomes(self.ledger.size if train and not self.rounds else 0)
         if position is not None:
             self._resume_figures(position)
@@ -227,7 +227,7 @@ class Job:
         if clock >= 0 and not self.rounds:
             outcomes = self.outcomes.first(clock * self.settings.micro_batches)
         figures: dict[str, Any] = {
-            "lr": self._tally.lr,
+            "lr": self._metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
             "train_s": self.elapsed_s,
             "wall_s": self._clock() - self._begun,
@@ -255,13 +255,13 @@ class Job:
             numbers = np.sort(np.fromiter(finished, np.int64, len(finished)))
             held = position.outcomes[numbers]
             epochs = numbers // len(self.input.blocks)
-            self._tally.count_all(epochs, held["units"], held["loss"], held["examples"])
-            self._tally.bad_lines += int(held["bad_lines"][epochs == 0].sum())
+            self._metrics.count_all(epochs, held["units"], held["loss"], held["examples"])
+            self._metrics.bad_lines += int(held["bad_lines"][epochs == 0].sum())
         else:
-            self.round_figures, self._tally.units = list(figures["rounds"]), int(figures["units"])
-            self._tally.losses = [list(sums) for sums in figures["losses"]]
+            self.round_figures, self._metrics.units = list(figures["rounds"]), int(figures["units"])
+            self._metrics.losses = [list(sums) for sums in figures["losses"]]
             self.begin_round()
-        self._tally.lr = figures["lr"]
+        self._metrics.lr = figures["lr"]
         self._seconds["survey"] = figures["survey_s"]
         self._pass_begun = self._clock() - figures["train_s"]
         self._begun = self._clock() - figures["wall_s"]
@@ -305,7 +305,7 @@ class Job:
         next_, early = self._results.snapshot()
         state = {
             "ledger": {name: held for name, held in book.items() if name not in arrays},
-            "tally": self._tally.snapshot(),
+            "tally": self._metrics.snapshot(),
             "next": next_,
             "early": [{name: getattr(result, name) for name in DONE_FIELDS} for result in early],
             "diverged": self.diverged,
@@ -319,7 +319,7 @@ class Job:
         """Stands where `snapshot` was taken; its training has begun with those outcomes."""
         assert self.ledger is not None
         self.ledger.resume({**state["ledger"], **arrays})
-        self._tally.resume(state["tally"])
+        self._metrics.resume(state["tally"])
         early = [messages.Done("train", **fields) for fields in state["early"]]
         self._results.resume(int(state["next"]), {result.number: result for result in early})
         self.diverged, self._reached_in = str(state["diverged"]), int(state["reached_in"])
@@ -335,12 +335,12 @@ class Job:
     def began(self, job_s: float, pass_s: float) -> None:
         """The job and its pass began so many seconds ago, under another master."""
         self._begun, self._pass_begun = self._clock() - job_s, self._clock() - pass_s
-        self._tally.forget_rate()
+        self._metrics.forget_rate()
 
     def begin_round(self) -> None:
         """A round begins: a checkpoint in its course has the figures of now."""
         assert isinstance(self.ledger, RoundLedger)
-        losses = self._tally.losses[: self.ledger.round]
+        losses = self._metrics.losses[: self.ledger.round]
         self._at_round = (self.units, [list(sums) for sums in losses])
 
     def limit_reached(self) -> str:
@@ -353,7 +353,7 @@ class Job:
         return "target_loss" if self._low_enough() else ""
 
     def _low_enough(self) -> bool:
-        return self._tally.is_low(self.settings.target_loss, len(self.input.blocks))
+        return self._metrics.is_low(self.settings.target_loss, len(self.input.blocks))
 
     def end_early(self, why: str) -> None:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
@@ -388,7 +388,7 @@ class Job:
         limit_s = 0.0 if self.clocked else self.settings.max_seconds
         if limit_s and self.pass_ == "train":
             shares = [
-                min(1.0, max(share, (self.elapsed_s + blocks * self._tally.block_s) / limit_s))
+                min(1.0, max(share, (self.elapsed_s + blocks * self._metrics.block_s) / limit_s))
                 for blocks, share in enumerate(shares, 1)
             ]
         return shares
@@ -488,13 +488,13 @@ class Job:
                 return False
             self._merge(message)
             self.ledger.done(message.number, node)
-            self._tally.came(message.units)
-            self._tally.add(message.units)
+            self._metrics.came(message.units)
+            self._metrics.add(message.units)
             return True
         if not self.ledger.done(message.number, node):
             return False
-        self._tally.came(message.units)
-        self._tally.took(message.seconds)
+        self._metrics.came(message.units)
+        self._metrics.took(message.seconds)
         if not self.rounds:
             self.outcomes.done(
                 message.number,
@@ -534,11 +534,11 @@ class Job:
                 f"block {message.number}: the loss is {loss}: the training has diverged, and more "
                 "of it would not mend that. Lower lr; checkpoints, if any, are as they were saved"
             )
-        self._tally.count(epoch, message.units, loss, examples)
+        self._metrics.count(epoch, message.units, loss, examples)
         if epoch == 0:
-            self._tally.bad_lines += int(message.metrics.get("bad_lines", 0))
+            self._metrics.bad_lines += int(message.metrics.get("bad_lines", 0))
         if "lr" in message.metrics:
-            self._tally.lr = message.metrics["lr"]
+            self._metrics.lr = message.metrics["lr"]
 
     def round_done(self, figures: Mapping[str, Any]) -> None:
         """Takes the figures of a round, as `Worker.after_round` returned them.
@@ -567,21 +567,21 @@ class Job:
     @property
     def units(self) -> int:
         """Units of the blocks of this pass that count by now."""
-        return self._tally.units
+        return self._metrics.units
 
     @property
     def loss(self) -> float | None:
         """Mean loss over the last few blocks."""
-        return self._tally.loss
+        return self._metrics.loss
 
     @property
     def lr(self) -> float | None:
         """Learning rate at the end of the last block, where the model tells it."""
-        return self._tally.lr
+        return self._metrics.lr
 
     def rate(self) -> float:
         """Units per second over the last few seconds."""
-        return self._tally.rate(self._pass_begun)
+        return self._metrics.rate(self._pass_begun)
 
     def figures(self, nodes: Mapping[str, float]) -> dict[str, Any]:
         """Figures of the run.
@@ -594,13 +594,13 @@ class Job:
         assert self.ledger is not None
         kind = self.cls.counts
         seconds = self._seconds.get("train", 0.0)
-        losses, units = self._tally.loss_by_epoch(), self.units
+        losses, units = self._metrics.loss_by_epoch(), self.units
         if isinstance(self.ledger, RoundLedger):  # of those that were applied
             losses, units = losses[: self.ledger.round], self._at_round[0]
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
-        bad = {"bad_lines": self._tally.bad_lines} if self._tally.bad_lines else {}
+        bad = {"bad_lines": self._metrics.bad_lines} if self._metrics.bad_lines else {}
         return {
             **bad,
             **self._clock_figures(),
@@ -616,7 +616,7 @@ class Job:
             "epochs": self.settings.epochs,
             "blocks": self.ledger.finished,
             "blocks_per_epoch": len(self.input.blocks),
-            f"block_{kind}_max": self._tally.block_units,
+            f"block_{kind}_max": self._metrics.block_units,
             f"bytes_per_{kind[:-1]}": round(moved / units, 2) if units else None,
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
         }

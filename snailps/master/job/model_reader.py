@@ -217,7 +217,7 @@ class ModelReader:
         """The tables through a client of the master's own, and how to close it."""
         links, close = self._connect()
         route = links.route
-        tables = dict(self._members.catalogue.tables)
+        tables = dict(self._members.table_registry.tables)
         results = Results(
             job.settings,
             job.summary or b"",

@@ -119,7 +119,7 @@ class JobRecovery:
         self.begun = any(fact.kind in ("survey", "train") for fact in facts)
         """Whether the job had begun with something that must not be done again."""
 
-    def go_on(self, course: JobController, job: Job) -> None:
+    def go_on(self, controller: JobController, job: Job) -> None:
         """Brings a prepared job to where it was; all members that come back are back.
 
         Raises
@@ -128,23 +128,23 @@ class JobRecovery:
             The input has changed, or the journal is damaged.
         """
         self.begun = False
-        self._members.catalogue.remake()
-        course.checkpoints.forget_others()
+        self._members.table_registry.remake()
+        controller.checkpoints.forget_others()
         now = time.time()
         train, exported = self._last("train"), self._last("exported")
         job_s = max(0.0, now - self._last("life")["at"])
         if train:
-            self._train(course, job, train)
+            self._train(controller, job, train)
             job.began(job_s, max(0.0, now - train["at"]))
         else:
-            course.begin_survey(job)
+            controller.begin_survey(job)
             job.began(job_s, 0.0)
             if any(fact.kind == "summary" for fact in self._facts):
                 job.adopt(self._base(job))
-                course.summarised()
+                controller.summarised()
         if exported:
             job.end_pass()
-            course.ended(exported["figures"])
+            controller.ended(exported["figures"])
         self._facts.clear()  # they may be many, and have said all
         share, what = job.progress, "training" if job.pass_ == "train" else "survey"
         log.warning("took over from the master before: %.0f%% of the %s done", 100 * share, what)
@@ -164,19 +164,19 @@ class JobRecovery:
             )
         return position
 
-    def _train(self, course: JobController, job: Job, train: dict[str, Any]) -> None:
+    def _train(self, controller: JobController, job: Job, train: dict[str, Any]) -> None:
         position = self._base(job)
         ticks = [int(tick) for tick in position.figures.get("ticks", [0])]
         state = self._last("state")
         if state:
             arrays = self._members.journal.state_arrays()
             began = replace(position, outcomes=arrays["outcomes"])
-            course.begin_training(job, train["nodes"], began)
+            controller.begin_training(job, train["nodes"], began)
             job.resume(state["job"], arrays)
             ticks = [int(tick) for tick in state["ticks"]]
         else:
-            course.begin_training(job, train["nodes"], position)
-        course.checkpoints.continued_from = train["restored"]
+            controller.begin_training(job, train["nodes"], position)
+        controller.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
         stands = False
         begin = "state" if state else "train"
@@ -195,26 +195,26 @@ class JobRecovery:
                 job.begin_round()
                 closing = []
             elif fact.kind == "early":
-                self._early(course, job, **fact.data)
+                self._early(controller, job, **fact.data)
             else:
                 stands = stands or fact.kind == "clocks"
                 _replay(job, fact)
-        course.ageing.resume(ticks)
-        course.leasing.clocks_noted = stands
+        controller.expiry.resume(ticks)
+        controller.leases.clocks_noted = stands
         if job.clocked and not stands:
-            course.set_clock(job, position.clock)
-        if closing and course.round is not None:
-            course.round.close(closing)
+            controller.set_clock(job, position.clock)
+        if closing and controller.round is not None:
+            controller.round.close(closing)
         self._fence(job)
 
-    def _early(self, course: JobController, job: Job, why: str, size: int) -> None:
+    def _early(self, controller: JobController, job: Job, why: str, size: int) -> None:
         """The training was to end early."""
         job.ended_by = why
         if isinstance(job.ledger, BspLedger):
             job.ledger.end_after(-(-size // job.ledger.micro_batches) - 1)
         elif job.ledger is not None:
             job.ledger.close()
-        course.ends_early(interrupted=why == "interrupt")
+        controller.ends_early(interrupted=why == "interrupt")
 
     def _fence(self, job: Job) -> None:
         """Shuts out again whoever was lost before; and seals what it had pushed whole."""

@@ -107,7 +107,7 @@ class LeaseService:
         void = isinstance(ledger, RoundLedger) and ledger.is_void(message.number)
         if job.done(message, member.number):
             self._note_done(message, member)
-        elif not void and not member.standing:  # who came back may say it a second time
+        elif not void and not member.resume_state:  # who came back may say it a second time
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(ledger, BspLedger):  # up to three clocks are left, each of many blocks
             self.hurry()
@@ -154,22 +154,26 @@ class LeaseService:
 
     def came_back(self, member: Member) -> None:
         """A worker that an earlier master knew: takes over what it has leased and has told."""
-        job, standing = self.job, member.standing
+        job, resume_state = self.job, member.resume_state
         if job is None or job.ledger is None:
             return
         node = member.number
         member.worked, member.state = True, "training" if job.pass_ == "train" else "counting"
         if job.pass_ == "train":
-            for fields in standing["told"]:
+            for fields in resume_state["told"]:
                 done = messages.Done("train", **fields)
                 if job.replay(done, node):
                     self._note_done(done, member)
-            job.outcomes.settle_all(node, standing["unsettled"])
-            self._journal.note("settled_all", {"node": node, "but": standing["unsettled"]})
-        if standing["finished"] is not None:
-            member.finished, member.figures, member.state = True, standing["finished"], "finished"
+            job.outcomes.settle_all(node, resume_state["unsettled"])
+            self._journal.note("settled_all", {"node": node, "but": resume_state["unsettled"]})
+        if resume_state["finished"] is not None:
+            member.finished, member.figures, member.state = (
+                True,
+                resume_state["finished"],
+                "finished",
+            )
             return
-        for pass_, number in standing["held"]:
+        for pass_, number in resume_state["held"]:
             if pass_ == job.pass_:
                 job.ledger.claim(number, node)
 

@@ -76,10 +76,10 @@ class ReplicationController:
         self.standbys = ReplicationPlanner(
             replicated=wanted != "none",
             sync=wanted == "sync",
-            tables=members.catalogue.made,
+            tables=members.table_registry.made,
             yield_s=limits.yield_s,
         )
-        self.errands = ShardOrders(
+        self.shard_orders = ShardOrders(
             lambda: self.standbys.count,
             self.standbys.primary_of,
             self._call,
@@ -106,7 +106,7 @@ class ReplicationController:
         self.standbys.restore(self._members.shards, self._members.route, hosts, now)
         self._work()
         for member in self._members.nodes("server"):
-            for shard, copy, trouble in member.standing.get("standbys", []):
+            for shard, copy, trouble in member.resume_state.get("standbys", []):
                 if trouble:
                     self.note(member, messages.Unbacked(int(shard), int(copy), str(trouble)))
                 else:
@@ -162,7 +162,7 @@ class ReplicationController:
         self._work()
         if self.standbys.redundancy.resuming:
             self._followed()
-        self.errands.step()
+        self.shard_orders.step()
 
     def tell(self) -> None:
         """Tells everybody the route, if it is new; requests of those who know it first wait.

@@ -99,7 +99,7 @@ class Shard:
             return self.standby.server if self.standby else self.primary, self.following
         return None
 
-    def picture(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """It as values for JSON; `of` reads them."""
         copy, former, following = self.standby, self.former, self.following
         return {
@@ -115,14 +115,14 @@ class Shard:
         }
 
     @classmethod
-    def of(cls, number: int, picture: dict[str, Any]) -> Shard:
-        """The shard that `picture` describes."""
-        former, copy = picture["former"], picture["standby"]
+    def of(cls, number: int, snapshot: dict[str, Any]) -> Shard:
+        """The shard that `snapshot` describes."""
+        former, copy = snapshot["former"], snapshot["standby"]
         return cls(
             number,
-            ShardAddress(*picture["at"]),
+            ShardAddress(*snapshot["at"]),
             Copy(copy[0], copy[1], copy[2], 0.0, copy[3], copy[4]) if copy is not None else None,
-            step=picture["step"],
+            step=snapshot["step"],
             former=ShardAddress(*former) if former is not None else None,
         )
 
@@ -384,6 +384,6 @@ def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     if "shards" in changes:
         return changes
     shards = list(before["shards"])
-    for at, picture in changes["changed"]:
-        shards[at] = picture
+    for at, snapshot in changes["changed"]:
+        shards[at] = snapshot
     return {**{name: changes[name] for name in changes if name != "changed"}, "shards": shards}

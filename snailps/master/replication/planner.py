@@ -72,7 +72,7 @@ class ReplicationPlanner:
     route: Route | None = None
     held: bool = False
     redundancy: Redundancy = field(init=False)
-    _places: Placement = field(default_factory=Placement)
+    _placement: Placement = field(default_factory=Placement)
     _orders: PendingOrders = field(default_factory=PendingOrders)
     _effects: list[Effect] = field(default_factory=list)
     _next_copy: int = 1
@@ -85,8 +85,8 @@ class ReplicationPlanner:
     _told: tuple[int, int, list[int]] | None = None  # of what `changes` told last
 
     def __post_init__(self) -> None:
-        self._places.copies = 2 if self.replicated else 1
-        self.redundancy = Redundancy(self._places)
+        self._placement.copies = 2 if self.replicated else 1
+        self.redundancy = Redundancy(self._placement)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -97,27 +97,27 @@ class ReplicationPlanner:
 
     def primary_of(self, shard: int) -> int:
         """The server that serves a shard; 0 while it changes over."""
-        one = self._places.shards[shard]
+        one = self._placement.shards[shard]
         return 0 if one.step else one.primary
 
     def shards_of(self, server: int) -> list[int]:
         """Shards that a server has as primary or standby, or that are on their way to it."""
-        return self._places.shards_of(server)
+        return self._placement.shards_of(server)
 
     @property
     def count(self) -> int:
         """Number of shards."""
-        return len(self._places.shards)
+        return len(self._placement.shards)
 
     @property
     def redundant(self) -> bool:
         """Whether every shard has a standby that has all of it."""
-        return self._places.redundant
+        return self._placement.redundant
 
     @property
     def moving(self) -> bool:
         """Whether a shard is changing over."""
-        return bool(self._places.changing)
+        return bool(self._placement.changing)
 
     def status(self) -> list[dict[str, Any]]:
         """The shards as a picture; standby 0: none."""
@@ -129,38 +129,38 @@ class ReplicationPlanner:
                 "state": s.step or (s.standby.state if s.standby else "none"),
                 "seeded": s.standby.seeded if s.standby else 0.0,
             }
-            for s in self._places.shards
+            for s in self._placement.shards
         ]
 
-    def picture(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """All that a master has to know who goes on where this one has come to, for JSON."""
         return {
             "epoch": self._epoch,
             "copy": self._next_copy,
-            "leaving": sorted(self._places.leaving),
-            "shards": [shard.picture() for shard in self._places.shards],
+            "leaving": sorted(self._placement.leaving),
+            "shards": [shard.snapshot() for shard in self._placement.shards],
         }
 
     def changes(self) -> dict[str, Any]:
         """What has changed since this was called last, for `places.with_changes`; or nothing.
 
-        At first all of `picture`.  To be kept before the effects are carried out: what was said of
+        At first all of `snapshot`.  To be kept before the effects are carried out: what was said of
         a shard is then known to whoever has to say the next thing.
         """
-        told = (self._epoch, self._next_copy, sorted(self._places.leaving))
-        if told == self._told and not self._places.news:
+        told = (self._epoch, self._next_copy, sorted(self._placement.leaving))
+        if told == self._told and not self._placement.news:
             return {}
         first, self._told = self._told is None, told
-        numbers, self._places.news = sorted(self._places.news), set()
+        numbers, self._placement.news = sorted(self._placement.news), set()
         if first:
-            return self.picture()
-        changed = [[number, self._places.shards[number].picture()] for number in numbers]
+            return self.snapshot()
+        changed = [[number, self._placement.shards[number].snapshot()] for number in numbers]
         return {"epoch": told[0], "copy": told[1], "leaving": told[2], "changed": changed}
 
     # --- events: who is there ------------------------------------------------------------------
 
     def restore(
-        self, picture: dict[str, Any], route: Route, hosts: dict[int, str], now: float
+        self, snapshot: dict[str, Any], route: Route, hosts: dict[int, str], now: float
     ) -> None:
         """Goes on where another master had come to; its orders may have been obeyed or not.
 
@@ -169,21 +169,21 @@ class ReplicationPlanner:
         a standby that made room for a new one may be all that is left of a shard.
         """
         self.held = True
-        self.route, self._epoch = route, int(picture["epoch"])
-        self._next_copy = int(picture["copy"])
-        shards = [Shard.of(at, one) for at, one in enumerate(picture["shards"])]
+        self.route, self._epoch = route, int(snapshot["epoch"])
+        self._next_copy = int(snapshot["copy"])
+        shards = [Shard.of(at, one) for at, one in enumerate(snapshot["shards"])]
         # The other master may have struck a server off, and have come no further.
-        struck = {n for s in shards for n in self._places.holders(s)} - hosts.keys()
-        leaving = set(picture["leaving"])
+        struck = {n for s in shards for n in self._placement.holders(s)} - hosts.keys()
+        leaving = set(snapshot["leaving"])
         known = [Server(n, host, leaving=n in leaving) for n, host in hosts.items()]
-        self._places.begin([*known, *(Server(n, "") for n in sorted(struck))], shards)
+        self._placement.begin([*known, *(Server(n, "") for n in sorted(struck))], shards)
         self.redundancy.was_full = self.redundant  # and said by that master
         halfway = [
             shard
-            for shard in self._places.shards
+            for shard in self._placement.shards
             if shard.standby is not None and (shard.step or shard.standby.state != "ready")
         ]
-        promoting = [shard for shard in self._places.shards if shard.step == "promoting"]
+        promoting = [shard for shard in self._placement.shards if shard.step == "promoting"]
         dropped = {(shard.standby.server, shard.number) for shard in halfway if shard.standby}
         for number in hosts:
             have = [at for at in self.shards_of(number) if (number, at) not in dropped]
@@ -191,9 +191,9 @@ class ReplicationPlanner:
         for shard in halfway:
             assert shard.standby is not None
             shard.standby.state = "seeding"  # its primary may know of it, and is to forget it
-            self._places.changed(shard)
+            self._placement.changed(shard)
             self._without_standby(shard, now)
-        for shard in self._places.shards:
+        for shard in self._placement.shards:
             if shard.standby is None and not (shard in halfway and shard not in promoting):
                 # Its primary may not know yet, and would acknowledge nothing.
                 self._order(shard.primary, messages.Alone(shard.number), now)
@@ -208,41 +208,41 @@ class ReplicationPlanner:
         """The cluster is complete: these servers, these primaries."""
         self.route, self._epoch = route, route.epoch
         servers = [Server(number, host) for number, host in hosts.items()]
-        self._places.begin(servers, [Shard(at, one) for at, one in enumerate(route.shards)])
+        self._placement.begin(servers, [Shard(at, one) for at, one in enumerate(route.shards)])
         self._plan(now)
 
     def join(self, number: int, host: str, now: float) -> None:
         """A server has come, with the route and without a shard."""
-        self._places.add(Server(number, host))
+        self._placement.add(Server(number, host))
         self.redundancy.joined()
         self._plan(now)
 
     def leave(self, number: int, now: float) -> None:
         """A server is to leave: its shards move; `Emptied` or `Stuck` follows."""
-        self._places.leave(number, True)
+        self._placement.leave(number, True)
         self._plan(now)
 
     def lost(self, number: int, now: float, why: str = "") -> None:
         """A server is gone, and will not come back under this number."""
-        if not self._places.remove(number):
+        if not self._placement.remove(number):
             return
         self._orders.forget_server(number)
         gone: list[int] = []
         hurt, down = False, []
-        for at in sorted(self._places.going):
-            shard = self._places.shards[at]
+        for at in sorted(self._placement.going):
+            shard = self._placement.shards[at]
             if not shard.step or shard.goal == number:  # what makes good a loss goes first
                 shard.goal = shard.leaves = shard.takes = 0
-                self._places.changed(shard)
+                self._placement.changed(shard)
             elif shard.takes == number:  # a swap under way ends; the copy after it is not made
                 shard.takes = 0
-                self._places.changed(shard)
-        for at in self._places.shards_of(number):
-            shard = self._places.shards[at]
+                self._placement.changed(shard)
+        for at in self._placement.shards_of(number):
+            shard = self._placement.shards[at]
             hurt = True
             if shard.former is not None and shard.former.server == number:
                 shard.former = None
-            self._places.changed(shard)
+            self._placement.changed(shard)
             if self._lost_behind(shard, number, now):
                 continue
             if shard.primary == number:
@@ -256,7 +256,7 @@ class ReplicationPlanner:
             self._effects.append(RowsLost(number, tuple(gone), why))
             return
         if down:
-            self.redundancy.tally.failovers += 1
+            self.redundancy.metrics.failovers += 1
             self._publish()  # a standby lets requests wait until it is promoted
             assert self.route is not None
             for shard in down:
@@ -283,8 +283,8 @@ class ReplicationPlanner:
             return
         copy.state, copy.seeded = "ready", 1.0
         shard.failures = 0
-        self._places.changed(shard)
-        if (there := self._places.servers.get(copy.server)) is not None:
+        self._placement.changed(shard)
+        if (there := self._placement.servers.get(copy.server)) is not None:
             there.failures = 0
         log.debug("shard %d: server %d has all of it", shard.number, copy.server)
         if shard.step == "swapping" and copy is shard.following:
@@ -304,7 +304,7 @@ class ReplicationPlanner:
         """A primary has handed over all that it acknowledged, or says why it could not."""
         if not 0 <= note.shard < self.count:
             return
-        shard = self._places.shards[note.shard]
+        shard = self._placement.shards[note.shard]
         if shard.primary != server or shard.step not in ("yielding", "swapping"):
             return
         self._orders.forget_shard(shard.number, messages.Yield)
@@ -313,7 +313,7 @@ class ReplicationPlanner:
             shard.step = ""
             self._put_off(shard.goal or (shard.following.server if shard.following else 0), now)
             shard.goal = 0
-            self._places.changed(shard)
+            self._placement.changed(shard)
         elif shard.step == "swapping":
             self._resume(shard, now)
         elif self.replicated and shard.following is None and not shard.goal:
@@ -327,7 +327,7 @@ class ReplicationPlanner:
         """How much of a shard its standby has, as its primary counts."""
         if not 0 <= shard < self.count:
             return
-        filling = self._places.shards[shard].filling
+        filling = self._placement.shards[shard].filling
         if filling is None or filling[0] != server:
             return
         copy = filling[1]
@@ -343,13 +343,13 @@ class ReplicationPlanner:
         for server, order in self._orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._effects.append(Expelled(server, why))
-        for number in sorted(self._places.unready | self._places.going):
-            shard = self._places.shards[number]
+        for number in sorted(self._placement.unready | self._placement.going):
+            shard = self._placement.shards[number]
             copy = filling[1] if (filling := shard.filling) is not None else None
             limit_s = self.yield_s if shard.step == "swapping" else STALL_S
             if copy and copy.state == "seeding" and now - copy.moved_at > limit_s:
                 self._give_up(shard, copy, f"nothing was copied for {limit_s:.0f} s", now)
-        if self._planned != (self._places.version, self.held) or now >= self._again_at:
+        if self._planned != (self._placement.version, self.held) or now >= self._again_at:
             self._plan(now)
 
     # --- what is done ---------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class ReplicationPlanner:
             self._take_back(shard, now)
             return True
         self._orders.forget_shard(shard.number)
-        if copy is None or copy.state != "ready" or copy.server not in self._places.servers:
+        if copy is None or copy.state != "ready" or copy.server not in self._placement.servers:
             return False
         self._drop_following(shard, now)
         self._promote(shard, now)
@@ -385,11 +385,11 @@ class ReplicationPlanner:
         copy, shard.following = shard.following, None
         if copy is None:
             return
-        self._places.changed(shard)
+        self._placement.changed(shard)
         whose = shard.standby.server if shard.standby is not None else shard.primary
-        if whose in self._places.servers and copy.state != "asked":
+        if whose in self._placement.servers and copy.state != "asked":
             self._order(whose, messages.Alone(shard.number), now)
-        if copy.server in self._places.servers and copy.server != shard.primary \
+        if copy.server in self._placement.servers and copy.server != shard.primary \
                 and (shard.former is None or copy.server != shard.former.server):  # fmt: skip
             self._order(copy.server, messages.DropShard(shard.number), now)
 
@@ -400,7 +400,7 @@ class ReplicationPlanner:
         copy.host, copy.port = shard.address.host, shard.address.port
         self._next_copy += 1
         shard.following = copy
-        self._places.changed(shard)
+        self._placement.changed(shard)
         self._fill(shard, shard.standby.server, copy, now, resume=True)
 
     def _go_on(self, shard: Shard, now: float) -> None:
@@ -421,7 +421,9 @@ class ReplicationPlanner:
         assert shard.former is not None
         self._orders.forget_shard(shard.number)
         copy, shard.following = shard.following, None
-        if copy is not None and copy.server in self._places.servers.keys() - {shard.former.server}:
+        if copy is not None and copy.server in self._placement.servers.keys() - {
+            shard.former.server
+        }:
             self._order(copy.server, messages.DropShard(shard.number), now)
         shard.address, shard.former, shard.goal = shard.former, None, 0
         self._order(shard.primary, messages.Alone(shard.number), now)
@@ -429,7 +431,7 @@ class ReplicationPlanner:
 
     def _ask_promote(self, shard: Shard, now: float) -> None:
         shard.step = "promoting"
-        self._places.changed(shard)
+        self._placement.changed(shard)
         self._epoch += 1
 
         def promoted(answer: messages.Message | None, error: str, now: float) -> None:
@@ -444,7 +446,7 @@ class ReplicationPlanner:
                 shard.standby, shard.following = shard.following, None
             if not swapped:
                 shard.leaves = shard.takes = 0
-            self._places.changed(shard)
+            self._placement.changed(shard)
             if former is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
                 self.redundancy.note_resumed(now)
@@ -454,7 +456,7 @@ class ReplicationPlanner:
                     shard.number, former.server, shard.primary,
                 )  # fmt: skip
                 if not swapped:
-                    self.redundancy.tally.moves += 1
+                    self.redundancy.metrics.moves += 1
                     self._order(former.server, messages.DropShard(shard.number), now)
             self._publish()
 
@@ -463,7 +465,7 @@ class ReplicationPlanner:
     def _publish(self) -> None:
         """Makes the route of what is: a shard that changes over is where it was until it has."""
         assert self.route is not None
-        shards = tuple(s.former or s.address for s in self._places.shards)
+        shards = tuple(s.former or s.address for s in self._placement.shards)
         if shards != self.route.shards or self._epoch > self.route.epoch:
             self._epoch = max(self._epoch, self.route.epoch + 1)
             self.route = Route(self._epoch, shards, self.route.owner)
@@ -472,7 +474,7 @@ class ReplicationPlanner:
     def _without_standby(self, shard: Shard, now: float) -> None:
         """A shard's standby is gone, or given up: it is never promoted, its primary is alone."""
         copy, shard.standby = shard.standby, None
-        self._places.changed(shard)
+        self._placement.changed(shard)
         if shard.step in ("yielding", "swapping"):
             # It may have yielded by now: it is told to serve again, whatever it had come to.
             shard.former = shard.address
@@ -496,16 +498,16 @@ class ReplicationPlanner:
                 self._go_on(shard, now)
             return
         self._drop_following(shard, now)
-        if copy.server in self._places.servers:
+        if copy.server in self._placement.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
         self._without_standby(shard, now)
         self._hurry(now)
 
     def _put_off(self, server: int, now: float) -> None:
-        there = self._places.servers.get(server)
+        there = self._placement.servers.get(server)
         if there is not None:
             there.failures += 1
-            self._places.put_off(server, now + AGAIN_S * min(there.failures, 10))
+            self._placement.put_off(server, now + AGAIN_S * min(there.failures, 10))
 
     def _make(self, shard: Shard, server: int, now: float) -> None:
         """Has a server host a standby, and the primary copy itself there."""
@@ -515,7 +517,7 @@ class ReplicationPlanner:
             shard.standby = copy
         else:
             shard.following = copy
-        self._places.changed(shard)
+        self._placement.changed(shard)
 
         def hosted(answer: messages.Message | None, error: str, now: float) -> None:
             if (filling := shard.filling) is None or filling[1] is not copy:
@@ -526,7 +528,7 @@ class ReplicationPlanner:
                 return
             copy.host, copy.port = where
             copy.state, copy.moved_at = "seeding", now
-            self._places.changed(shard)
+            self._placement.changed(shard)
             # What was lost is made good at full speed; what only moves gives way to the training,
             # and without replication all that is copied moves.
             copy.paced = not self.replicated or (
@@ -556,12 +558,12 @@ class ReplicationPlanner:
     def _hurry(self, now: float) -> None:
         """Something was lost: until it is made good, no copy rests, nor one that is under way."""
         self.redundancy.hurt = True
-        for number in sorted(self._places.going):
-            shard = self._places.shards[number]
+        for number in sorted(self._placement.going):
+            shard = self._placement.shards[number]
             if not shard.step and shard.following is not None:
                 self._drop_following(shard, now)
-        for number in sorted(self._places.unready):
-            shard = self._places.shards[number]
+        for number in sorted(self._placement.unready):
+            shard = self._placement.shards[number]
             copy = shard.standby
             if self.replicated and copy is not None and copy.paced and copy.state == "seeding":
                 copy.paced = False
@@ -571,7 +573,7 @@ class ReplicationPlanner:
         """Gives up a standby that counts for nothing, for one at another server; 0: for none."""
         copy = shard.standby
         if copy is not None:
-            if copy.server in self._places.servers:
+            if copy.server in self._placement.servers:
                 self._order(copy.server, messages.DropShard(shard.number), now)
             self._without_standby(shard, now)
         if server:
@@ -580,43 +582,43 @@ class ReplicationPlanner:
     def _change_over(self, shard: Shard, now: float) -> None:
         swaps = self.replicated and shard.following is None and shard.leaves != shard.primary
         shard.step = "swapping" if swaps else "yielding"
-        self._places.changed(shard)
+        self._placement.changed(shard)
         self._order(shard.primary, messages.Yield(shard.number, self.yield_s, swaps), now)
 
     # --- the plan --------------------------------------------------------------------------------
 
     def _plan(self, now: float) -> None:
         """Begins what can be begun, one step at a time; every event ends here."""
-        if not self._places.shards or self._over:
+        if not self._placement.shards or self._over:
             return
         if not self.held:
-            for at in self._places.restless(self.replicated):
-                shard = self._places.shards[at]
+            for at in self._placement.restless(self.replicated):
+                shard = self._placement.shards[at]
                 if not shard.step:
                     self._plan_shard(shard, now)
-            if not self._places.unready:
+            if not self._placement.unready:
                 self._spread(now)
             self._begin_change(now)
-        for number in sorted(self._places.leaving):
-            server = self._places.servers[number]
-            if not server.emptied and not self._places.load(number):
+        for number in sorted(self._placement.leaving):
+            server = self._placement.servers[number]
+            if not server.emptied and not self._placement.load(number):
                 server.emptied = True
                 self._effects.append(Emptied(number))
         if self.replicated:
             self.redundancy.look(now)
-        self._planned = (self._places.version, self.held)
-        self._again_at = self._places.again_at(now)
+        self._planned = (self._placement.version, self.held)
+        self._again_at = self._placement.again_at(now)
 
     def _plan_shard(self, shard: Shard, now: float) -> None:
         """What one shard lacks: a standby, a way out of a server that leaves."""
-        leaving, copy = self._places.leaving, shard.standby
+        leaving, copy = self._placement.leaving, shard.standby
         if shard.primary in leaving and not shard.following:
-            stay = len(self._places.servers) - len(leaving)
+            stay = len(self._placement.servers) - len(leaving)
             if not stay or shard.failures >= FAILURES_MAX:
                 why = "no other server can take its shards"
                 if stay:
                     why = f"{FAILURES_MAX} standbys of shard {shard.number} failed, see above"
-                self._places.leave(shard.primary, False)
+                self._placement.leave(shard.primary, False)
                 self._effects.append(Stuck(shard.primary, why))
                 return
         if not self.replicated:
@@ -626,22 +628,22 @@ class ReplicationPlanner:
         elif copy.state == "ready":
             self._plan_move(shard, copy, now)
         elif copy.server in leaving:
-            target = self._places.best_for(shard, now)
-            if target and self._places.has_room(shard.primary, target):
+            target = self._placement.best_for(shard, now)
+            if target and self._placement.has_room(shard.primary, target):
                 self._replace_standby(shard, target, now)
 
     def _plan_unreplicated(self, shard: Shard, now: float) -> None:
         """Has a standby made for a move, and for nothing else."""
-        leaving, copy = self._places.leaving, shard.standby
+        leaving, copy = self._placement.leaving, shard.standby
         if shard.goal in leaving:
             self._aim(shard, 0)
         if shard.primary in leaving and not shard.goal:
             if copy is None or copy.server in leaving:
-                self._aim(shard, self._places.best_for(shard, now))
-            elif self._places.servers[copy.server].again_at <= now:
+                self._aim(shard, self._placement.best_for(shard, now))
+            elif self._placement.servers[copy.server].again_at <= now:
                 self._aim(shard, copy.server)
         if copy is None:
-            if shard.goal and self._places.has_room(shard.primary, shard.goal):
+            if shard.goal and self._placement.has_room(shard.primary, shard.goal):
                 self._make(shard, shard.goal, now)
         elif copy.server != shard.goal:
             self._replace_standby(shard, 0, now)
@@ -649,7 +651,7 @@ class ReplicationPlanner:
     def _plan_move(self, shard: Shard, copy: Copy, now: float) -> None:
         """The next step of a shard that has its standby, if it is to move: a copy that follows the
         standby, where the primary is to go; a swap, where the standby is to."""
-        leaving = self._places.leaving
+        leaving = self._placement.leaving
         before = (shard.goal, shard.leaves, shard.takes)
         if shard.following is not None:
             if shard.following.server in leaving and shard.following.state != "ready":
@@ -665,58 +667,58 @@ class ReplicationPlanner:
             shard.goal = 0
         if not shard.leaves:
             pass
-        elif target := shard.takes or self._places.best_for(shard, now):
+        elif target := shard.takes or self._placement.best_for(shard, now):
             if shard.leaves == copy.server:
                 shard.goal = copy.server  # a swap; then it is the primary that goes
-            elif self._places.has_room(copy.server, target):
+            elif self._placement.has_room(copy.server, target):
                 self._make(shard, target, now)
-        elif len(self._places.servers) - len(leaving) == 1:  # nobody else can have it
+        elif len(self._placement.servers) - len(leaving) == 1:  # nobody else can have it
             if shard.leaves == shard.primary:
                 shard.goal = copy.server
-            elif not self._places.served(copy.server):
+            elif not self._placement.served(copy.server):
                 self._replace_standby(shard, 0, now)
         if before != (shard.goal, shard.leaves, shard.takes):
-            self._places.changed(shard)
+            self._placement.changed(shard)
 
     def _make_somewhere(self, shard: Shard, now: float) -> None:
         """Has the standby made that a shard lacks."""
-        if self._places.has_room(shard.primary):
-            target = self._places.best_for(shard, now)
-            if target and self._places.has_room(shard.primary, target):
+        if self._placement.has_room(shard.primary):
+            target = self._placement.best_for(shard, now)
+            if target and self._placement.has_room(shard.primary, target):
                 self._make(shard, target, now)
 
     def _aim(self, shard: Shard, server: int) -> None:
         """A server is to become a shard's primary; 0: it stays."""
         shard.goal = server
-        self._places.changed(shard)
+        self._placement.changed(shard)
 
     def _begin_change(self, now: float) -> None:
         """Changes one shard over at a time: the pause of each is its own."""
         if self.moving:
             return
-        for number in sorted(self._places.going):
-            shard = self._places.shards[number]
+        for number in sorted(self._placement.going):
+            shard = self._placement.shards[number]
             copy, behind = shard.standby, shard.following
             if copy is None or copy.state != "ready":
                 continue
             if behind.state == "ready" if behind else shard.goal == copy.server:
                 then = behind or copy
-                if self._places.servers[then.server].again_at <= now:
+                if self._placement.servers[then.server].again_at <= now:
                     self._change_over(shard, now)
                     return
 
     def _spread(self, now: float) -> None:
         """Gives a server that has less a shard of one that has more, one at a time."""
-        if self._places.going:
+        if self._placement.going:
             return
-        if self.replicated and len(self._places.servers) > 1 and not self.redundant:
+        if self.replicated and len(self._placement.servers) > 1 and not self.redundant:
             return
         version, until = self._even
-        if version == self._places.version and now < until:
+        if version == self._placement.version and now < until:
             return
-        found = self._places.uneven(now)
+        found = self._placement.uneven(now)
         if found is None:
-            self._even = (self._places.version, self._places.again_at(now))
+            self._even = (self._placement.version, self._placement.again_at(now))
             return
         shard, server, as_primary = found
         if as_primary:
@@ -730,7 +732,7 @@ class ReplicationPlanner:
                      shard.number, server)  # fmt: skip
             assert shard.standby is not None
             shard.leaves, shard.takes = shard.standby.server, server
-        self._places.changed(shard)
+        self._placement.changed(shard)
         self._plan_shard(shard, now)
 
     # --- orders ----------------------------------------------------------------------------------
@@ -745,7 +747,7 @@ class ReplicationPlanner:
     ) -> tuple[Shard | None, Copy | None]:
         """The shard and the copy that a note is about, if it comes from that copy's source."""
         if 0 <= note.shard < self.count:
-            shard = self._places.shards[note.shard]
+            shard = self._placement.shards[note.shard]
             whose = shard.standby.server if shard.standby is not None else shard.primary
             for source, copy in ((shard.primary, shard.standby), (whose, shard.following)):
                 if copy is not None and source == server and copy.number == note.copy:

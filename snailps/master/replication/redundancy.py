@@ -32,7 +32,7 @@ class Redundancy:
     """
 
     places: Placement
-    tally: ReplicationMetrics = field(default_factory=ReplicationMetrics)
+    metrics: ReplicationMetrics = field(default_factory=ReplicationMetrics)
     hurt: bool = False
     was_full: bool = False
     _followed: int = 0
@@ -44,8 +44,8 @@ class Redundancy:
 
     def figures(self) -> dict[str, Any]:
         """What losses and moves there were since it was last asked."""
-        tally, self.tally = self.tally, ReplicationMetrics()
-        return tally.figures()
+        metrics, self.metrics = self.metrics, ReplicationMetrics()
+        return metrics.figures()
 
     @property
     def resuming(self) -> bool:
@@ -75,7 +75,7 @@ class Redundancy:
                 item for item in self._resuming if item[1] > self._followed or item[0].step
             ]
             took_s = max(now - since for _, _, since in back)
-            self.tally.resume_s_max = max(self.tally.resume_s_max, took_s)
+            self.metrics.resume_s_max = max(self.metrics.resume_s_max, took_s)
             names = shards_text(shard.number for shard, _, _ in back)
             log.info("%s in reach again, %.2f s after the loss was noticed", names, took_s)
 
@@ -112,7 +112,7 @@ class Redundancy:
     def _note_full(self, now: float) -> None:
         if self._thin_since is not None and self.was_full:
             took_s = now - self._thin_since
-            self.tally.unprotected_s += took_s
+            self.metrics.unprotected_s += took_s
             self._thin_s = (self._thin_s or 0.0) + took_s
         self._thin_since = None
         if self.places.going and self.was_full and not self._warned:

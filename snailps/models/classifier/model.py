@@ -157,9 +157,9 @@ class Classifier(LocalSgd):
         self._seen: dict[tuple[str, int, int], tuple[Lines, NDArray[np.int32]]] = {}
         self._seen_bytes = 0
         self.set_up_copies(s.dim)
-        self._kept: tuple[RowCache, RowCache] | None = None
+        self._row_cache: tuple[RowCache, RowCache] | None = None
         if self.alone and self._places is not None:
-            self._kept = (
+            self._row_cache = (
                 RowCache(self, "input", s.dim, space, self._in_threads),
                 RowCache(self, "output", s.dim, len(labels), self._in_threads),
             )
@@ -174,7 +174,7 @@ class Classifier(LocalSgd):
         label_ids, labels, noise = self._outputs(lines, block.seed)
         lines = lines._replace(labels=labels)
         output_keys = label_ids.astype(np.uint64)
-        kept = self._kept
+        kept = self._row_cache
         if kept is not None:
             inputs, outputs = kept
             lent = (inputs.ask(used, input_keys), outputs.ask(label_ids, output_keys))
@@ -189,7 +189,9 @@ class Classifier(LocalSgd):
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
         lines = batch.lines
-        if isinstance(batch.rows, tuple) and self._kept is None:  # another worker has come since
+        if (
+            isinstance(batch.rows, tuple) and self._row_cache is None
+        ):  # another worker has come since
             keys = batch.rows[0].keys
             for lent in batch.rows:
                 if lent.pull is not None:
@@ -224,19 +226,19 @@ class Classifier(LocalSgd):
         self, batch: _Batch, lent: tuple[Lent, Lent], rates: Sequence[float], seed: int
     ) -> tuple[float, int]:
         """Trains a block at the only worker."""
-        assert self._kept is not None
-        inputs, outputs = (kept.lend(one) for kept, one in zip(self._kept, lent, strict=True))
+        assert self._row_cache is not None
+        inputs, outputs = (kept.lend(one) for kept, one in zip(self._row_cache, lent, strict=True))
         line_num = len(batch.lines.label_ptr) - 1
         done = self._train_lines(batch, inputs, outputs, (0, line_num), rates, seed)
-        for kept, one in zip(self._kept, lent, strict=True):
+        for kept, one in zip(self._row_cache, lent, strict=True):
             kept.settle(one)
         return done
 
     def workers_changed(self) -> None:
         """Others change rows, too, from now on: what is kept is pushed, and no longer true."""
-        if self._kept is not None and not self.alone:
+        if self._row_cache is not None and not self.alone:
             self._push_kept()
-            self._kept = None
+            self._row_cache = None
 
     def finish(self) -> None:
         """Waits for the last pushes."""
@@ -245,7 +247,7 @@ class Classifier(LocalSgd):
 
     def _push_kept(self) -> None:
         """Waits until all that was taught to rows that are kept has arrived."""
-        for kept in self._kept or ():
+        for kept in self._row_cache or ():
             kept.wait()
 
     def _train_exchanging(

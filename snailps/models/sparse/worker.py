@@ -67,7 +67,7 @@ class SparseWorker(Worker):
     """A model of sparse examples; see the module's docstring for what a subclass adds."""
 
     _has_told = False  # of a malformed line
-    _kept: WriteBackCache | None = None
+    _row_cache: WriteBackCache | None = None
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -251,12 +251,12 @@ class SparseWorker(Worker):
             bias=self.has_bias(s),
             admitted=Admitted(self.summary) if self.summary else None,
         )
-        self._kept: WriteBackCache | None = None
+        self._row_cache: WriteBackCache | None = None
         # Filters look at a block's different keys, and servers delete rows that expire.
         self._keeps = self.alone and not self.summary and not s.expire_after
         self._behind = self.prefetch + self._keeps  # pushes that a pull may lack; see `_arrived`
         if self._keeps:
-            self._kept = WriteBackCache(
+            self._row_cache = WriteBackCache(
                 self,
                 TABLE,
                 dim=table.dim,
@@ -275,12 +275,12 @@ class SparseWorker(Worker):
             self._push_kept()
             for push in self._pushes:
                 push.wait()
-            self._keeps, self._kept = False, None
+            self._keeps, self._row_cache = False, None
 
     @property
     def owes(self) -> bool:
         """Whether rows that are kept have changed since the last push."""
-        return self._kept is not None and self._kept.changed
+        return self._row_cache is not None and self._row_cache.changed
 
     def stride(self) -> int:
         """Floats from each array of a trained row to the next; see `load_rows`."""
@@ -288,7 +288,7 @@ class SparseWorker(Worker):
 
     def prepare(self, block: Block) -> Prepared:
         """Parses the block, numbers its features, starts to pull their rows with their state."""
-        kept = self._kept
+        kept = self._row_cache
         if self._keeps and kept is not None:
             prepared = self._prepare_kept(block, kept)
         else:
@@ -336,7 +336,7 @@ class SparseWorker(Worker):
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
         prepared: Prepared = block.prepared
-        if prepared.asked is not None and self._kept is None:  # another worker has come since
+        if prepared.asked is not None and self._row_cache is None:  # another worker has come since
             if prepared.asked.pull is not None:
                 prepared.asked.pull.abandon()
             prepared = self._asked_for(prepared.asked.apart(prepared.batches))
@@ -345,8 +345,8 @@ class SparseWorker(Worker):
         units = sum(len(batch) for batch in batches)
         bad = sum(batch.bad for batch in batches)
         metrics = {"units": float(units), "lr": rates[1], "bad_lines": float(bad)}
-        if prepared.asked is not None and self._kept is not None:
-            rows = self._kept.ready(prepared.asked)
+        if prepared.asked is not None and self._row_cache is not None:
+            rows = self._row_cache.ready(prepared.asked)
             loss, weight = self._train_batches(batches, rows, rates, block.seed)
             if prepared.asked.closes:
                 self._push_kept()
@@ -372,7 +372,7 @@ class SparseWorker(Worker):
 
     def _push_kept(self) -> None:
         """Starts to push what changed in rows that are kept, if anything did."""
-        changes = self._kept.changes() if self._kept is not None else None
+        changes = self._row_cache.changes() if self._row_cache is not None else None
         if changes is None:
             return
         for push in self._pushes:

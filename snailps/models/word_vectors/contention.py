@@ -129,7 +129,7 @@ class WordContention:
             (slice(words, None), buckets.astype(np.int64)),
         )
 
-    def bends(
+    def curvatures_of(
         self,
         tokens: Ints,
         bag_ptr: NDArray[np.int64],

@@ -177,14 +177,14 @@ class WordVectors(LocalSgd):
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
-        self._crowd: WordContention | None = None
+        self._contention: WordContention | None = None
         self.workers_changed()
         self.set_up_copies(s.dim, squares=s.optimizer == "adagrad")
 
     def workers_changed(self) -> None:
         """What to expect of the others begins anew with what the vocabulary says."""
         alone = self.workers == 1
-        self._crowd = (
+        self._contention = (
             None if alone else WordContention(self.vocabulary, self.settings, self.workers)
         )
 
@@ -217,17 +217,17 @@ class WordVectors(LocalSgd):
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
         moving: dict[str, NDArray[np.int64]] = {}
-        crowd = self._crowd
-        if crowd is not None:
+        contention = self._contention
+        if contention is not None:
             steps = self._steps(
                 local_tokens, bag_ptr, bag_rows, place[drawn], len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
             if block.clock >= 0:  # what this worker saw before must not matter
-                elsewhere = crowd.steps_beside(kept, input_keys, output_keys, steps)
+                elsewhere = contention.steps_beside(kept, input_keys, output_keys, steps)
             else:
-                crowd.saw(kept, input_keys, output_keys, steps)
-                elsewhere = crowd.steps_elsewhere(kept, input_keys, output_keys)
+                contention.saw(kept, input_keys, output_keys, steps)
+                elsewhere = contention.steps_elsewhere(kept, input_keys, output_keys)
                 for table, expected in zip(("input", "output"), elsewhere, strict=True):
                     moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
         copies = self.pull_copies({"input": input_keys, "output": output_keys}, moving)
@@ -285,9 +285,9 @@ class WordVectors(LocalSgd):
 
     def _contentions(self, batch: _Batch, local: Sequence[Floats], rate: float) -> list[Contention]:
         """What to make of the deltas of a block, where several workers train; else nothing."""
-        if self._crowd is None or not batch.steps:
+        if self._contention is None or not batch.steps:
             return []
-        bends = self._crowd.bends(
+        curvatures_of = self._contention.curvatures_of(
             batch.tokens, batch.bag_ptr, batch.bag_rows, batch.noise, batch.noise_logit, local
         )
         steps, elsewhere = batch.steps, batch.elsewhere
@@ -300,8 +300,8 @@ class WordVectors(LocalSgd):
             steps = tuple(own / root for own, root in zip(steps, roots, strict=True))
             elsewhere = tuple(own / root for own, root in zip(elsewhere, roots, strict=True))
         return [
-            Contention(own, others, np.float32(rate) * bend)
-            for own, others, bend in zip(steps, elsewhere, bends, strict=True)
+            Contention(own, others, np.float32(rate) * curvature)
+            for own, others, curvature in zip(steps, elsewhere, curvatures_of, strict=True)
         ]
 
     def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
