@@ -19,7 +19,7 @@ PANEL: int
 """Row strides are multiples of this many floats: 16, one cache line."""
 
 def row_ops() -> object:
-    """PyCapsule "snailps.row_ops": pointer to this build's static `RowOps` (see `_ops.pxd`)."""
+    """PyCapsule "snailps.row_ops": pointer to this build's static `RowOps` (see `_row_ops.pxd`)."""
 
 def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> Floats:
     """First weights of a row, float32[dim]: a pure function of its arguments.
@@ -46,7 +46,7 @@ def apply_row(access: int, hyper: Floats, row: Floats, value: Floats) -> None:
     hyper
         float32[8]: lr, eps, beta1, beta2, l1, l2, beta, unused.
     row
-        float32: weights, then the method's state (`Access` in ``_ops.pxd``).
+        float32: weights, then the method's state (`Access` in ``_row_ops.pxd``).
     value
         float32[dim]; average: [dim + 1].
     """
@@ -66,7 +66,7 @@ def init_state_row(access: int, hyper: Floats, row: Floats, dim: int) -> None:
     """Write the first state behind a row's first weights: zeros, but ftrl's z fits the weights."""
 
 def wire_ops() -> object:
-    """PyCapsule "snailps.wire_ops": pointer to this build's static `WireOps` (see `_wire.pxd`)."""
+    """PyCapsule "snailps.wire_ops": this build's static `WireOps` (see `_wire_types.pxd`)."""
 
 def narrow_rows(wire: int, rows: Floats) -> Bytes:
     """Rows as they travel.
@@ -373,7 +373,7 @@ def train_linear(
     loss
         0 logistic, 1 squared (half of it), 2 multinomial.
     method
-        1 sgd, 2 adagrad, 4 ftrl: as `roles.tables.Table` knows them.
+        1 sgd, 2 adagrad, 4 ftrl: as `api.tables.Table` knows them.
     bias
         Row of a feature that every example has with value 1, or -1.
     hot

@@ -2,8 +2,8 @@
 # cython: initializedcheck=False, embedsignature=True
 """Numeric loops: first values and updates of stored rows, word-vector training, row arithmetic.
 
-    seed, key -> init -> row              row, pushed value -> apply -> row        (_steps.h)
-    row -> narrow -> bytes on the wire -> widen -> row                             (_wire.h)
+    seed, key -> init -> row              row, pushed value -> apply -> row        (_optimizers.h)
+    row -> narrow -> bytes on the wire -> widen -> row                             (_wire_types.h)
     tokens, rows of a block, noise words -> train_words -> the same rows, trained
     features and labels of lines, rows   -> train_labels -> the same rows, trained
     sparse examples, rows with state     -> train_linear -> the same rows, trained
@@ -13,8 +13,8 @@
 Built several times from this one source (see setup.py); `snailps.kernels` picks a build, and the
 docstrings of the public functions are in `_kernels.pyi`.  The loops allocate nothing, release the
 GIL and know arrays only: no keys of tables, no threads' lives, no sockets.  Each has a NumPy twin
-in tests/twins.  How word vectors are trained is in _words.pxd, classifiers in _labels.pxd, linear
-models in _linear.pxd.
+in tests/twins.  How word vectors are trained is in _word_vectors.pxd, classifiers in
+_classifier.pxd, linear models in _linear.pxd.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
@@ -160,7 +160,7 @@ def init_row(int kind, float scale, uint64_t seed, uint64_t key, Py_ssize_t dim)
 cdef object check_step(int access, Py_ssize_t hyper_num, Py_ssize_t row_floats, Py_ssize_t dim):
     """Refuses what a step would read or write outside of its arrays."""
     if not 0 <= access < ACCESS_NUM:
-        raise ValueError(f"access must be 0 to {ACCESS_NUM - 1} (see Access in _ops.pxd), "
+        raise ValueError(f"access must be 0 to {ACCESS_NUM - 1} (see Access in abi/_row_ops.pxd), "
                          f"got {access}")
     if hyper_num != HYPER_NUM:
         raise ValueError(f"hyper must have {HYPER_NUM} numbers, got {hyper_num}")

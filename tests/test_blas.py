@@ -1,4 +1,4 @@
-"""roles.blas: NumPy's own library gets the number of threads."""
+"""worker.blas_threads: NumPy's own library gets the number of threads."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""models.word_vectors.crowd: expected steps of other workers, curvatures of a block."""
+"""models.word_vectors.contention: expected steps of other workers, curvatures of a block."""
 
 import math
 from dataclasses import replace

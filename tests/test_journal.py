@@ -1,4 +1,4 @@
-"""roles.journal: facts go into a file and come back, all of them, or damage is refused."""
+"""master.journal: facts go into a file and come back, all of them, or damage is refused."""
 
 import errno
 import os

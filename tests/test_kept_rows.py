@@ -1,4 +1,4 @@
-"""models.kept_rows: rows stay what they would be if every block pulled and pushed them."""
+"""models.row_cache: rows stay what they would be if every block pulled and pushed them."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""vectors.labels and its commands: the official package's models and ours, seen by both."""
+"""vectors.label_prediction and its commands: the official package's models and ours."""
 
 import json
 

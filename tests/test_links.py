@@ -17,7 +17,7 @@ def route(epoch, *servers):
 
 
 class Links:
-    """As much of `links.ShardConnections` as a follower sees."""
+    """As much of `shard_connections.ShardConnections` as a follower sees."""
 
     def __init__(self, route):
         self.route, self.closed = route, False

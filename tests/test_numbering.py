@@ -1,4 +1,4 @@
-"""data._numbering: different keys in the order of their first appearance, and rows."""
+"""data._key_numbering: different keys in the order of their first appearance, and rows."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""roles.past: a book that is replayed stands where the living one did; entries claimed by name."""
+"""master.job.recovery: a replayed ledger stands where the first one did; entries by name."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""roles.places: what is noted of shards is what has changed of them."""
+"""master.replication.placement: what is noted of shards is what has changed of them."""
 
 from test_standbys import World
 

@@ -1,4 +1,4 @@
-"""roles.position: what became of blocks, and a job's position as bytes."""
+"""master.job.position: what became of blocks, and a job's position as bytes."""
 
 import io
 from types import SimpleNamespace

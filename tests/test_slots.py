@@ -1,4 +1,4 @@
-"""store._clocked: contributions to clocks, against a plain twin and known answers."""
+"""store._clock_store: contributions to clocks, against a plain twin and known answers."""
 
 import itertools
 from functools import partial

@@ -1,4 +1,4 @@
-"""models.sparse.shares: what workers that start from the same rows learn together."""
+"""models.sparse.delta_shares: what workers that start from the same rows learn together."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""roles.tally: what a pass has come to, block by block, at once, and after another master."""
+"""master.job.metrics: what a pass has come to, block by block, at once, after another master."""
 
 import json
 import math

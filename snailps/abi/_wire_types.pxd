@@ -2,7 +2,7 @@
 # "snailps.wire_ops") and the transport calls.  Declarations, and the sizes that follow from them.
 #
 # A row is `floats` float32 at home and wire_row_bytes() on the wire, little endian, at any
-# address.  How each type rounds is in _wire.h.
+# address.  How each type rounds is in _wire_types.h.
 from libc.stdint cimport uint32_t
 
 cdef enum:                  # what a row is on the wire                 bytes

@@ -33,7 +33,7 @@ _SHARED_WITH_TENSOR = (
 )  # fmt: skip
 _ACCESS = {
     "add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5, "momentum": 6,
-}  # of _ops.pxd  # fmt: skip
+}  # of _row_ops.pxd  # fmt: skip
 _PYTHON = 7
 INIT_SCALE = 0.05
 """Of first values that are drawn, where a table says nothing else: the customary start of rows

@@ -3,7 +3,7 @@
     folder -> CheckpointFolder.found -> rows           folder -> verify -> rows, exit code
     checkpoint -> offline.export -> the model's files
 
-Parses and prints; `store.checkpoints` and `roles.offline` do the work.
+Parses and prints; `store.checkpoint.folder` and `local.offline_export` do the work.
 """
 
 from __future__ import annotations

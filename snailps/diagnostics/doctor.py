@@ -252,7 +252,7 @@ class Doctor:
 
     @contextlib.contextmanager
     def _listening(self, where: Address | None) -> Any:
-        """A desk at an address, or where a server would listen, served by a thread of its own."""
+        """A probe service in a thread of its own, at an address or where a server would listen."""
         listener = (
             listen(*where, self._trust) if where else open_listener(self._settings, self._trust)
         )

@@ -77,7 +77,7 @@ NEEDS = {
     "base": frozenset[str](),
 }
 VARIABLE = "SNAILPS_KERNELS"
-WIRE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  # of _wire.pxd
+WIRE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  # of _wire_types.pxd
 HUGE_BYTES = 1 << 22  # from here on memory is asked for in huge pages: rows are visited at random
 
 

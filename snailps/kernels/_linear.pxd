@@ -5,12 +5,12 @@
 # Inline functions only: each build of the kernels compiles them for its own instruction set.
 # Nothing here allocates, takes the GIL or checks an argument; the doors in _kernels.pyx do.
 #
-# A row is as the store keeps it (see _ops.pxd): `outputs` weights, then the state of the method.  A
+# A row is as the store keeps it (see _row_ops.pxd): `outputs` weights, then the state of the method.  A
 # feature that occurs twice in an example takes two steps.  With one output all features of an example
 # are stepped together (_linear.h).  Writers may race (Hogwild), but not on the first `hot` rows: rows
 # are numbered in the order of their first appearance, so the frequent ones are there, and cores would
 # only pass them to and fro.  Each thread trains a copy of its own, and every C_EXCHANGE examples adds
-# its differences to the shared rows, one thread at a time (_locks.h), and goes on from these.
+# its differences to the shared rows, one thread at a time (_row_locks.h), and goes on from these.
 #
 # References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  FTRL-proximal: H. B. McMahan
 # et al., "Ad click prediction: a view from the trenches", KDD 2013.
@@ -47,7 +47,7 @@ cdef enum:                  # losses
     SQUARED = 1
     MULTINOMIAL = 2         # labels are class numbers
 
-cdef enum:                  # access methods that these kernels can run: values of _ops.pxd
+cdef enum:                  # access methods that these kernels can run: values of _row_ops.pxd
     STEP_SGD = 1
     STEP_ADAGRAD = 2
     STEP_FTRL = 4

@@ -156,7 +156,7 @@ static void snail_gradients_from_lanes(int lane_num, const float *const *src, co
     snail_update(1, SNAIL_GROUP, 0, lane_num, src, coef, dst, stride);
 }
 
-/* A step of AdaGrad on a row with its sums of squares, up along `value`; see _steps.h. */
+/* A step of AdaGrad on a row with its sums of squares, up along `value`; see _optimizers.h. */
 static void snail_adagrad_row(int stride, float *restrict row, float *restrict squares,
                               const float *restrict value, float rate, float epsilon) {
     for (int d = 0; d < stride; d++) {

@@ -1,4 +1,4 @@
-/* Rows of float32 to and from what travels: the loops behind WireOps of _wire.pxd.
+/* Rows of float32 to and from what travels: the loops behind WireOps of _wire_types.pxd.
  *
  * row -> narrow -> bytes        bytes -> widen -> row        row, residue -> narrow_owing -> bytes,
  *                                                            residue

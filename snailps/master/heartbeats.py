@@ -2,7 +2,7 @@
 
     heartbeat connections -> HeartbeatThread -> silences -> expel(member, why)
 
-It owns the heartbeat connections and the limits; what becomes of a silent member is `master.py`'s.
+It owns the heartbeat connections and the limits; what becomes of a silent member is `process.py`'s.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 It owns the list of members and the route, and says in words who is still missing; what a master
 must know again of them is in its journal.  It knows no job: what the members are to do is
-`course.py`'s business, which tables there are is `catalogue.py`'s.
+`job/controller.py`'s business, which tables there are is `table_registry.py`'s.
 """
 
 from __future__ import annotations

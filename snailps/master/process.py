@@ -3,8 +3,8 @@
     messages -> Membership (who) or JobController (what) -> answers
     heartbeats, lost connections -> the end
 
-It owns the loop, the time limits and the verdict.  Who belongs is `members.py`'s, who is heard
-`hearing.py`'s, what is done `course.py`'s and `job.py`'s business; it never sees a row.
+It owns the loop, the time limits and the verdict.  Who belongs is `membership.py`'s, who is heard
+`heartbeats.py`'s, what is done `job/controller.py`'s and `job.py`'s business; it never sees a row.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     settings, addresses, /proc -> Finding(level, check, text, cure)
 
 Each looks at this machine alone, or tries to reach one address.  `snailps doctor` runs them all
-(`doctor.py`); a process whose start-up wait is half over runs those that may say why.  They know no
-message and no handshake.
+(`diagnostics/doctor.py`); a process whose start-up wait is half over runs those that may say why.
+They know no message and no handshake.
 """
 
 from __future__ import annotations

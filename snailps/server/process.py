@@ -2,8 +2,8 @@
 
     listen -> join -> TakeRoute, MakeTables (control plane) ... PULL / PUSH / SCAN (shards) -> Stop
 
-It passes the master's orders on to its shards, which `hosting.py` owns, and answers each when the
-last of them has obeyed; the next order does not wait for that.  It knows no model.
+It passes the master's orders on to its shards, which `shard_host.py` owns, and answers each when
+the last of them has obeyed; the next order does not wait for that.  It knows no model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 # cython: cdivision=True
-# What a shard keeps for one connection: lists of keys (`_lists.pxd`) and batches that went forward.
+# What a shard keeps for one connection: lists of keys (`_key_list_cache.pxd`) and batches that went
+# forward.
 #
 #   parts of a FORWARD, in order -> entries      parts of a BACKWARD, in order -> dL/dZ
 #   entries of the whole batch -> by fragment and key (Columns): what a row's gradient is summed over

@@ -4,13 +4,14 @@
     frame of the loop -> body of a request, checked -> store -> body of the reply
 
 It owns the meaning of data bodies (laid out in transport/_frame.pxd) and the counters per shard:
-what was asked is `_asked.pxd`, with the lists of keys that it remembers in `_lists.pxd`; answers
-of the store are `_answers.pxd`; FORWARD and BACKWARD are `_products.pxd`, with the batches that it
-keeps in `_kept.pxd`; what belongs to a clock is `_clocked.pxd`; what a primary tells its standby is
-`_primary.pxd`, what that makes of it `_standby.pxd`, with the doors to both in `_replicated`; here are
-the requests as a whole and the other doors to Python.  It knows no socket: the loop calls it through
-`Handler`, in the shard's own thread, without the GIL, which is taken only for access methods in Python,
-for orders (both `_in_python`) and for lz4.
+what was asked is `_row_request.pxd`, with the lists of keys that it remembers in
+`_key_list_cache.pxd`; answers of the store are `_row_reply.pxd`; FORWARD and BACKWARD are
+`_product_requests.pxd`, with the batches that it keeps in `_connection_memory.pxd`; what belongs to
+a clock is `_clock_requests.pxd`; what a primary tells its standby is `_primary.pxd`, what that
+makes of it `_standby.pxd`, with the doors to both in `_replication`; here are the requests as a
+whole and the other doors to Python.  It knows no socket: the loop calls it through `Handler`, in
+the shard's own thread, without the GIL, which is taken only for access methods in Python, for
+orders (both `_python_methods`) and for lz4.
 """
 
 import threading
@@ -497,7 +498,7 @@ cdef class ShardThread(ReplicatedShard):
         used : int
             Bytes of the buffer; 0: there are no more; without sections: the bytes that it needs.
         sections : list of tuple
-            As `copy_fragments` of `store._sections` gives them.
+            As `copy_fragments` of `store.checkpoint._sections` gives them.
 
         Notes
         -----
@@ -511,7 +512,7 @@ cdef class ShardThread(ReplicatedShard):
         return self.loop.submit(copy)
 
     def put_section(self, section, tables, marks):
-        """Gives a fragment the rows of a section, as `put_section` of `store._sections` does."""
+        """Gives a fragment the rows of a section, as `put_section` of `store.checkpoint._sections` does."""
         def put():
             rows = put_section(self.store, section, tables, marks)
             self._put_again(int(section[4:8].view("<u4")[0]))

@@ -1,4 +1,4 @@
-# What a shard has, as an object; what C code does with it is in _tables.pxd.
+# What a shard has, as an object; what C code does with it is in tables.pxd.
 from libc.stdint cimport uint32_t
 
 from snailps.store.tables cimport Shard, Table

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """What a shard has: its fragments, tables and marks.
 
-    BaseStore -> Shard of _tables.pxd: made, checked, counted, given back
+    BaseStore -> Shard of tables.pxd: made, checked, counted, given back
 
 `_store` adds what is done with rows.  Nothing here locks: one shard belongs to one thread.
 """
@@ -115,13 +115,13 @@ cdef class BaseStore:
         dim : int
             float32 weights a row, 1 to 16,777,216.
         access, init : int
-            Members of `Access` and `Init` in ``_ops.pxd``.
+            Members of `Access` and `Init` in ``_row_ops.pxd``.
         scale : float
             Of the initialiser: half the width of the uniform, standard deviation of the normal.
         seed : int
             Of the initialiser, 0 to 2^64 - 1.
         hyper : sequence of float
-            The access method's hyper-parameters, in the order of `Hyper` in ``_ops.pxd``; at most
+            The access method's hyper-parameters, in the order of `Hyper` in ``_row_ops.pxd``; at most
             8, missing ones are 0.
         track : int
             What is kept beside each row: 1 the tick of its last push, 2 its version, 3 both.

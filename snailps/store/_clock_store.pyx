@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Contributions to clocks, for Python: commands, and doors for tests.
 
-    ClockStore -> C functions of _slots.pxd -> sums in slot order -> rows
+    ClockStore -> C functions of _clock_buffer.pxd -> sums in slot order -> rows
 
-What a clock is made of, and in which order it is summed, is `_slots.pxd`.  No sockets or frames
+What a clock is made of, and in which order it is summed, is `_clock_buffer.pxd`.  No sockets or frames
 here: requests reach the same C functions through the shard's handler.
 """
 

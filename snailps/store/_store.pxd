@@ -1,4 +1,4 @@
-# One shard's rows as an object; what C code does with them is in _tables.pxd.
+# One shard's rows as an object; what C code does with them is in tables.pxd.
 from snailps.store._base_store cimport BaseStore
 
 

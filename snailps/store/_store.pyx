@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The rows of one shard, for Python: commands and doors for tests.
 
-    ShardStore -> C functions of _tables.pxd, _changed.pxd, _upkeep.pxd -> index, slab, marks
+    ShardStore -> C functions of tables.pxd, _row_versions.pxd, _row_maintenance.pxd -> index, slab, marks
 
-What a shard has, and how it is set up, is `_owned`.  No sockets, frames or routes: who asks, and
+What a shard has, and how it is set up, is `_base_store`.  No sockets, frames or routes: who asks, and
 why this shard owns a fragment, is known elsewhere.  Where rows lie is `_slab.pxd`, where their
 memory comes from `_arena.pxd`, what happens to a row `snailps.abi._row_ops.RowOps`.
 """
@@ -46,7 +46,7 @@ cdef class ShardStore(BaseStore):
     Notes
     -----
     Not thread-safe: one thread owns a shard, and whoever else wants something of it submits a
-    command to that thread.  Requests go through the C functions of ``_tables.pxd``; the methods
+    command to that thread.  Requests go through the C functions of ``tables.pxd``; the methods
     here copy and sort, which they can afford.
     """
 
@@ -131,7 +131,7 @@ cdef class ShardStore(BaseStore):
 
         Notes
         -----
-        Numbers are good in this object only: ``_changed.pxd`` says what that asks of a caller.
+        Numbers are good in this object only: ``_row_versions.pxd`` says what that asks of a caller.
         """
         cdef Table *table = self._tracking(table_id, "version")
         cdef uint32_t floats = table.slab.floats if state else table.slab.dim

@@ -9,7 +9,7 @@
 # this shard and a fragment that it owns (`store_owns`); they check neither.  `keys` must be 8-byte
 # aligned and belong to the stated fragment, floats must be 4-byte aligned.  Every key is an
 # ordinary key, 0 and 2^64 - 1 included.  Lookups run in batches, so that their cache misses
-# overlap: `_batch.pxd`.
+# overlap: `_lookup.pxd`.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset

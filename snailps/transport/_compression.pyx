@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""lz4 for data bodies: see _packing.pxd."""
+"""lz4 for data bodies: see _compression.pxd."""
 
 import lz4.block
 

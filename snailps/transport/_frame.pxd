@@ -42,7 +42,7 @@ cdef enum:                          # options of a PULL or PUSH: frame.Option ex
     OPTION_CHANGED = 1 << 3
     OPTION_PACK = 1 << 4
     OPTION_CLOCK = 1 << 5
-    OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire.pxd
+    OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire_types.pxd
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
     OPTIONS_KNOWN = 0x3F | 3 << 8 | 7 << 12
 
@@ -137,7 +137,7 @@ cdef packed struct FrameHeader:
 # keys     groups x Group, keys x uint64
 #          with bytes a key: groups x Group, uint64 base, keys x that many bytes (key - base)
 #          OPTION_REMEMBER: ListHead, then one of these;  OPTION_RECALL: ListHead alone
-# rows     float32, or as _wire.pxd has them, without gaps
+# rows     float32, or as _wire_types.pxd has them, without gaps
 cdef packed struct GroupHead:
     uint64_t seq                    # PUSH: number of this push; PULL: 0
     uint32_t keys                   # in all groups

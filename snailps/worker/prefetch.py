@@ -2,7 +2,7 @@
 
     ask() -> Future of a block -> BlockPrefetcher.next -> the block to train on
 
-It owns the order of blocks; how one is leased and prepared is the `ask` of `worker_process.py`.
+It owns the order of blocks; how one is leased and prepared is the `ask` of `process.py`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     prepare(job) -> Start to every worker -> leases ... -> summary -> leases ... -> export -> on_end
 
 It owns the phase that a job is in, and work beside the master's loop (merging, exporting, looking),
-each in a thread of its own.  What workers ask for is `leasing.py`'s, checkpoints are
-`checkpointing.py`'s.  It knows no connection: answers go through the `Reply` that came with a call.
+each in a thread of its own.  What workers ask for is `leases/service.py`'s, checkpoints are
+`master/checkpoints.py`'s.  It knows no connection: answers go through the `Reply` that came with a
+call.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     settings -> Job.load -> prepare (files -> blocks) -> Ledger of "survey" -> summary
              -> Ledger of "train" -> figures -> export
 
-It owns what is to be done and what has been done; it knows no connection.  `leasing.py` asks it for
-leases and tells it what came back; sums of figures are `tally.py`'s.
+It owns what is to be done and what has been done; it knows no connection.  `leases/service.py` asks
+it for leases and tells it what came back; sums of figures are `metrics.py`'s.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     RoundLedger.ready or deadline -> CloseClock to every server -> answers -> after_round -> next
 
-Which entries there are is `clocks.RoundLedger`'s matter, rows are the shards'.  Called by the
+Which entries there are is `leases.RoundLedger`'s matter, rows are the shards'.  Called by the
 master's loop; it waits for nothing itself.
 """
 

@@ -1,10 +1,11 @@
-"""Books of leases that keep workers in step: bounded staleness, synchronous steps, rounds.
+"""Ledgers of leases: who works on which block, and whom `service.py` lets wait.
 
-    Dealt     every n-th entry is one worker's own; nobody gets far ahead of the slowest  (ssp)
-    BspLedger   entry -> (clock, slot); a clock is complete when all of its slots are done   (bsp)
-    Rounds    one entry a drawn worker and round; a round is closed by the master
+    Ledger       a block to whoever asks for one
+    SspLedger    every n-th entry is one worker's own; nobody gets far ahead of the slowest  (ssp)
+    BspLedger    entry -> (clock, slot); a clock is complete when all its slots are done     (bsp)
+    RoundLedger  one entry a drawn worker and round; a round is closed by the master
 
-Each is a `Ledger`, so whoever leases need not know which.
+The last three keep workers in step.  Each is a `Ledger`, so whoever leases need not know which.
 """
 
 from __future__ import annotations

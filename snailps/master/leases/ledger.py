@@ -2,8 +2,8 @@
 
     take(node) -> entry number -> done(number)          release(node): its open leases come back
 
-`Ledger` gives blocks to whoever asks; `clocks.py` has the books that keep workers in step.  Pure
-bookkeeping: no files, no sockets, no time.
+`Ledger` gives blocks to whoever asks; `master/leases/` has the books that keep workers in step.
+Pure bookkeeping: no files, no sockets, no time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANYBODY, MASTER = 0, -1
 class Entry:
     """A block in one epoch; `before` and `after` are the shares of all bytes up to it.
 
-    `clock`, `slot`, `slots` and `index` are those of `roles.worker.Block`.
+    `clock`, `slot`, `slots` and `index` are those of `api.worker.Block`.
     """
 
     number: int

@@ -2,7 +2,8 @@
 
     round -> who takes part -> parts that are done -> the master closes it, the next one begins
 
-Pure bookkeeping: no files, no sockets, no time.  When a round is closed is `rounds.py`'s matter.
+Pure bookkeeping: no files, no sockets, no time.  When a round is closed is
+`job/round_controller.py`'s matter.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
 It owns the calls of workers that wait for a block, says for whom they wait, and for whom nobody
-waits any more.  It knows no phase of the job (`course.py`) and no connection: answers go through
-the `Reply` that came with a call.
+waits any more.  It knows no phase of the job (`job/controller.py`) and no connection: answers go
+through the `Reply` that came with a call.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ the route.
     members, notes of servers, time -> ReplicationPlanner
         -> orders to servers, TakeRoute to all, the verdict
 
-It joins `standbys.py`, which knows no connection, with the members, which know no shard.
+It joins `planner.py`, which knows no connection, with the members, which know no shard.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     give -> Order -> answered: what was to follow; late: whom nobody should wait for any longer
 
-What is ordered, and why, decides `standbys.py`; sending is the keeper's.
+What is ordered, and why, decides `planner.py`; sending is the controller's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     Placement: servers, shards -> best_for a standby, uneven, has_room
 
-What is to be done about it decides `standbys.py`; here nothing happens.
+What is to be done about it decides `planner.py`; here nothing happens.
 """
 
 from __future__ import annotations

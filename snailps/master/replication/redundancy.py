@@ -2,7 +2,7 @@
 
     out_of_reach, followed, look -> Redundancy -> lines of the log; ReplicationMetrics
 
-What is done about it decides `standbys.py`, which takes from here only whether copies make good a
+What is done about it decides `planner.py`, which takes from here only whether copies make good a
 loss.
 """
 

@@ -5,7 +5,7 @@
 
 All sums run in the order of the learners, and batches are dealt in turn, so a run with the same
 settings ends in the same bits.  Rounds, who takes part in them and when they end are the master's
-business (roles/); judging and saving are judge.py's.
+business (master/job/); judging and saving are evaluation.py's.
 """
 
 from __future__ import annotations

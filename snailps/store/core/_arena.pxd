@@ -1,6 +1,6 @@
 # Memory of one shard: regions, cut into rows and indices, taken back for re-use.
 #
-#   regions (_regions.pxd) -> bump pointer -> exact pieces (chunks of rows: arena_cut)
+#   regions (_huge_pages.pxd) -> bump pointer -> exact pieces (chunks of rows: arena_cut)
 #                          -> free lists   -> power-of-two blocks (indices, first chunks: arena_block)
 #
 # Knows no rows, keys or threads.  Regions go back to the system only when the shard ends: a job

@@ -5,12 +5,12 @@
     replies, in any order -> scattered to their place in the caller's array
     sparse examples -> each shard its entries -> partial products, added up; dL/dZ -> all of them
 
-Here are the calls; what they do is in `_asking.pyx`, requests made from arrays; `_pending.pyx`,
-requests until their answer was seen; `_connected.pyx`, connections, kept.  Below these, without the
-GIL: a request and the sorting of its keys in `_request.pxd`, a connection's parts in `_link.pxd`,
-their bodies in `_body.pxd`, those of products in `_product.pxd`, sending and receiving in
-`_traffic.pxd`, who does it in `_exchange.pxd`.  It knows no models and no cluster: how to (re)connect
-is a function it is given, the route an array.
+Here are the calls; what they do is in `_request_builder.pyx`, requests made from arrays;
+`_pending.pyx`, requests until their answer was seen; `_connections.pyx`, connections, kept.  Below
+these, without the GIL: a request and the sorting of its keys in `_request.pxd`, a connection's
+parts in `_link.pxd`, their bodies in `_body.pxd`, those of products in `_product_batch.pxd`,
+sending and receiving in `_link_io.pxd`, who does it in `_event_loop.pxd`.  It knows no models and
+no cluster: how to (re)connect is a function it is given, the route an array.
 
 What holds
 ----------

@@ -6,7 +6,7 @@
 
 It owns the descriptors, the threads, and the state that is shared with code without the GIL (`Core`
 of `_link.pxd`).  It knows no keys and no arrays but the route: what a request says, and who waits
-for it, is the business of those who hand it in.  The work itself is in `_exchange.pxd`.
+for it, is the business of those who hand it in.  The work itself is in `_event_loop.pxd`.
 """
 
 import threading

@@ -4,7 +4,7 @@
 #
 #   queue of requests -> parts of about 64 KiB, in order -> answered, in any order -> done
 #
-# `_traffic.pxd` sends and receives them.  All of it belongs to who holds `Core.turn`; what it shares
+# `_link_io.pxd` sends and receives them.  All of it belongs to who holds `Core.turn`; what it shares
 # with others is in `Core`, under `Core.lock`.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc

@@ -5,7 +5,7 @@
 
 It owns requests from the moment they are made until nobody needs them: `Pending` frees its request,
 `ClientRequests` keeps the arrays of those that shards may still be asked for.  It knows neither how
-a request is made from arrays (`_asking.pyx`) nor how it travels (`_connected.pyx`).
+a request is made from arrays (`_request_builder.pyx`) nor how it travels (`_connections.pyx`).
 """
 
 import threading

@@ -46,7 +46,7 @@ cdef struct Sent:                   # what a connection has carried of a batch, 
     uint32_t examples
 
 
-cdef struct Product:                # a batch on its way through a table: `_product.pxd`
+cdef struct Product:                # a batch on its way through a table: `_product_batch.pxd`
     uint64_t batch
     uint32_t examples
     bint keep                       # a BACKWARD follows

@@ -2,7 +2,7 @@
 """Requests made from a caller's arrays: checked, their keys sorted by shard, handed in.
 
     keys, rows -> Request (`_request.pxd`) -> Pending -> sent
-    sparse examples -> entries by shard (`_product.pxd`) -> Forward, later the gradient's Pending
+    sparse examples -> entries by shard (`_product_batch.pxd`) -> Forward, later the gradient's Pending
 
 It owns the checks of what a caller gives, so that nothing behind it has to look again.  It knows
 neither sockets nor answers; requests belong to their `Pending` as soon as there is one.

@@ -1,12 +1,12 @@
 """The control plane over sockets: a server for the master, a client for everyone else.
 
-    `ControlServer`  the master's end                     control_server.py
-    `ControlClient`  a node's end; `visit`: a caller's    control_client.py
-    `listen`, `dial` the sockets they are given           sockets.py
-    `Encoded`        a message made ready for many        outgoing.py
-    `Trust`          who is let in                        trust.py
+    `ControlServer`  the master's end                     server.py
+    `ControlClient`  a node's end; `visit`: a caller's    client.py
+    `listen`, `dial` the sockets they are given           transport/sockets.py
+    `Encoded`        a message made ready for many        send_queue.py
+    `Trust`          who is let in                        transport/security/trust.py
 
-This module only gathers the names that the roles use.
+This module only gathers the names that processes use.
 """
 
 from snailps.transport.control.client import AnswerOrFuture, ControlClient, visit

@@ -3,7 +3,7 @@
 #
 #   listener or relay -> Conn, unknown -> (reception: the handshake) -> opened ... -> close
 #
-# Who a peer is, and what its refusal is called in the log, the reception knows (`_state.pxd`).
+# Who a peer is, and what its refusal is called in the log, the reception knows (`_loop_state.pxd`).
 from libc.errno cimport EAGAIN, EINTR, EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 

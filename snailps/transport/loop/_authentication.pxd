@@ -1,4 +1,4 @@
-# Who knocks at a shard, as an object; the loop calls it through `Reception` of _state.pxd.
+# Who knocks at a shard, as an object; the loop calls it through `Reception` of _loop_state.pxd.
 from snailps.transport.loop._loop_state cimport Loop
 
 

@@ -4,12 +4,13 @@
     socket -> input buffer -> frame, checked in place -> Handler.handle -> output buffer -> socket
 
 Here is its door to Python: birth, end, commands for its thread, and the socket of a stream.  What the
-loop does is in `_rounds.pxd`, its events and their order; `_accept.pxd`, connections that come and go;
-`_serving.pxd`, a connection's turn; `_retry.pxd`, parked requests; `_streaming.pxd`, the stream to
-a standby; what they work on in `_state.pxd`, with the data of each in `_conn.pxd`, `_parked.pxd` and
-`_stream.pxd`.  It knows the frame header and nothing of tables, keys or rows: data frames go to
-a C function (`_handler.pxd`), handshake frames to `_reception.pyx` with the GIL held.  Everything else
-runs without the GIL and, once buffers have grown to the size of the traffic, without allocating.
+loop does is in `_iteration.pxd`, its events and their order; `_accept.pxd`, connections that come
+and go; `_dispatch.pxd`, a connection's turn; `_retry.pxd`, parked requests;
+`_replication_sender.pxd`, the stream to a standby; what they work on in `_loop_state.pxd`, with the
+data of each in `_connection.pxd`, `_parked_requests.pxd` and `_replication_stream.pxd`.  It knows
+the frame header and nothing of tables, keys or rows: data frames go to a C function
+(`_handler.pxd`), handshake frames to `_authentication.pyx` with the GIL held.  Everything else runs
+without the GIL and, once buffers have grown to the size of the traffic, without allocating.
 
 Rules that keep it fair and bounded
 -----------------------------------

@@ -1,6 +1,6 @@
 # What a shard's loop works on, and the doors through which it comes to what needs the GIL.
 #
-# It knows what there is, not what is done with it: `_rounds.pxd` and the files below it do that, in
+# It knows what there is, not what is done with it: `_iteration.pxd` and the files below it do that, in
 # the loop's thread alone.  Behind the doors are the rare things, in Python.
 from libc.stdint cimport uint32_t, uint64_t
 

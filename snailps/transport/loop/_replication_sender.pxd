@@ -3,8 +3,8 @@
 #
 #   what came together in a round -> socket      acknowledged -> replies that waited for it -> sockets
 #
-# Buffers and numbers are in `_stream.pxd`.  What a standby lacks says the handler (`seed`), what is
-# to become of one that is lost says whoever opened the stream (`tell`).
+# Buffers and numbers are in `_replication_stream.pxd`.  What a standby lacks says the handler
+# (`seed`), what is to become of one that is lost says whoever opened the stream (`tell`).
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 

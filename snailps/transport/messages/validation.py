@@ -4,7 +4,7 @@
 
 A shape takes whatever JSON can hold and raises nothing but `Misfit`.  What it returns is what the
 message gets: a whole number for a float has become a float, a text for people is cut to its length.
-No message is known here; `body.py` applies the shapes of a message's fields.
+No message is known here; `codec.py` applies the shapes of a message's fields.
 """
 
 from __future__ import annotations
@@ -380,5 +380,5 @@ Figures = Annotated[dict[str, float], FIGURES_SHAPE]
 Metrics = Annotated[dict[str, float], METRICS]
 Blob = Annotated[bytes, Raw()]
 Table = MapOf(SCALAR, 64)
-"""A declaration of a table, as `roles.tables.Table` writes it; that class knows its fields."""
+"""A declaration of a table, as `api.tables.Table` writes it; that class knows its fields."""
 NumberedTables = Annotated[list[Any], ListOf(Row(U32, Table), TABLES_MAX)]

@@ -100,7 +100,7 @@ class Leased(Message):
     """A block, or with `number` -1 the end of the pass.
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
-    `clock`, `slot`, `slots` and `index` are those of `roles.block.Block`.
+    `clock`, `slot`, `slots` and `index` are those of `api.block.Block`.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
