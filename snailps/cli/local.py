@@ -44,9 +44,10 @@ from snailps.config import (
     parse_addr,
 )
 from snailps.errors import ClusterError, ConfigError, SnailError, WaitTimeout
+from snailps.kernels import cores
 from snailps.local.launcher import OWN_ERROR, Launcher, MasterEnded
 from snailps.node.limits import END_S
-from snailps.node.process import EXIT_INTERRUPTED, cores, peak_rss_mb
+from snailps.node.process import EXIT_INTERRUPTED, peak_rss_mb
 from snailps.node.status import Status
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit

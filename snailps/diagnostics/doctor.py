@@ -24,11 +24,12 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker
 from snailps.config import MasterSettings, ServerSettings, effective_shard_num, parse_addr
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteError, SnailError
+from snailps.kernels import cores
 from snailps.master.checkpoints import folder_of
 from snailps.node import checks
 from snailps.node.checks import Finding
 from snailps.node.probe_service import PROBE_BYTES, ProbeService, facts_of_host
-from snailps.node.process import advertised, cores, open_listener, raise_descriptors
+from snailps.node.process import advertised, open_listener, raise_descriptors
 from snailps.transport import messages
 from snailps.transport.control import Address, ControlClient, ControlServer, listen, show, visit
 from snailps.transport.handshake import Role

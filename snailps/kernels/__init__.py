@@ -43,6 +43,7 @@ __all__ = [
     "cbow_loss",
     "cbow_scratch_floats",
     "copy_rows",
+    "cores",
     "csr_gradients",
     "csr_product",
     "fm_scores",
@@ -235,3 +236,8 @@ def padded(n: int, dim: int) -> NDArray[np.float32]:
     room = np.zeros(n * stride + PAD, np.float32)
     skip = -room.ctypes.data % (4 * PAD) // 4
     return room[skip : skip + n * stride].reshape(n, stride)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))

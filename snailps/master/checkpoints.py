@@ -32,8 +32,13 @@ from snailps.master.server_channel import ServerChannel
 from snailps.node.background import in_thread
 from snailps.node.process import explain
 from snailps.node.status import CheckpointStatus
-from snailps.server.checkpoint_io import BEGUN
-from snailps.store.checkpoint.folder import CheckpointFolder, Found, read_course, write_course
+from snailps.store.checkpoint.folder import (
+    BEGUN,
+    CheckpointFolder,
+    Found,
+    read_course,
+    write_course,
+)
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
 from snailps.transport import messages

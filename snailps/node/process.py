@@ -34,6 +34,7 @@ from snailps.errors import (
     SnailError,
     place_of,
 )
+from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
 from snailps.transport import messages
@@ -92,11 +93,6 @@ def raise_descriptors() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def open_listener(settings: ClusterSettings, trust: Trust) -> Listener:

@@ -21,7 +21,7 @@ from snailps.errors import CheckpointError, SnailError
 from snailps.node.limits import STOP_S
 from snailps.node.process import explain
 from snailps.shard._shard import FragmentCursor, ShardThread
-from snailps.store.checkpoint.folder import open_checkpoint
+from snailps.store.checkpoint.folder import BEGUN, open_checkpoint
 from snailps.store.checkpoint.shard_file import (
     BATCH_BYTES,
     FileEntry,
@@ -44,8 +44,6 @@ one 0.8 and 0.84.
 """
 CLOCK_S = 0.002
 """How often a lane looks whether its shard has reached the clock that is to be saved."""
-BEGUN = "begun"
-"""File that the master puts into the folder of a new checkpoint: servers must see the same disk."""
 
 
 class _Stopped(Exception):

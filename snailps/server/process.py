@@ -16,14 +16,8 @@ from typing import Any, TypeVar
 from snailps.api.tables import Table
 from snailps.config import ServerSettings, effective_shard_num
 from snailps.errors import ClusterError, ProtocolError
-from snailps.node.process import (
-    Node,
-    advertised,
-    cores,
-    open_listener,
-    peak_rss_mb,
-    raise_descriptors,
-)
+from snailps.kernels import cores
+from snailps.node.process import Node, advertised, open_listener, peak_rss_mb, raise_descriptors
 from snailps.server.checkpoint_io import CheckpointLoad, CheckpointSave
 from snailps.server.futures import gather, then
 from snailps.server.shard_host import ShardHost

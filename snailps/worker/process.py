@@ -32,6 +32,7 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
 )
+from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_not_connected
 from snailps.node.limits import Limits
 from snailps.node.process import (
@@ -40,7 +41,6 @@ from snailps.node.process import (
     WATCH_S,
     End,
     Node,
-    cores,
     explain,
     peak_rss_mb,
     raise_descriptors,

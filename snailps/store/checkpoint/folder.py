@@ -29,6 +29,9 @@ from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
 from snailps.store.checkpoint.manifest import NAME, Manifest
 from snailps.store.checkpoint.shard_file import FileEntry, ShardFile, write_error
 
+BEGUN = "begun"
+"""File that the master puts into the folder of a new checkpoint: servers must see the same disk."""
+
 _NAME = re.compile(r"checkpoint-(\d{6,})(\.part|\.old)?")
 PASSED = "passed.json"
 """Says up to which number the checkpoints are of runs that are over."""
