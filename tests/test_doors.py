@@ -17,8 +17,13 @@ from snailps.errors import ProtocolError
 from snailps.transport.control import dial
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
-from snailps.transport.security.refusals import LINES_MAX, PERIOD_S, RefusalLog
-from snailps.transport.security.strangers import UNKNOWN_MAX, strangers_max
+from snailps.transport.security.refusals import (
+    LINES_MAX,
+    PERIOD_S,
+    UNKNOWN_MAX,
+    RefusalLog,
+    strangers_max,
+)
 from snailps.transport.security.trust import Trust
 
 DOORS = ["master", "shard"]

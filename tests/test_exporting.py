@@ -19,7 +19,6 @@ from snailps.api.table_export import write_tables
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.models import local_sgd
-from snailps.models.npz import write_arrays
 from snailps.models.sparse import export as sparse_export
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.linear import Linear
@@ -27,6 +26,7 @@ from snailps.models.sparse.linear_settings import LinearSettings
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import row_sorter
+from snailps.vectors.npz import write_arrays
 
 PIECES, PIECE_ROWS, DIM = 32, 1_500, 16
 TABLE_BYTES = PIECES * PIECE_ROWS * 4 * DIM  # 3 MB

@@ -17,7 +17,7 @@ from snailps.node.shard_connections import ShardConnections
 from snailps.shard import _replication
 from snailps.transport import messages as m
 from snailps.transport.handshake import Role
-from snailps.transport.security.strangers import HANDSHAKE_LIMIT_S
+from snailps.transport.security.refusals import HANDSHAKE_LIMIT_S
 
 EXTREMES = [0.1, 1.0, 60.0, 900.0, 86_400.0]
 """Of `request_timeout`, its default among them."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder, encode_frame
 from snailps.transport.handshake import NONCE_BYTES, Channel, ClientSession, Hello, Role
-from snailps.transport.security.strangers import HANDSHAKE_LIMIT_S
+from snailps.transport.security.refusals import HANDSHAKE_LIMIT_S
 from snailps.transport.security.tls_link import CLOSED, Address, words
 from snailps.transport.security.trust import OPEN, VARIABLE, Trust
 

@@ -1,6 +1,7 @@
 """An ``.npz`` file, array by array, each whole or in pieces; always the same bytes.
 
     arrays, pieces of arrays -> NpzWriter -> zip of .npy, not compressed        numpy.load reads it
+    arrays by name -> write_arrays -> the same
 
 The file appears whole or not at all.  It knows no model.
 """
@@ -9,12 +10,13 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
 from snailps.vectors.atomic import atomic_file
 
@@ -85,3 +87,17 @@ def npz_file(path: str | os.PathLike[str], bytes_needed: int | None = None) -> I
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
     ):
         yield NpzWriter(archive)
+
+
+def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Writes arrays by name; returns the path.
+
+    Raises
+    ------
+    ModelFileError
+        The folder is missing or not writable, or the disk is full.  No half a file is left.
+    """
+    with npz_file(path) as file:
+        for name, array in arrays.items():
+            file.add(name, array)
+    return path

@@ -22,7 +22,7 @@ from snailps.config import RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
-from snailps.models.npz import write_arrays
+from snailps.vectors.npz import write_arrays
 
 VERSION = 1
 _UNREADABLE = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, SnailError)

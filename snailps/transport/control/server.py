@@ -42,12 +42,14 @@ from snailps.transport.handshake import (
     error_frame,
     remote_error,
 )
-from snailps.transport.security.refusals import LEFT, WHY_CHARS_MAX, RefusalLog
-from snailps.transport.security.strangers import (
+from snailps.transport.security.refusals import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
+    LEFT,
     NO_DESCRIPTORS,
     UNKNOWN_MAX,
+    WHY_CHARS_MAX,
+    RefusalLog,
     strangers_max,
 )
 from snailps.transport.security.tls_link import Address

@@ -23,11 +23,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from snailps.transport.security.refusals import RefusalLog
-from snailps.transport.security.strangers import (
+from snailps.transport.security.refusals import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
     NO_DESCRIPTORS,
+    RefusalLog,
     strangers_max,
 )
 from snailps.transport.security.tls_link import CLOSED, NO_TLS, Address, TlsLink, words
