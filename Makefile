@@ -10,7 +10,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-cluster sanitize lint bench clean
+.PHONY: help demo test test-hosts sanitize lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,14 +36,14 @@ test: $(VENV)/.made-test ## all tests, three at a time: most wait for processes
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS) </dev/null
 
 # Not among the others: they make hosts, as root, and install what that takes.
-test-cluster: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)
-	@tests/cluster/install </dev/null
-	@$(BIN)/python -m pytest tests/cluster $(ARGS) </dev/null
+test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)
+	@tests/hosts/install </dev/null
+	@$(BIN)/python -m pytest tests/hosts $(ARGS) </dev/null
 
 sanitize: $(VENV)/.made-test ## compiled parts under gcc's sanitizers (ARGS=short: two minutes)
 	@tests/sanitize $(ARGS) </dev/null
 
-SCRIPTS := .ci/run tests/cluster/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+SCRIPTS := .ci/run tests/hosts/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = ("help", "demo", "test", "test-cluster", "sanitize", "lint", "bench", "clean")
+TARGETS = ("help", "demo", "test", "test-hosts", "sanitize", "lint", "bench", "clean")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "bench/README.md", "tools/README.md",
              "docs/benchmarks.md", "docs/deploy.md")  # fmt: skip
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

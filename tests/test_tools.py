@@ -1,6 +1,6 @@
 """The scripts in tools/, with a remote shell that stays here and a snailps that only waits.
 
-On separate hosts, with a real one: tests/cluster/test_tools.py.
+On separate hosts, with a real one: tests/hosts/test_tools.py.
 """
 
 import gzip

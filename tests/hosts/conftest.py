@@ -1,6 +1,6 @@
 """What tests on separate hosts share: the wheels of this tree, and hosts that are namespaces.
 
-They need root and take minutes, so they are not among the ordinary ones: `make test-cluster`.
+They need root and take minutes, so they are not among the ordinary ones: `make test-hosts`.
 """
 
 from __future__ import annotations
