@@ -27,7 +27,7 @@ from pathlib import Path
 
 from words import HERE, ROOT, fail, machine, say
 
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 from faults.cluster import JobOver, Rig  # noqa: E402
 from faults.schedule import (  # noqa: E402
     AIMS,

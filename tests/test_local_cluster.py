@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 from cluster_models import Counter, Stubborn, write_numbers
-from processes import PACKAGE, SNAILPS, TESTS, Process, environment, is_listening, session_members
+from processes import PACKAGE, SNAILPS, SUPPORT, Process, environment, is_listening, session_members
 
 from snailps import LocalCluster, Worker, local_cluster
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError
@@ -21,7 +21,7 @@ from snailps.local.cluster import MARGIN_S
 
 @pytest.fixture(autouse=True)
 def path(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(TESTS)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
 
 
 def test_local_cluster_table_keeps_what_was_pushed():

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from processes import PACKAGE, TESTS
+from processes import PACKAGE, SUPPORT
 from shards import Shards, push_frame
 
 from snailps import SnailError, Table, local_cluster
@@ -179,7 +179,7 @@ def test_python_method_declared_wrongly_is_refused():
 
 
 def test_python_method_in_a_cluster(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(TESTS)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
     log = io.StringIO()
     with local_cluster(servers=2, workers=0, shard_num=1, log=log) as cluster:
         table = cluster.table("w", dim=3, access="python_methods:Momentum", lr=0.25)

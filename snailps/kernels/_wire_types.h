@@ -14,7 +14,7 @@
  *
  * Every build gives the same bits, although this is compiled with -ffast-math: what rounds is
  * done on integers, or is one operation whose operands and result are stored.  In C for `restrict`
- * and for F16C; the bytes lie at any address.  A twin of each loop is in tests/twins/wire.py.
+ * and for F16C; the bytes lie at any address.  A twin of each loop is in tests/support/twins/wire.py.
  */
 #ifndef SNAILPS_WIRE_TYPES_H
 #define SNAILPS_WIRE_TYPES_H

@@ -1,4 +1,7 @@
-"""``PYTHONPATH=tests python -m fuzz FRAMES [SEED]``: the long run, and what it found."""
+"""The long run, and what it found.
+
+PYTHONPATH=tests:tests/support:tests/unit python -m fuzz FRAMES [SEED]
+"""
 
 import sys
 import tempfile

@@ -73,7 +73,7 @@ class ShardProcess:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__)), role],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )  # fmt: skip
         self.port, self.told = self.hear()["port"], []
 

@@ -31,7 +31,8 @@ ENDING_S = 10.0  # a process that was told to end may need so long
 PORTS = range(10_000, 32_000)
 """Below those that Linux hands out by itself (ip_local_port_range)."""
 SNAILPS = [sys.executable, "-m", "snailps"]
-TESTS = Path(__file__).resolve().parent
+SUPPORT = Path(__file__).resolve().parent
+TESTS = SUPPORT.parent
 PACKAGE = Path(snailps.__file__).resolve().parent.parent
 
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +42,7 @@ _libc = ctypes.CDLL(None)
 def environment(**variables):
     """The environment of child processes: they find the package and the tests' models."""
     found = {key: value for key, value in os.environ.items() if not key.startswith("SNAILPS_")}
-    found["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(TESTS)])
+    found["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(SUPPORT), str(TESTS)])
     return {**found, **variables}
 
 
