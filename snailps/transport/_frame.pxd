@@ -1,5 +1,5 @@
 # The frame for compiled code: the same layout as frame.py, which explains it.
-# tests/test_frame.py compares both sides byte by byte.
+# tests/unit/test_frame.py compares both sides byte by byte.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:

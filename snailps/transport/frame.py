@@ -5,8 +5,8 @@
 
 A frame is a fixed little-endian header of 48 bytes and a body.  This module knows the header, the
 kinds, the flags and the limits; it knows nothing of what a body means, of sockets, clocks or
-threads.  The compiled side reads the same layout from `_frame.pxd`; `tests/test_frame.py` holds
-both to the same golden bytes, and docs/wire_format.md explains them.
+threads.  The compiled side reads the same layout from `_frame.pxd`; `tests/unit/test_frame.py`
+holds both to the same golden bytes, and docs/wire_format.md explains them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The scripts in tools/ on five hosts, with a secret and TLS: nothing but the scripts, as typed.
 
-What they do with one host, and what they say of mistakes, is in tests/test_tools.py.
+What they do with one host, and what they say of mistakes, is in tests/repo/test_tools.py.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from test_failures import INTERRUPTED
 from snailps.cli.overview import lines_of, picture_of
 from snailps.node.status import NodeStatus, ShardStatus, Status
 
-TREE = Path(__file__).resolve().parent.parent
+TREE = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from snailps.errors import ConfigError
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.sparse.linear_settings import LinearSettings
 
-CONFIG = Path(__file__).parent.parent / "config"
+CONFIG = Path(__file__).parents[2] / "config"
 CLASSES = [cls for _, cls in ROLE_CLASSES]
 MODEL_CLASSES = list(getattr(snailps.models, "SETTINGS", {}).values())
 # SwiftSnails' names that its users have to find again.

@@ -11,7 +11,7 @@ import snailps.models
 from snailps.cli.settings import documented_classes
 from snailps.config import ROLE_CLASSES, JobSettings, describe, setting, settings_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "settings.md"
 
 

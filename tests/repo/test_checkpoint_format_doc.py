@@ -19,7 +19,7 @@ from snailps.store.checkpoint.shard_file import (
     new_buffer,
 )
 
-DOC = (Path(__file__).resolve().parent.parent / "docs" / "checkpoint_format.md").read_text()
+DOC = (Path(__file__).resolve().parents[2] / "docs" / "checkpoint_format.md").read_text()
 LIFE = 0x0123456789ABCDEF
 
 

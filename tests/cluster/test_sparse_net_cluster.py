@@ -97,7 +97,7 @@ def test_auto_says_what_it_chose(tmp_path):
 
 def test_shipped_example_learns_what_its_page_says(tmp_path):
     """examples/pairs.md: its data, its settings; nine in ten is all that there is to know."""
-    examples = Path(__file__).resolve().parent.parent / "examples"
+    examples = Path(__file__).resolve().parents[2] / "examples"
     code = re.search(r"```python\n(.*?)```", (examples / "pairs.md").read_text(), re.S).group(1)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=150)
     lines = (examples / "pairs.conf").read_text().splitlines()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "snailps"
+PACKAGE = Path(__file__).resolve().parents[2] / "snailps"
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
 
 # Rooms of the package from the bottom up.  A module may import its own room and those that its

@@ -511,8 +511,8 @@ def test_killed_worker_loses_no_step_that_was_answered_and_leaves_nothing_half_d
             ports = ",".join(map(str, cluster.ports))
             worker = subprocess.Popen(
                 [sys.executable, "-c", WORKER, ports, str(life + 1)],
-                stdout=subprocess.PIPE, cwd=Path(__file__).with_name("support"),
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+                stdout=subprocess.PIPE, cwd=Path(__file__).parents[1] / "support",
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             )  # fmt: skip
             try:
                 for _ in range(3):

@@ -9,7 +9,7 @@ from snailps.data.columns import columns_of
 from snailps.data.examples import FORMATS, hash_bytes, reader_of
 from snailps.errors import DataError
 
-DOC = (Path(__file__).resolve().parent.parent / "docs" / "sparse_data.md").read_text()
+DOC = (Path(__file__).resolve().parents[2] / "docs" / "sparse_data.md").read_text()
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```", DOC, re.MULTILINE | re.DOTALL)
 
 

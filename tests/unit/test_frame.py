@@ -42,7 +42,7 @@ from snailps.transport.frame import (
     unpack,
 )
 
-PXD = Path(__file__).resolve().parent.parent / "snailps" / "transport" / "_frame.pxd"
+PXD = Path(__file__).resolve().parents[2] / "snailps" / "transport" / "_frame.pxd"
 FIELDS = {"table": 0x01020304, "epoch": 5, "job": 6, "incarnation": 7, "request": 8}
 # table, epoch, job, incarnation and request of FIELDS, then a body length of 3
 TAIL = (

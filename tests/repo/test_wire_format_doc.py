@@ -35,7 +35,7 @@ from snailps.transport.frame import (
 )
 from snailps.transport.handshake import Channel, Hello, Role
 
-DOC = (Path(__file__).resolve().parent.parent / "docs" / "wire_format.md").read_text()
+DOC = (Path(__file__).resolve().parents[2] / "docs" / "wire_format.md").read_text()
 
 
 def block(name):
@@ -121,7 +121,7 @@ def test_limits_are_those_of_the_code():
     ],
 )
 def test_codes_of_the_compiled_side_are_listed(place):
-    source = (Path(__file__).resolve().parent.parent / "snailps" / place).read_text()
+    source = (Path(__file__).resolve().parents[2] / "snailps" / place).read_text()
     codes = set(re.findall(r'reply, b"([a-z-]+)",', source))
     codes |= set(re.findall(r'RemoteError\(.*, "([a-z-]+)"\)', source))
     codes |= set(re.findall(r'head.request, b"([a-z-]+)",', source))
