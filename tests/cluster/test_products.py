@@ -512,7 +512,7 @@ def test_killed_worker_loses_no_step_that_was_answered_and_leaves_nothing_half_d
             worker = subprocess.Popen(
                 [sys.executable, "-c", WORKER, ports, str(life + 1)],
                 stdout=subprocess.PIPE, cwd=Path(__file__).parents[1] / "support",
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             )  # fmt: skip
             try:
                 for _ in range(3):

@@ -73,7 +73,7 @@ class ShardProcess:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__)), role],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )  # fmt: skip
         self.port, self.told = self.hear()["port"], []
 
