@@ -14,7 +14,7 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
         MisuseError      ... that *we* were about to send: a bug on this side
       ConnectionLost     the peer went away
       RemoteError        the peer understood us and refused; the text is the peer's own
-      WaitTimeout        a wait reached its limit; says for whom and what to do
+      WaitTimeout        a wait reached its limit; says what it waited for and what to do
       ClusterError       the cluster cannot form, or ends: a node lost, a start that timed out
 """
 
@@ -120,7 +120,7 @@ class RemoteError(SnailError):
 
 
 class WaitTimeout(SnailError):
-    """A wait reached its limit; the text names whom it waited for."""
+    """A wait reached its limit; the text names what it waited for."""
 
 
 class ClusterError(SnailError):

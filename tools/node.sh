@@ -52,7 +52,7 @@ state() { # of process $1, in words
         echo "running, process $pid"
         return
     fi
-    # It has ended just now: whoever waits for it is about to write down how.
+    # It has ended just now: the process that waits for it is about to write down how.
     tries=0
     while [ ! -f "run/$1.code" ] && read -r _ _ waiter <"run/$1.pid" &&
         [ "$(began "$waiter")" ] && [ "$tries" -lt 100 ]; do
@@ -192,7 +192,7 @@ wait_for_end() { # whether all have ended within $1 seconds
 }
 
 stop() {
-    # The master's end is everybody's: the job stops cleanly, and what was learnt is saved.
+    # When the master ends, all end: the job stops cleanly, and what was learnt is saved.
     if alive master; then
         kill -INT "$pid"
         echo "master: told to end the job"

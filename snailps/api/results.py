@@ -2,7 +2,7 @@
 
     settings, summary, a client -> Results -> Worker.loader, inspector, after_round, judge, export
 
-It knows no worker and no lease; the client that it reads with is somebody else's.
+It knows no worker and no lease; it does not own the client that it reads with.
 """
 
 from __future__ import annotations

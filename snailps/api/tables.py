@@ -335,7 +335,7 @@ class Tensor:
 
     Notes
     -----
-    C order; `TENSOR_CHUNK` values a row, the last row is filled up with values that nobody reads.
+    C order; `TENSOR_CHUNK` values a row, the last row is padded with values that are not read.
     Chunks spread over the shards like any keys, so a large tensor is served by all of them.
     """
 

@@ -2,7 +2,7 @@
 
     table, client's measured goodput -> type of rows on the wire, error feedback or not, lz4 or not
 
-It knows no sockets and no rows; it is asked once a request, by whoever pulls and pushes.
+It knows no sockets and no rows; its caller asks it once a request.
 """
 
 from __future__ import annotations

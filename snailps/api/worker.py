@@ -94,7 +94,7 @@ class Worker(ModelTables):
 
     @property
     def alone(self) -> bool:
-        """Nobody else changes the tables: what was pulled stays true until `workers_changed`."""
+        """This worker is the only one: pulled rows stay valid until `workers_changed`."""
         return self.workers == 1 and not self._clocked
 
     # --- to be written by the model --------------------------------------------------------
@@ -160,7 +160,7 @@ class Worker(ModelTables):
         Parameters
         ----------
         explicit : callable
-            Name of a setting -> where the user set it, None where nobody did.
+            Name of a setting -> where the user set it, or None.
 
         Raises
         ------

@@ -65,7 +65,7 @@ def drain(
     Raises
     ------
     SnailError
-        There is no such master or server, nobody can take its shards, or it takes too long.
+        There is no such master or server, no server can take its shards, or it takes too long.
     """
     address, trust = settings.master_addr, Trust.of(settings)
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
@@ -87,7 +87,7 @@ def drain(
 
 
 def _left(address: str, trust: Trust, server: int) -> str:
-    """What a server still has, in words; empty where nobody says."""
+    """What a server still has, in words; empty if unknown."""
     with contextlib.suppress(SnailError):
         shards = ask(address, trust=trust)["shards"]
         served = sum(shard["primary"] == server for shard in shards)

@@ -68,7 +68,7 @@ def address_override(descriptor: int) -> list[str]:
         return []
     with os.fdopen(descriptor) as told:
         address = told.read()
-    if not address:  # whoever started us has given up, and says why
+    if not address:  # the parent has given up, and says why
         raise typer.Exit(EXIT_STOPPED)
     return [f"master_addr={address}"]
 

@@ -20,7 +20,7 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 def main() -> None:
     """Entry point."""
     # SystemExit, because Typer would turn a KeyboardInterrupt into "Aborted." and code 1.
-    # Whoever ignores SIGINT (nohup, a shell's background job) is not to be interrupted.
+    # A process that ignores SIGINT (nohup, a shell's background job) is not to be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     for name in BLAS_THREADS:

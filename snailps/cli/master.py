@@ -62,7 +62,7 @@ def command(
 
     def listening(host: str, port: int) -> None:
         if ready_fd >= 0:
-            # Whoever started us may have given up, and reads no more; a signal tells us.
+            # The parent may have given up and stopped reading; a signal tells us.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
                 ready.write(show((host, port)) + "\n")
 

@@ -3,7 +3,7 @@
     master -> Status (plain dict) -> Progress.update -> stream (standard error)
 
 Owns the words and the layout of the display, and the estimate of the time that is left.  It
-knows no socket, no role and no thread: whoever has a status calls `Progress.update`, and the
+knows no socket, no role and no thread: the owner of a status calls `Progress.update`, and the
 clock is an argument.  Standard output is never written: it belongs to the run's result.
 """
 
@@ -143,7 +143,7 @@ class Progress:
                 self.say(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
     def say(self, line: str) -> None:
-        """Write a line of text (somebody's log, say) above the display."""
+        """Write a line of text, such as a log line, above the display."""
         if self._live is not None and self._live.is_started:
             console = self._live.console
             self._guarded(lambda: console.print(Text(line), highlight=False, soft_wrap=True))
@@ -232,7 +232,7 @@ def picture_of(status: Status, eta_s: float | None) -> RenderableType:
 
 
 def waits_text(node: NodeStatus) -> str:
-    """For whom a process waits, and how long by now where that is a second or more."""
+    """What a process waits for, and for how long if that is a second or more."""
     long = node["waits"] and node["waits_s"] >= 1
     return f"{node['waits']}, for {node['waits_s']:.0f} s now" if long else node["waits"]
 

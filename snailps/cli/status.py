@@ -1,4 +1,4 @@
-"""``snailps status``: what a running cluster does, and who waits for whom.
+"""``snailps status``: what a running cluster does, and what each process waits for.
 
 master -> Ask -> Status -> overview -> standard output, once or every `--interval` seconds
 """
@@ -40,10 +40,10 @@ def command(
         float, typer.Option("--interval", help="Between two pictures of --watch, in s.", min=0.1)
     ] = 1.0,
 ) -> None:
-    """Shows what a running cluster does: progress, processes, shards, and who waits for whom.
+    """Shows what a running cluster does: progress, processes, shards, waits.
 
-    Asks the master at master_addr. Whoever waits says for whom, and how long by now. With --watch
-    a master that is away is waited for.
+    Asks the master at master_addr. A wait names what it is for and how long it has lasted. With
+    --watch it waits for a master that is away.
 
     For example: snailps status --watch --set master_addr=node1:16831
     """
@@ -65,7 +65,7 @@ def ask(address: str, limit_s: float = DIAL_S, trust: Trust = OPEN) -> Status:
     Raises
     ------
     SnailError
-        Nobody answers there within `limit_s` seconds, or it is no master.
+        No answer within `limit_s` seconds, or it is no master.
     """
     with contextlib.closing(Line(address, limit_s, trust)) as line:
         return line.ask()
@@ -77,7 +77,7 @@ class Line:
     Raises
     ------
     SnailError
-        Nobody answers at `address` within `limit_s` seconds.
+        No answer from `address` within `limit_s` seconds.
     """
 
     def __init__(self, address: str, limit_s: float, trust: Trust) -> None:

@@ -163,7 +163,7 @@ def check_class_path(text: str, origin: str) -> str:
 def _reachable(host: str, text: str, origin: str) -> str:
     if host in ANY_HOSTS:
         raise ConfigError(
-            f"{origin}: {text!r} is an address to listen on, nobody can connect to it; give the "
+            f"{origin}: {text!r} is an address to listen on and not one to connect to; give the "
             f"name or address by which other machines reach this one"
         )
     return host

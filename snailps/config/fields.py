@@ -85,7 +85,7 @@ def setting(
     Parameters
     ----------
     default : int, float, bool, str or tuple of str
-        Value where nobody says otherwise.
+        Value where the setting is not assigned.
     help, when : str
         One line each: what the setting does; when to change it.
     unit : str

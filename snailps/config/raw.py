@@ -57,7 +57,7 @@ class RawConfig:
     entries : tuple of Entry
     notices : list of str
         What the user should hear: aliases used, settings without effect.  `build` adds to it,
-        each sentence once; whoever owns the object prints it.
+        each sentence once; the object's owner prints it.
     """
 
     __slots__ = ("entries", "notices")
@@ -118,7 +118,7 @@ class RawConfig:
         return both
 
     def explicit(self, key: str, cls: type[Settings] | None = None) -> Entry | None:
-        """The assignment of `key` that counts, or None where nobody assigned it.
+        """The assignment of `key` that counts, or None where it is not assigned.
 
         With `cls`, aliases of its setting count too, converted; the entry's value is the text
         without the quotes that enclose it.

@@ -130,8 +130,8 @@ class ClusterSettings(Settings):
     )
     insecure: bool = setting(
         False,
-        help="Listen for other machines without a secret or TLS: whoever comes is let in.",
-        when="Only in a network that nobody else reaches.",
+        help="Listen for other machines without a secret or TLS: every connection is accepted.",
+        when="Only in a network that no other machine reaches.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
@@ -331,8 +331,8 @@ class JobSettings(Settings):
     consistency: Literal["async", "ssp", "bsp"] = setting(
         "async",
         help=(
-            "How workers agree. `async`: nobody waits. `ssp`: no worker is more than `staleness` "
-            "blocks ahead of the slowest. `bsp`: all take the same step together, and the result "
+            "How workers agree. `async`: workers do not wait. `ssp`: no worker is more than "
+            "`staleness` blocks ahead of the slowest. `bsp`: all take the same step; the result "
             "is the same to the last bit whatever the number of workers (docs/consistency.md)."
         ),
         when="`bsp` to repeat a run exactly, `ssp` where workers differ much in speed.",
@@ -359,8 +359,8 @@ class JobSettings(Settings):
     assign: Literal["auto", "shared", "own"] = setting(
         "auto",
         help=(
-            "Who gets which block. `shared`: whoever asks next. `own`: every n-th block, dealt at "
-            "the beginning. `auto`: `own` with `ssp`, else `shared`."
+            "Who gets which block. `shared`: the next worker that asks. `own`: every n-th block, "
+            "dealt at the beginning. `auto`: `own` with `ssp`, else `shared`."
         ),
         when="To compare `async` and `ssp` on the same share of the data.",
     )

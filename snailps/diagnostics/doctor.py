@@ -97,7 +97,7 @@ class Doctor:
     wait_s : float
         How long doctors of other hosts are waited for.
     hosts : int
-        So many hosts there are in all: when all are examined, nobody waits longer.  0: not known.
+        So many hosts there are in all: when all are examined, it ends.  0: not known.
     rows : int
         Expected rows of each table; 0: not known.
     on_finding : callable
@@ -242,7 +242,7 @@ class Doctor:
         """Listens in the place of a master that is not there; `ConnectionLost` if one is."""
         with self._listening(self._own_address()) as service:
             service.token = self._leave_token()
-            here = f"nobody listens at {self._settings.master_addr} yet"
+            here = f"no master listens at {self._settings.master_addr} yet"
             self.add(Finding("ok", "port", f"{here}: the master can"))
             self._wait_for_others(service)
 
@@ -323,7 +323,7 @@ class Doctor:
                 self.add(Finding("error", "reach", f"{name} at {show(address)}: {error}"))
 
     def _no_way(self, address: Address, name: str, error: SnailError) -> Finding:
-        """Why an address cannot be talked to: the network, or whoever is there."""
+        """Why an address cannot be talked to: the network, or the process there."""
         reach = checks.check_reach(address, name)
         if reach.level != "ok":
             return reach
@@ -431,7 +431,7 @@ class Doctor:
 
 
 _FATAL = {"name", "interface", "secret"}
-"""Checks without which nobody can be reached."""
+"""Checks without which no process can be reached."""
 
 
 def _handle(

@@ -74,7 +74,7 @@ class Child:
     failed : bool
         It has written its own error.
     silent : bool
-        It was told to end, and nobody asks what it says to that.
+        It was told to end, and its answer is not read.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Launcher:
         if self._main is not None and not may_fork():
             self._main = None
         if self._main is not None:
-            gc.freeze()  # what is here by now stays: nobody need go through it again, here or there
+            gc.freeze()  # what is here stays: no collection has to walk over it, here or there
         with contextlib.ExitStack() as pipes:
             ready, ready_write = _pipe(pipes)
             master = self._spawn_master([], ready_write)
@@ -375,7 +375,7 @@ class Launcher:
     def _spawn(
         self, name: str, overrides: Sequence[str], options: Sequence[str], kept: int
     ) -> Child:
-        """A child whose lines nobody reads yet; descriptor `kept` is open in it."""
+        """A child whose lines are not read yet; descriptor `kept` is open in it."""
         role = name.split()[0]
         words = [role]
         if self._config is not None:

@@ -177,7 +177,7 @@ def check_port_range(settings: ClusterSettings, wanted: int) -> list[Finding]:
 
 
 def port_in_use(address: Address) -> Finding:
-    """That somebody else listens at an address of this machine, and who."""
+    """That another process listens at an address of this machine, and which."""
     holder = holder_of(address[1])
     text = f"port {address[1]} is in use{f' by {holder}' if holder else ''}, and it is no snailps"
     return Finding("error", "port", text, "end that process, or choose another port in master_addr")
@@ -219,7 +219,7 @@ def unreachable(address: Address, whom: str, error: OSError, limit_s: float) -> 
         text = f"{whom}: {host} has no address here: {error.strerror}"
         return Finding("error", "reach", text, "tell this host the name, or use the address")
     if isinstance(error, ConnectionRefusedError):
-        text = f"{whom}: {host} answers, but nobody listens at port {port}"
+        text = f"{whom}: {host} answers, but no process listens at port {port}"
         cure = (
             "start it there, or correct the port; if it runs, it listens on another address, "
             "or a firewall rejects"
@@ -336,7 +336,7 @@ def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
 def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) -> list[Finding]:
     """Whether this machine's memory is enough for its part of `rows` rows of each table.
 
-    With `rows` 0, nobody knows how many there will be, and it says how many there may be.
+    With `rows` 0 their number is not known yet, and it says how many there may be.
     """
     free, why = free_memory()
     text = f"{free / 1e9:,.1f} GB are free ({why})"

@@ -3,7 +3,7 @@
     Examine -> connect to the doctor, facts -> Report    Probe -> time or bytes    Examined -> kept
 
 A master has one, so that a doctor finds out about a cluster that runs or forms; every doctor has
-one.  It connects to nobody but where a doctor says that it listens, and answers in its owner's
+one.  It connects only to where a doctor says that it listens, and answers in its owner's
 loop.
 """
 
@@ -98,7 +98,7 @@ class ProbeService:
         return True
 
     def step(self) -> None:
-        """Answers doctors to whom the way back was tried."""
+        """Answers the doctors whose way back was tried."""
         for back in [one for one in self._backs if one[0].done()]:
             self._backs.remove(back)
             future, reply, peers = back

@@ -223,7 +223,7 @@ class Node:
             try:
                 self._register(max(0.1, until - time.monotonic()))
             except ConnectionLost:
-                # It died before it knew us; another one may come, if nobody sits and waits for us.
+                # It died before it knew us; another process may come if no one waits for us.
                 over = self.ended.is_set() or time.monotonic() > until
                 if over or self.role == Role.DRIVER:
                     raise
@@ -238,7 +238,7 @@ class Node:
         return show(parse_addr(self.settings.master_addr, "master_addr"))
 
     def _dial(self, channel: Channel, limit_s: float) -> socket.socket:
-        """A connection to the master, as whoever we are by now."""
+        """A connection to the master, under our present number."""
         us = self.welcome
         return dial(
             parse_addr(self.settings.master_addr, "master_addr"),
@@ -484,7 +484,7 @@ class Node:
 
     def _master_lost(self, why: str) -> None:
         if self.welcome is None:
-            return  # whoever called Register is told
+            return  # the caller of Register is told
         address = self.settings.master_addr
         self.end(EXIT_FAILED, f"the master at {address} is gone: {why}. See the master's own log")
 

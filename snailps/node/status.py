@@ -36,7 +36,7 @@ class NodeStatus(TypedDict):
 
     `address` is where its control connection comes from, `endpoints` a server's shards; both are
     empty where an earlier master knew them and it is not back.  `heartbeat_s`: since it was last
-    heard, None: never yet.  `waits` says whom it waits for, empty: nobody, and `waits_s` how long
+    heard, None: never yet.  `waits` says what it waits for, empty: nothing, and `waits_s` how long
     by now.  `clock` is where a worker stands: blocks that it has finished (ssp), the step or round
     that it is at (bsp, rounds); None where there are no clocks.  `rate` counts units a second on
     its last block, `done` its blocks of this job, `leased` those that it has, `block_s` how long it
@@ -94,7 +94,7 @@ class ShardStatus(TypedDict):
 
 
 class WaitStatus(TypedDict):
-    """Somebody waits: who, for whom and what, since how many seconds."""
+    """A wait: which process, for whom and what, for how many seconds."""
 
     who: str
     whom: str
@@ -137,7 +137,7 @@ class Status(TypedDict):
     or what the export does and how much of that is done; `eta_s` is the export's, else None.
     `units` counts words or examples since the start of the pass, `units_per_s` is the present
     rate; `elapsed_s` counts from the birth of the master.
-    `waits` lists everybody who waits, whatever for, the longest first.  `requests_per_s` counts
+    `waits` lists all waits, the longest first.  `requests_per_s` counts
     pulls and pushes at all shards.  `checkpoint` is None where the job makes none.
     `validation` is what the model's inspector saw last (for word vectors: words and their
     neighbours with cosines), empty before.  `message` says why the run ended, or, in a session

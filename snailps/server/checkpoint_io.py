@@ -47,7 +47,7 @@ CLOCK_S = 0.002
 
 
 class _Stopped(Exception):
-    """Somebody said that it is enough."""
+    """Cancelled."""
 
 
 class _Work:

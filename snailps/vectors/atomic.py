@@ -2,7 +2,7 @@
 
     chunks of bytes -> hidden file beside the target -> fsync -> rename over the target
 
-Owns the safe way to write a result: nobody ever sees half a model, and an old model survives a
+Owns the safe way to write a result: a reader never sees half a model, and an old model survives a
 failed export.  Must not know what is in the file.
 """
 

@@ -59,7 +59,7 @@ class BinHeader:
         subwords, and then `bucket` is normally 0.
     window, epochs, min_count, negatives, word_ngrams, lr_update_rate, sample
         fastText's ws, epoch, minCount, neg, wordNgrams, lrUpdateRate and t.  They matter only to
-        somebody who trains on.
+        a training that continues.
     loss : {"ns", "hs", "softmax", "ova"}
         What the official package builds when it loads the file.  Vectors trained with NCE are
         stored as "ns", which the format knows.

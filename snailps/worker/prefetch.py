@@ -57,7 +57,7 @@ class BlockPrefetcher:
         return None
 
     def drop(self) -> None:
-        """Nobody waits any more for the rows of blocks that will not be trained."""
+        """Cancels the pulls of blocks that will not be trained."""
         for asked in [*self._back, *self._blocks]:
             asked.add_done_callback(_abandon)
 

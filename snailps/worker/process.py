@@ -219,7 +219,7 @@ class WorkerProcess(Node):
                 answer: messages.Message = messages.Again()
                 while isinstance(answer, messages.Again):
                     self._survey(model, scratch)
-                    if self._leaving:  # nobody may be left to finish the survey
+                    if self._leaving:  # no worker may be left to finish the survey
                         return
                     answer = self._ask(messages.Summarise(), None)
                 assert isinstance(answer, messages.Summary)

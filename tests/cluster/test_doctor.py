@@ -221,7 +221,7 @@ def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
         cluster.port = free_port()
         server = cluster.start("server")
         server.wait_line(r"half of 8 s is over, still waiting for the master")
-        server.wait_line(r"reach: the master: 127.0.0.1 answers, but nobody listens at port")
+        server.wait_line(r"reach: the master: 127.0.0.1 answers, but no process listens at port")
         assert server.wait() == 1
 
 
