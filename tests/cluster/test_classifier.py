@@ -172,7 +172,7 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
         train(model, TEXT, number)
     model.finish()
     batch = model.prepare(block_of(TEXT))
-    for kept, lent, table in zip(model._kept, batch.rows, ("input", "output"), strict=True):
+    for kept, lent, table in zip(model._row_cache, batch.rows, ("input", "output"), strict=True):
         assert lent.pull is None
         rows = kept._rows[lent.places, :8]
         np.testing.assert_allclose(rows, model.pull(table, lent.keys), rtol=1e-5, atol=1e-6)

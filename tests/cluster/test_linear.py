@@ -184,9 +184,9 @@ def shifted(text, by):
 
 def keep(model, rows):
     """Has a lone worker keep at most so many rows; none: as several workers do."""
-    model._keeps, model._kept = rows > 0, None
+    model._keeps, model._row_cache = rows > 0, None
     if rows:
-        model._kept = WriteBackCache(
+        model._row_cache = WriteBackCache(
             model, TABLE, dim=model._dim, parts=model._bases.take(1).shape[1], stride=model._dim,
             in_threads=model.in_threads, load=model.load_rows, take=model._bases.take,
             bytes_max=rows * (8 * model._bases.take(1).shape[1] + 51),

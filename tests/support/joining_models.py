@@ -23,7 +23,7 @@ class Gated:
         gate = Path("gates") / f"block-{block.number}"
         with contextlib.suppress(FileNotFoundError), gate.open() as file:
             file.read()
-        kept = int(getattr(self, "_kept", None) is not None)
+        kept = int(getattr(self, "_row_cache", None) is not None)
         with (Path("journal") / str(os.getpid())).open("a") as file:
             file.write(f"{block.number} {self.workers} {kept}\n")
         return super().train(block)
