@@ -96,7 +96,7 @@ def test_command_that_fails_gives_back_its_descriptor():
     with Replicas() as cluster:
         (standby, _), (fd, far) = cluster.standby(), pair()
         with far:
-            with pytest.raises(MisuseError, match="only a primary"):
+            with pytest.raises(MisuseError, match="only a shard that has everything"):
                 standby.back_up(fd, sync=True, tell=print).result(LIMIT_S)
             assert far.recv(1) == b""
 
