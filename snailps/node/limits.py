@@ -2,7 +2,7 @@
 
     request_timeout -> Limits.of -> request > reach > parked > silence > stuck, yielding, one try
     init_timeout > Limits.connect_s: a first connect to all shards
-    a server's orders: STALL > ORDER > DIAL                the end: END > GOODBYE > GRACE > 2 STOP
+    a server's orders: STALL > ORDER > SERVE, DIAL           the end: END > GOODBYE > GRACE > 2 STOP
 
 A caller must wait longer than what it calls waits in turn: then the inner wait ends first, its
 cause is dealt with or named, and the outer one is served.  Of two equal limits either may end
@@ -17,6 +17,8 @@ STALL_S = 60.0
 """A standby that gets no further with its copy for so long is given up, and made anew."""
 ORDER_S = 30.0
 """A server that has not obeyed for so long is taken for lost: it hangs, though its heart beats."""
+SERVE_S = 15.0
+"""How long a standby that is promoted may wait for its own; then it does without, and lives."""
 DIAL_S = 15.0
 """How long a primary tries to reach its standby; who listens there waits 10 s for a handshake."""
 

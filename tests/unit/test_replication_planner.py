@@ -16,6 +16,7 @@ from snailps.master.replication.effects import Emptied, Expelled, Order, Reroute
 from snailps.master.replication.pending_orders import ORDER_S
 from snailps.master.replication.placement import COPIES_MAX, Placement, with_changes
 from snailps.master.replication.planner import ReplicationPlanner
+from snailps.node.limits import SERVE_S
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 
@@ -114,7 +115,7 @@ class World:
 
     def hurry(self):
         """Nobody takes so long that it would be taken for one that hangs."""
-        limit_s = ORDER_S - 3.0  # more than two steps of the tests
+        limit_s = SERVE_S - 3.0  # more than two steps of the tests
         while late := [o for o in self.orders if self.now > self.given[o.number] + limit_s]:
             self.obey_next(late[0].server)
 

@@ -32,7 +32,7 @@ from snailps.master.replication.effects import (
 from snailps.master.replication.pending_orders import OnAnswer, PendingOrders
 from snailps.master.replication.placement import Copy, Placement, Server, Shard
 from snailps.master.replication.redundancy import Redundancy
-from snailps.node.limits import ORDER_S, STALL_S, YIELD_S_MAX
+from snailps.node.limits import ORDER_S, SERVE_S, STALL_S, YIELD_S_MAX
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 
@@ -194,7 +194,7 @@ class ReplicationPlanner:
             self._placement.changed(shard)
             self._without_standby(shard, now)
         for shard in self._placement.shards:
-            if shard.standby is None and not (shard in halfway and shard not in promoting):
+            if shard.standby is None and shard not in halfway:
                 # Its primary may not know yet, and would acknowledge nothing.
                 self._order(shard.primary, messages.Alone(shard.number), now)
             if shard in promoting:
@@ -228,10 +228,11 @@ class ReplicationPlanner:
             return
         self._orders.forget_server(number)
         gone: list[int] = []
-        hurt, down = False, []
+        hurt, down = bool(self._placement.shards_of(number)), []
         for at in sorted(self._placement.going):
             shard = self._placement.shards[at]
-            if not shard.step or shard.goal == number:  # what makes good a loss goes first
+            # What makes good a loss goes first.
+            if shard.goal == number or (not shard.step and (hurt or shard.leaves == number)):
                 shard.goal = shard.leaves = shard.takes = 0
                 self._placement.changed(shard)
             elif shard.takes == number:  # a swap under way ends; the copy after it is not made
@@ -239,7 +240,6 @@ class ReplicationPlanner:
                 self._placement.changed(shard)
         for at in self._placement.shards_of(number):
             shard = self._placement.shards[at]
-            hurt = True
             if shard.former is not None and shard.former.server == number:
                 shard.former = None
             self._placement.changed(shard)
@@ -309,11 +309,7 @@ class ReplicationPlanner:
             return
         self._orders.forget_shard(shard.number, messages.Yield)
         if note.text or shard.standby is None:
-            log.warning("shard %d stays at server %d for now: %s", shard.number, server, note.text)
-            shard.step = ""
-            self._put_off(shard.goal or (shard.following.server if shard.following else 0), now)
-            shard.goal = 0
-            self._placement.changed(shard)
+            self._stay(shard, note.text, now)
         elif shard.step == "swapping":
             self._resume(shard, now)
         elif self.replicated and shard.following is None and not shard.goal:
@@ -349,6 +345,10 @@ class ReplicationPlanner:
             limit_s = self.yield_s if shard.step == "swapping" else STALL_S
             if copy and copy.state == "seeding" and now - copy.moved_at > limit_s:
                 self._give_up(shard, copy, f"nothing was copied for {limit_s:.0f} s", now)
+            behind = shard.following if shard.step == "promoting" else None
+            if behind and now - behind.moved_at > SERVE_S:
+                why = f"server {shard.primary} did not begin to serve in {SERVE_S:.0f} s"
+                self._give_up(shard, behind, why, now)
         if self._planned != (self._placement.version, self.held) or now >= self._again_at:
             self._plan(now)
 
@@ -393,6 +393,14 @@ class ReplicationPlanner:
                 and (shard.former is None or copy.server != shard.former.server):  # fmt: skip
             self._order(copy.server, messages.DropShard(shard.number), now)
 
+    def _stay(self, shard: Shard, why: str, now: float) -> None:
+        """A primary cannot yield: it serves on, and the move is tried again later."""
+        log.warning("shard %d stays at server %d for now: %s", shard.number, shard.primary, why)
+        shard.step = ""
+        self._put_off(shard.goal or (shard.following.server if shard.following else 0), now)
+        shard.goal = 0
+        self._placement.changed(shard)
+
     def _resume(self, shard: Shard, now: float) -> None:
         """The standby is to have the primary, which has yielded and stands by, as its standby."""
         assert shard.standby is not None
@@ -431,6 +439,8 @@ class ReplicationPlanner:
 
     def _ask_promote(self, shard: Shard, now: float) -> None:
         shard.step = "promoting"
+        if shard.following is not None:
+            shard.following.moved_at = now  # the promotion waits for it: `tick`
         self._placement.changed(shard)
         self._epoch += 1
 
@@ -479,10 +489,11 @@ class ReplicationPlanner:
             # It may have yielded by now: it is told to serve again, whatever it had come to.
             shard.former = shard.address
             self._take_back(shard, now)
-        elif not shard.step:
+            return
+        if not shard.step:
             self._orders.forget_shard(shard.number)
-            if copy is not None and copy.state != "asked":
-                self._order(shard.primary, messages.Alone(shard.number), now)
+        if copy is not None and copy.state != "asked":  # one that is to serve again waits for it
+            self._order(shard.primary, messages.Alone(shard.number), now)
 
     def _give_up(self, shard: Shard, copy: Copy, why: str, now: float) -> None:
         """Makes do without a standby that does not get on; another one is made soon."""
@@ -491,12 +502,17 @@ class ReplicationPlanner:
         )
         shard.failures += 1
         shard.goal = shard.leaves = shard.takes = 0
-        self._put_off(copy.server, now)
         if copy is shard.following:
             self._drop_following(shard, now)
-            if shard.step == "swapping":
+            if shard.step == "swapping" and shard.standby is not None:
+                self._put_off(shard.standby.server, now)  # so the swap is tried again later
                 self._go_on(shard, now)
+                return
+            self._put_off(copy.server, now)
+            if shard.step == "promoting":  # it has no standby now
+                self._hurry(now)
             return
+        self._put_off(copy.server, now)
         self._drop_following(shard, now)
         if copy.server in self._placement.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
@@ -583,7 +599,12 @@ class ReplicationPlanner:
         swaps = self.replicated and shard.following is None and shard.leaves != shard.primary
         shard.step = "swapping" if swaps else "yielding"
         self._placement.changed(shard)
-        self._order(shard.primary, messages.Yield(shard.number, self.yield_s, swaps), now)
+
+        def told(answer: messages.Message | None, error: str, now: float) -> None:
+            if error:
+                self._stay(shard, error, now)
+
+        self._order(shard.primary, messages.Yield(shard.number, self.yield_s, swaps), now, told)
 
     # --- the plan --------------------------------------------------------------------------------
 
@@ -618,9 +639,17 @@ class ReplicationPlanner:
                 why = "no other server can take its shards"
                 if stay:
                     why = f"{FAILURES_MAX} standbys of shard {shard.number} failed, see above"
-                self._placement.leave(shard.primary, False)
-                self._effects.append(Stuck(shard.primary, why))
+                self._stick(shard, shard.primary, why)
                 return
+        if (
+            copy is not None
+            and copy.server in leaving
+            and not shard.following
+            and shard.failures >= FAILURES_MAX
+        ):  # it never changed places with its primary
+            why = f"shard {shard.number} failed to move {FAILURES_MAX} times, see above"
+            self._stick(shard, copy.server, why)
+            return
         if not self.replicated:
             self._plan_unreplicated(shard, now)
         elif copy is None:
@@ -631,6 +660,12 @@ class ReplicationPlanner:
             target = self._placement.best_for(shard, now)
             if target and self._placement.has_room(shard.primary, target):
                 self._replace_standby(shard, target, now)
+
+    def _stick(self, shard: Shard, server: int, why: str) -> None:
+        """A server cannot leave; asked again, it is tried anew."""
+        shard.failures = 0
+        self._placement.leave(server, False)
+        self._effects.append(Stuck(server, why))
 
     def _plan_unreplicated(self, shard: Shard, now: float) -> None:
         """Has a standby made for a move, and for nothing else."""
