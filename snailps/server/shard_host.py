@@ -162,14 +162,17 @@ class ShardHost:
         def leave() -> None:
             try:
                 shard.yield_(limit_s, stay)
+                trouble = ""
             except Exception as error:
-                self._yielding.pop(number, None)
-                self._tell(messages.Yielded(number, explain(error)))
-                return
-            with self._lock:  # unless it was told to go on meanwhile
-                if stay and self._yielding.pop(number, None) is shard:
+                trouble = explain(error)
+            with self._lock:
+                if self._yielding.get(number) is not shard:
+                    return  # it was told to go on: late words would be taken for the next attempt's
+                if trouble or stay:
+                    del self._yielding[number]
+                if stay and not trouble:
                     self.standbys[number] = self.primaries.pop(number)
-            self._tell(messages.Yielded(number))
+            self._tell(messages.Yielded(number, trouble))
 
         self._beside(leave)
 

@@ -162,10 +162,6 @@ cdef class ReplicatedShard:
         """
         cdef Primary *mine = &self.context.primary
 
-        def told(state, why):
-            if self.context.role != ROLE_YIELDED:
-                tell(state, why)
-
         def begin():
             cdef uint32_t i
             if self.context.role == ROLE_YIELDED \
@@ -188,7 +184,7 @@ cdef class ReplicatedShard:
             mine.resumes = resume
             mine.partly = False
             mine.clock_until = 0
-            self.loop.open_stream(fd, sync, paced, told)
+            self.loop.open_stream(fd, sync, paced, tell)
 
         def end(command):
             if command.cancelled() or command.exception() is not None:
@@ -309,8 +305,11 @@ cdef class ReplicatedShard:
         def serve():
             served = self.context.role == ROLE_PRIMARY
             self.context.primary.yielding = False
-            if not served and self.context.stream.state == STREAM_LOST:
-                self.loop.end_stream()      # whoever promotes this one, does not promote that one
+            if self.context.role == ROLE_STANDBY and self.context.standby.begun \
+                    and self.context.stream.state == STREAM_LOST:
+                # Of one that has followed another.  One that has only yielded may still have its
+                # standby for all that the master knows: then nothing is acknowledged before `alone`.
+                self.loop.end_stream()
             if self.context.role == ROLE_YIELDED:
                 self.context.role = ROLE_PRIMARY
             if self.context.role == ROLE_STANDBY:

@@ -105,7 +105,8 @@ class Replicas(Shards):
         if relay:
             self.relays.append(Relay(made[1], relay))
         fd = self.stream_to(self.relays[-1].port if relay else made[1])
-        self.threads[index].back_up(fd, sync=sync, tell=lambda *words: self.told.put(words))
+        self.told = told = queue.SimpleQueue()  # of this stream, and no other
+        self.threads[index].back_up(fd, sync=sync, tell=lambda *words: told.put(words))
         if ready:
             assert self.told.get(timeout=LIMIT_S) == ("ready", "")
         return made

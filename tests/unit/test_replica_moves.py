@@ -12,7 +12,7 @@ from shards import ADD, LIMIT_S, ZEROS
 from test_replica import BOTH, orders, run_all, tables, traffic
 from test_replica_clocks import clocked
 
-from snailps.errors import ConnectionLost, MisuseError
+from snailps.errors import ConnectionLost, MisuseError, WaitTimeout
 from snailps.shard._shard import FragmentCursor
 
 
@@ -313,3 +313,22 @@ def test_primary_that_is_told_to_serve_does_not_yield_any_more():
         cluster.relays[-1].open.set()
         pushed.wait()
         again.wait()
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_primary_that_serves_again_and_has_lost_its_standby_waits_until_it_is_alone(stay):
+    """The master may still take that one for a standby that has everything."""
+    with Replicas() as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        standby, old = cluster.back_up(), me(cluster)
+        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+        old[0].yield_(LIMIT_S, stay)
+        assert standby[0].stop()
+        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
+        old[0].promote(2)
+        cluster.reroute(old[1], epoch=2)
+        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+        with pytest.raises(WaitTimeout):
+            pushed.wait(0.2)
+        old[0].alone()
+        pushed.wait()
