@@ -42,7 +42,6 @@ class ModelTables:
         out: Rows | None = None,
         *,
         state: bool = False,
-        held: Keys | None = None,
     ) -> Rows:
         """Rows of `keys` as they are now.
 
@@ -56,10 +55,6 @@ class ModelTables:
             float32 (n, dim) to be filled; rows contiguous, their stride free.
         state : bool
             The optimiser's state behind the weights: rows are ``dim + Table.state_floats`` wide.
-        held : numpy.ndarray, optional
-            uint64 (n,), for tables with ``track="version"``: numbers that an earlier pull left
-            here for what `out` holds, 0 where it holds nothing.  Rows that have not changed since
-            do not travel and stay as they are; the numbers become those of now.
 
         Returns
         -------
@@ -68,9 +63,9 @@ class ModelTables:
         """
         if self._clocked:
             self._clock_slots.now("pull", preparing=False)
-            return self.pull_async(table, keys, out, state=state, held=held).wait()
-        number, wanted, out, wire = self._pulled(table, keys, out, state, held)
-        return self._client.pull(number, wanted, out, state, wire, held)  # type: ignore[union-attr]
+            return self.pull_async(table, keys, out, state=state).wait()
+        number, wanted, out, wire = self._pulled(table, keys, out, state)
+        return self._client.pull(number, wanted, out, state, wire)  # type: ignore[union-attr]
 
     def pull_async(
         self,
@@ -79,7 +74,6 @@ class ModelTables:
         out: Rows | None = None,
         *,
         state: bool = False,
-        held: Keys | None = None,
         ahead: bool = False,
     ) -> Pending:
         """Starts a pull; ``.wait()`` gives the rows.
@@ -91,32 +85,27 @@ class ModelTables:
         Raises
         ------
         MisuseError
-            Wrong shape, or `held` without `out` or for a table without versions.
+            Wrong shape.
         """
-        number, wanted, out, wire = self._pulled(table, keys, out, state, held)
+        number, wanted, out, wire = self._pulled(table, keys, out, state)
         if not self._clocked:
             return self._client.pull_async(  # type: ignore[union-attr]
-                number, wanted, out, state, wire, held, ahead
+                number, wanted, out, state, wire, ahead
             )
         moment = self._clock_slots.now("pull_async")
         pull = self._client.pull_async(  # type: ignore[union-attr]
-            number, wanted, out, state, wire, held, False, clock=moment.clock
+            number, wanted, out, state, wire, False, clock=moment.clock
         )
         moment.pulls.append(pull)
         return pull
 
     def _pulled(
-        self, table: str, keys: AnyKeys, out: Rows | None, state: bool, held: Keys | None
+        self, table: str, keys: AnyKeys, out: Rows | None, state: bool
     ) -> tuple[int, Keys, Rows, int]:
         """Number of the table, its keys, where the rows go, and as what they travel."""
         number, declared = self._find(table)
         wanted = declared.keys(keys)
         width = declared.dim + declared.state_floats if state else declared.dim
-        if held is not None and (out is None or "version" not in declared.track):
-            raise MisuseError(
-                f"table {table!r}: a pull of changes needs the rows held, as `out`, and a table "
-                'declared with track="version"'
-            )
         if out is None:
             out = np.empty((len(wanted), width), np.float32)
         declared.check_width(out, width)

@@ -41,7 +41,9 @@ that are looked up by key. Rows of zeros would have a gradient of zero in most m
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
 _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
 """State in times `dim`; Adam and `average` have one float more."""
-_TRACK = {"": 0, "touch": 1, "version": 2, "touch+version": 3}
+_TRACK = {"": 0, "touch": 1}
+_TRACK_BEFORE = {"version": "", "touch+version": "touch"}
+"""What checkpoints of earlier versions may say: versions of rows are kept no more."""
 _WIRE = ("float32", "float16", "bfloat16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
@@ -166,8 +168,7 @@ class Table:
     beta : float
         FTRL's beta: how slowly the step size begins to fall.
     track : str
-        What is kept beside each row: ``""``, ``touch`` (tick of its last push), ``version``
-        (number of the push that changed it last) or ``touch+version``.
+        What is kept beside each row: ``""`` or ``touch`` (tick of its last push).
     wire : str
         Type of the rows while they travel: ``float32``, ``float16``, ``bfloat16``, ``int8`` (with
         a scale a row) or ``auto``: float16 where the network is slow, else float32.  In memory
@@ -247,7 +248,10 @@ class Table:
         """
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
             raise ConfigError(f"table: expected the fields {sorted(cls.__slots__)}, got {data!r}")
-        return cls(**data)
+        track = data["track"]
+        if isinstance(track, str):
+            track = _TRACK_BEFORE.get(track, track)
+        return cls(**{**data, "track": track})
 
     @property
     def in_python(self) -> bool:

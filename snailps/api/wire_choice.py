@@ -1,6 +1,6 @@
 """As what rows travel: the wire type of each request, chosen where a table says `auto`.
 
-    table, client's measured goodput -> type of rows on the wire, error feedback or not, lz4 or not
+    table, client's measured goodput -> type of rows on the wire, error feedback or not
 
 It knows no sockets and no rows; its caller asks it once a request.
 """
@@ -24,8 +24,6 @@ AGAIN_BYTES = 256 << 20
 """Traffic after which it is looked at again."""
 FAST_BYTES_PER_S = 400e6
 """From here on turning rows into another type costs more time than it saves: about 4 Gbit/s."""
-PACK_BYTES_PER_S = 150e6
-"""Below this lz4 is tried: it packs some 500 MB/s and takes a core for it."""
 _EXACT = {"add", "sgd"}
 """What is pushed counts by its size, so half a unit in float16's last place is as good as none.
 Other methods divide by the size of what came before: there the smallest values count, too."""
@@ -37,7 +35,7 @@ class WireChoice:
     Parameters
     ----------
     client : Client
-        Its counters tell the goodput; it is told whether to try lz4.
+        Its counters tell the goodput.
     route : Route
         Where the shards are: on this machine nothing is measured, rows travel as they are.
     sealed : bool
@@ -58,8 +56,8 @@ class WireChoice:
         self._chosen = "float32"
         self._measured = (0, 0.0)  # bytes, seconds at the last decision
         self._enough: float = MEASURED_BYTES
-        self._here = all(is_loopback(shard.host) for shard in route.shards)
-        if exact or (self._here and not sealed):
+        here = all(is_loopback(shard.host) for shard in route.shards)
+        if exact or (here and not sealed):
             self._enough = math.inf
 
     def of_pull(self, table: Table, state: bool = False) -> int:
@@ -84,13 +82,10 @@ class WireChoice:
             return
         speed = (moved - self._measured[0]) / (seconds - self._measured[1])
         chosen = "float32" if speed >= FAST_BYTES_PER_S else "float16"
-        packed = speed < PACK_BYTES_PER_S and not self._here
-        self._client.pack(packed)
         if self._enough == MEASURED_BYTES or chosen != self._chosen:
             log.info(
-                "wire: auto: %.0f MB/s to and from the servers: rows travel as %s%s",
+                "wire: auto: %.0f MB/s to and from the servers: rows travel as %s",
                 speed / 1e6,
                 chosen,
-                ", packed where that saves a tenth" if packed else "",
             )
         self._chosen, self._enough, self._measured = chosen, AGAIN_BYTES, (moved, seconds)

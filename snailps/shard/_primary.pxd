@@ -325,8 +325,7 @@ cdef inline bint _tell_rows(Context *me, const Table *table, uint32_t fragment,
         sizeof(RowsHead) + n * <uint64_t>slab.stride)
     if head == NULL:
         return True
-    head.version = part.version
-    head.deleted = slab.deleted[fragment] if slab.deleted != NULL else 0
+    head.version = head.deleted = 0
     head.track = table.track
     head.row_bytes = slab.stride
     copy_some(slab, part, number, n, <char *>(head + 1))

@@ -6,12 +6,10 @@
 #
 # Rows of another type than float32 pass through a room of some 64 KiB, so that they are turned
 # where they are in cache.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
-from snailps.shard._row_request cimport RowRequest, Context, is_repeated, padded, refuse
-from snailps.store.core._row_versions cimport store_pull_changed, store_version
+from snailps.shard._row_request cimport RowRequest, Context, is_repeated, refuse
 from snailps.store.tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport.loop._handler cimport Reply
@@ -56,36 +54,6 @@ cdef inline char *pull_all(Context *me, Table *table, const RowRequest *asked, c
         to = narrow_rows(me, asked, me.rows, m, to)
         keys += m
         left -= m
-    return to
-
-
-cdef inline char *pull_changed(Context *me, Table *table, const RowRequest *asked, uint64_t *numbers,
-                               char *to) noexcept nogil:
-    """Writes numbers, bits and the rows that changed since the asker's; where they end."""
-    cdef const uint64_t *keys = asked.keys
-    cdef const uint64_t *held = asked.held
-    cdef uint8_t *bits = <uint8_t *>to
-    cdef uint64_t bits_bytes = 0
-    cdef uint32_t g, n, sent
-    for g in range(asked.group_num):
-        bits_bytes += (asked.groups[g].keys + 7) >> 3
-    memset(to, 0, padded(bits_bytes))
-    to += padded(bits_bytes)
-    for g in range(asked.group_num):
-        n = asked.groups[g].keys
-        numbers[g] = store_version(table, asked.groups[g].fragment)
-        if asked.wire == WIRE_FLOAT32:
-            sent = store_pull_changed(me.shard, table, asked.groups[g].fragment, keys, n, held,
-                                      bits, <float *>to, asked.floats)
-            to += sent * <uint64_t>asked.row_bytes
-        else:
-            sent = store_pull_changed(me.shard, table, asked.groups[g].fragment, keys, n, held,
-                                      bits, me.rows, asked.floats)
-            to = narrow_rows(me, asked, me.rows, sent, to)
-        me.rows_unchanged += n - sent
-        keys += n
-        held += n
-        bits += (n + 7) >> 3
     return to
 
 

@@ -1,8 +1,7 @@
 # cython: cdivision=True
 # What a PULL or PUSH asks for: its body, checked, with the keys as the store wants them.
 #
-#   body -> options, clock, groups, keys (whole, remembered or narrow), numbers held, values ->
-# RowRequest
+#   body -> options, clock, groups, keys (whole, remembered or narrow), values -> RowRequest
 #
 # A peer's body is never trusted: counts are compared with lengths before anything is read, and
 # every key with the fragment that it claims; only a list that passed is remembered.  Knows no
@@ -18,7 +17,6 @@ from snailps.shard._replication_state cimport Primary, Standby
 from snailps.store.core._clock_buffer cimport Slots
 from snailps.store.core._marks cimport Marks
 from snailps.store.tables cimport Shard, store_mark, store_owns
-from snailps.transport._compression cimport Sampler
 from snailps.transport._frame cimport *
 from snailps.transport._key_coding cimport keys_digest, narrow_keys_bytes, read_narrow_keys
 from snailps.transport.loop._fault_injection cimport FAULT_NO_HOLD, Faults
@@ -50,8 +48,6 @@ cdef struct Context:
     float *rows                 # ROOM_BYTES: rows before or after another type
     float *first                # ROOM_BYTES: first values of rows that are not there
     Columns columns             # of the batch that is being stepped
-    char *packing               # DATA_BODY_MAX: a body before or behind lz4
-    Sampler sampler             # whether packing pays
     uint32_t frag_num
     uint32_t epoch
     uint32_t epoch_min          # of the route that made it a primary: older ones name another shard
@@ -66,7 +62,6 @@ cdef struct Context:
     uint64_t repeated           # groups of pushes skipped because their mark is not lower
     uint64_t rows_pulled
     uint64_t rows_pushed
-    uint64_t rows_unchanged     # asked for and not sent, because the asker has them
     uint64_t rows_scanned
     uint64_t lists_recalled     # parts whose keys did not travel
     AllLists lists              # what is kept of them, for all connections
@@ -89,7 +84,6 @@ cdef struct RowRequest:
     uint32_t slot
     const Group *groups
     const uint64_t *keys        # those of the first group, then of the second, ...
-    const uint64_t *held        # numbers of the asker's copies; NULL = it wants all rows
     const char *values          # of a PUSH
 
 
@@ -252,9 +246,7 @@ cdef inline bint read_asked(Context *me, KeyLists **lists, const FrameHeader *he
     asked.group_num = top.groups
     asked.floats = top.floats
     asked.row_bytes = wire_row_bytes(asked.wire, top.floats)
-    asked.held = NULL
     if top.options & ~<uint32_t>OPTIONS_KNOWN \
-            or (push and top.options & (OPTION_CHANGED | OPTION_PACK)) \
             or (asked.wire and top.options & OPTION_STATE):
         refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
                b"are %llu", top.options, OPTIONS_KNOWN)
@@ -273,10 +265,7 @@ cdef inline bint read_asked(Context *me, KeyLists **lists, const FrameHeader *he
     if not read_list(me, lists, asked, &at, end, out, reply):
         return False
     asked.values = at
-    if asked.options & OPTION_CHANGED:
-        asked.held = <const uint64_t *>at
-        rest = asked.key_num * <uint64_t>8
-    elif push:
+    if push:
         rest = asked.key_num * <uint64_t>asked.row_bytes
     if padded(rest) != <uint64_t>(end - at):
         refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",

@@ -11,7 +11,7 @@ a clock is `_clock_requests.pxd`; what a primary tells its standby is `_primary.
 makes of it `_standby.pxd`, with the doors to both in `_replication`; here are the requests as a
 whole and the other doors to Python.  It knows no socket: the loop calls it through `Handler`, in
 the shard's own thread, without the GIL, which is taken only for access methods in Python, for
-orders (both `_python_methods`) and for lz4.
+orders (both `_python_methods`).
 """
 
 import threading
@@ -37,14 +37,13 @@ from snailps.shard._python_methods cimport (
     python_pull, python_push, python_scan, python_sums, why_broken,
 )
 from snailps.shard._replication cimport ReplicatedShard
-from snailps.shard._row_reply cimport narrow_rows, pull_all, pull_changed, push_rows
+from snailps.shard._row_reply cimport narrow_rows, pull_all, push_rows
 from snailps.shard._row_request cimport *
 from snailps.shard._standby cimport replay
 from snailps.store._clock_store cimport ClockStore
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store.core._marks cimport marks_drop
 from snailps.store.tables cimport *
-from snailps.transport._compression cimport pack_body, sampler_says, unpack_body
 from snailps.transport._frame cimport *
 from snailps.transport.loop._fault_injection cimport FAULT_NO_FENCE, POINT_APPLIED, passes
 from snailps.transport.loop._handler cimport Handler, OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
@@ -66,7 +65,6 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
                      char *out, Reply *reply) noexcept nogil:
     cdef Context *me = <Context *>context
     cdef ConnectionMemory *mine = memory_of(memory)
-    cdef FrameHeader plain
     cdef Table *table
     if mine == NULL:
         return refuse(out, reply, b"memory", b"the server has no memory left for a connection", 0, 0)
@@ -77,15 +75,6 @@ cdef Outcome _handle(void *context, void **memory, const FrameHeader *head, cons
         return OUTCOME_PARK
     if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK
-    if head.flags:
-        plain = head[0]
-        plain.flags = 0
-        plain.body_bytes = unpack_body(NULL, body, head.body_bytes, me.packing)
-        if plain.body_bytes == 0 or plain.body_bytes & 7:
-            return refuse(out, reply, b"packed", b"the packed body of %llu bytes is damaged",
-                          head.body_bytes, 0)
-        head = &plain
-        body = me.packing
     if is_fenced(me, head.incarnation) \
             and not me.faults.left_out & FAULT_NO_FENCE:
         reply.last = True
@@ -148,7 +137,7 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
                    const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _wants_state(head, body)
     cdef uint64_t *marks = <uint64_t *>out
-    cdef uint64_t packed, most
+    cdef uint64_t most
     cdef char *rows
     cdef char *end
     cdef uint32_t g
@@ -161,15 +150,10 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
         return OUTCOME_REPLY
     if is_late(me, &asked, out, reply):
         return OUTCOME_REPLY
-    most = asked.group_num * <uint64_t>24 + asked.key_num * (asked.row_bytes + <uint64_t>1) + 8
+    most = padded(asked.group_num * <uint64_t>8 + asked.key_num * <uint64_t>asked.row_bytes)
     if most > DATA_BODY_MAX:
         return refuse(out, reply, b"too-long", b"the reply could have %llu bytes, limit %llu",
                       most, DATA_BODY_MAX)
-    if asked.held != NULL and (not (table.track & TRACK_VERSION)
-                               or store_access(table) == ACCESS_PYTHON):
-        return refuse(out, reply, b"option", b"table %llu keeps no versions of rows for a pull of "
-                      b"changes: declare it with track version and a built-in access method",
-                      head.table, 0)
     rows = <char *>(marks + asked.group_num)
     for g in range(asked.group_num):
         marks[g] = store_mark(me.shard, asked.groups[g].fragment, head.incarnation)
@@ -179,9 +163,6 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
             return OUTCOME_REPLY
         end = narrow_rows(me, &asked, me.rows, asked.key_num, rows) if asked.wire \
             else rows + asked.key_num * <uint64_t>asked.row_bytes
-    elif asked.held != NULL:
-        end = pull_changed(me, table, &asked, marks + asked.group_num,
-                           <char *>(marks + 2 * <uint64_t>asked.group_num))
     else:
         end = pull_all(me, table, &asked, rows)
     while (end - out) & 7:
@@ -191,12 +172,6 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     me.rows_pulled += asked.key_num
     reply.kind = KIND_PULLED
     reply.body_bytes = end - out
-    if asked.options & OPTION_PACK and sampler_says(&me.sampler, reply.body_bytes):
-        packed = pack_body(&me.sampler, out, reply.body_bytes, me.packing)
-        if packed:
-            memcpy(out, me.packing, packed)
-            reply.body_bytes = packed
-            reply.packed = True
     return OUTCOME_REPLY
 
 
@@ -364,9 +339,8 @@ cdef class ShardThread(ReplicatedShard):
         self.context.keys = <uint64_t *>malloc(ROOM_BYTES)
         self.context.rows = <float *>malloc(ROOM_BYTES)
         self.context.first = <float *>malloc(ROOM_BYTES)
-        self.context.packing = <char *>malloc(DATA_BODY_MAX)
         if self.context.keys == NULL or self.context.rows == NULL \
-                or self.context.first == NULL or self.context.packing == NULL:
+                or self.context.first == NULL:
             raise MemoryError
         self.handler.context = &self.context
         self.handler.handle = _handle
@@ -382,7 +356,6 @@ cdef class ShardThread(ReplicatedShard):
         free(self.context.first)
         columns_free(&self.context.columns)
         marks_drop(&self.context.fenced)
-        free(self.context.packing)
 
     def start(self):
         """Starts serving."""
@@ -474,10 +447,6 @@ cdef class ShardThread(ReplicatedShard):
     def touched(self, number, keys):
         """Ticks of the last pushes to `keys`: uint32 (n,)."""
         return self.loop.submit(lambda: self.store.touched(number, keys))
-
-    def versions(self, number, keys):
-        """Versions of the rows of `keys`: uint64 (n,)."""
-        return self.loop.submit(lambda: self.store.versions(number, keys))
 
     def fragments(self):
         """The fragments that this shard owns, uint32, ascending."""
@@ -594,7 +563,6 @@ cdef class ShardThread(ReplicatedShard):
             "repeated": self.context.repeated,
             "rows_pulled": self.context.rows_pulled,
             "rows_pushed": self.context.rows_pushed,
-            "rows_unchanged": self.context.rows_unchanged,
             "lists_recalled": self.context.lists_recalled,
             "lists_bytes": self.context.lists.bytes,
             "rows_scanned": self.context.rows_scanned,

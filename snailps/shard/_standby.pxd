@@ -403,7 +403,7 @@ cdef inline Outcome _rows(Context *me, const ReplicaHead *head, const char *at, 
         return OUTCOME_PARK
     if rest < sizeof(RowsHead) or head.fragment != me.standby.filling \
             or top.row_bytes != table.slab.stride or head.floats != store_floats(table) \
-            or top.track != table.track \
+            or top.track != table.track or top.version or top.deleted \
             or rest != padded(sizeof(RowsHead) + head.count * top.row_bytes):
         return _broken(out, reply, b"rows of table %llu in fragment %llu are not as declared here",
                        head.table, head.fragment)
@@ -413,9 +413,6 @@ cdef inline Outcome _rows(Context *me, const ReplicaHead *head, const char *at, 
     if failed:
         return _broken(out, reply, b"a row of table %llu is not of fragment %llu", head.table,
                        head.fragment)
-    table.slab.parts[head.fragment].version = top.version
-    if table.slab.deleted != NULL:
-        table.slab.deleted[head.fragment] = top.deleted
     return OUTCOME_REPLY
 
 

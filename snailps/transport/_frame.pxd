@@ -33,18 +33,16 @@ cdef enum:
     KIND_REPLICATED = 31
 
 cdef enum:
-    FLAG_PACKED = 1                 # a data body that travels as PackedHead and an lz4 block
+    FLAG_PACKED = 1                 # of control frames: data frames have no flags
 
 cdef enum:                          # options of a PULL or PUSH: frame.Option explains them
     OPTION_STATE = 1 << 0
     OPTION_REMEMBER = 1 << 1
     OPTION_RECALL = 1 << 2
-    OPTION_CHANGED = 1 << 3
-    OPTION_PACK = 1 << 4
-    OPTION_CLOCK = 1 << 5
+    OPTION_CLOCK = 1 << 5           # bits 3 and 4 are reserved, and 0
     OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire_types.pxd
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
-    OPTIONS_KNOWN = 0x3F | 3 << 8 | 7 << 12
+    OPTIONS_KNOWN = 0x27 | 3 << 8 | 7 << 12
 
 cdef enum:                          # ... and of one in a stream to a standby: frame.StreamOption
     STREAM_STEP = 1 << 6
@@ -102,11 +100,8 @@ cdef packed struct FrameHeader:
 # Bodies of data frames.  Every one is padded with zero bytes to a multiple of 8, and so is the list
 # of keys, so that keys and floats stay aligned in the receiver's buffer.
 #
-# PULL     GroupHead, [ClockHead, OPTION_CLOCK], keys, [keys x uint64: what the asker holds,
-# OPTION_CHANGED] PULLED   groups x uint64 (the asker's mark in that fragment), rows, one a key;  or
-# OPTION_CHANGED:
-#          groups x uint64 (marks), groups x uint64 (numbers: what the asker holds now),
-#          a group's keys as bits, whole bytes a group (row is here), padded; rows that changed
+# PULL     GroupHead, [ClockHead, OPTION_CLOCK], keys
+# PULLED   groups x uint64 (the asker's mark in that fragment), rows, one a key
 # PUSH     GroupHead, [ClockHead, OPTION_CLOCK], keys, values, one a key
 # PUSHED   empty
 # SCAN     ScanHead
@@ -126,7 +121,7 @@ cdef packed struct FrameHeader:
 #   STAGED    StagedHead, count x uint64 (keys), runs x Group, count x floats x float32, padded
 #   SLOTS     SlotsHead, count x (uint64 sealed by, uint64 refused to)
 #   FRAGMENT  count x (uint64 incarnation, uint64 seq)
-#   ROWS      RowsHead, count x row (key, floats, tick, version: as they lie in memory), padded
+#   ROWS      RowsHead, count x row (key, floats, tick: as they lie in memory), padded
 #   WHOLE     nothing
 #   SEEDED    nothing
 #   ORDER     count bytes of JSON, padded
@@ -209,11 +204,7 @@ cdef packed struct SlotsHead:
     uint32_t held                   # 1 = the clock is, 2 = the next one will be
 
 cdef packed struct RowsHead:
-    uint64_t version                # of the table's newest change in the fragment
-    uint64_t deleted                # ... that deleted a row
+    uint64_t version                # reserved, 0
+    uint64_t deleted                # reserved, 0
     uint32_t track
     uint32_t row_bytes
-
-cdef packed struct PackedHead:
-    uint32_t body_bytes             # unpacked
-    uint32_t block_bytes            # of the lz4 block that follows, without the padding

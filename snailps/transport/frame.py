@@ -92,8 +92,7 @@ class Flag(enum.IntFlag):
     """Properties of a body."""
 
     PACKED = 1
-    """Compressed.  Control plane: a uint32 of the unpacked length, then one lz4 block.  Data plane
-    (PUSH and PULLED only): both lengths, the block, zeros to a multiple of 8."""
+    """Compressed: a uint32 of the unpacked length, then one lz4 block.  Control frames only."""
 
 
 class Option(enum.IntFlag):
@@ -109,10 +108,6 @@ class Option(enum.IntFlag):
     """The shard shall keep this list of keys for the connection, in the place named."""
     RECALL = 4
     """The keys are those of the list kept in the place named."""
-    CHANGED = 8
-    """PULL: only rows that changed since the numbers that stand behind the keys."""
-    PACK = 16
-    """PULL: the reply may be packed."""
     CLOCK = 32
     """PULL: rows as of a clock.  PUSH: a contribution to a slot of a clock."""
 
@@ -167,7 +162,6 @@ class ProductOption(enum.IntFlag):
 KINDS = frozenset(int(kind) for kind in Kind)
 FLAGS = int(Flag.PACKED)
 DATA_KINDS = frozenset(range(16, 32))
-PACKED_DATA_KINDS = frozenset({int(Kind.PUSH), int(Kind.PULLED)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +317,7 @@ class FrameDecoder:
         self._need = HEADER_BYTES
         if flags & Flag.PACKED:
             limit = min(self.body_max, body_limit(kind))
-            body = unpack_data(body, limit) if kind in DATA_KINDS else unpack(body, limit)
+            body = unpack(body, limit)
         return Frame(Kind(kind), body, table, epoch, job, incarnation, request)
 
 
@@ -352,7 +346,7 @@ def check_header(
         )
     if kind not in KINDS:
         raise ProtocolError(f"unknown frame kind {kind}", "kind")
-    if flags & ~FLAGS or (flags and kind in DATA_KINDS - PACKED_DATA_KINDS):
+    if flags & ~FLAGS or (flags and kind in DATA_KINDS):
         raise ProtocolError(f"unknown flags 0x{flags:04x} for frame kind {kind}", "flag")
     limit = min(body_max, body_limit(kind))
     if body_bytes > limit:
@@ -395,17 +389,3 @@ def unpack(packed: bytes, limit: int) -> bytes:
     if len(body) != stated:
         raise ProtocolError(f"packed body unpacks to {len(body):,}, states {stated:,}", "packed")
     return body
-
-
-def unpack_data(packed: bytes, limit: int) -> bytes:
-    """Unpacks the body of a packed data frame: both lengths, an lz4 block, zeros behind it.
-
-    Raises
-    ------
-    ProtocolError
-        As `unpack`.
-    """
-    block_bytes = int.from_bytes(packed[4:8], "little")
-    if len(packed) < 8 or block_bytes > len(packed) - 8:
-        raise ProtocolError(f"packed body of {len(packed)} bytes has no such block", "packed")
-    return unpack(packed[:4] + packed[8 : 8 + block_bytes], limit)

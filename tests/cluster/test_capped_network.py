@@ -102,7 +102,7 @@ def test_auto_chooses_a_narrow_type_on_a_capped_link_and_says_so(netns, tmp_path
                 driver.push("t", keys, values)  # as float32: nothing is known yet
                 driver.push("t", keys, values)
             assert "wire: auto" in caplog.text
-            assert "rows travel as float16, packed" in caplog.text
+            assert "rows travel as float16" in caplog.text
             sent = driver.client.counters()["bytes_out"]
             driver.push("t", keys, values)
             assert driver.client.counters()["bytes_out"] - sent < ROWS * DIM * 2.5

@@ -114,7 +114,7 @@ class DataCorpus:
             products.forward(), products.forward(floats=4), products.backward(),
             products.forward(counts=(1,) * 8, keys=range(8), values=[1.0] * 8, floats=4, batch=3),
             products.backward(rows=[[1.0] * 4] * 8, floats=4, batch=3, examples=8, count=8),
-            *self._listed(), *self._changed(),
+            *self._listed(), *self._narrow(),
             Frame(Kind.HEARTBEAT), Frame(Kind.REPLICATE, bytes(64)), Frame(Kind.PULLED, bytes(16)),
         ]  # fmt: skip
         self._frames = [
@@ -141,8 +141,8 @@ class DataCorpus:
         empty = pull_frame({})
         yield with_options(empty, Option.REMEMBER, list_head([], 0))
 
-    def _changed(self):
-        """Narrow keys, and a pull of changes."""
+    def _narrow(self):
+        """Narrow keys, and an option that is reserved."""
         keys = np.array(self.groups[0], np.uint64)
         plain = pull_frame({0: keys.tolist()})
         base = int(keys.min())
@@ -150,7 +150,7 @@ class DataCorpus:
             narrow = b"".join((int(key) - base).to_bytes(8, "little")[:width] for key in keys)
             body = plain.body[24:32] + struct.pack("<Q", base) + narrow
             yield with_options(plain, width << 12, body + bytes(-len(body) % 8))
-        yield with_options(plain, Option.CHANGED, plain.body[24:] + bytes(8 * len(keys)))
+        yield with_options(plain, 1 << 3, plain.body[24:] + bytes(8 * len(keys)))
 
     def frame(self, random):
         """Encoded; its header is good, so that what follows is looked at, too."""

@@ -242,7 +242,7 @@ def test_round_of_another_access_method_is_refused():
 
 def test_rows_without_a_push_since_a_tick_are_forgotten():
     with Shards(2) as cluster:
-        cluster.add_table(1, 2, ADD, ZEROS, track=3)
+        cluster.add_table(1, 2, ADD, ZEROS, track=1)
         client = cluster.client()
         keys = np.arange(1000, dtype=np.uint64)
         for tick, some in ((5, keys), (9, keys[:300])):
@@ -253,7 +253,6 @@ def test_rows_without_a_push_since_a_tick_are_forgotten():
         mine = [owner == i for i in range(2)]
         for thread, here in zip(cluster.threads, mine, strict=True):
             assert np.array_equal(thread.touched(1, keys[here]), np.where(keys[here] < 300, 9, 5))
-            assert (thread.versions(1, keys[here]) > 0).all()
         assert sum(thread.expire(1, 9) for thread in cluster.threads) == 700
         assert cluster.stats("rows") == 300
         assert pull(client, keys, 2)[:, 0].tolist() == [2.0] * 300 + [0.0] * 700

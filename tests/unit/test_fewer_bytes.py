@@ -1,4 +1,4 @@
-"""Fewer bytes on the data plane: narrow rows, narrow and remembered keys, changes only, lz4."""
+"""Fewer bytes on the data plane: narrow rows, narrow and remembered keys."""
 
 import contextlib
 import itertools
@@ -13,14 +13,13 @@ from shards import ADD, JOB, UNIFORM, ZEROS, Shards, keys_digest, pull_frame, pu
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.errors import MisuseError, ProtocolError, RemoteError
+from snailps.errors import MisuseError, RemoteError
 from snailps.store.route import fragment_of
-from snailps.transport.frame import Flag, Frame, Kind, Option
+from snailps.transport.frame import HEADER, MAGIC, VERSION, Flag, Frame, Kind, Option
 from snailps.transport.handshake import remote_error
 
 NARROW = ["float16", "bfloat16", "int8"]
 LISTS = 1024
-VERSION = 2  # track: the version of each row
 
 
 def u64(keys):
@@ -447,7 +446,7 @@ def test_lists_of_the_last_blocks_are_kept_where_the_share_is_small():
         assert shard.stats("lists_recalled") > 0.8 * parts
 
 
-@pytest.mark.parametrize("options", [1 << 6, 1 << 15, Option.STATE | 1 << 8])
+@pytest.mark.parametrize("options", [1 << 3, 1 << 4, 1 << 6, 1 << 15, Option.STATE | 1 << 8])
 def test_options_that_do_not_go_together_are_refused(cluster, options):
     with cluster.raw() as one:
         (fragment,) = cluster.route.fragments_of(0)[:1]
@@ -455,8 +454,8 @@ def test_options_that_do_not_go_together_are_refused(cluster, options):
         assert remote_error(reply).code == "option"
 
 
-@pytest.mark.parametrize("options", [Option.CHANGED, Option.PACK])
-def test_push_with_options_of_a_pull_is_refused(cluster, options):
+@pytest.mark.parametrize("options", [1 << 3, 1 << 4])
+def test_push_with_reserved_option_is_refused(cluster, options):
     with cluster.raw() as one:
         (fragment,) = cluster.route.fragments_of(0)[:1]
         values = np.ones((3, 5), np.float32)
@@ -481,125 +480,13 @@ def test_narrow_keys_that_do_not_fill_the_body_are_refused(cluster, width):
             assert remote_error(one.ask(cut)).code == "length"
 
 
-# --- changes only --------------------------------------------------------------------------------
+# --- flags ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["float32", *NARROW])
-def test_pull_of_changes_leaves_what_is_held(name):
-    with Shards(2) as two:
-        two.add_table(1, 3, ADD, ZEROS, track=VERSION)
-        client, other = two.client(1), two.client(2)
-        keys = np.arange(5000, dtype=np.uint64)
-        wire = kernels.WIRE_TYPES[name]
-        rows, held = np.full((5000, 3), 9, np.float32), np.zeros(5000, np.uint64)
-        client.pull_async(1, keys, rows, wire=wire, held=held).wait()
-        assert not rows.any()  # first values: nothing was held
-        assert held.all()
-        rows[:] = 9  # what is held is the holder's: a row that did not change is not touched
-        changed = np.arange(0, 5000, 7)
-        push(other, keys[changed], np.full((len(changed), 3), 2, np.float32))
-        before = two.stats("rows_unchanged")
-        client.pull_async(1, keys, rows, wire=wire, held=held).wait()
-        assert np.all(rows[changed] == as_wire(name, np.full((1, 3), 2, np.float32)))
-        assert np.all(np.delete(rows, changed, 0) == 9)
-        assert two.stats("rows_unchanged") - before == 5000 - len(changed)
-
-
-def test_pull_of_changes_saves_the_bytes_of_the_others():
-    with Shards(1) as one:
-        one.add_table(1, 100, ADD, ZEROS, track=VERSION)
-        client = one.client()
-        keys = np.arange(2000, dtype=np.uint64)
-        push(client, keys, np.ones((2000, 100), np.float32))
-        rows, held = np.empty((2000, 100), np.float32), np.zeros(2000, np.uint64)
-        moved = []
-        for _ in range(2):
-            before = client.counters()["bytes_in"]
-            client.pull_async(1, keys, rows, held=held).wait()
-            moved.append(client.counters()["bytes_in"] - before)
-        assert moved[0] > 400 * 2000
-        assert moved[1] < 2 * 2000
-        assert np.all(rows == 1)
-
-
-def test_repeated_keys_of_a_pull_of_changes_have_numbers_of_their_own():
-    with Shards(1) as one:
-        one.add_table(1, 1, ADD, ZEROS, track=VERSION)
-        client = one.client()
-        keys = u64([4, 4, 4])
-        push(client, u64([4]), np.ones((1, 1), np.float32))
-        rows, held = np.zeros((3, 1), np.float32), np.zeros(3, np.uint64)
-        client.pull_async(1, keys[:1], rows[:1], held=held[:1]).wait()
-        assert rows[:, 0].tolist() == [1, 0, 0]
-        client.pull_async(1, keys, rows, held=held).wait()
-        assert rows[:, 0].tolist() == [1, 1, 1]
-
-
-def test_pull_of_changes_without_versions_is_refused(cluster):
-    client = cluster.client()
-    rows, held = np.zeros((2, 5), np.float32), np.zeros(2, np.uint64)
-    with pytest.raises(RemoteError, match="track"):
-        client.pull_async(1, u64([1, 2]), rows, held=held).wait()
-    for bad in (held[:1], held.astype(np.int64), np.zeros((2, 1), np.uint64)):
-        with pytest.raises(MisuseError, match="held"):
-            client.pull_async(1, u64([1, 2]), rows, held=bad)
-
-
-# --- lz4 -----------------------------------------------------------------------------------------
-
-
-def test_packed_bodies_save_bytes_where_rows_repeat(cluster):
-    keys = np.arange(3000, dtype=np.uint64)  # a body a shard: after a slow one some are not packed
-    moved = []
-    for turn, on in enumerate((False, True)):
-        client = cluster.client(incarnation=21 + turn)
-        client.pack(on)
-        push(client, keys, np.full((len(keys), 5), 1, np.float32))
-        assert np.all(pull(client, keys, 5) == turn + 1)
-        counted = client.counters()
-        moved.append([counted["bytes_out"], counted["bytes_in"]])
-    assert moved[1][0] < moved[0][0] / 3
-    assert moved[1][1] < moved[0][1] / 3
-
-
-def test_bodies_that_do_not_pack_travel_as_they_are(cluster):
-    client = cluster.client()
-    client.pack(True)
-    keys = np.arange(40_000, dtype=np.uint64)
-    noise = np.random.default_rng(1).integers(0, 2**32, (40_000, 5), np.uint32)
-    noise = np.where(noise >> 23 & 255 == 255, np.uint32(0), noise).view(np.float32)  # finite
-    push(client, keys, noise)
-    assert np.array_equal(pull(client, keys, 5), noise)
-    assert client.counters()["bytes_out"] > 20 * 40_000
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        bytes(8),
-        struct.pack("<II", 100, 8) + bytes(8),
-        struct.pack("<II", 2**32 - 1, 8) + bytes(8),
-        struct.pack("<II", 24, 2**32 - 1) + bytes(8),
-    ],
-)
-def test_damaged_packed_body_is_refused_and_the_connection_goes_on(cluster, body):
+@pytest.mark.parametrize("kind", [Kind.PUSH, Kind.PULL])
+def test_packed_request_is_refused_and_ends_the_connection(cluster, kind):
+    head = HEADER.pack(MAGIC, VERSION, kind, int(Flag.PACKED), 1, 1, JOB, 1, 7, 8)
     with cluster.raw() as one:
-        one.sock.sendall(packed_frame(Kind.PUSH, body))
-        assert remote_error(one.next()).code == "packed"
-        (fragment,) = cluster.route.fragments_of(0)[:1]
-        assert one.ask(pull_frame({fragment: keys_of(fragment, 3)}, dim=5)).kind == Kind.PULLED
-
-
-def packed_frame(kind, body):
-    from snailps.transport.frame import HEADER, MAGIC, VERSION
-
-    head = HEADER.pack(MAGIC, VERSION, kind, int(Flag.PACKED), 1, 1, JOB, 1, 7, len(body))
-    return head + body
-
-
-def test_packed_request_of_another_kind_ends_the_connection(cluster):
-    with cluster.raw() as one:
-        one.sock.sendall(packed_frame(Kind.PULL, bytes(8)))
-        assert isinstance(remote_error(one.next()), ProtocolError | RemoteError)
+        one.sock.sendall(head + bytes(8))
+        assert remote_error(one.next()).code == "flag"
         assert one.next() is None

@@ -18,7 +18,7 @@ STREAMS = 150
 
 
 def declare(cluster):
-    cluster.add_table(1, 4, ADD, track=3)
+    cluster.add_table(1, 4, ADD, track=1)
     cluster.add_table(2, 6, FTRL, hyper=(0.1, 1.0, 0.1, 0.1))
     cluster.declare(Table("p", 3, access="python_methods:Momentum", lr=0.5), 3)
 

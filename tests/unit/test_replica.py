@@ -15,14 +15,14 @@ from snailps.api.tables import Table
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.shard._shard import FragmentCursor
 
-BOTH = 3  # touch and version
+TOUCH = 1
 WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "bfloat16", "int8")]
 MOMENTUM = Table("p", 6, access="python_methods:Momentum", lr=0.5)
 
 
 def tables(cluster):
-    cluster.add_table(1, 8, ADD, track=BOTH)
-    cluster.add_table(2, 20, ADAM, hyper=(0.01, 1e-8, 0.9, 0.999), track=2)
+    cluster.add_table(1, 8, ADD, track=TOUCH)
+    cluster.add_table(2, 20, ADAM, hyper=(0.01, 1e-8, 0.9, 0.999), track=TOUCH)
     cluster.add_table(3, 4, FTRL, hyper=(0.1, 1.0, 0.1, 0.1))
     cluster.add_table(4, 5, AVERAGE)
     cluster.declare(MOMENTUM, 5)
@@ -36,7 +36,6 @@ def traffic(cluster, seed, until, clocks=False):
     """Pushes at random, through everything that changes how they travel."""
     rng = np.random.default_rng(seed)
     client = cluster.client(incarnation=seed)
-    client.pack(bool(seed & 1))
     lists = [rng.choice(5000, 300, replace=False).astype(np.uint64) for _ in range(4)]
     steps = 0
     while not until(steps):
@@ -214,7 +213,7 @@ def test_large_fragment_is_copied_in_pieces():
 def test_standby_of_a_batch_wider_than_a_frame_is_equal():
     """Gradients of one fragment that take several frames are applied together."""
     with Replicas(frag_num=1) as cluster:
-        cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=2)
+        cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=TOUCH)
         made = cluster.back_up()
         client, rng = cluster.client(), np.random.default_rng(5)
         some = batch(rng, 200, 100_000, 20)
@@ -320,7 +319,7 @@ class Sink(threading.Thread):
 def test_restored_fragment_is_copied_again():
     with Replicas() as cluster, Replicas() as other:
         for one in (cluster, other):
-            one.add_table(1, 8, ADD, ZEROS, track=BOTH)
+            one.add_table(1, 8, ADD, ZEROS, track=TOUCH)
         keys = np.arange(4000, dtype=np.uint64)
         other.client().push(1, keys, np.full((4000, 8), 3, np.float32))
         made = cluster.back_up()

@@ -9,7 +9,7 @@ import pytest
 from products import batch
 from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADD, LIMIT_S, ZEROS
-from test_replica import BOTH, orders, run_all, tables, traffic
+from test_replica import TOUCH, orders, run_all, tables, traffic
 from test_replica_clocks import clocked
 
 from snailps.errors import ConnectionLost, MisuseError, WaitTimeout
@@ -108,7 +108,7 @@ def test_standby_of_a_standby_equals_both_in_clocks(when):
 
 def test_standby_of_a_standby_gets_gradients_of_several_frames_together():
     with Replicas(frag_num=1) as cluster:
-        cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=2)
+        cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=TOUCH)
         middle = cluster.back_up()
         last = fill(cluster, middle[0], cluster.standby())
         client, rng = cluster.client(), np.random.default_rng(5)
@@ -122,7 +122,7 @@ def test_standby_of_a_standby_gets_gradients_of_several_frames_together():
 def test_standby_of_a_standby_gets_restored_fragments_again():
     with Replicas() as cluster, Replicas() as other:
         for one in (cluster, other):
-            one.add_table(1, 8, ADD, ZEROS, track=BOTH)
+            one.add_table(1, 8, ADD, ZEROS, track=TOUCH)
         keys = np.arange(4000, dtype=np.uint64)
         other.client().push(1, keys, np.full((4000, 8), 3, np.float32))
         middle = cluster.back_up()

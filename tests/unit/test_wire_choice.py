@@ -8,7 +8,6 @@ from snailps.api.wire_choice import (
     AGAIN_BYTES,
     FAST_BYTES_PER_S,
     MEASURED_BYTES,
-    PACK_BYTES_PER_S,
     WireChoice,
 )
 from snailps.store.route import Route, ShardAddress
@@ -18,13 +17,10 @@ class Speed:
     """A client that moved so many bytes in a second."""
 
     def __init__(self, moved, seconds=1.0):
-        self.moved, self.seconds, self.packs = moved, seconds, None
+        self.moved, self.seconds = moved, seconds
 
     def goodput(self):
         return self.moved, self.seconds
-
-    def pack(self, on):
-        self.packs = on
 
 
 def route_to(host):
@@ -32,20 +28,14 @@ def route_to(host):
 
 
 @pytest.mark.parametrize(
-    ("speed", "chosen", "packs"),
-    [
-        (FAST_BYTES_PER_S, "float32", False),
-        (FAST_BYTES_PER_S - 1, "float16", False),
-        (PACK_BYTES_PER_S, "float16", False),
-        (PACK_BYTES_PER_S - 1, "float16", True),
-    ],
+    ("speed", "chosen"),
+    [(FAST_BYTES_PER_S, "float32"), (FAST_BYTES_PER_S - 1, "float16"), (150e6, "float16")],
 )
-def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, packs, caplog):
+def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, caplog):
     client, table = Speed(int(speed)), Table("t", 4, wire="auto")
     wires = WireChoice(client, route_to("10.0.0.1"))
     with caplog.at_level("INFO"):
         assert wires.of_pull(table) == kernels.WIRE_TYPES[chosen]
-    assert client.packs == packs
     assert f"rows travel as {chosen}" in caplog.text
     assert wires.of_push(table)[0] == kernels.WIRE_TYPES[chosen]
 
@@ -69,7 +59,6 @@ def test_auto_looks_again_when_much_more_has_moved(caplog):
         assert wires.of_pull(table) == 1
         client.moved, client.seconds = client.moved + AGAIN_BYTES, 20.0
         assert wires.of_pull(table) == 1
-    assert client.packs
     assert caplog.text.count("rows travel as float16") == 1
 
 
@@ -83,7 +72,6 @@ def test_auto_on_this_machine_is_measured_where_encryption_takes_its_time():
     client = Speed(MEASURED_BYTES, 0.05)  # 84 MB/s
     wires = WireChoice(client, route_to("127.0.0.1"), sealed=True)
     assert wires.of_pull(Table("t", 4, wire="auto")) == 1
-    assert not client.packs  # the same cores would pack
 
 
 @pytest.mark.parametrize(
@@ -105,10 +93,9 @@ def test_push_says_whether_what_is_rounded_off_is_kept(access, wire, expected):
 
 
 def test_exact_wires_measure_nothing_and_keep_nothing_for_later():
-    client = Speed(int(PACK_BYTES_PER_S) - 1)
+    client = Speed(int(FAST_BYTES_PER_S) - 1)
     wires = WireChoice(client, route_to("10.0.0.1"), exact=True)
     assert wires.of_push(Table("t", 4, wire="auto")) == (0, False)
-    assert client.packs is None
     assert wires.of_push(Table("t", 4, access="adagrad", lr=0.1, wire="int8")) == (
         kernels.WIRE_TYPES["int8"],
         False,

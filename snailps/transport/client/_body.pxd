@@ -160,51 +160,6 @@ cdef inline void take_row(const WireOps *wire, const Request *r, uint32_t i,
         memcpy(to, body, r.row_bytes)
 
 
-cdef inline bint take_changed(const WireOps *wire, const Request *r, const Part *part,
-                              uint32_t groups, const char *body, uint64_t body_bytes) noexcept nogil:
-    """The rows of a reply that holds only changed ones; False = its length is another."""
-    cdef uint32_t g, i, j, n
-    cdef uint32_t at = part.start
-    cdef size_t bits_bytes = 0
-    cdef uint64_t number
-    cdef const char *numbers = body
-    cdef const uint8_t *bits
-    cdef const char *rows
-    cdef size_t changed = 0
-    for g in range(part.group, part.group + groups):
-        bits_bytes += (keys_of_group(r, part, g) + 7) >> 3
-    if body_bytes < groups * <size_t>8 + bits_bytes:
-        return False
-    bits = <const uint8_t *>(body + groups * <size_t>8)
-    rows = <const char *>bits + ((bits_bytes + 7) & ~<size_t>7)
-    for i in range(<uint32_t>bits_bytes):
-        changed += bit_count(bits[i])
-    # Before anything is taken: what is held must fit what is there.
-    if body_bytes != groups * <size_t>8 + (((bits_bytes + 7) & ~<size_t>7)
-                                           + changed * <size_t>r.row_bytes + 7 & ~<size_t>7):
-        return False
-    for g in range(part.group, part.group + groups):
-        memcpy(&number, numbers, 8)
-        numbers += 8
-        n = keys_of_group(r, part, g)
-        for j in range(n):
-            i = at + j
-            r.held[r.order[i]] = number
-            if bits[j >> 3] >> (j & 7) & 1:
-                take_row(wire, r, i, rows)
-                rows += r.row_bytes
-        bits += (n + 7) >> 3
-        at += n
-    return True
-
-
-cdef extern from *:
-    """
-    #define snail_bit_count(bits) ((unsigned)__builtin_popcount(bits))
-    """
-    unsigned int bit_count "snail_bit_count"(unsigned int bits) noexcept nogil
-
-
 cdef inline bint take_rows(const WireOps *wire, const Request *r, const Part *part,
                            const char *body, uint64_t body_bytes) noexcept nogil:
     """Scatters a PULLED body to the caller's rows; False when its length is another."""
@@ -223,8 +178,6 @@ cdef inline bint take_rows(const WireOps *wire, const Request *r, const Part *pa
             r.stamps[i] = mark
             i += 1
     body_bytes -= <uint64_t>groups * 8
-    if r.held != NULL:
-        return take_changed(wire, r, part, groups, body, body_bytes)
     if body_bytes != ((<uint64_t>part.count * r.row_bytes + 7) & ~<uint64_t>7):
         return False
     if r.wire == WIRE_FLOAT32 and r.dim == 1:

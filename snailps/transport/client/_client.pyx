@@ -116,7 +116,7 @@ cdef class Client(ClientRequests):
     Thread-safe.  Calls made by one thread keep their order.
     """
 
-    def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None,
+    def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0,
                    bint ahead=False, int64_t clock=-1):
         """Starts a pull of the rows of `keys` into `rows`.
 
@@ -132,10 +132,6 @@ cdef class Client(ClientRequests):
             Pull weights and the optimiser's state: `rows` are dim + state wide.  As float32 only.
         wire : int
             Type of the rows while they travel, a value of `snailps.kernels.WIRE_TYPES`.
-        held : numpy.ndarray, optional
-            uint64 (n,), for tables that track versions: the number that came with the row that is
-            in `rows` already, 0 = nothing is.  Rows that have not changed since are not sent and
-            keep what is there; every number is replaced by the one that holds now.
         ahead : bool
             Overtake pushes that still wait for the socket, so that rows come in while values go
             out; `correct` then adds what the rows lack.
@@ -150,7 +146,7 @@ cdef class Client(ClientRequests):
         -------
         Pending
         """
-        return ask_rows(self, KIND_PULL, table, keys, rows, state, False, wire, False, held, False,
+        return ask_rows(self, KIND_PULL, table, keys, rows, state, False, wire, False, False,
                         ahead, clock, 0)
 
     def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False,
@@ -185,20 +181,19 @@ cdef class Client(ClientRequests):
         -------
         Pending
         """
-        return ask_rows(self, KIND_PUSH, table, keys, values, state, merge, wire, feedback, None,
-                        False, False, clock, slot)
+        return ask_rows(self, KIND_PUSH, table, keys, values, state, merge, wire, feedback, False,
+                        False, clock, slot)
 
-    def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, held=None,
-             int64_t clock=-1):
+    def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, int64_t clock=-1):
         """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
         return self.wait_alone(ask_rows(self, KIND_PULL, table, keys, rows, state, False, wire,
-                                        False, held, True, False, clock, 0))
+                                        False, True, False, clock, 0))
 
     def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
              int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0):
         """`push_async` and its `wait`, some microseconds faster."""
         self.wait_alone(ask_rows(self, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
-                                 None, True, False, clock, slot))
+                                 True, False, clock, slot))
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots):
         """Says to every shard that a slot has all its contributions: those pushed before.

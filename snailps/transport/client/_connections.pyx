@@ -104,10 +104,6 @@ cdef class ClientConnections:
         with nogil:
             mend_now(self.core, epoch)
 
-    def pack(self, bint on):
-        """Tries lz4 on pushes and pulls from now on: worth it where the network is slow."""
-        self.core.pack = on
-
     def goodput(self):
         """Bytes moved both ways, and the seconds during which something was under way.
 

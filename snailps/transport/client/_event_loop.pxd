@@ -5,7 +5,7 @@
 #
 # It is done by the client's thread, or by a caller that waits for an answer: two wake-ups less,
 # which is most of what a short pull costs.  Whoever does it holds `Core.turn`.
-# Never takes the GIL but for lz4.  `Core` and `Link` are in _link.pxd; threads and arrays are the
+# Never takes the GIL.  `Core` and `Link` are in _link.pxd; threads and arrays are the
 # caller's.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -92,7 +92,6 @@ cdef inline void core_free(Core *core) noexcept nogil:
     pthread_mutex_destroy(&core.turn)
     owing_free(core.owing)
     pool_free(&core.pool)
-    free(core.packing)
     free(core.links)
     free(core.order.rank)
     free(core.order.fragment_at)

@@ -11,7 +11,6 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.transport._compression cimport Sampler
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport *
 from snailps.transport.client._body cimport *
@@ -74,8 +73,6 @@ cdef struct Link:                   # the connection to one shard
     uint32_t newest
     uint32_t unwritten              # first part that this connection has not seen yet
     Lists lists                     # of keys that the shard remembers
-    Sampler sampler                 # whether packing pays
-    Sampler unpacking               # ... and unpacking
     char *kept[KEPT_MAX]            # rooms of parts, to be used again
     uint32_t kept_num
     uint64_t cut_parts              # so far
@@ -116,8 +113,6 @@ cdef struct Core:
     uint64_t incarnation
     uint64_t seq                    # last number given to a part of a push
     const WireOps *wire
-    bint pack                       # the network is slow: try to pack bodies
-    char *packing                   # DATA_BODY_MAX; NULL = not needed so far
     Owing *owing
     Pool pool                       # under the GIL
     uint32_t open_parts             # of all links

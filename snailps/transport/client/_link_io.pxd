@@ -1,7 +1,7 @@
 # cython: cdivision=True
 # The client's traffic with one shard: parts out, replies in.
 #
-#   parts -> bodies (`_body.pxd`), packed where that pays -> frames -> socket
+#   parts -> bodies (`_body.pxd`) -> frames -> socket
 #   socket -> replies, in any order -> rows to their places in the caller's array
 #
 # Knows neither how connections are made nor who waits.  For who holds the client's turn.
@@ -10,7 +10,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
-from snailps.transport._compression cimport pack_body, sampler_says, unpack_body
 from snailps.transport._frame cimport *
 from snailps.transport._posix cimport *
 from snailps.transport.client._body cimport *
@@ -44,19 +43,15 @@ cdef inline bint out_reserve(Link *link, size_t need) noexcept nogil:
 cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) noexcept nogil:
     """Body of a PULL or PUSH behind the header to come; its length, 0 = no memory."""
     cdef uint32_t groups = groups_of(r, part)
-    cdef uint32_t i
     cdef size_t body = sizeof(GroupHead)
     cdef size_t pad
     cdef GroupHead *top
-    cdef uint64_t *held
     cdef char *to
     cdef KeysPlan plan
     plan_keys(&link.lists, r, part, groups, &plan)
     body += plan.bytes
     if r.clocked:
         body += sizeof(ClockHead)
-    if r.held != NULL:
-        body += <size_t>part.count * 8
     if r.kind == KIND_PUSH:
         body += <size_t>part.count * r.row_bytes
         if r.owing != NULL and part.kept == NULL and not keep_room(link, part):
@@ -71,23 +66,12 @@ cdef inline size_t write_body(Core *core, Link *link, Request *r, Part *part) no
     top.groups = groups
     top.floats = r.dim
     top.options = r.options | plan.options | <uint32_t>r.wire << OPTION_WIRE_SHIFT
-    if core.pack and r.kind == KIND_PULL:
-        if link.unpacking.wait == 0:
-            top.options |= OPTION_PACK
-        else:
-            link.unpacking.wait -= 1
     to = <char *>(top + 1)
     if r.clocked:
         top.options |= OPTION_CLOCK
         write_clock(<ClockHead *>to, r)
         to += sizeof(ClockHead)
     to = write_keys(to, r, part, groups, &plan)
-    if r.held != NULL:
-        held = <uint64_t *>to
-        for i in range(part.start, part.start + part.count):
-            held[0] = r.held[r.order[i]]
-            held += 1
-        to = <char *>held
     if r.kind == KIND_PUSH:
         if not write_values(core.wire, r, part, to):
             return 0
@@ -111,23 +95,6 @@ cdef inline bint keep_room(Link *link, Part *part) noexcept nogil:
     else:
         part.kept = <char *>malloc(max(need, <size_t>PART_BYTES))
     return part.kept != NULL
-
-
-cdef inline size_t pack_part(Core *core, Link *link, char *body, size_t n) noexcept nogil:
-    """Packs the body of a push in place, where that pays; its new length, 0 = it stays."""
-    cdef size_t packed
-    if not core.pack or not sampler_says(&link.sampler, n) or not room_for_packing(core):
-        return 0
-    packed = pack_body(&link.sampler, body, n, core.packing)
-    if packed:
-        memcpy(body, core.packing, packed)
-    return packed
-
-
-cdef inline bint room_for_packing(Core *core) noexcept nogil:
-    if core.packing == NULL:
-        core.packing = <char *>malloc(DATA_BODY_MAX)
-    return core.packing != NULL
 
 
 cdef inline void write_header(Core *core, Link *link, const Request *r, uint64_t number,
@@ -205,9 +172,7 @@ cdef inline bint write_product_part(Core *core, Link *link, Part *part,
 cdef inline bint write_part(Core *core, Link *link, Part *part, uint32_t shard) noexcept nogil:
     """Appends the frame of a part to the output; False = no memory."""
     cdef Request *r = part.request
-    cdef FrameHeader *head
     cdef size_t body
-    cdef size_t packed = 0
     if r.product != NULL:
         return write_product_part(core, link, part, shard)
     if r.kind == KIND_RAW:
@@ -219,14 +184,7 @@ cdef inline bint write_part(Core *core, Link *link, Part *part, uint32_t shard) 
         body = write_body(core, link, r, part)
         if body == 0:
             return False
-        if r.kind == KIND_PUSH:
-            packed = pack_part(core, link, link.out + link.out_end + FRAME_HEADER_BYTES, body)
-            if packed:
-                body = packed
-    head = <FrameHeader *>(link.out + link.out_end)
     write_header(core, link, r, part.number, body)
-    if packed:
-        head.flags = FLAG_PACKED
     return True
 
 
@@ -290,14 +248,6 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         b'another width than the array: declare the table with that dim"}'
     cdef Part *part
     cdef Request *r
-    cdef uint64_t body_bytes = head.body_bytes
-    if head.flags:
-        if not room_for_packing(core):
-            return -1
-        body_bytes = unpack_body(&link.unpacking, body, body_bytes, core.packing)
-        if body_bytes == 0:
-            return -1
-        body = core.packing
     if says_unknown_batch(head, body):
         core.batches_forgotten += 1
         return -1                                   # the next connection begins with the batch
@@ -328,9 +278,9 @@ cdef inline int take_frame(Core *core, Link *link, const FrameHeader *head,
         pass
     elif r.kind == KIND_FORWARD:
         if not take_product(core.wire, r, <uint32_t>(link - core.links), part.start, part.count,
-                            body, body_bytes):
+                            body, head.body_bytes):
             request_refused(r, width, strlen(width))
-    elif take_rows(core.wire, r, part, body, body_bytes):
+    elif take_rows(core.wire, r, part, body, head.body_bytes):
         core.rows_pulled += part.count
     else:
         request_refused(r, width, strlen(width))
@@ -369,8 +319,7 @@ cdef inline int receive_some(Core *core, Link *link) noexcept nogil:
             break
         head = <FrameHeader *>(link.inp + link.in_start)
         if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION \
-                or head.flags & ~<uint32_t>(FLAG_PACKED if head.kind == KIND_PULLED else 0) \
-                or head.body_bytes > DATA_BODY_MAX:
+                or head.flags or head.body_bytes > DATA_BODY_MAX:
             return -1
         if held < FRAME_HEADER_BYTES + head.body_bytes:
             break

@@ -73,7 +73,7 @@ cdef struct Request:
     uint32_t slot
     uint32_t table
     uint32_t dim                    # floats a row: of weights, or of weights and state
-    uint32_t options                # OPTION_STATE, OPTION_CHANGED
+    uint32_t options                # OPTION_STATE
     int wire                        # how rows travel: WIRE_...
     uint32_t row_bytes              # a row, there
     Owing *owing                    # what earlier pushes rounded away; NULL = no feedback
@@ -88,7 +88,6 @@ cdef struct Request:
     uint32_t *group_fragment        # groups
     uint32_t *group_start           # groups + 1
     uint32_t *shard_group           # shards + 1: first group of each shard
-    uint64_t *held                  # by place: the number that came with the caller's copy; or NULL
     float *sum                      # of a key's values while they are written; or NULL
     char *rows                      # caller's values or output
     size_t row_stride               # bytes

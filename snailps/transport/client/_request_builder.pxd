@@ -6,7 +6,7 @@ from snailps.transport.client._request cimport Request
 
 
 cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, rows, bint state,
-                      bint merge, int wire, bint feedback, held, bint alone, bint ahead,
+                      bint merge, int wire, bint feedback, bint alone, bint ahead,
                       int64_t clock, uint32_t slot)
 cdef Pending ask_all(ClientRequests client, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots)

@@ -35,7 +35,7 @@ _CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
 
 
 cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, rows, bint state,
-                      bint merge, int wire, bint feedback, held, bint alone, bint ahead,
+                      bint merge, int wire, bint feedback, bint alone, bint ahead,
                       int64_t clock, uint32_t slot):
     """A pull or push; `alone` = the caller waits for it with `wait_alone`."""
     cdef Request *r
@@ -57,11 +57,6 @@ cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, row
         if wanted.shape[0] > 0xFFFFFFF0:
             raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand "
                               "million")
-        if held is not None and not (
-                isinstance(held, np.ndarray) and held.dtype == np.uint64
-                and held.shape == (wanted.shape[0],) and held.flags.carray):
-            raise MisuseError("held must be a writable uint64 array with a number a key, got "
-                              + _told(held))
         r = request_new(&client.core.pool, &client.core.order, <uint32_t>wanted.shape[0])
         if r == NULL:
             raise MemoryError
@@ -69,20 +64,17 @@ cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, row
         pending.request = r
         pending.client = client
         pending.rows = rows
-        pending.keys = held
         pending.waits = alone
         r.kind = kind
         r.table = table
         take_rows(r, rows, kind == KIND_PULL, state)
-        r.options = (OPTION_STATE if state else 0) | (OPTION_CHANGED if held is not None else 0)
+        r.options = OPTION_STATE if state else 0
         r.wire = wire
         r.ahead = ahead
         r.clocked = clock >= 0
         r.clock = clock if r.clocked else 0
         r.slot = slot if r.clocked else 0
         r.row_bytes = wire_row_bytes(wire, r.dim)
-        if held is not None:
-            r.held = <uint64_t *><uintptr_t>held.ctypes.data
         if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
             with client.live_lock:          # the client's thread only reads the list
                 r.owing = owing_of(&client.core.owing, table, r.dim)

@@ -54,7 +54,6 @@ cdef inline bint attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const
     cdef char *out = conn.out + conn.out_end
     reply.body_bytes = 0
     reply.kind = KIND_ERROR
-    reply.packed = False
     reply.unkept = False
     reply.last = False
     reply.wake = False
@@ -73,8 +72,6 @@ cdef inline bint attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const
             conn.since = now_s()
         return True
     fill_head(<FrameHeader *>out, reply.kind, asked.request, reply.body_bytes)
-    if reply.packed:
-        (<FrameHeader *>out).flags = FLAG_PACKED
     if reply.unkept:
         (<FrameHeader *>out).table = LIST_UNKEPT
     if reply.kind == KIND_ERROR:
@@ -174,11 +171,8 @@ cdef inline bint _header_is_good(const FrameHeader *head, bint opened, bint stre
             and head.body_bytes <= STREAM_BODY_MAX and head.body_bytes & 7 == 0 \
             and (head.kind == KIND_PUSH or head.kind == KIND_SEAL or head.kind == KIND_REPLICATE
                  or head.kind == KIND_HEARTBEAT)
-    if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION:
-        return False
-    if head.flags and (head.flags != FLAG_PACKED or not opened or head.kind != KIND_PUSH):
-        return False
-    if head.body_bytes > limit:
+    if head.magic != FRAME_MAGIC or head.version != FRAME_VERSION or head.flags \
+            or head.body_bytes > limit:
         return False
     if opened:
         if head.body_bytes & 7:             # keys must stay aligned in the buffer

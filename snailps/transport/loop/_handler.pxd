@@ -11,7 +11,6 @@ cdef enum Outcome:
 ctypedef struct Reply:
     uint64_t body_bytes
     uint8_t kind
-    bint packed                 # the body is packed
     bint unkept                 # the list of keys that it brought is not remembered
     bint last                   # the connection ends behind it
     bint wake                   # others that wait may be answered now
