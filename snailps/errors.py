@@ -31,7 +31,7 @@ _OURS = tuple(
 )
 _LIBRARIES = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "purelib", "platlib")})
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-"""In paths of what is installed elsewhere, for one user, say: `_LIBRARIES` does not have that."""
+"""Folders of installed code outside `_LIBRARIES`, such as a user's own site-packages."""
 
 
 def is_own_code(file: str) -> bool:
@@ -44,7 +44,7 @@ def is_own_code(file: str) -> bool:
 def place_of(error: BaseException) -> str:
     """The innermost line of a user's own code in a traceback, `` (file, line 7, in train)``.
 
-    Where that code is an installed library, the line that we called; empty where there is none.
+    Without such a line, the outermost line of library code; empty if there is neither.
     """
     frames = [
         frame
@@ -61,7 +61,7 @@ def place_of(error: BaseException) -> str:
 class SnailError(Exception):
     """Base of all errors that snailps raises on purpose.
 
-    `exit_code` is what a command ends with, `code` what a peer is told beside the text.
+    `exit_code` is the exit code of a command; `code` is sent to a peer beside the text.
     """
 
     exit_code = 1
@@ -96,7 +96,7 @@ class WireError(SnailError):
 
 
 class ProtocolError(WireError):
-    """The peer broke the wire format; `code` is what we answer before closing."""
+    """The peer broke the wire format; `code` is sent to it before closing."""
 
     def __init__(self, message: str, code: str = "protocol") -> None:
         super().__init__(message)

@@ -9,15 +9,15 @@ unit of every setting of a role or a job, and every message about a wrong one.  
 sockets, tables or roles; models declare their own settings by subclassing `JobSettings`.
 
 ====================  ==========================================================================
-`text`                quoting, comments and comma lists: characters only
+`quoting`             quoting, comments and comma lists: characters only
 `fields`              one setting: declaration, text -> value, value -> text
 `addresses`           ``host:port``, port ranges, ``package.module:Class``
 `files`               ``.conf`` files and their imports -> entries
 `raw`                 entries of all sources -> settings objects
-`misplaced`           settings that stand where no process reads them
+`misplaced`           settings in a file whose process does not read them
 `settings`            the settings classes of the roles and of a job
 `legacy`              SwiftSnails' names for them
-`document`            the page docs/settings.md; ``python -m snailps.config`` prints it
+`document`            the page docs/settings.md; ``python -m snailps.cli.settings`` prints it
 ====================  ==========================================================================
 """
 

@@ -44,7 +44,7 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
     Raises
     ------
     ConfigError
-        The text is no such address.
+        The text is not such an address.
     """
 
     def refuse(why: str) -> ConfigError:
@@ -54,7 +54,7 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
     if "://" in rest:
         scheme, _, rest = rest.partition("://")
         if scheme.lower() != "tcp":
-            raise refuse(f"only tcp is spoken here, not {scheme!r}")
+            raise refuse(f"only tcp is supported, not {scheme!r}")
     if rest.startswith("["):
         host, bracket, rest = rest[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -82,17 +82,16 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
 
 
 def host_fault(host: str) -> str:
-    """Why no socket can be asked to connect to a host of this name; empty: it can be asked.
+    """What makes `host` malformed; empty if nothing does.
 
-    Whether the name exists is another question.  What this lets through makes `getaddrinfo` raise
-    nothing but `OSError`.
+    Does not resolve the name.  For a host that passes, `getaddrinfo` raises only `OSError`.
     """
     if not host:
         return "the host is missing"
     if len(host) > HOST_CHARS_MAX:
         return f"a host has at most {HOST_CHARS_MAX} characters, this one {len(host):,}"
     if not host.isprintable() or " " in host:
-        return "a host has no spaces and nothing that cannot be printed"
+        return "a host has only printable characters and no spaces"
     try:
         host.encode("idna")
     except UnicodeError:  # a label that is empty, or longer than 63 characters
@@ -111,7 +110,7 @@ def parse_port_range(text: str, origin: str) -> tuple[int, int] | None:
     Raises
     ------
     ConfigError
-        The text is no range of ports, or its ends are in the wrong order.
+        The text is not a range of ports, or its ends are in the wrong order.
     """
     if not text.strip():
         return None
@@ -126,7 +125,7 @@ def parse_port_range(text: str, origin: str) -> tuple[int, int] | None:
 
 
 def check_reachable_addr(text: str, origin: str) -> str:
-    """An address that others connect to: normalised, refused if it only makes sense to listen."""
+    """An address to connect to: normalised; a wildcard address, for listening only, is refused."""
     host, port = parse_addr(text, origin)
     return format_addr(_reachable(host, text, origin), port)
 
@@ -151,7 +150,7 @@ def check_port_range(text: str, origin: str) -> str:
 
 
 def check_class_path(text: str, origin: str) -> str:
-    """``package.module:Class``, or empty; whether it exists is found out where it is imported."""
+    """``package.module:Class``, or empty; the import elsewhere checks that it exists."""
     if text and not _CLASS_PATH.fullmatch(text):
         raise ConfigError(
             f"{origin}: expected package.module:Class, such as "

@@ -2,7 +2,7 @@
 
     [(title, class), ...] -> describe -> markdown
 
-Text only; which classes there are, models included, is for `snailps.cli.settings` to say.
+Text only; `snailps.cli.settings` chooses the classes, models included.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ input: corpus/*.txt, more.txt.gz
 output: "out/run #3"        # quotes keep number signs, commas and blanks at the edges
 ```
 
-In quotes, `\\"`, `\\\\`, `\\n`, `\\r` and `\\t` stand for what they stand for elsewhere. Numbers of
-bytes accept `64K`, `16M` and `2G` (powers of 1024). One file may hold the settings of all roles:
-each process reads its own, and says at its start which ones have no effect there and where they
-belong: a line for each that stands in a process's own file, one for all of a file that is imported
-or names the job (`worker_class`). An unknown name, a wrong type and a value out of range end the
-program with exit code 2 and a message that names the file and line, what was expected and what
-came.
+In quotes, `\\"`, `\\\\`, `\\n`, `\\r` and `\\t` have their usual meaning. Numbers of bytes accept
+`64K`, `16M` and `2G` (powers of 1024). One file may hold the settings of all roles. Each process
+reads its own settings and logs at its start which others have no effect there and where they
+belong: one line per setting of the process's own file, one line per file that is imported or names
+the job (`worker_class`). An unknown name, a wrong type and a value out of range end the program
+with exit code 2 and a message that names the file and line, the expected value and the given one.
 """
 
 _LEGACY_INTRODUCTION = """\
@@ -85,7 +84,7 @@ def _section(title: str, cls: type[Settings]) -> str:
     bases = [base.__name__ for base in cls.__bases__ if base is not Settings]
     intro = f"`{cls.__name__}`"
     if bases:
-        intro += f", besides what it has from {' and '.join(f'`{base}`' for base in bases)}"
+        intro += f" (inherits {' and '.join(f'`{base}`' for base in bases)})"
     lines = [f"## {title}", "", f"{intro}: {_first_line(cls)}", ""]
     lines += ["| setting | value | default | what it does | when to change it |"]
     lines += ["|---|---|---|---|---|"]
@@ -140,7 +139,7 @@ def _legacy_section(classes: list[type[Settings]]) -> str:
 
 def _environment_section() -> str:
     lines = ["## Other variables of the environment", ""]
-    lines += ["These begin with `SNAILPS_` too, but are no settings.", ""]
+    lines += ["These also begin with `SNAILPS_`, but are not settings.", ""]
     lines += ["| variable | what it is |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(what)} |" for name, what in OTHER_ENVIRONMENT.items()]
     return "\n".join([*lines, ""])

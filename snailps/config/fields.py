@@ -43,8 +43,8 @@ class Alias:
     name : str
         The other name.
     convert : callable, optional
-        (text, origin) -> text of the setting, or None where the other name's value says nothing
-        about it.  Without one, the text is taken as it is.
+        (text, origin) -> text of the setting, or None if this value of the other name does not
+        set it.  Without one, the text is taken as it is.
     note : str
         What changes under the other name, for the documentation and the notice.
     """
@@ -56,7 +56,7 @@ class Alias:
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    """What a class says about one of its settings, before name and type are known."""
+    """A setting as declared in a class, before its name and type are known."""
 
     help: str
     when: str
@@ -85,7 +85,7 @@ def setting(
     Parameters
     ----------
     default : int, float, bool, str or tuple of str
-        Value where the setting is not assigned.
+        Value if the setting is not assigned.
     help, when : str
         One line each: what the setting does; when to change it.
     unit : str
@@ -99,7 +99,7 @@ def setting(
         Other names that are accepted, with a notice.
     check : callable, optional
         (value, origin) -> value for a str: normalises it, or raises `ConfigError` with a message
-        that begins with origin.  Has to accept its own results.
+        that begins with origin.  Must accept its own results.
 
     Returns
     -------
@@ -128,7 +128,7 @@ class Settings:
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        """Refuses ``epochs = 3`` without a type: a dataclass would quietly leave it out."""
+        """Refuses ``epochs = 3`` without a type: a dataclass would silently ignore it."""
         super().__init_subclass__()
         inherited = getattr(cls, "__dataclass_fields__", {})
         for name in inherited.keys() & vars(cls).keys() - inspect.get_annotations(cls).keys():
@@ -137,7 +137,7 @@ class Settings:
                 raise _plain(cls, name, inherited[name].type, value)
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse values that do not go together; `RawConfig.build` calls it.
+        """Refuse values that contradict each other; `RawConfig.build` calls it.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class Setting:
         return f" of at most {self._number(self.high)}" if self.high is not None else ""
 
     def _number(self, value: float) -> str:
-        """A bound as people write it: 1G, not 1073741824."""
+        """A bound as users write it: 1G, not 1073741824."""
         if self.unit == "bytes" and value:
             for letter, size in sorted(_BYTE_UNITS.items(), key=lambda unit: -unit[1]):
                 if value % size == 0:
@@ -247,7 +247,7 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
     Raises
     ------
     TypeError
-        The class is no dataclass of `setting` fields, or a field has a type we cannot read: a
+        The class is not a dataclass of `setting` fields, or a field has an unsupported type: a
         mistake in the class, not in a user's file.
     """
     if not (isinstance(cls, type) and issubclass(cls, Settings) and dataclasses.is_dataclass(cls)):
@@ -261,12 +261,12 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
 
 
 def _refuse_plain(cls: Any) -> None:
-    """Refuses what looks like a setting in a class and would be none.
+    """Refuses fields that look like settings but are not declared by `setting`.
 
     Raises
     ------
     TypeError
-        Says how to declare it.
+        Its message shows the declaration.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for base in cls.__mro__:
@@ -279,7 +279,7 @@ def _refuse_plain(cls: Any) -> None:
         }
         if own and "__dataclass_fields__" not in vars(base):
             raise TypeError(
-                f"{base.__name__} has settings of its own ({', '.join(own)}) and is no dataclass: "
+                f"{base.__name__} has settings ({', '.join(own)}) but is not a dataclass: "
                 "put @dataclass(frozen=True, slots=True) before the class"
             )
         plain = [name for name in own if _METADATA not in fields[name].metadata]
@@ -291,7 +291,7 @@ def _plain(cls: type, name: str, hint: Any, default: object) -> TypeError:
     shown = hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
     value = "DEFAULT" if default is dataclasses.MISSING else repr(default)
     return TypeError(
-        f"{cls.__name__}.{name} is a plain field, which is no setting: declare it as "
+        f"{cls.__name__}.{name} is a plain field, not a setting: declare it as "
         f'{name}: {shown} = snailps.setting({value}, help="...", when="...")'
     )
 

@@ -2,11 +2,11 @@
 
     path -> read_conf -> [Entry(key, text of the value, "path:line"), ...]
 
-    # a comment                       a file imported takes effect where the import stands:
-    import common.conf                what comes later wins
+    # a comment                       an imported file takes effect at its import line;
+    import common.conf                later assignments win
     dim: 100         # another
 
-Knows nothing of which keys exist or what type they have.
+Must not know which keys exist or what type they have.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
 class Entry:
     """One assignment: the key, the text of its value as written, and where it was written.
 
-    `source` is the file, or ``environment``; empty where it was given to one process alone.
-    `shared` says that other processes read that source, too: it was imported, or is inherited.
+    `source` is the file, or ``environment``; empty if it was given to one process alone.
+    `shared` says that other processes read that source too: an imported file, the environment.
     """
 
     key: str
@@ -50,7 +50,7 @@ def read_conf(path: str | Path) -> list[Entry]:
     Returns
     -------
     list of Entry
-        In order of effect: where a key comes twice, the later one counts.
+        In order of effect: the last assignment of a key wins.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def read_conf(path: str | Path) -> list[Entry]:
 
 
 def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entry]:
-    """Entries of `path`, depth first; `origin` is who asked for it."""
+    """Entries of `path`, depth first; `origin` is the place that names it, for messages."""
     chain = (*importers, path)
     if path.resolve() in (importer.resolve() for importer in importers):
         names = " -> ".join(str(link) for link in chain)

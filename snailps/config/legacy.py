@@ -2,9 +2,8 @@
 
     name of theirs -> the same name, an `Alias` on a setting of ours, or `IGNORED` (with the reason)
 
-The aliases themselves sit on the settings they stand for (`snailps.config.settings`); here are
-their conversions, the names that have nothing to set any more, and remarks for the table in
-docs/settings.md.
+The aliases are declared with their settings (`snailps.config.settings`).  This file owns their
+conversions, the names without effect, and remarks for the table in docs/settings.md.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ IGNORED = {
     "line_buffer_queue_capacity": "workers read blocks of bytes that the master leases to them",
     "master_longest_alive_duration": "the master ends when the job does; see max_seconds",
     "pull_period": "a worker pulls the rows of each block (see block_bytes)",
-    "push_period": "a worker pushes what it has learnt after each block (see block_bytes)",
+    "push_period": "a worker pushes its deltas after each block (see block_bytes)",
     "minibatch": "a worker pulls and pushes once a block (see block_bytes)",
     "num_sents_to_cache": "a worker pulls and pushes once a block (see block_bytes)",
     "local_train": "`snailps local` trains on one machine",
     "min_len": "lines of any length are trained on",
 }
 
-# Theirs and ours have the same name; what a user of theirs should know before keeping the value.
+# Names that did not change, and what a user of SwiftSnails should know before keeping the value.
 SAME_NAME = {
     "listen_addr": "with or without `tcp://`; empty still means this host's address, free port",
     "master_addr": "with or without `tcp://`",
@@ -41,8 +40,8 @@ SAME_NAME = {
     "init_timeout": "seconds",
     "frag_num": "a fragment is now the unit of moving and saving; keep the default of 1024",
     "shard_num": (
-        "theirs counted locks (30 to 300), ours counts threads: a larger value is capped at the "
-        "cores of the machine, with a notice"
+        "SwiftSnails counted locks (30 to 300), snailps counts threads: a larger value is capped "
+        "at the cores of the machine, with a notice"
     ),
     "param_backup_period": "pushes, 0 for never",
     "window": "words",

@@ -1,10 +1,10 @@
-"""Settings that stand where no process reads them: what each does, and where it belongs.
+"""Settings in a file whose process does not read them: what each does, and where it belongs.
 
     entries, what a process reads, what others read -> misplaced -> [(important, sentence), ...]
 
 A setting in a process's own file, or given to it by `--set`, is a mistake and gets a sentence of
-its own.  A file that others read, too (it is imported, or names the job), and the environment hold
-settings of all roles on purpose: one sentence for all of them, for who looks closer.
+its own.  A file that other processes read too (it is imported, or names the job) and the
+environment hold settings of all roles on purpose: they get one unimportant sentence together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from snailps.config.fields import Setting, Settings, settings_of
 from snailps.config.files import Entry
 
 JOB = "worker_class"
-"""A file with this setting is the master's, even where others read it, too."""
+"""A file with this setting is the master's, even if other processes read it too."""
 
 
 class Home(NamedTuple):
@@ -27,7 +27,7 @@ class Home(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """What a user should know of a setting, or of several."""
+    """A message to the user about one or several settings."""
 
     important: bool
     text: str
@@ -52,17 +52,17 @@ class _Stray(NamedTuple):
 def misplaced(
     entries: Iterable[Entry], reader: str, own: Iterable[type[Settings]], homes: Sequence[Home]
 ) -> list[Remark]:
-    """What to say of settings that are read elsewhere; nothing of unknown ones.
+    """Remarks on settings that another process reads; unknown ones are ignored.
 
     Parameters
     ----------
     entries : iterable of Entry
     reader : str
-        Who reads them: ``a server``.
+        Name of the process that reads them, such as ``a server``.
     own : iterable of settings classes
-        What it reads.
+        The classes it reads.
     homes : sequence of Home
-        What else is read, and where; the first one that knows a setting counts.
+        The other classes and where they are read; the first one that has a setting counts.
     """
     entries = list(entries)
     mine = {name for cls in own for one in settings_of(cls).values() for name in _names(one)}

@@ -4,7 +4,7 @@
                                 -> split_list -> list[str]      quote: str -> text
 
 Characters only: no keys, files or types here.  A double quote opens a quoted part only where an
-item begins (at the start of the text, or after a comma), so ``5" disks`` needs no care.
+item begins (at the start of the text, or after a comma), so ``5" disks`` needs no quoting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ESCAPED = {char: "\\" + letter for letter, char in _ESCAPES.items()}
 def cut_comment(text: str) -> str:
     """The text before the first ``#`` that follows white space outside quotes.
 
-    An unclosed quote keeps the rest of the line, so that parsing the value can complain about it.
+    An unclosed quote keeps the rest of the line, so that parsing the value reports it.
     """
     item_begins = True
     at = 0
@@ -34,7 +34,7 @@ def cut_comment(text: str) -> str:
 
 
 def unquote(text: str) -> str:
-    r"""The string that `text` stands for: blanks at its edges dropped, quotes and escapes undone.
+    r"""The string that `text` stands for: outer white space removed, quotes and escapes decoded.
 
     Raises
     ------
@@ -64,9 +64,9 @@ def unquote(text: str) -> str:
 
 
 def quote(value: str) -> str:
-    """Text that `unquote` turns back into `value`, quoted only if it has to be.
+    """Text that `unquote` turns back into `value`, quoted only if necessary.
 
-    The text also survives a `.conf` line and a comma list, whatever `value` holds.
+    For any `value`, the text is also valid in a `.conf` line and in a comma list.
     """
     plain = value.isprintable() and value == value.strip() and not set(value) & set('",#')
     if plain and value:

@@ -3,8 +3,8 @@
     default < file < environment SNAILPS_KEY < --set key=value
     RawConfig.load -> RawConfig -> build(cls, also_known) -> an object of cls, or one ConfigError
 
-A process builds only its own classes; `also_known` are those whose keys may stand in the same
-file, and whose values it does not judge.  Knows neither roles nor models by name.
+A process builds only its own classes; `also_known` are classes whose keys may be in the same file
+and whose values it does not validate.  Must not know roles or models by name.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from snailps.errors import ConfigError
 S = TypeVar("S", bound=Settings)
 
 ENVIRONMENT_PREFIX = "SNAILPS_"
-# Variables of ours that are no settings, and what they are for.
+# SNAILPS_ variables that are not settings, and their purpose.
 OTHER_ENVIRONMENT = {
     "SNAILPS_DATA": "folder with the data sets that some tests and benchmarks use",
     "SNAILPS_KERNELS": "build of the numeric kernels to use instead of the best one",
     "SNAILPS_HOSTS": "inventory of the scripts in tools/ (docs/deploy.md)",
-    "SNAILPS_RSH": "their remote shell, instead of ssh",
-    "SNAILPS_DIR": "their folder on each host",
-    "SNAILPS_WHEELS": "folder with the wheels that they send",
+    "SNAILPS_RSH": "remote shell of these scripts, instead of ssh",
+    "SNAILPS_DIR": "folder of these scripts on each host",
+    "SNAILPS_WHEELS": "folder with the wheels that these scripts send",
     "SNAILPS_SECRET": "the secret that all processes of a cluster share, instead of `secret_file`",
 }
 
 
 class _Name(NamedTuple):
-    """What a key stands for: a setting, perhaps under an alias of it."""
+    """What a key stands for: a setting, and the alias if the key is one."""
 
     setting: Setting
     alias: Alias | None
@@ -50,14 +50,14 @@ class RawConfig:
     Parameters
     ----------
     entries : iterable of Entry
-        The later of two entries for a setting counts.
+        The last entry for a setting wins.
 
     Attributes
     ----------
     entries : tuple of Entry
     notices : list of str
-        What the user should hear: aliases used, settings without effect.  `build` adds to it,
-        each sentence once; the object's owner prints it.
+        Messages for the user: aliases used, settings without effect.  `build` adds each message
+        once; the object's owner prints them.
     """
 
     __slots__ = ("entries", "notices")
@@ -139,18 +139,18 @@ class RawConfig:
         cls : type
             The settings class to build.
         also_known : iterable of types
-            Classes whose keys are no mistake here; their values are not looked at.
+            Classes whose keys are accepted; their values are not validated.
 
         Raises
         ------
         ConfigError
-            The first key that no class knows (with the nearest name that exists), the first
-            value that its setting refuses, or values that contradict each other.
+            The first key that no class has (with the nearest name that exists), the first value
+            that its setting refuses, or values that contradict each other.
         """
         known = _names_of(also_known) | _names_of([cls])
         mine = _names_of([cls])
         winners: dict[str, Entry] = {}
-        called: dict[str, str] = {}  # under which of its names each was assigned
+        called: dict[str, str] = {}  # setting -> the name that it was assigned under
         for entry in self.entries:
             if entry.key not in known:
                 if entry.key not in IGNORED:
@@ -170,14 +170,15 @@ class RawConfig:
         return settings
 
     def contradictions(self, settings: Settings) -> list[str]:
-        """Where our own entries say otherwise than `settings`, one sentence each.
+        """Entries that differ from `settings`, one sentence each.
 
-        For a worker, whose job's settings are the master's: a file that disagrees is a mistake.
+        A worker gets its job's settings from the master: a file of its own that differs is a
+        mistake.
 
         Raises
         ------
         ConfigError
-            An entry of ours is no value of its setting at all.
+            An entry is not a valid value of its setting.
         """
         found = []
         for name, setting in settings_of(type(settings)).items():
@@ -205,7 +206,7 @@ class RawConfig:
                 found, called = entry, key
             elif (name := names.get(entry.key)) and name.setting.name == key:
                 converted = _converted(entry, name)
-                if converted is not None or called == entry.key:  # which is taken back
+                if converted is not None or called == entry.key:  # an alias cancels only itself
                     found, called = converted, entry.key
         return found
 
@@ -216,7 +217,7 @@ class RawConfig:
         target, converted = name.setting.name, _converted(entry, name)
         if converted is not None:
             winners[target], called[target] = converted, entry.key
-        elif called.get(target) == entry.key:  # what the same name said before is taken back
+        elif called.get(target) == entry.key:  # cancels the earlier value of the same name
             winners.pop(target, None)
         if name.alias is not None:
             taken = f"taken as '{target}: {converted.value}'" if converted else "left as it is"
@@ -232,7 +233,7 @@ def to_mapping(settings: Settings) -> dict[str, str]:
     """All settings of an object as text, defaults included.
 
     ``RawConfig.from_mapping(to_mapping(s), origin=...).build(type(s)) == s``, exactly, floats
-    and odd characters included; so settings can travel as strings in a message.
+    and special characters included, so that messages can carry settings as strings.
     """
     return {
         name: setting.format(getattr(settings, name))
@@ -241,14 +242,14 @@ def to_mapping(settings: Settings) -> dict[str, str]:
 
 
 def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
-    """Every key that the classes accept; a setting's own name goes before another's alias."""
+    """Every key that the classes accept; a setting's own name wins over another's alias."""
     fields = [setting for cls in classes for setting in settings_of(cls).values()]
     names = {alias.name: _Name(field, alias) for field in fields for alias in field.aliases}
     return names | {field.name: _Name(field, None) for field in fields}
 
 
 def _converted(entry: Entry, name: _Name) -> Entry | None:
-    """`entry` under the setting's own name; None where an alias says nothing about it."""
+    """`entry` under the setting's own name; None if the alias's value does not set it."""
     if name.alias is None:
         return entry
     text: str | None = entry.value

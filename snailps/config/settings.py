@@ -29,7 +29,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings(Settings):
-    """What every process of a cluster has to know."""
+    """Settings of every process of a cluster."""
 
     master_addr: str = setting(
         "127.0.0.1:16831",
@@ -78,7 +78,7 @@ class ClusterSettings(Settings):
         help="Limit of one pull, push or control request, retries included.",
         when=(
             "The network is slow enough that a large pull takes longer. Keep it well above "
-            "`heartbeat_timeout`: a lost server is only replaced then."
+            "`heartbeat_timeout`: a lost server is replaced only after that."
         ),
         unit="s",
         low=0.1,
@@ -86,8 +86,8 @@ class ClusterSettings(Settings):
     )
     heartbeat_interval: float = setting(
         1.0,
-        help="Time between two signs of life, in both directions.",
-        when="Hundreds of nodes make the master busy with them.",
+        help="Time between two heartbeats, in both directions.",
+        when="Longer with hundreds of nodes: the master handles the heartbeats of all.",
         unit="s",
         low=0.01,
         high=3600,
@@ -95,7 +95,7 @@ class ClusterSettings(Settings):
     heartbeat_timeout: float = setting(
         10.0,
         help="Silence after which a node counts as lost.",
-        when="Machines stall for longer (swapping, suspended), or have to be missed sooner.",
+        when="Longer if machines stall (swapping, suspended), shorter to detect a loss sooner.",
         unit="s",
         low=0.05,
         high=_DAY_S,
@@ -103,18 +103,19 @@ class ClusterSettings(Settings):
     on_node_loss: Literal["stop", "recover"] = setting(
         "recover",
         help=(
-            "What a lost process means. `recover`: a lost worker's blocks go to the others, "
-            "standbys take the place of a lost server's shards (`replication`), and all wait for a "
-            "lost master to be started again. `stop`: the job ends at once, with the reason."
+            "What happens when a process is lost. `recover`: a lost worker's blocks go to the "
+            "others, standbys replace a lost server's shards (`replication`), and all wait for a "
+            "lost master to be restarted. `stop`: the job ends at once, with the reason."
         ),
-        when="`stop` where a run that lost a process is worth nothing. Said at the master.",
+        when="`stop` if a run that lost a process is useless. Set at the master.",
     )
     secret_file: str = setting(
         "",
         help=(
             "File with the secret that all processes of a cluster share, readable by its owner "
-            "and at most his group; the variable `SNAILPS_SECRET` holds it as well. Empty: none, "
-            "and this process listens only where other machines cannot reach it (docs/security.md)."
+            "and at most its group; the variable `SNAILPS_SECRET` may hold it instead. Empty: no "
+            "secret, and this process listens only where other machines cannot reach it "
+            "(docs/security.md)."
         ),
         when="As soon as the cluster has more than one machine.",
         unit="path",
@@ -125,7 +126,7 @@ class ClusterSettings(Settings):
             "Folder with `ca.pem`, `node.pem` and `node.key`, as `snailps tls init` makes it: all "
             "connections are encrypted, and both sides show a certificate of that CA. Empty: none."
         ),
-        when="Others can listen to the network, or change what it carries. Needs more CPU.",
+        when="Others can read or change the network's traffic. Needs more CPU.",
         unit="path",
     )
     insecure: bool = setting(
@@ -135,7 +136,7 @@ class ClusterSettings(Settings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
-        help="Least important log lines that are written.",
+        help="Lowest level of log lines that are written.",
         when="`debug` to follow every frame, `warning` for quiet runs.",
     )
 
@@ -146,17 +147,17 @@ class ClusterSettings(Settings):
                 f"{where('heartbeat_timeout')}: heartbeat_timeout: expected at least twice "
                 f"heartbeat_interval ({self.heartbeat_interval} s, from "
                 f"{where('heartbeat_interval')}); got {self.heartbeat_timeout} s, so that one "
-                f"late sign of life would count as a loss"
+                f"late heartbeat would count as a loss"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings(ClusterSettings):
-    """What only the master has to know; a job's settings are in `JobSettings`."""
+    """Settings of the master alone; a job's settings are in `JobSettings`."""
 
     expected_node_num: int = setting(
         2,
-        help="Number of servers and workers together; the job starts when all are there.",
+        help="Number of servers and workers together; the job starts when all have joined.",
         when="Always: it is the size of the cluster, the master not counted.",
         unit="nodes",
         low=1,
@@ -164,8 +165,8 @@ class MasterSettings(ClusterSettings):
     )
     expected_servers: int = setting(
         0,
-        help="How many of them have to be servers. 0: at least one, any split.",
-        when="A start with the wrong number of servers must not go unnoticed.",
+        help="How many of these nodes must be servers. 0: at least one, any split.",
+        when="To detect a wrong number of servers at the start.",
         unit="nodes",
         low=0,
         high=65_535,
@@ -174,8 +175,8 @@ class MasterSettings(ClusterSettings):
         60.0,
         help=(
             "How long the master waits for all nodes, or later for another worker when the last "
-            "one is gone, before it names the missing and gives up; and how long nodes wait for "
-            "a lost master that keeps a journal."
+            "one is gone, before it names the missing nodes and gives up; and how long nodes wait "
+            "for a lost master that keeps a journal."
         ),
         when="Machines start at very different times; best equal to `init_timeout`.",
         unit="s",
@@ -185,12 +186,13 @@ class MasterSettings(ClusterSettings):
     replication: Literal["sync", "async", "none"] = setting(
         "sync",
         help=(
-            "Whether each shard has a standby in another server, which takes over if its own is "
-            "lost. `sync`: a push is acknowledged once both have it. `async`: at once, but for "
-            "clocks; what the standby lacks is lost with the server. `none`, and always with one "
-            "server: a lost server ends the job. Takes the memory twice (docs/operations.md)."
+            "Whether each shard has a standby on another server, which takes over if the primary "
+            "is lost. `sync`: a push is acknowledged once both have it. `async`: at once, except "
+            "for clocks; pushes that the standby lacks are lost with the primary. `none`, and "
+            "always with one server: a lost server ends the job. Doubles the memory "
+            "(docs/operations.md)."
         ),
-        when="`none` where memory is short and checkpoints are enough.",
+        when="`none` if memory is short and checkpoints are enough.",
     )
     frag_num: int = setting(
         1024,
@@ -203,16 +205,15 @@ class MasterSettings(ClusterSettings):
     journal_dir: str = setting(
         "",
         help=(
-            "Folder for the master's journal, from which it goes on when it dies and is started "
-            "again; kept with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or none without an "
-            "output."
+            "Folder for the master's journal, from which a restarted master continues; written "
+            "with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or none without an output."
         ),
         when="The disk of the output is slow, or another machine is to take over.",
         unit="path",
     )
     json_log: str = setting(
         "",
-        help="File that gets one JSON record of the run's figures at a time. Empty: none.",
+        help="File that gets a JSON record of the run's figures at intervals. Empty: none.",
         when="Runs are plotted or watched by another program.",
         unit="path",
     )
@@ -239,13 +240,13 @@ class MasterSettings(ClusterSettings):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings(ClusterSettings):
-    """What only a server has to know."""
+    """Settings of a server alone."""
 
     shard_num: int = setting(
         0,
         help=(
-            f"Number of shard threads. 0: one a core, at most {_SHARDS_AUTO_MAX}; "
-            f"more than the machine has cores is capped, with a notice."
+            f"Number of shard threads. 0: one per core, at most {_SHARDS_AUTO_MAX}; "
+            f"more than the machine's cores are capped, with a notice."
         ),
         when="Workers share the machine, or the network needs more streams.",
         unit="threads",
@@ -256,11 +257,11 @@ class ServerSettings(ClusterSettings):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings(ClusterSettings):
-    """What only a worker has to know."""
+    """Settings of a worker alone."""
 
     threads: int = setting(
         0,
-        help="Number of threads that train. 0: one a core.",
+        help="Number of threads that train. 0: one per core.",
         when="Several processes share the machine.",
         unit="threads",
         low=0,
@@ -271,7 +272,7 @@ class WorkerSettings(ClusterSettings):
 
 @dataclass(frozen=True, slots=True)
 class JobSettings(Settings):
-    """What the master sends to the workers; models subclass it with settings of their own."""
+    """Settings of a job, sent by the master to the workers; models subclass it to add theirs."""
 
     worker_class: str = setting(
         "",
@@ -287,13 +288,13 @@ class JobSettings(Settings):
     )
     output: str = setting(
         "",
-        help="Beginning of the paths of the result files. Empty: nothing is written.",
+        help="Prefix of the paths of the result files. Empty: nothing is written.",
         when="Always, unless the result is read from the running cluster.",
         unit="path",
     )
     epochs: int = setting(
         5,
-        help="How often the whole input is trained on.",
+        help="Number of training passes over the whole input.",
         when="Fewer for very large inputs, more for small ones.",
         low=1,
         high=1_000_000,
@@ -302,8 +303,8 @@ class JobSettings(Settings):
     max_steps: int = setting(
         0,
         help=(
-            "The training ends after so many steps; a step is one block, trained and pushed "
-            "(`blocks` in the figures). 0: no limit. The learning rate falls to its end by then."
+            "Training ends after this many steps; a step is one block, trained and pushed "
+            "(`blocks` in the figures). 0: no limit. The learning rate reaches its end by then."
         ),
         when="A part of the input is enough, or a trial run.",
         unit="blocks",
@@ -312,8 +313,8 @@ class JobSettings(Settings):
     max_seconds: float = setting(
         0.0,
         help=(
-            "The training ends after this time, first counting of the input and export not "
-            "counted. 0: no limit. The learning rate falls to its end by then."
+            "Training ends after this time, without the survey of the input and the export. "
+            "0: no limit. The learning rate reaches its end by then."
         ),
         when="A result is due at a certain time.",
         unit="s",
@@ -322,8 +323,8 @@ class JobSettings(Settings):
     target_loss: float = setting(
         0.0,
         help=(
-            "The training ends when the mean loss of the last 16 blocks (of one epoch, where it "
-            "has fewer) is no higher. 0: never. The learning rate does not foresee it."
+            "Training ends when the mean loss of the last 16 blocks (of one epoch, if it has "
+            "fewer) is at most this. 0: never. The learning rate does not depend on it."
         ),
         when="You know the loss that is good enough.",
         low=0.0,
@@ -331,11 +332,11 @@ class JobSettings(Settings):
     consistency: Literal["async", "ssp", "bsp"] = setting(
         "async",
         help=(
-            "How workers agree. `async`: workers do not wait. `ssp`: no worker is more than "
+            "How workers synchronise. `async`: workers do not wait. `ssp`: no worker is more than "
             "`staleness` blocks ahead of the slowest. `bsp`: all take the same step; the result "
-            "is the same to the last bit whatever the number of workers (docs/consistency.md)."
+            "is bit-identical for any number of workers (docs/consistency.md)."
         ),
-        when="`bsp` to repeat a run exactly, `ssp` where workers differ much in speed.",
+        when="`bsp` to repeat a run exactly, `ssp` if workers differ much in speed.",
     )
     staleness: int = setting(
         2,
@@ -349,7 +350,7 @@ class JobSettings(Settings):
         4,
         help=(
             "With `bsp`: blocks whose sum makes one step, each trained by one thread of some "
-            "worker. Part of the result, unlike the number of workers."
+            "worker. The result depends on it, unlike on the number of workers."
         ),
         when="At least as many as workers; more for larger steps.",
         unit="blocks",
@@ -359,21 +360,21 @@ class JobSettings(Settings):
     assign: Literal["auto", "shared", "own"] = setting(
         "auto",
         help=(
-            "Who gets which block. `shared`: the next worker that asks. `own`: every n-th block, "
-            "dealt at the beginning. `auto`: `own` with `ssp`, else `shared`."
+            "Which worker gets a block. `shared`: the next one that asks. `own`: every n-th block, "
+            "assigned at the start. `auto`: `own` with `ssp`, else `shared`."
         ),
         when="To compare `async` and `ssp` on the same share of the data.",
     )
     seed: int = setting(
         1,
-        help="Beginning of all random numbers: first values of rows, sampling.",
-        when="To see how much a result owes to chance.",
+        help="Seed of all random numbers: first values of rows, sampling.",
+        when="To see how much results vary with it.",
         low=0,
         high=2**32 - 1,
     )
     block_bytes: int = setting(
         0,
-        help="Size of a block of input. 0: the program chooses, at least ten blocks an epoch.",
+        help="Size of a block of input. 0: the program chooses, at least ten blocks per epoch.",
         when="Smaller for fresher parameters, larger for less traffic.",
         unit="bytes",
         low=0,
@@ -387,9 +388,9 @@ class JobSettings(Settings):
     )
     wire: Literal["auto", "float32", "float16", "bfloat16", "int8"] = setting(
         "auto",
-        help="Type of rows while they travel; in memory they are float32. `auto`: float16 where "
-        "the measured network is slow (with `tls` also on one machine), else float32.",
-        when="To fix what would be measured: float32 for runs that must agree to the last bit.",
+        help="Type of rows on the network; in memory they are float32. `auto`: float16 if the "
+        "measured network is slow (with `tls` also on one machine), else float32.",
+        when="To skip the measurement: float32 for runs that must be bit-identical.",
     )
     scratch_dir: str = setting(
         "",
@@ -399,8 +400,8 @@ class JobSettings(Settings):
     )
     scratch_bytes: int = setting(
         0,
-        help="Most that unpacked input may take there. 0: half of what is free.",
-        when="Others need the space.",
+        help="Limit of unpacked input in that folder. 0: half of the free space.",
+        when="Other programs need the space.",
         unit="bytes",
         low=0,
     )
@@ -417,40 +418,40 @@ class JobSettings(Settings):
     checkpoint_interval: float = setting(
         0.0,
         help=(
-            "Time after which all tables and the job's position are saved, while the training "
-            "goes on. The same command then continues from the newest checkpoint. 0: never."
+            "Time between checkpoints of all tables and the job's position; training goes on "
+            "meanwhile. The same command continues from the newest checkpoint. 0: never."
         ),
-        when="Runs of more than minutes: what a lost process may cost.",
+        when="Runs of more than minutes: it bounds the work that may be lost.",
         unit="s",
         low=0.0,
     )
     param_backup_period: int = setting(
         0,
         help="Pushes (of 64 KiB or one row) after which a checkpoint is made. 0: never.",
-        when="What may be lost is better told in work than in time.",
+        when="To bound the work that may be lost by pushes instead of time.",
         unit="pushes",
         low=0,
     )
     checkpoints_kept: int = setting(
         2,
-        help="How many checkpoints stay; older ones are removed when a new one is complete.",
-        when="More to go back further, one where the disk is small.",
+        help="How many checkpoints are kept; older ones are removed when a new one is complete.",
+        when="More to go back further, one if the disk is small.",
         low=1,
         high=1000,
     )
     fresh: bool = setting(
         False,
-        help="Begin anew, even where `checkpoint_dir` has a checkpoint of this job.",
-        when="The same job is to be trained again from the start: `--fresh` on the command line.",
+        help="Start from the beginning, even if `checkpoint_dir` has a checkpoint of this job.",
+        when="To train the same job again from the start: `--fresh` on the command line.",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse ways of dealing blocks that do not fit the consistency."""
+        """Refuse values of `assign` that do not fit the consistency."""
         wrong = {"ssp": "shared", "bsp": "own"}.get(self.consistency)
         if self.assign == wrong:
             raise ConfigError(
                 f"{where('assign')}: assign: expected auto with consistency {self.consistency} "
-                f"(from {where('consistency')}), which deals blocks its own way; got {self.assign}"
+                f"(from {where('consistency')}), which assigns blocks itself; got {self.assign}"
             )
 
 
@@ -461,7 +462,7 @@ CHECKPOINT_SETTINGS = (
     "checkpoints_kept",
     "fresh",
 )
-"""Of `JobSettings`: what they say does not change what is trained."""
+"""Fields of `JobSettings` that do not affect what is trained."""
 
 ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
     ("Every process", ClusterSettings),
@@ -487,7 +488,7 @@ def effective_shard_num(settings: ServerSettings, cores: int) -> tuple[int, str 
     shard_num : int
         From 1 to `cores`.
     notice : str or None
-        A sentence for the user where the setting was not followed.
+        A sentence for the user if the setting was not followed.
     """
     if settings.shard_num == 0:
         return max(1, min(cores, _SHARDS_AUTO_MAX)), None

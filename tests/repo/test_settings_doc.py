@@ -48,7 +48,7 @@ def test_describe_names_every_setting_and_swiftsnails_name():
 
 def test_describe_section_of_a_model_leaves_out_what_it_inherits_unchanged():
     section = describe([("Mine", ModelSettings)]).split("## Mine")[1].split("\n## ")[0]
-    assert "besides what it has from `JobSettings`: settings of a model" in section
+    assert "(inherits `JobSettings`): settings of a model" in section
     assert "| `epochs` | whole number of at least 1 | `7` | Rounds. | Never. |" in section
     assert (
         "| `width` | whole number of bytes of at least 0 | `1048576` | Width \\| depth" in section

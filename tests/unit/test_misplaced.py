@@ -72,7 +72,7 @@ def test_setting_of_another_process_gets_one_line_and_its_own_get_none(role):
         ("server", "adagrad", ["what a push does", "(master.conf)", "there called optimizer"]),
         ("server", "param_backup_root", ["checkpoints", "(master.conf)", "called checkpoint_dir"]),
         ("server", "param_backup_period", ["checkpoint is made", "(master.conf)"]),
-        ("worker", "num_iters", ["How often the whole input", "(master.conf)", "called epochs"]),
+        ("worker", "num_iters", ["Number of training passes", "(master.conf)", "called epochs"]),
         ("worker", "frag_num", ["fragments", "(master.conf)"]),
         ("worker", "shard_num", ["shard threads", "(server.conf)"]),
         ("server", "async_channel_thread_num", ["(worker.conf)", "there called threads"]),
