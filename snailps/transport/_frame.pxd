@@ -1,6 +1,7 @@
 # The frame for compiled code: the same layout as frame.py, which explains it.
 # tests/unit/test_frame.py compares both sides byte by byte.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 cdef enum:
     FRAME_MAGIC = 0x53504E53        # b"SNPS" read as little endian
@@ -96,6 +97,26 @@ cdef packed struct FrameHeader:
     uint64_t incarnation
     uint64_t request
     uint64_t body_bytes
+
+
+cdef inline void fill_head(FrameHeader *head, uint8_t kind, uint64_t request,
+                           uint64_t body_bytes) noexcept nogil:
+    """A header whose other fields are 0; a reply leaves them so: who asked knows them.
+
+    Inline: some stores a frame.
+    """
+    memset(head, 0, FRAME_HEADER_BYTES)
+    head.magic = FRAME_MAGIC
+    head.version = FRAME_VERSION
+    head.kind = kind
+    head.request = request
+    head.body_bytes = body_bytes
+
+
+cdef inline bint head_is_ours(const FrameHeader *head) noexcept nogil:
+    """Whether a header begins as ours do; inline: two comparisons a frame."""
+    return head.magic == FRAME_MAGIC and head.version == FRAME_VERSION
+
 
 # Bodies of data frames.  Every one is padded with zero bytes to a multiple of 8, and so is the list
 # of keys, so that keys and floats stay aligned in the receiver's buffer.

@@ -17,8 +17,12 @@ from libc.string cimport memset
 
 from snailps.errors import MisuseError
 
-from snailps.transport._frame cimport *
-from snailps.transport._posix cimport *
+from snailps.transport._frame cimport FRAME_HEADER_BYTES, KIND_HEARTBEAT, FrameHeader, fill_head
+from snailps.transport._posix cimport (
+    MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, c_close, c_recv, c_send, load_flag, now_s,
+    poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
+    pthread_mutex_unlock, store_flag,
+)
 
 cdef enum:
     TURN_MS = 50                # how soon a new peer gets its first beat
@@ -73,10 +77,7 @@ cdef void _turn(Heart *heart, const FrameHeader *beat) noexcept nogil:
 
 cdef void _run(Heart *heart) noexcept nogil:
     cdef FrameHeader beat
-    memset(&beat, 0, sizeof(beat))
-    beat.magic = FRAME_MAGIC
-    beat.version = FRAME_VERSION
-    beat.kind = KIND_HEARTBEAT
+    fill_head(&beat, KIND_HEARTBEAT, 0, 0)
     while not load_flag(&heart.stop):
         pthread_mutex_lock(&heart.lock)
         _turn(heart, &beat)

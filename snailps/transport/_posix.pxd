@@ -1,5 +1,5 @@
 # What the compiled side of the transport wants of the system: sockets, epoll, clock, mutexes.
-# Declarations only, so that each is written once; none of our own meaning.
+# Declarations, so that each is written once, and the clock's two conversions; none of our own meaning.
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -80,14 +80,17 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_signal(pthread_cond_t *c)
     int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const timespec *t)
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
 cdef extern from *:
     """
-    #define snail_load(flag) __atomic_load_n((flag), __ATOMIC_ACQUIRE)
-    #define snail_store(flag, value) __atomic_store_n((flag), (value), __ATOMIC_RELEASE)
+    #define snail_flag_load(flag) __atomic_load_n((flag), __ATOMIC_ACQUIRE)
+    #define snail_flag_store(flag, value) __atomic_store_n((flag), (value), __ATOMIC_RELEASE)
     """
     # A flag that another thread sets: what it wrote before is seen by whoever sees the flag.
-    int load_flag "snail_load"(const int *flag) nogil
-    void store_flag "snail_store"(int *flag, int value) nogil
+    int load_flag "snail_flag_load"(const int *flag) nogil
+    void store_flag "snail_flag_store"(int *flag, int value) nogil
 
 
 cdef inline double now_s() noexcept nogil:
@@ -101,40 +104,3 @@ cdef inline void time_of(double when_s, timespec *t) noexcept nogil:
     """Monotonic time in the form that pthread wants."""
     t.tv_sec = <long>when_s
     t.tv_nsec = <long>((when_s - <double>t.tv_sec) * 1e9)
-
-
-# Sleeping and being woken costs both sides more than a short wait: so look for a while before
-# sleeping, and let others of the same core work meanwhile.  Where that was in vain, or others took
-# the core for long, the next waits sleep at once.
-cdef enum:
-    LOOK_US = 60
-    LOOK_LONG_US = 600              # others have taken the core: it is busy
-    LOOK_AFTER_VAIN = 16            # waits without a look,
-    LOOK_AFTER_LONG = 1024          # ... and where the core is busy
-
-
-cdef inline int wait_events(int epoll_fd, epoll_event *events, int most, int timeout_ms,
-                            uint32_t *blind) noexcept nogil:
-    """epoll_wait; `blind` counts the waits to come that sleep at once."""
-    cdef double begun, now
-    cdef int n = 0
-    if timeout_ms and blind[0] == 0:
-        begun = now = now_s()
-        while n == 0 and now - begun < LOOK_US * 1e-6:
-            n = epoll_wait(epoll_fd, events, most, 0)
-            if n == 0:
-                sched_yield()
-            now = now_s()
-        if now - begun > LOOK_LONG_US * 1e-6:
-            blind[0] = LOOK_AFTER_LONG
-        elif n == 0:
-            blind[0] = LOOK_AFTER_VAIN
-        if n:
-            return n
-    elif timeout_ms:
-        blind[0] -= 1
-    return epoll_wait(epoll_fd, events, most, timeout_ms)
-
-
-cdef extern from "<sched.h>" nogil:
-    int sched_yield()

@@ -115,8 +115,7 @@ def test_limits_are_those_of_the_code():
         "shard/_clock_requests.pxd",
         "shard/_product_requests.pxd",
         "shard/_standby.pxd",
-        "transport/loop/_dispatch.pxd",
-        "transport/loop/_retry.pxd",
+        "transport/loop/_dispatch.pyx",
         "transport/loop/_authentication.pyx",
     ],
 )

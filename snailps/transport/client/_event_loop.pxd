@@ -12,6 +12,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
 from snailps.transport._posix cimport *
+from snailps.transport._socket_io cimport wait_events
 from snailps.transport.client._error_feedback cimport owing_free
 from snailps.transport.client._key_list_directory cimport NO_PLACE, lists_clear
 from snailps.transport.client._link cimport *

@@ -18,10 +18,12 @@ from snailps.transport.handshake import Role, error_frame
 from snailps.transport.security.refusals import LEFT, RefusalLog
 from snailps.transport.sockets import peer_of, show
 
-from snailps.transport._frame cimport *
-from snailps.transport._posix cimport now_s
-from snailps.transport.loop._connection cimport Conn, conn_of, out_reserve
-from snailps.transport.loop._loop_state cimport Loop, welcome
+from snailps.transport._frame cimport (
+    DATA_BODY_MAX, FRAME_HEADER_BYTES, HANDSHAKE_BODY_MAX, FrameHeader,
+)
+from snailps.transport._socket_io cimport buffer_reserve
+from snailps.transport.loop._connection cimport Conn, conn_new, conn_of, conn_opened
+from snailps.transport.loop._loop_state cimport Loop
 
 
 cdef class Authenticator:
@@ -61,7 +63,7 @@ cdef int _accept(void *self) noexcept with gil:
     try:
         sock, address = door.listener.accept()
         sock.setblocking(False)
-        conn = welcome(door.loop, sock.fileno())
+        conn = conn_new(&door.loop.conns, sock.fileno(), door.loop.now)
         if conn != NULL:
             sock.detach()
             door.origins[conn.id] = show(address)
@@ -86,8 +88,7 @@ cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noex
                   head.request)
         ))
         if session.ready:
-            conn.opened = True
-            door.loop.unknown -= 1
+            conn_opened(&door.loop.conns, conn)
             door.origins.pop(conn_id, None)
             conn.job = session.peer.job
             del door.sessions[conn_id]
@@ -155,7 +156,7 @@ cdef void _turn_away(Authenticator door, Conn *conn, error, uint64_t request) no
     if not conn.opened and not conn.closing:
         _note(door, conn, error)
     conn.closing = True
-    conn.since = now_s()
+    conn.since = door.loop.now
     _send_bytes(conn, encode_frame(error_frame(error, request)))
 
 
@@ -168,8 +169,8 @@ cdef void _note(Authenticator door, Conn *conn, why) noexcept:
 cdef void _send_bytes(Conn *conn, bytes data) noexcept:
     cdef size_t n = len(data)
     cdef const char *source = data
-    if not out_reserve(conn, n):
+    if not buffer_reserve(&conn.out, n):
         conn.closing = True
         return
-    memcpy(conn.out + conn.out_end, source, n)
-    conn.out_end += n
+    memcpy(conn.out.data + conn.out.end, source, n)
+    conn.out.end += n

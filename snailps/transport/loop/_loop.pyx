@@ -4,13 +4,21 @@
     socket -> input buffer -> frame, checked in place -> Handler.handle -> output buffer -> socket
 
 Here is its door to Python: birth, end, commands for its thread, and the socket of a stream.  What the
-loop does is in `_iteration.pxd`, its events and their order; `_accept.pxd`, connections that come
-and go; `_dispatch.pxd`, a connection's turn; `_retry.pxd`, parked requests;
-`_replication_sender.pxd`, the stream to a standby; what they work on in `_loop_state.pxd`, with the
-data of each in `_connection.pxd`, `_parked_requests.pxd` and `_replication_stream.pxd`.  It knows
-the frame header and nothing of tables, keys or rows: data frames go to a C function
-(`_handler.pxd`), handshake frames to `_authentication.pyx` with the GIL held.  Everything else runs
-without the GIL and, once buffers have grown to the size of the traffic, without allocating.
+loop does:
+
+    `_iteration`           rounds: events, connections that come and go, the stream's socket, timers
+    `_dispatch`            frames: answered, parked, replayed, refused; parked ones tried again
+    `_parked_requests`     what waits, in order, with deadlines               no system calls
+    `_replication_stream`  frames to the standby, acknowledgements, pace,
+                           replies and orders that wait for it                no system calls
+    `_connection`          the connections, their buffers, what epoll watches
+    `_authentication`      handshakes and refusals, with the GIL held
+
+They share `Loop` of `_loop_state.pxd`, and its `now`: the time of a round is read once, or given
+(`turn`), so that whoever gives the time and the bytes determines what happens.  The loop knows the frame
+header and nothing of tables, keys or rows: data frames go to C functions (`_handler.pxd`).  All but
+commands and handshakes runs without the GIL and, once buffers have grown to the size of the traffic,
+without allocating.
 
 Rules that keep it fair and bounded
 -----------------------------------
@@ -40,17 +48,22 @@ from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 from snailps.transport.security.tls_relay import TlsRelay
 
-from snailps.transport._posix cimport *
-from snailps.transport.loop._accept cimport close
+from snailps.transport._posix cimport (
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLIN, c_close, c_write,
+    epoll_create1, epoll_ctl, epoll_event, eventfd,
+)
 from snailps.transport.loop._authentication cimport Authenticator
-from snailps.transport.loop._connection cimport *
+from snailps.transport.loop._connection cimport Conn, conn_of, conns_free
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport Handler
-from snailps.transport.loop._iteration cimport run_loop
-from snailps.transport.loop._loop_state cimport ID_LISTENER, ID_STREAM, ID_WAKE, Loop
+from snailps.transport.loop._iteration cimport (
+    close_all, close_conn, close_stream, end_stream, open_stream, run_loop, turn_loop,
+)
+from snailps.transport.loop._loop_state cimport ID_LISTENER, ID_WAKE, Loop
 from snailps.transport.loop._parked_requests cimport parking_free
-from snailps.transport.loop._replication_sender cimport release
-from snailps.transport.loop._replication_stream cimport *
+from snailps.transport.loop._replication_stream cimport (
+    Stream, order_is_there, order_until, stream_free,
+)
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +137,7 @@ cdef class ShardLoop:
         self.loop = <Loop *>calloc(1, sizeof(Loop))
         if self.loop == NULL:
             raise MemoryError
-        self.loop.conns.epoll_fd = self.loop.wake_fd = self.loop.stream.fd = -1
+        self.loop.conns.epoll_fd = self.loop.wake_fd = self.loop.stream_fd = -1
         self.listener = listener
         self.receptionist = Authenticator(listener, make_session)
         self.receptionist.take_up(self.loop)
@@ -140,7 +153,6 @@ cdef class ShardLoop:
         self.loop.park_limit_s = park_limit_s
         self.loop.silence_limit_s = silence_limit_s
         self.loop.stuck_limit_s = stuck_limit_s
-        self.loop.stream.faults = &self.loop.faults
         self.loop.listen_fd = listener.fileno()
         self.loop.conns.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         self.loop.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -166,14 +178,34 @@ cdef class ShardLoop:
 
     def run(self):
         """Serves until `stop`, once.  Releases the GIL."""
-        if self.loop.handler == NULL or self.ended:
-            raise RuntimeError("the loop has no handler, or has ended")
-        self.thread_id = threading.get_ident()
+        self._take_thread()
         try:
             with nogil:
                 run_loop(self.loop)
         finally:
             self._close_all()
+
+    def turn(self, double now):
+        """One round of `run`, with what has come so far, as of a time given; waits for nothing.
+
+        For simulations, instead of `run`: everything that the loop decides by time (deadlines, silence,
+        the pace of seeding) it decides by `now`, seconds, which must not go back.
+
+        Returns
+        -------
+        bool
+            False after `stop`: the loop has ended.
+        """
+        self._take_thread()
+        turn_loop(self.loop, now)
+        if self.loop.stop:
+            self._close_all()
+        return not self.loop.stop
+
+    def _take_thread(self):
+        if self.loop.handler == NULL or self.ended:
+            raise RuntimeError("the loop has no handler, or has ended")
+        self.thread_id = threading.get_ident()
 
     def post(self, function, at_standby=False):
         """Has `function()` run in the loop's thread, with the GIL; does not wait for it.
@@ -242,29 +274,20 @@ cdef class ShardLoop:
 
     def open_stream(self, int fd, bint sync, bint paced, tell):
         """Begins a stream over a connected socket, which the loop owns from now on."""
-        cdef epoll_event event
         os.set_blocking(fd, False)
-        event.events = EPOLLIN
-        event.data.u64 = ID_STREAM
-        if epoll_ctl(self.loop.conns.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
-            raise OSError(errno, "cannot watch the connection to the standby")
         self.tell = tell
-        stream_open(&self.loop.stream, fd, sync, paced, now_s())
-        self.loop.seeding = True
+        if open_stream(self.loop, fd, sync, paced) < 0:
+            raise OSError(errno, "cannot watch the connection to the standby")
 
     def end_stream(self):
         """Forgets the stream: what waits for it is answered."""
-        stream_close(&self.loop.stream)
-        self.loop.stream.state = STREAM_NONE
-        self.loop.stream.holding = False
-        release(self.loop)
-        self.loop.retry_parked = True
+        end_stream(self.loop)
 
     def end_following(self):
         """Takes what has come of a primary's stream, and closes its connection."""
         cdef Conn *conn = conn_of(&self.loop.conns, self.loop.follows)
         if conn != NULL:
-            close(self.loop, conn)
+            close_conn(self.loop, conn)
 
     def following(self):
         """Whether the primary whose standby this is can be heard."""
@@ -276,11 +299,7 @@ cdef class ShardLoop:
 
     def close_connections(self):
         """Closes all connections, once what fits of their answers is sent."""
-        cdef uint32_t i
-        for i in range(self.loop.conns.count):
-            if self.loop.conns.slots[i] != NULL:
-                conn_flush(&self.loop.conns, self.loop.conns.slots[i])
-                close(self.loop, self.loop.conns.slots[i])
+        close_all(self.loop)
 
     def counters(self):
         """Counts since the start: frames, bytes, refusals, connections, parked requests."""
@@ -289,7 +308,7 @@ cdef class ShardLoop:
             "bytes_in": self.loop.conns.bytes_in,
             "bytes_out": self.loop.conns.bytes_out,
             "refused": self.loop.refused,
-            "accepted": self.loop.accepted,
+            "accepted": self.loop.conns.accepted,
             "connections": self.loop.conns.open,
             "parked": self.loop.parking.count,
         }
@@ -339,12 +358,8 @@ cdef class ShardLoop:
         self.loop.stream.awaited = self.orders[0][0] if self.orders else 0
 
     def _close_all(self):
-        cdef uint32_t i
-        for i in range(self.loop.conns.count):
-            if self.loop.conns.slots[i] != NULL:
-                conn_flush(&self.loop.conns, self.loop.conns.slots[i])
-                close(self.loop, self.loop.conns.slots[i])
-        stream_close(&self.loop.stream)
+        close_all(self.loop)
+        close_stream(self.loop)
         self.listener.close()
         with self.commands_lock:
             self.ended = True
@@ -359,17 +374,12 @@ cdef class ShardLoop:
                 command.set_exception(ConnectionLost("the shard has stopped serving"))
 
     def __dealloc__(self):
-        cdef uint32_t i
         if self.loop == NULL:
             return
-        for i in range(self.loop.conns.count):
-            if self.loop.conns.slots[i] != NULL:
-                conn_free(&self.loop.conns, self.loop.conns.slots[i])
+        conns_free(&self.loop.conns)
         parking_free(&self.loop.parking)
+        close_stream(self.loop)
         stream_free(&self.loop.stream)
         free(self.loop.released)
-        free(self.loop.conns.slots)
-        free(self.loop.conns.free_slots)
-        free(self.loop.conns.ready)
         _close_own(self.loop)
         free(self.loop)

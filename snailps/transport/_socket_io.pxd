@@ -1,0 +1,42 @@
+# Buffers between frames and a non-blocking socket, and waiting for events of several.
+#
+#   frames -> buffer -> buffer_send -> socket          buffer_receive <- socket
+#
+# For the shard's loop and the client.  It knows neither frames nor connections; a call is one system
+# call, so that it is called through a pointer costs nothing that could be measured.
+from libc.stdint cimport uint32_t, uint64_t
+
+from snailps.transport._posix cimport epoll_event
+
+cdef enum:
+    SOCKET_GONE = -1            # closed by the peer, or broken
+    SOCKET_BUSY = 0             # takes nothing now, or has nothing now
+
+
+cdef struct Buffer:             # data[start:end] is held; zero when it is new
+    char *data
+    size_t cap
+    size_t start
+    size_t end
+
+
+cdef inline size_t buffer_held(const Buffer *b) noexcept nogil:
+    return b.end - b.start
+
+
+# Room for `need` bytes behind `end`, which is a multiple of 8 then; False = no memory.
+cdef bint buffer_reserve(Buffer *b, size_t need) noexcept nogil
+
+# One send of what is held; bytes that went, or SOCKET_BUSY, SOCKET_GONE.  Counts in `moved`.
+cdef ssize_t buffer_send(Buffer *b, int fd, uint64_t *moved) noexcept nogil
+
+# One recv of `most` bytes at most into the room behind `end`; bytes that came, or SOCKET_BUSY,
+# SOCKET_GONE.  Counts in `moved`.
+cdef ssize_t buffer_receive(Buffer *b, int fd, size_t most, uint64_t *moved) noexcept nogil
+
+cdef void buffer_free(Buffer *b) noexcept nogil
+
+# epoll_wait that looks for a while before it sleeps; `blind` counts the waits to come that sleep at
+# once, because looking was in vain.
+cdef int wait_events(int epoll_fd, epoll_event *events, int most, int timeout_ms,
+                     uint32_t *blind) noexcept nogil
