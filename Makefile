@@ -10,7 +10,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-hosts sanitize lint bench clean
+.PHONY: help demo check test test-all test-hosts sanitize lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,8 +32,19 @@ help: ## this list
 demo: $(VENV)/.made-run ## train word vectors on a small cluster, about a minute on 2 cores
 	@$(BIN)/snailps demo $(ARGS) </dev/null
 
-test: $(VENV)/.made-test ## all tests, three at a time: most wait for processes
-	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS) </dev/null
+# One more at a time than there are cores: many wait, for processes or for time to pass.
+PYTEST := $(BIN)/python -m pytest --dist worksteal \
+	-n $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 9)))
+SHORT := tests/unit $(wildcard tests/sim) tests/cluster
+
+check: lint $(VENV)/.made-test ## lint, types and tests/unit: a minute and a half on 2 cores
+	@$(PYTEST) tests/unit $(ARGS) </dev/null
+
+test: $(VENV)/.made-test ## tests of modules and of clusters: five minutes on 2 cores
+	@$(PYTEST) $(SHORT) $(ARGS) </dev/null
+
+test-all: $(VENV)/.made-test ## those, their long cases, and tests of faults, noise and the pages
+	@$(PYTEST) --long $(SHORT) tests/faults tests/fuzz tests/repo $(ARGS) </dev/null
 
 # Not among the others: they make hosts, as root, and install what that takes.
 test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)

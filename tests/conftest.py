@@ -1,8 +1,10 @@
-"""What all tests share: where the data is, and a limit on the time that a test may take.
+"""What all tests share: where the data is, and limits on what a test may take.
 
 No test may hang: after its limit (600 s, or ``@pytest.mark.limit(seconds)``) a test fails with
 the stacks of all threads; where even that is impossible, because the main thread sits in
-compiled code, the whole run is ended half a minute later.
+compiled code, the whole run is ended half a minute later.  A test of tests/unit starts no process
+and takes half a second of CPU at most (budget.py); ``--cost=N`` prints what each folder took, and
+the N tests that took most; ``--more=N`` draws N times as many cases (cases.py).
 """
 
 import contextlib
@@ -13,6 +15,8 @@ import sys
 import threading
 from pathlib import Path
 
+import budget
+import cases
 import hypothesis
 import pytest
 
@@ -43,10 +47,36 @@ class TimeLimitReached(BaseException):
     """A test took too long.  No Exception: neither the test nor Hypothesis may swallow it."""
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("snailps")
+    group.addoption(
+        "--cost", type=int, default=None, metavar="N", help="print what folders and N tests took"
+    )
+    group.addoption("--long", action="store_true", help="cases marked `long`, too: as .ci/run does")
+    group.addoption(
+        "--more", type=int, default=1, metavar="N",
+        help="N times as many seeds and drawn examples as usual; implies --no-budget",
+    )  # fmt: skip
+    group.addoption(
+        "--no-budget", action="store_true", help="tests/unit may take longer (sanitizers)"
+    )
+
+
 def pytest_configure(config):
+    cases.factor = config.getoption("more")
+    same = hypothesis.settings.get_profile("same")
+    drawn = hypothesis.settings(same, max_examples=40 * cases.factor)
+    hypothesis.settings.register_profile("same", drawn)
+    if not config.getoption("hypothesis_profile", default=None):
+        hypothesis.settings.load_profile("same")
     config.addinivalue_line(
         "markers", f"limit(seconds): the test fails after so many seconds (default {LIMIT_S:.0f})"
     )
+    config.addinivalue_line(
+        "markers", "long(but, tests): a further case of what a shorter test proves, or a rare order"
+        " of events; only with --long, as in .ci/run, or when its file is named with a test; `but`:"
+        " ids of cases that are always run; `tests`: of a class, those that are meant"
+    )  # fmt: skip
     # Captured output is not yet redirected here: this is the terminal's standard error.
     config.stash[_stacks_fd] = os.dup(sys.__stderr__.fileno())
 
@@ -91,26 +121,53 @@ def time_limit(item, stage):
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def limits(item, stage):
+    """Run one stage of a test under its time limit, and tests/unit under that folder's rule."""
+    unit = budget.is_unit(item)
+    allow = budget.forbid_starts(item.nodeid) if unit else None
+    begun = budget.Meter.begin()
+    try:
+        with time_limit(item, stage):
+            yield
+    finally:
+        if allow:
+            allow()
+        spent = begun.end()
+        budget.note(item, spent)
+    if unit and not item.config.getoption("no_budget") and cases.factor == 1:
+        why = budget.complaint(spent)
+        assert not why, f"{item.nodeid}: {stage} {why}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
-    with time_limit(item, "setup"):
+    with limits(item, "setup"):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    with time_limit(item, "the test"):
+    with limits(item, "the test"):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
-    with time_limit(item, "teardown"):
+    with limits(item, "teardown"):
         return (yield)
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Say loudly that tests were skipped for want of data: such a run proves less."""
+def pytest_terminal_summary(terminalreporter, config):
+    """What tests cost; and, loudly, that some were skipped for want of data."""
+    dearest = config.getoption("cost")
+    if dearest is not None:
+        stages = terminalreporter.stats
+        reports = [one for name in ("", "passed", "failed") for one in stages.get(name, [])
+                   if getattr(one, "when", "") == "teardown"]  # fmt: skip
+        terminalreporter.section("what tests took")
+        for line in budget.summary(reports, dearest):
+            terminalreporter.line(line)
     skipped = terminalreporter.stats.get("skipped", [])
     count = sum(DATA_MISSING in str(report.longrepr) for report in skipped)
     if count:
@@ -122,6 +179,29 @@ def pytest_generate_tests(metafunc):
     """`ModelContract` asks for clusters of the shapes that its subclass names."""
     if {"servers", "workers"} <= set(metafunc.fixturenames) and hasattr(metafunc.cls, "shapes"):
         metafunc.parametrize(("servers", "workers"), metafunc.cls.shapes)
+
+
+def is_long(item):
+    """Whether a test's `long` markers mean this case of it."""
+    for marker in item.iter_markers("long"):
+        case = item.callspec.id if hasattr(item, "callspec") else ""
+        tests = marker.kwargs.get("tests", [item.originalname])
+        if item.originalname in tests and case not in marker.kwargs.get("but", ()):
+            return True
+    return False
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out cases marked `long`, unless they are asked for."""
+    if config.getoption("long") or config.getoption("markexpr"):
+        return
+    named = {arg.partition("::")[0] for arg in config.args if "::" in arg}
+    kept, left_out = [], []
+    for item in items:
+        asked = not is_long(item) or item.nodeid.partition("::")[0] in named
+        (kept if asked else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")

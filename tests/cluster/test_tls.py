@@ -13,6 +13,7 @@ import time
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Cluster, Process
+from test_heartbeats import dials_its_heartbeat_connection_again
 
 from snailps.cli.tls import init
 from snailps.errors import ConfigError, ProtocolError
@@ -32,6 +33,10 @@ def folders(tmp_path_factory):
     a, b = init(base / "ours", ["a", "b"])
     (c,) = init(base / "theirs", ["c"])
     return {"a": a, "b": b, "c": c}
+
+
+def test_node_with_tls_dials_its_heartbeat_connection_again(folders):
+    dials_its_heartbeat_connection_again(str(folders["a"]))
 
 
 # --- certificates -----------------------------------------------------------------------------

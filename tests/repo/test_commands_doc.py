@@ -3,8 +3,8 @@
 import re
 import shlex
 
-import pytest
 import typer
+from cases import each
 from conftest import ROOT
 
 from snailps.cli import main as cli
@@ -34,7 +34,7 @@ def described():
         if page.is_file():
             for line in lines_of(page):
                 if "--" in line or " -" in line:
-                    yield pytest.param(line, id=f"{page.name}: {line}")
+                    yield f"{page.name}: {line}"
 
 
 def command_of(words):
@@ -45,9 +45,9 @@ def command_of(words):
     return command, left
 
 
-@pytest.mark.parametrize("line", list(described()))
+@each("line", described())
 def test_described_command_line_has_options_that_there_are(line):
-    line = re.split(r"\s#\s|[;&>]|\)\s", line)[0]
+    line = re.split(r"\s#\s|[;&>]|\)\s", line.partition(": ")[2])[0]
     try:
         words = shlex.split(line)
     except ValueError:  # a sentence with an apostrophe in it

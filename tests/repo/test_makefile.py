@@ -9,11 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from cases import each
 from conftest import ROOT
+from test_commands_doc import GROUP, command_of
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = ("help", "demo", "test", "test-hosts", "sanitize", "lint", "bench", "clean")
+TARGETS = ("help", "demo", "check", "test", "test-all", "test-hosts", "sanitize", "lint", "bench",
+           "clean")  # fmt: skip
 DOCUMENTS = ("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "bench/README.md", "tools/README.md",
              "docs/benchmarks.md", "docs/deploy.md")  # fmt: skip
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -51,35 +54,23 @@ SNAILPS_LINES = [
 ]
 
 
-@functools.cache
-def help_of(*names):
-    """The help of one command; wide and plain, so that no option is cut."""
-    plain = {"COLUMNS": "240", "NO_COLOR": "1", "TERM": "dumb"}
-    shown = run(sys.executable, "-m", "snailps", *names, "--help", **plain)
-    assert shown.returncode == 0, f"snailps {' '.join(names)} --help: {shown.stderr}"
-    return shown.stdout
-
-
-@pytest.mark.parametrize("words", SNAILPS_LINES, ids=" ".join)
+@each("words", SNAILPS_LINES)
 def test_readme_snailps_command_and_its_options_exist(words):
-    names = words[1:3] if words[1] == "train" else words[1:2]
-    shown = help_of(*names)
-    for option in (word for word in words if word.startswith("-")):
-        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", shown), option
+    command, left = command_of(words[1:])
+    assert command is not GROUP, words
+    known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+    assert {word for word in left if word.startswith("-")} <= known
 
 
-@pytest.mark.parametrize(
-    "words", [w for w in SNAILPS_LINES if "-c" in w and w[-1] != "FILE"], ids=" ".join
-)
+@each("words", [w for w in SNAILPS_LINES if "-c" in w and w[-1] != "FILE"])
 def test_readme_conf_file_exists(words):
     assert (ROOT / words[words.index("-c") + 1]).is_file()
 
 
 def test_readme_table_names_every_command():
-    """The other way round: what `snailps --help` offers is in the README."""
+    """The other way round: what the command line offers is in the README."""
     offered = {words[1] for words in SNAILPS_LINES}
-    for command in re.findall(r"^[^\w-]*([a-z][a-z0-9-]*)\s{2,}\S", help_of(), re.MULTILINE):
-        assert command in offered, f"snailps {command} is not in the README"
+    assert {name for name, one in GROUP.commands.items() if not one.hidden} <= offered
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\bmake (demo|\w+)`", README))))
@@ -139,9 +130,14 @@ def test_ci_script_runs_lint_and_tests():
     text = script.read_text(encoding="utf-8")
     assert os.access(script, os.X_OK)
     assert "make lint" in text
-    assert "make test" in text
+    assert "make test-all" in text
     assert "make sanitize" in text
     assert run("bash", "-n", str(script)).returncode == 0
+
+
+@functools.cache
+def help_of(script):
+    return run(sys.executable, script, "--help").stdout
 
 
 def test_bench_readme_options_exist():
@@ -149,7 +145,7 @@ def test_bench_readme_options_exist():
     assert lines
     for words in lines:
         script = next(word for word in words if word.startswith("bench/"))
-        shown = run(sys.executable, script, "--help").stdout
+        shown = help_of(script)
         for option in (word for word in words if word.startswith("--")):
             assert option in shown, words
 

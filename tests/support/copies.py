@@ -148,6 +148,7 @@ def suffices(command, env, usual):
 
 def start(words, *, cwd, env, pass_fds=()):
     """A process that does what ``python -m WORDS`` does, as a `Copy`."""
+    sys.audit("copies.start", words)
     if not _sources:
         _sources.extend(Source(env, seed) for seed in range(SOURCES))
     return _sources[next(_turns) % SOURCES].start(words, cwd=cwd, env=env, pass_fds=pass_fds)

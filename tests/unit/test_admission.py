@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from twins import sparse as twin
 
@@ -30,7 +31,7 @@ def twin_counters(keys, lines):
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 40), max_size=300))
-@settings(max_examples=100, deadline=None)
+@examples(50)
 def test_admission_counters_agree_with_the_twin(keys):
     admission = counted(keys, keys_expected=30)
     dense = np.zeros(admission.lines * 64, int)
@@ -50,7 +51,7 @@ def test_admission_counters_agree_with_the_twin(keys):
     st.integers(1, 8),
     st.sampled_from([1, 5, 1000]),
 )
-@settings(max_examples=150, deadline=None)
+@examples(50)
 def test_admission_of_merged_parts_never_refuses_a_frequent_key(parts, min_count, keys_expected):
     whole = Admission(min_count, keys_expected)
     for keys in parts:
@@ -135,7 +136,7 @@ def test_admission_spoilt_dump_is_refused(spoil):
 
 
 @given(st.lists(st.integers(0, 99), max_size=400), st.integers(1, 5))
-@settings(max_examples=100, deadline=None)
+@examples(50)
 def test_admitted_answers_as_the_filter_it_is_from(keys, min_count):
     admission = counted(keys, min_count, keys_expected=40)
     asked = np.arange(200, dtype=np.uint64)

@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from cases import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from snailps.data._text import WordCounter
@@ -54,7 +55,7 @@ def counts_of(texts) -> dict:
 @given(TEXTS, st.integers(1, 40), st.sampled_from(["word", "line"]))
 @example(b"one\ntwo\r\nthree", 1, "word")
 @example(b"\n\n\n", 2, "line")
-@settings(max_examples=300, deadline=None)
+@examples(100)
 def test_read_block_any_cut_gives_each_token_once(folder, scratch, text, block_bytes, unit):
     path = write(folder / "any.txt", text)
     parts = read_all(path, len(text), block_bytes, unit, scratch)

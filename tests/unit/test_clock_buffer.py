@@ -5,7 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from twins import slots as twin
 from twins import store as rows_twin
@@ -388,7 +389,7 @@ STEP = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(40)
 @given(steps=st.lists(STEP, max_size=60))
 def test_any_course_of_things_gives_what_the_twin_gives(steps):
     store, model = make_store(), twin.Slots()

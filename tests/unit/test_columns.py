@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from cases import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_examples import bits, plain
 from twins import sparse as twin
@@ -74,7 +75,7 @@ def check(text, format, hash_bits=0):
 @example((b"1,,,,,,,", "csv"), 0)
 @example((b'1,"1","1","1","1","1","1","1"', "csv"), 0)
 @example((b"1\t\t\t\t\t\t\t\r", "tsv"), 0)
-@settings(max_examples=400, deadline=None)
+@examples(60)
 def test_reader_any_table_agrees_with_twin(table, hash_bits):
     check(*table, hash_bits)
 

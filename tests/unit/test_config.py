@@ -311,7 +311,7 @@ def test_mapping_round_trip_is_exact(demo):
 
 
 @given(demos)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_file_round_trip_is_exact(tmp_path, demo):
     lines = [f"{key}: {text}   # comment, \"'\n" for key, text in to_mapping(demo).items()]
     assert build(write(tmp_path, "a.conf", "".join(lines))) == demo
@@ -321,7 +321,7 @@ values = st.none() | st.integers(1, 4096)
 
 
 @given(values, values, values, values)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_precedence_last_source_that_speaks_wins(tmp_path, imported, in_file, variable, option):
     def line(value):
         return "" if value is None else f"dim: {value}\n"

@@ -9,7 +9,8 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from cases import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import sparse as twin
 
@@ -106,7 +107,7 @@ def check(text, format, **more):
 @example(b"\r", 0)
 @example(b"1 1:1\r1 2:2\n", 0)
 @example(b"1 qid:18446744073709551615 1:1\n", 0)
-@settings(max_examples=150, deadline=None)
+@examples(40)
 def test_reader_any_text_agrees_with_twin(format, text, hash_bits):
     check(text, format, hash_bits=hash_bits)
 
@@ -171,7 +172,7 @@ def values_of(numbers):
         max_size=20,
     )
 )
-@settings(max_examples=150, deadline=None)
+@examples(40)
 def test_reader_any_decimal_gives_the_nearest_float32(parts):
     numbers, expected = [], []
     for whole, fraction, power in parts:
@@ -187,7 +188,7 @@ def test_reader_any_decimal_gives_the_nearest_float32(parts):
 
 
 @given(st.lists(st.integers(0, 0x7F7FFFFF), min_size=1, max_size=50))
-@settings(max_examples=100, deadline=None)
+@examples(40)
 def test_reader_printed_float32_comes_back(patterns):
     floats = np.array(patterns, np.uint32).view(np.float32)
     for form in ("%.9g", "%.17g", "%.25e"):

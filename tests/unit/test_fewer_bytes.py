@@ -126,22 +126,6 @@ def test_feedback_of_more_keys_than_an_index_begins_with_is_kept_by_key():
         assert np.abs(pull(client, keys, 2) - 4 * values).max() < 1 / 127
 
 
-def test_feedback_goes_on_when_its_memory_was_full():
-    with Shards(1) as one:
-        dim = 65_536  # 1,024 residues of such rows are all that is kept
-        one.add_table(1, dim, ADD, ZEROS)
-        client = one.client()
-        value = np.zeros((1, dim), np.float32)
-        value[0, :2] = 1.0, 0.003
-        for start in range(0, 1100, 100):
-            keys = np.arange(start, start + 100, dtype=np.uint64)
-            push(client, keys, np.broadcast_to(value, (100, dim)), "int8")
-        for key in range(5000, 5010):
-            for _ in range(20):
-                push(client, u64([key]), value, "int8")
-            assert abs(pull(client, u64([key]), dim)[0, 1] - 0.06) < 1 / 127
-
-
 def test_narrow_rows_through_a_python_method_are_rounded_too():
     with Shards(1) as one:
         one.declare(Table("t", 3, access="python_methods:Momentum", lr=1.0))
@@ -263,10 +247,10 @@ def test_lists_of_all_sizes_find_room_for_ever():
         one.add_table(2, 100, ADD, ZEROS)
         client, rng = one.client(), np.random.default_rng(1)
         narrow, wide = np.empty((400_000, 1), np.float32), np.empty((20_000, 100), np.float32)
-        for _ in range(4):
-            for _ in range(6):
+        for _ in range(2):
+            for _ in range(3):
                 client.pull(1, rng.integers(0, 2**64, 400_000, np.uint64), narrow)
-            for _ in range(40):
+            for _ in range(20):
                 client.pull(2, rng.integers(0, 2**64, 20_000, np.uint64), wide)
 
 

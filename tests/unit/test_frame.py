@@ -8,7 +8,8 @@ from pathlib import Path
 
 import lz4.block
 import pytest
-from hypothesis import given, settings
+from cases import each, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.errors import MisuseError, ProtocolError
@@ -134,7 +135,7 @@ def test_decoder_fed_byte_by_byte_gives_the_same_frames():
     assert decoder.pending_bytes == 0
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(st.lists(frames, max_size=5), st.lists(st.integers(1, 900), max_size=30), st.booleans())
 def test_decoder_gives_the_same_frames_however_the_stream_is_cut(sent, cuts, pack):
     data = b"".join(encode_frame(frame, pack=pack) for frame in sent)
@@ -253,14 +254,14 @@ def test_packed_bomb_is_refused_by_its_stated_length():
         decode_all(packed_frame(bomb), body_max=1 << 16)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.binary(max_size=80))
 def test_unpack_of_any_bytes_gives_bytes_or_a_protocol_error(data):
     with contextlib.suppress(ProtocolError):
         assert len(unpack(data, 1 << 16)) <= 1 << 16
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(frames, st.integers(0, 47), st.integers(1, 255))
 def test_decoder_of_a_mutated_header_gives_frames_or_a_protocol_error(frame, at, change):
     data = bytearray(encode_frame(frame))
@@ -280,7 +281,7 @@ def test_encode_of_an_oversize_body_is_our_own_fault(kind, limit):
         encode_frame(Frame(kind, bytes(limit + 1)))
 
 
-@pytest.mark.parametrize("kind", [k for k in Kind if k not in (Kind.CALL, Kind.NOTE)])
+@each("kind", [k for k in Kind if k not in (Kind.CALL, Kind.NOTE)])
 def test_control_kind_other_than_call_and_note_is_refused(kind):
     with pytest.raises(ProtocolError, match=kind.name):
         check_control_kind(Frame(kind, request=1))

@@ -5,7 +5,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.errors import ConnectionLost, ProtocolError, RemoteError, SnailError
@@ -263,7 +264,7 @@ def test_unchanged_frames_survive():
         assert survives(number, encode_frame(frame))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(st.lists(st.builds(Frame, st.sampled_from(list(Kind)), st.binary(max_size=130)), max_size=4))
 def test_server_fed_any_frames_never_gets_ready_without_the_secret(frames):
     _, server = pair()

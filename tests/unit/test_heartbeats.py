@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 from processes import LIMIT_S
 
-from snailps.cli.tls import init
 from snailps.config import ClusterSettings, MasterSettings
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.node.process import EXIT_FAILED, Node
@@ -87,9 +86,8 @@ def joined(timeout_s, tls=""):
         master.close()
 
 
-@pytest.mark.parametrize("tls", [False, True])
-def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost(tmp_path, tls):
-    folder = str(init(tmp_path / "tls", ["node"])[0]) if tls else ""
+def dials_its_heartbeat_connection_again(folder=""):
+    """Of a node with these certificates, where only that connection is lost."""
     with joined(60.0, folder) as (node, master):
         for number in (1, 2):
             master.pulses[-1].close()
@@ -99,6 +97,10 @@ def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost(tmp_p
             fresh.settimeout(LIMIT_S)
             assert fresh.recv(1)  # it beats there
         assert not node.ended.is_set()
+
+
+def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost():
+    dials_its_heartbeat_connection_again()
 
 
 def test_node_that_gets_no_heartbeat_connection_any_more_ends_and_says_so():

@@ -5,7 +5,9 @@ stands: inside a function or under TYPE_CHECKING it is still knowledge of anothe
 """
 
 import ast
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,7 @@ def is_generated(path: Path) -> bool:
     return path.stem in BUILDS - {"_kernels"}
 
 
+@functools.cache
 def sources() -> list[Path]:
     return sorted(p for p in PACKAGE.rglob("*") if p.suffix in SUFFIXES and not is_generated(p))
 
@@ -172,6 +175,7 @@ def absolute(path: Path, level: int, module: str, names: list[str]) -> list[str]
     return [f"{module}.{name}" for name in names] if is_package and names else [module]
 
 
+@functools.cache
 def imports_of(path: Path) -> set[str]:
     """Full names of everything that a source imports."""
     text = path.read_text(encoding="utf-8")
@@ -185,6 +189,7 @@ def own(names: set[str]) -> set[str]:
     return {name.removeprefix("snailps").lstrip(".") or "__init__" for name in ours}
 
 
+@functools.cache
 def part_of(name: str) -> str:
     """``transport`` of ``transport.frame``; a public name of snailps itself is __init__'s."""
     first = name.partition(".")[0]
@@ -196,8 +201,30 @@ def ids(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", sources(), ids=ids)
-def test_module_imports_only_what_its_place_allows(path):
+PARTS = sorted({part_of(module_name(path)) for path in sources()})
+
+
+def modules_of(part: str) -> list[Path]:
+    return [path for path in sources() if part_of(module_name(path)) == part]
+
+
+def check_each(paths: list[Path], check: Callable[[Path], None]) -> None:
+    """All modules of a room, whose name begins what is wrong with them."""
+    wrong = []
+    for path in paths:
+        try:
+            check(path)
+        except AssertionError as error:
+            wrong.append(str(error))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_modules_import_only_what_their_place_allows(part):
+    check_each(modules_of(part), imports_what_its_place_allows)
+
+
+def imports_what_its_place_allows(path):
     part = part_of(module_name(path))
     assert part in ALLOWED, f"snailps/{part} has no row in ALLOWED here, nor in ARCHITECTURE.md"
     wrong = {name for name in own(imports_of(path)) if part_of(name) not in ALLOWED[part] | {part}}
@@ -206,8 +233,12 @@ def test_module_imports_only_what_its_place_allows(path):
     assert not known - wrong, f"take {sorted(known - wrong)} of {ids(path)} out of KNOWN"
 
 
-@pytest.mark.parametrize("path", sources(), ids=ids)
-def test_module_knows_no_sockets_or_clocks_that_its_place_denies(path):
+@pytest.mark.parametrize("part", PARTS)
+def test_modules_know_no_sockets_or_clocks_that_their_place_denies(part):
+    check_each(modules_of(part), knows_what_its_place_allows)
+
+
+def knows_what_its_place_allows(path):
     name = module_name(path)
     names = imports_of(path)
     for place, denied in DENIED.items():

@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from cases import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import labels as twin
 
@@ -53,7 +54,7 @@ def read(text, **shape):
 @example(b"", True)
 @example(b"\n", True)
 @example(b"__label__x", True)
-@settings(max_examples=60, deadline=None)
+@examples(40)
 def test_reader_any_text_agrees_with_twin(shape, text, tail):
     text += b"a __label__y cat" if tail else b""
     assert read(text, **shape) == twin.lines_of(text, WORDS, LABELS, **shape)

@@ -4,7 +4,8 @@ import copy
 import random
 
 import pytest
-from hypothesis import given, settings
+from cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
@@ -191,7 +192,7 @@ def _books(workers, block_num, micro_batches):
     st.integers(0, 4), st.integers(1, 6), st.integers(1, 12), st.integers(1, 5),
     st.integers(0, 1 << 32),
 )  # fmt: skip
-@settings(max_examples=40)
+@examples(15)
 def test_whoever_waits_and_could_go_is_woken(kind, workers, block_num, micro_batches, seed):
     """Asked only when the book names it, nobody waits who would get an entry if it asked."""
     rng = random.Random(seed)

@@ -1,10 +1,11 @@
 """Limits along a chain of waits fall from the outside in: a caller is served before it gives up."""
 
 import threading
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from cases import each
 from server_pair import TABLES, Pair
 from shards import LIMIT_S
 
@@ -23,7 +24,7 @@ EXTREMES = [0.1, 1.0, 60.0, 900.0, 86_400.0]
 """Of `request_timeout`, its default among them."""
 
 
-@pytest.mark.parametrize("request_s", EXTREMES)
+@each("request_s", EXTREMES)
 def test_limits_of_a_request_fall_from_the_outside_in(request_s):
     of = Limits.of(request_s)
     chain = [of.request_s, of.reach_s, of.parked_s, of.silence_s, of.stuck_s, of.yield_s, of.try_s]
@@ -36,8 +37,7 @@ def test_limits_of_a_request_fall_from_the_outside_in(request_s):
     assert of.changeover_s > limits.ORDER_S + of.yield_s
 
 
-@pytest.mark.parametrize("request_s", EXTREMES)
-@pytest.mark.parametrize("init_s", EXTREMES)
+@each("request_s, init_s", product(EXTREMES, EXTREMES))
 def test_first_connect_ends_before_those_who_wait_for_it(request_s, init_s):
     assert 0 < Limits.of(request_s).connect_s(init_s) < min(request_s, init_s)
 

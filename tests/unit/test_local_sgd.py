@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import examples
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from snailps import JobSettings, kernels
@@ -104,7 +104,7 @@ BLOCKS = st.tuples(
 )
 
 
-@limits(deadline=None, max_examples=200)
+@examples(40)
 @given(st.lists(BLOCKS, min_size=3, max_size=9))
 def test_rows_prefetched_ahead_of_any_push_hold_all_own_pushes(blocks):
     model = Adding(JobSettings())

@@ -5,7 +5,8 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given, settings
+from cases import each, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.errors import MisuseError, ProtocolError
@@ -143,14 +144,14 @@ def test_known_messages_are_all_there_are():
     assert {type(message).__name__ for message, _ in KNOWN} == set(m.codec.REGISTRY)
 
 
-@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+@each("message", [message for message, _ in KNOWN], ids=ids)
 def test_message_is_frozen(message):
     for field in dataclasses.fields(message):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(message, field.name, None)
 
 
-@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+@each("message", [message for message, _ in KNOWN], ids=ids)
 def test_message_with_each_field_of_a_wrong_type_is_refused(message):
     good = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     blob = good.pop("blob", b"")
@@ -163,7 +164,7 @@ def test_message_with_each_field_of_a_wrong_type_is_refused(message):
                 m.decode(body({"is": type(message).__name__, **good, name: wrong}, blob))
 
 
-@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+@each("message", [message for message, _ in KNOWN], ids=ids)
 def test_message_that_lacks_a_required_field_is_refused(message):
     fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     blob = fields.pop("blob", b"")
@@ -180,7 +181,7 @@ def test_message_that_lacks_a_required_field_is_refused(message):
                 m.decode(data)
 
 
-@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+@each("message", [message for message, _ in KNOWN], ids=ids)
 def test_message_with_an_unknown_field_is_refused(message):
     fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     blob = fields.pop("blob", b"")
@@ -252,7 +253,7 @@ def test_blob_over_the_json_limit_is_fine():
     assert m.decode(m.encode(m.Content(blob))) == m.Content(blob)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.sampled_from(KNOWN), st.data())
 def test_decode_of_a_mutated_body_gives_a_message_or_a_protocol_error(known, data):
     whole = bytearray(m.encode(known[0]))
@@ -282,7 +283,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("message", [message for message, _ in KNOWN], ids=ids)
+@each("message", [message for message, _ in KNOWN], ids=ids)
 def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
     """And a message that came in goes out again as it is: it holds nothing that JSON cannot."""
     good = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}

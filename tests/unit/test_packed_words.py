@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data import packed_words as words_module
@@ -14,7 +15,7 @@ LIST = [b"to", b"be", b"or", b"not", b"\xff\xfe", b"a-word-of-more-than-16-bytes
 
 
 @given(DISTINCT, st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@examples(30)
 def test_words_any_range_reads_as_the_list_does(words, start, stop, step):
     packed = PackedWords.of(words)
     assert len(packed) == len(words)
@@ -27,7 +28,7 @@ def test_words_any_range_reads_as_the_list_does(words, start, stop, step):
 
 
 @given(DISTINCT, st.data())
-@settings(max_examples=100, deadline=None)
+@examples(30)
 def test_words_taken_are_those_asked_for(words, data):
     ids = data.draw(st.lists(st.integers(0, len(words) - 1), max_size=60)) if words else []
     taken = PackedWords.of(words).take(np.array(ids, np.int64))
@@ -35,7 +36,7 @@ def test_words_taken_are_those_asked_for(words, data):
 
 
 @given(DISTINCT, st.data())
-@settings(max_examples=200, deadline=None)
+@examples(60)
 def test_words_order_is_by_falling_count_then_bytes(words, data):
     size = len(words)
     counts = data.draw(st.lists(st.integers(1, 3), min_size=size, max_size=size))
@@ -55,7 +56,7 @@ def test_words_order_of_equal_words_ends():
 
 
 @given(DISTINCT, st.binary(max_size=3))
-@settings(max_examples=100, deadline=None)
+@examples(30)
 def test_words_begin_with_agrees_with_bytes(words, prefix):
     found = PackedWords.of(words).begin_with(prefix).tolist()
     assert found == [word.startswith(prefix) for word in words]

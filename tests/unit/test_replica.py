@@ -112,7 +112,7 @@ def test_standby_equals_its_primary_after_mixed_traffic(sync, when):
         if when == "before":
             made = cluster.back_up(sync=sync)
         else:
-            run_all(lambda: traffic(cluster, 9, lambda n: n == 60))
+            run_all(lambda: traffic(cluster, 9, lambda n: n == 25))
             made = cluster.standby()
 
         def late():
@@ -120,9 +120,9 @@ def test_standby_equals_its_primary_after_mixed_traffic(sync, when):
                 cluster.back_up(sync=sync, standby=made)
 
         run_all(
-            lambda: traffic(cluster, 1, lambda n: n == 120),
-            lambda: traffic(cluster, 2, lambda n: n == 120),
-            lambda: orders(cluster, 3, lambda n: n == 40),
+            lambda: traffic(cluster, 1, lambda n: n == 40),
+            lambda: traffic(cluster, 2, lambda n: n == 40),
+            lambda: orders(cluster, 3, lambda n: n == 15),
             late,
         )
         replica = cluster.settle()
@@ -137,7 +137,7 @@ def test_standby_behind_a_narrow_way_is_equal():
     with Replicas() as cluster:
         tables(cluster)
         made = cluster.back_up(sync=False, relay=4093)
-        run_all(*[lambda i=i: traffic(cluster, i, lambda n: n == 150) for i in (11, 12)])
+        run_all(*[lambda i=i: traffic(cluster, i, lambda n: n == 50) for i in (11, 12)])
         cluster.settle()
         assert_equal(dump(cluster.threads[0]), dump(made[0]))
 
@@ -147,13 +147,13 @@ def test_fragment_that_changes_while_its_pieces_are_copied_is_equal(frag_num):
     """Rows come, go and change before, behind and where the copying is."""
     with Replicas(frag_num=frag_num) as cluster:
         tables(cluster)
-        run_all(lambda: traffic(cluster, 9, lambda n: n == 80))
+        run_all(lambda: traffic(cluster, 9, lambda n: n == 40))
         made = cluster.standby()
         cluster.back_up(standby=made, ready=False, relay=1 << 14)
         done = threading.Event()
 
         def copied(steps):
-            return steps >= 40 and done.is_set()
+            return steps >= 15 and done.is_set()
 
         def ready():
             assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
@@ -174,7 +174,7 @@ def test_access_method_in_python_meets_no_row_that_has_yet_to_be_copied():
     with Replicas(frag_num=1) as cluster:
         cluster.add_table(1, 1000, ADD, ZEROS)
         cluster.declare(Table("s", 4, access="python_methods:Strict"), 2)
-        client, keys = cluster.client(), np.arange(10_000, dtype=np.uint64)
+        client, keys = cluster.client(), np.arange(5_000, dtype=np.uint64)
         client.push(1, keys, np.ones((len(keys), 1000), np.float32))
         client.push(2, keys[:100], np.full((100, 4), 101, np.float32))
         made = cluster.standby()

@@ -101,7 +101,7 @@ def test_clock_is_held_at_the_standby_as_at_its_primary(clock):
     with Replicas() as cluster:
         tables(cluster)
         shard, clients = cluster.threads[0], [cluster.client(incarnation=8 + i) for i in (0, 1)]
-        wide = np.arange(20_000, dtype=np.uint64)
+        wide = np.arange(10_000, dtype=np.uint64)
         clients[0].push(6, wide, np.ones((len(wide), 300), np.float32))
         fill(cluster, clients)
         clients[0].seal_async(0, 0, 2).wait()

@@ -47,16 +47,16 @@ def test_standby_of_a_standby_equals_both_after_mixed_traffic(when):
         if when == "before":
             fill(cluster, middle[0], last)
         else:
-            run_all(lambda: traffic(cluster, 9, lambda n: n == 40))
+            run_all(lambda: traffic(cluster, 9, lambda n: n == 20))
 
         def late():
             if when == "amid":
                 fill(cluster, middle[0], last)
 
         run_all(
-            lambda: traffic(cluster, 1, lambda n: n == 80),
-            lambda: traffic(cluster, 2, lambda n: n == 80),
-            lambda: orders(cluster, 3, lambda n: n == 30),
+            lambda: traffic(cluster, 1, lambda n: n == 30),
+            lambda: traffic(cluster, 2, lambda n: n == 30),
+            lambda: orders(cluster, 3, lambda n: n == 12),
             late,
         )
         settle(cluster.threads[0], middle[0])
@@ -67,7 +67,7 @@ def test_standby_of_a_standby_equals_both_after_mixed_traffic(when):
 def test_standby_of_a_standby_is_equal_where_its_only_fragment_changes_while_it_is_copied():
     with Replicas(frag_num=1) as cluster:
         tables(cluster)
-        run_all(lambda: traffic(cluster, 9, lambda n: n == 60))
+        run_all(lambda: traffic(cluster, 9, lambda n: n == 30))
         middle, last = cluster.back_up(), cluster.standby()
         way = Relay(last[1], 1 << 14)
         cluster.relays.append(way)
@@ -75,7 +75,7 @@ def test_standby_of_a_standby_is_equal_where_its_only_fragment_changes_while_it_
         done = threading.Event()
 
         def copied(steps):
-            return steps >= 20 and done.is_set()
+            return steps >= 10 and done.is_set()
 
         def ready():
             assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")

@@ -10,6 +10,7 @@ import json
 import random
 
 import pytest
+from cases import seeds
 
 from snailps.master.replication import planner as module
 from snailps.master.replication.effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
@@ -811,7 +812,7 @@ def course_of_moves(seed, steps):
         yield world
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_what_moves_has_two_copies_of_all_that_was_acknowledged_all_the_time(seed):
     for world in course_of_moves(seed, 400):
         assert world.plan.redundant
@@ -822,10 +823,10 @@ def test_what_moves_has_two_copies_of_all_that_was_acknowledged_all_the_time(see
     assert not world.plan.redundancy.metrics.unprotected_s
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_a_loss_at_any_moment_of_any_move_is_survived(seed):
     chance = random.Random(-seed)
-    for _ in range(10):
+    for _ in range(4):
         *_, world = course_of_moves(seed, chance.randint(1, 250))
         world.kill(chance.choice(sorted(world.alive)))
         assert not rows_lost(world)
@@ -841,7 +842,7 @@ def test_a_loss_at_any_moment_of_any_move_is_survived(seed):
         world.check()
 
 
-@pytest.mark.parametrize("seed", [*range(100), 152, 241])
+@pytest.mark.parametrize("seed", seeds(10, 152, 241))
 def test_any_order_of_events_loses_no_acknowledged_push(seed):
     """Losses only while redundant; orders and notes are obeyed and delivered at random.
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import examples
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from snailps.models.row_cache import RowCache
@@ -71,7 +71,7 @@ def ask(kept, ids):
 blocks = st.lists(st.lists(st.integers(0, IDS - 1), max_size=8, unique=True), max_size=12)
 
 
-@limits(max_examples=300, deadline=None)
+@examples(60)
 @given(blocks, st.integers(1, IDS))
 def test_kept_rows_at_every_block_equal_the_store_whatever_room_there_is(blocks, room):
     store = Store()

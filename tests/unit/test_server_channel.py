@@ -17,13 +17,13 @@ def server(number, saved_bytes=0):
 
 
 def test_silence_is_told_and_then_given_up_naming_who_is_silent(monkeypatch, caplog):
-    monkeypatch.setattr(server_channel, "LATE_S", 0.5)
-    monkeypatch.setattr(server_channel, "STALL_S", 1.5)
+    monkeypatch.setattr(server_channel, "LATE_S", 0.2)
+    monkeypatch.setattr(server_channel, "STALL_S", 0.6)
     talk, servers = ServerChannel(None), [server(1), server(2), server(3)]
     talk.heard(servers[1], messages.Saved(4, []))
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(CheckpointError, match="waited for server 1, server 3: not a byte in 2 s"),
+        pytest.raises(CheckpointError, match="waited for server 1, server 3: not a byte in 1 s"),
     ):
         talk.collect(servers, messages.Saved, 4)
     assert [record.getMessage()[:42] for record in caplog.records] == [

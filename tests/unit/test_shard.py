@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from cases import each
 from shards import (
     ADAGRAD,
     ADD,
@@ -268,7 +269,7 @@ def bad_requests():
     }
 
 
-@pytest.mark.parametrize("name", list(bad_requests()))
+@each("name", bad_requests())
 def test_bad_request_is_refused_and_the_connection_goes_on(shard, name):
     frame, code = bad_requests()[name]
     (key,) = keys_of(5, 1)

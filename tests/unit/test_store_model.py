@@ -1,5 +1,6 @@
 """store._store against a plain Python model: whatever is done to both, they answer the same."""
 
+import cases
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -228,5 +229,5 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreAgainstModel = StoreMachine.TestCase
 TestStoreAgainstModel.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=10 * cases.factor, stateful_step_count=30, deadline=None, derandomize=True
 )

@@ -3,7 +3,8 @@
 import fasttext
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from twins import text as twin
 
@@ -32,7 +33,7 @@ def test_ngram_hash_known_answers(ngram, value):
 
 
 @given(st.binary(max_size=30), st.integers(0, 4), st.integers(0, 4), st.integers(1, 2**31 - 1))
-@settings(max_examples=300, deadline=None)
+@examples(100)
 def test_subword_ids_any_bytes_agree_with_twin(word, minn, more, bucket):
     # A word never begins with a continuation byte *before* its bracket, so the twin's rule holds.
     nwords = 2**31 - bucket

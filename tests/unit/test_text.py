@@ -5,7 +5,8 @@ import threading
 import fasttext
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from cases import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import text as twin
 
@@ -46,7 +47,7 @@ def as_dict(counter: WordCounter) -> dict:
 @example(b"")
 @example(b"\n")
 @example(b"eightchreightchr eightchr\n")
-@settings(max_examples=300, deadline=None)
+@examples(100)
 def test_counter_any_bytes_agrees_with_twin(text):
     counter = WordCounter()
     expected = twin.count(text)
@@ -56,7 +57,7 @@ def test_counter_any_bytes_agrees_with_twin(text):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@examples(80)
 def test_counter_random_bytes_agrees_with_twin(text):
     assert as_dict(counted(text)) == dict(twin.count(text))
 
@@ -100,7 +101,7 @@ def test_counter_from_threads_loses_nothing():
 
 
 @given(st.lists(TEXTS, max_size=4))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_counter_merged_dumps_equal_one_counter(texts):
     merged = WordCounter()
     for text in texts:
@@ -187,7 +188,7 @@ WORDS = [b"</s>", b"a", b"ab", b"eightchr", b"sixteencharacter", "é".encode(), 
 
 
 @given(TEXTS, st.booleans(), st.integers(0, 2**64 - 1))
-@settings(max_examples=300, deadline=None)
+@examples(100)
 def test_encode_any_bytes_agrees_with_twin(text, with_end, seed):
     words = WORDS if with_end else WORDS[1:]
     keep = np.linspace(0.2, 1.2, len(words), dtype=np.float32)

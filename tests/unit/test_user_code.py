@@ -88,7 +88,7 @@ def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
         def __init__(self):
             self.asked = []
 
-        def pull(self, number, keys, out, state, wire, held):
+        def pull(self, number, keys, out, state, wire):
             self.asked.append(keys)
             return out
 

@@ -7,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snailps.data._text import WordCounter
-from snailps.data.blocks import cut, expand, read_block
-from snailps.data.scratch import Scratch
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import pack
 from snailps.errors import DataError
@@ -184,18 +182,3 @@ def test_from_bytes_word_counts_of_a_block_are_no_vocabulary():
     counter.count(b"a b")
     with pytest.raises(DataError, match="begin with b'SNVO"):
         Vocabulary.from_bytes(counter.dump())
-
-
-def test_from_counter_wikipedia_in_blocks_has_published_counts(data_dir, tmp_path):
-    """The whole way of issue 2, item 7, on 100 MB that are one line: blocks, counts, merge."""
-    scratch = Scratch(str(tmp_path / "scratch"), 1 << 27)
-    sources = expand([str(data_dir / "words" / "text8like.txt.gz")], scratch)
-    total = WordCounter()
-    for block in cut(sources, 8_000_000):
-        counter = WordCounter()
-        counter.count(read_block(block.path, block.start, block.stop, unit="word", scratch=scratch))
-        total.merge(counter.dump())
-    scratch.close()
-    scratch.clean()
-    assert (total.tokens, len(total)) == (16_900_062, 222_393)
-    assert len(Vocabulary.from_counter(total, 5)) == 68_050

@@ -112,15 +112,15 @@ def test_narrow_rows_around_every_tie_agrees_with_the_twin(build, wire):
 @wires
 @pytest.mark.parametrize("floats", [1, 2, 3, 5, 8, 16, 23, 100, 300])
 def test_narrow_and_widen_rows_of_any_bits_agree_with_the_twin(build, wire, floats):
-    assert_as_twin(build, wire, any_bits(60_000 // floats, floats))
-    assert_as_twin(build, wire, mixed(60_000 // floats, floats))
+    assert_as_twin(build, wire, any_bits(6_000 // floats, floats))
+    assert_as_twin(build, wire, mixed(6_000 // floats, floats))
 
 
 @builds
 @wires
 @pytest.mark.parametrize("floats", [1, 3, 8, 23, 100])
 def test_narrow_owing_rows_of_any_bits_agree_with_the_twin(build, wire, floats):
-    rows = any_bits(30_000 // floats, floats)
+    rows = any_bits(5_000 // floats, floats)
     residues = any_bits(*rows.shape, seed=8)
     residues[~np.isfinite(residues)] = 0  # none is ever left behind
     assert_owing_as_twin(build, wire, rows, residues)

@@ -68,7 +68,7 @@ class Client:
     def __init__(self):
         self.asked = []
 
-    def pull(self, number, keys, out, state, wire, held):
+    def pull(self, number, keys, out, state, wire):
         self.asked.append(("pull", number, out.shape, state, wire))
         return "rows"
 

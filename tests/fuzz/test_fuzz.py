@@ -7,11 +7,11 @@ import random
 import socket
 
 import pytest
+from live import Live
+
 from fuzz import control
 from fuzz.attack import FRAG_NUM, Attacker, Hung, attack
 from fuzz.mutate import ControlCorpus, DataCorpus, broken_header, handshake, mutated
-from live import Live
-
 from snailps.errors import ProtocolError
 from snailps.transport import messages
 from snailps.transport.frame import FrameDecoder, Kind
