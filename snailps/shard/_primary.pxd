@@ -21,9 +21,8 @@ from snailps.shard._replication_state cimport Primary
 from snailps.shard._row_request cimport RowRequest, Context, is_repeated, padded
 from snailps.store.core._clock_buffer cimport Run, Slot, Slots, Staged, Sums
 from snailps.store.core._marks cimport Mark, Marks
-from snailps.store.core._row_transfer cimport copy_some, count_some, part_is_kept
-from snailps.store.core._slab cimport Part, Slab
-from snailps.store.tables cimport Table, store_mark
+from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
+from snailps.store.tables cimport Table, store_keeps, store_mark
 from snailps.transport._frame cimport *
 from snailps.transport.loop._handler cimport Reply
 from snailps.transport.loop._replication_stream cimport *
@@ -319,7 +318,7 @@ cdef inline bint _tell_rows(Context *me, const Table *table, uint32_t fragment,
     cdef const Slab *slab = &table.slab
     cdef const Part *part = &slab.parts[fragment]
     cdef uint32_t most = max(<uint32_t>1, <uint32_t>(PIECE_BYTES // slab.stride))
-    cdef uint32_t n = count_some(slab, part, number[0], most)
+    cdef uint32_t n = part_count(slab, part, number[0], most)
     cdef RowsHead *head = <RowsHead *>tell_replica(
         me, REPLICA_ROWS, fragment, table.table_id, slab.floats, n, 0,
         sizeof(RowsHead) + n * <uint64_t>slab.stride)
@@ -328,7 +327,7 @@ cdef inline bint _tell_rows(Context *me, const Table *table, uint32_t fragment,
     head.version = head.deleted = 0
     head.track = table.track
     head.row_bytes = slab.stride
-    copy_some(slab, part, number, n, <char *>(head + 1))
+    part_copy(slab, part, number, n, <char *>(head + 1))
     return n < most or number[0] >= part.used
 
 
@@ -336,7 +335,7 @@ cdef inline bint _copies(const Context *me, uint32_t number, uint32_t fragment,
                          bint in_python) noexcept nogil:
     """Whether there is such a table, of this kind, with anything to copy of the fragment."""
     cdef const Table *table = me.shard.tables[number]
-    return table != NULL and part_is_kept(table, &table.slab.parts[fragment]) \
+    return table != NULL and store_keeps(table, fragment) \
         and (table.slab.access == ACCESS_PYTHON) == in_python
 
 

@@ -19,7 +19,6 @@ from snailps.abi._wire_types cimport WIRE_FLOAT32, wire_row_bytes
 from snailps.shard._connection_memory cimport *
 from snailps.shard._primary cimport PIECE_BYTES, tell_step
 from snailps.shard._row_request cimport ROOM_BYTES, Context, hold, is_repeated, padded, refuse
-from snailps.store.core._sparse_product cimport store_sum
 from snailps.store.tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport._key_coding cimport narrow_keys_bytes, read_narrow_keys

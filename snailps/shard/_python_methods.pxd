@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.shard._row_request cimport RowRequest, Context
-from snailps.store._clock_store cimport ClockStore
+from snailps.store._store cimport ShardStore
 from snailps.store.core._clock_buffer cimport Sums
 from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
@@ -10,7 +10,7 @@ from snailps.transport.loop._handler cimport Reply
 
 
 cdef class PythonMethods:
-    cdef ClockStore store
+    cdef ShardStore store
     cdef Context *context
     cdef dict methods           # table number -> instance of AccessMethod
     cdef public object clock_error     # RemoteError: a method failed when a clock was closed

@@ -26,7 +26,7 @@ from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, REPLICA_ORDER, Fra
 from snailps.transport.loop._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
-from snailps.store._base_store import checked
+from snailps.store._store import checked
 from snailps.store.route import fragment_of
 from snailps.transport.handshake import error_frame
 

@@ -40,7 +40,6 @@ from snailps.shard._replication cimport ReplicatedShard
 from snailps.shard._row_reply cimport narrow_rows, pull_all, push_rows
 from snailps.shard._row_request cimport *
 from snailps.shard._standby cimport replay
-from snailps.store._clock_store cimport ClockStore
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store.core._marks cimport marks_drop
 from snailps.store.tables cimport *
@@ -52,7 +51,7 @@ from snailps.transport.loop._replication_stream cimport STREAM_NONE, stream_has
 
 from snailps.errors import MisuseError
 from snailps.shard._python_methods import PythonMethods as PyMethods
-from snailps.store._clock_store import ClockStore as PyClockedStore
+from snailps.store._store import ShardStore
 from snailps.store.checkpoint._sections import copy_fragments, put_section
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
@@ -316,7 +315,7 @@ cdef class ShardThread(ReplicatedShard):
                  double park_limit_s, name, double clock_limit_s=CLOCK_LIMIT_S,
                  staged_bytes_max=STAGED_BYTES_MAX, bint standby=False,
                  double silence_limit_s=30.0, double stuck_limit_s=24.0):
-        self.store = PyClockedStore(frag_num, row_ops)
+        self.store = ShardStore(frag_num, row_ops)
         self.store.limit_staged(staged_bytes_max)
         self.methods = PyMethods()
         self.methods.store = self.store
@@ -491,13 +490,13 @@ cdef class ShardThread(ReplicatedShard):
         return rows
 
     def set_clock(self, clock, early=False):
-        """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ClockStore`."""
+        """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ShardStore`."""
         self._order({"do": "set_clock", "clock": clock, "early": bool(early)})
 
     def freeze(self, clock=-1):
         """Keeps the rows as they are when a clock begins, the standby's, too; the clock that it was.
 
-        Returns and raises what `ClockStore.freeze` does.  A standby that is promoted goes on.
+        Returns and raises what `ShardStore.freeze` does.  A standby that is promoted goes on.
         """
         # Whatever it holds comes behind it, and a standby that has yet to get it goes on by itself.
         return self._order({"do": "freeze", "clock": clock}, wait=False)
@@ -516,7 +515,7 @@ cdef class ShardThread(ReplicatedShard):
     def close_clock(self, clock, slots):
         """Applies exactly these slots of `clock`, which must be sealed, and drops the others.
 
-        Returns and raises what `ClockStore.close_clock` does, or raises what an access method in
+        Returns and raises what `ShardStore.close_clock` does, or raises what an access method in
         Python did.
         """
         return self._order({"do": "close_clock", "clock": clock,
@@ -529,7 +528,7 @@ cdef class ShardThread(ReplicatedShard):
     def seal(self, clock, slot, slots, incarnation):
         """Seals a slot in the place of an incarnation that has pushed all of it and is gone.
 
-        Returns and raises what `ClockStore.seal` does, or raises what an access method in Python
+        Returns and raises what `ShardStore.seal` does, or raises what an access method in Python
         did.
         """
         return self._order({"do": "seal", "clock": clock, "slot": slot, "slots": slots,

@@ -28,7 +28,7 @@ from snailps.shard._row_reply cimport push_rows
 from snailps.shard._row_request cimport *
 from snailps.store.core._clock_buffer cimport *
 from snailps.store.core._marks cimport Mark, marks_raise
-from snailps.store.core._row_transfer cimport put_rows
+from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport *
 from snailps.transport._frame cimport *
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
@@ -407,7 +407,8 @@ cdef inline Outcome _rows(Context *me, const ReplicaHead *head, const char *at, 
             or rest != padded(sizeof(RowsHead) + head.count * top.row_bytes):
         return _broken(out, reply, b"rows of table %llu in fragment %llu are not as declared here",
                        head.table, head.fragment)
-    failed = put_rows(me.shard, table, head.fragment, at + sizeof(RowsHead), head.count)
+    failed = part_put(&table.slab, &table.slab.parts[head.fragment], me.frag_num,
+                      at + sizeof(RowsHead), head.count)
     if failed == -1:
         return _no_memory(out, reply)
     if failed:

@@ -1,6 +1,14 @@
-# One shard's rows as an object; what C code does with them is in tables.pxd.
-from snailps.store._base_store cimport BaseStore
+# One shard's rows as an object; what C code does with them is in tables.pxd and _clock_buffer.pxd.
+from libc.stdint cimport uint32_t
+
+from snailps.store.core._clock_buffer cimport Slots
+from snailps.store.tables cimport Shard, Table
 
 
-cdef class ShardStore(BaseStore):
-    pass
+cdef class ShardStore:
+    cdef Shard *shard       # lives as long as this object
+    cdef Slots slots        # what is staged for its present clock
+    cdef object _ops        # keeps the capsule of row operations, and so its module, alive
+    cdef Table *_table(self, table_id) except NULL
+    cdef Table *_tracking(self, table_id, what) except NULL
+    cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF

@@ -1,35 +1,61 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The rows of one shard, for Python: commands and doors for tests.
+"""One shard's rows, marks and contributions to its present clock, for Python.
 
-    ShardStore -> C functions of tables.pxd, _row_versions.pxd, _row_maintenance.pxd -> index, slab, marks
+    ShardStore -> C functions of tables.pxd, _clock_buffer.pxd -> index, slab, marks, slots
 
-What a shard has, and how it is set up, is `_base_store`.  No sockets, frames or routes: who asks, and
-why this shard owns a fragment, is known elsewhere.  Where rows lie is `_slab.pxd`, where their
-memory comes from `_arena.pxd`, what happens to a row `snailps.abi._row_ops.RowOps`.
+For commands, files and tests: the methods check, copy and sort, which they can afford.  Requests reach
+the same C functions through the shard's handler.  No sockets, frames or routes here; why this shard owns
+a fragment is decided elsewhere.  Where rows lie is `core/_slab.pxd`, where their memory comes from
+`core/_arena.pxd`, what a clock is made of `core/_clock_buffer.pxd`, what happens to a row
+`snailps.abi._row_ops.RowOps`.
 """
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.math cimport isfinite
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
-from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
-from snailps.store._base_store cimport BaseStore
-from snailps.store.core._row_maintenance cimport close_part, drop_if_empty, expire_part
-from snailps.store.core._row_versions cimport store_pull_changed, store_raise_version, store_version
-from snailps.store.core._slab cimport (
-    Part, Slab, holds_row, key_of, part_delete, part_find, row_at, slot_of,
+from snailps.abi._row_ops cimport (
+    ACCESS_ADD, ACCESS_AVERAGE, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps,
+    state_floats_of, value_floats_of,
 )
-from snailps.store.tables cimport *
+from snailps.store.core._arena cimport arena_end
+from snailps.store.core._clock_buffer cimport (
+    SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, SEAL_FUTURE, SEAL_OK, SEAL_REFUSED, SEAL_SLOTS,
+    STAGE_DROPPED, STAGE_OK, STAGED_BYTES_MAX, Slot, Slots, Staged, slot_at, slots_check, slots_end,
+    slots_free, slots_hold, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
+    staged_bytes_of, staged_give, staged_new,
+)
+from snailps.store.core._marks cimport Marks, marks_drop
+from snailps.store.core._slab cimport (
+    Part, holds_row, key_of, part_close_round, part_delete, part_drop_if_empty, part_expire,
+    part_find, row_at, slot_of,
+)
+from snailps.store.tables cimport (
+    TRACK_TOUCH, TRACK_VERSION, Fragment, Shard, Table, store_adds_state, store_bytes, store_disown,
+    store_fetch, store_mark, store_owns, store_pull, store_pull_any, store_pull_changed, store_push,
+    store_raise_version, store_scan, store_set_mark, store_table, store_version, table_new,
+)
 
 import numpy as np
 
-from snailps.errors import SnailError
-from snailps.store._base_store import checked
+from snailps.errors import ConfigError, SnailError
 from snailps.store.route import fragment_of
 
+SLOTS_MAX = 4096        # of a clock, as frame.SLOTS_MAX
 
-cdef class ShardStore(BaseStore):
-    """All rows of one shard, with doors for setting it up, for commands and for tests.
+cdef enum:
+    TABLE_ID_MAX = 0xFFFF
+    FRAG_NUM_MAX = 1 << 20
+    DIM_MAX = 1 << 24
+    STATE_MAX = 1 << 26
+    WORDS_BYTES = 256
+
+
+cdef class ShardStore:
+    """All rows of one shard.
 
     Parameters
     ----------
@@ -45,10 +71,201 @@ cdef class ShardStore(BaseStore):
 
     Notes
     -----
-    Not thread-safe: one thread owns a shard, and whoever else wants something of it submits a
-    command to that thread.  Requests go through the C functions of ``tables.pxd``; the methods
-    here copy and sort, which they can afford.
+    Not thread-safe: one thread owns a shard; others submit commands to that thread.
     """
+
+    def __cinit__(self, frag_num, row_ops):
+        cdef Shard *shard
+        frag_num = checked("frag_num", frag_num, 1, FRAG_NUM_MAX)
+        memset(&self.slots, 0, sizeof(Slots))
+        self.slots.bytes_max = STAGED_BYTES_MAX
+        self.shard = shard = <Shard *>calloc(1, sizeof(Shard))
+        if shard == NULL:
+            raise MemoryError
+        shard.ops = <const RowOps *>PyCapsule_GetPointer(row_ops, "snailps.row_ops")
+        self._ops = row_ops
+        shard.frag_num = frag_num
+        shard.fragments = <Fragment *>calloc(frag_num, sizeof(Fragment))
+        if shard.fragments == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef Shard *shard = self.shard
+        cdef uint32_t i
+        slots_free(&self.slots)
+        if shard == NULL:
+            return
+        if shard.fragments != NULL:
+            for i in range(shard.frag_num):
+                marks_drop(&shard.fragments[i].marks)
+        for i in range(shard.table_cap):
+            free(shard.tables[i])
+        free(shard.fragments)
+        free(shard.tables)
+        arena_end(&shard.arena)
+        free(shard)
+        self.shard = NULL
+
+    # setting up
+
+    def own(self, fragments):
+        """Adds empty fragments, given as integers, to those this shard owns.
+
+        A fragment that it owns already keeps its rows.
+
+        Raises
+        ------
+        SnailError
+            If a fragment is not in ``0..frag_num - 1``; none is added then.
+        """
+        numbers = np.asarray(fragments, dtype=np.int64).ravel()
+        for fragment in numbers[(numbers < 0) | (numbers >= self.shard.frag_num)]:
+            raise SnailError(f"fragment {fragment} cannot be owned: a cluster with frag_num "
+                             f"{self.shard.frag_num} has 0 to {self.shard.frag_num - 1}")
+        for fragment in numbers:
+            self.shard.fragments[<uint32_t>fragment].owned = True
+
+    def disown(self, fragment):
+        """Drops a fragment with its rows, of all tables, and its marks.
+
+        Raises
+        ------
+        SnailError
+            If this shard does not own it.
+        """
+        store_disown(self.shard, self._fragment(fragment))
+
+    def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0, state_floats=0):
+        """Declares a table; doing so again with the same settings has no effect.
+
+        Parameters
+        ----------
+        table_id : int
+            0 to 65,535.
+        dim : int
+            float32 weights a row, 1 to 16,777,216.
+        access, init : int
+            Members of `Access` and `Init` in ``_row_ops.pxd``.
+        scale : float
+            Of the initialiser: half the width of the uniform, standard deviation of the normal.
+        seed : int
+            Of the initialiser, 0 to 2^64 - 1.
+        hyper : sequence of float
+            The access method's hyper-parameters, in the order of `Hyper` in ``_row_ops.pxd``; at most
+            8, missing ones are 0.
+        track : int
+            What is kept beside each row: 1 the tick of its last push, 2 its version, 3 both.
+        state_floats : int
+            Floats of state behind the weights, for access method 6 (Python); the others have
+            theirs.
+
+        Raises
+        ------
+        ConfigError
+            If a value is out of range, or the table exists with other settings.
+        """
+        cdef Table *table
+        table_id = checked("table id", table_id, 0, TABLE_ID_MAX)
+        dim = checked("dim", dim, 1, DIM_MAX)
+        access = checked("access method", access, ACCESS_ADD, ACCESS_PYTHON)
+        init = checked("initialiser", init, INIT_ZEROS, INIT_FACTORS)
+        seed = checked("seed", seed, 0, 2**64 - 1)
+        track = checked("track", track, 0, TRACK_TOUCH | TRACK_VERSION)
+        state = checked("state_floats", state_floats, 0, STATE_MAX)
+        if access != ACCESS_PYTHON:
+            state = state_floats_of(access, dim)
+        if len(hyper) > HYPER_NUM:
+            raise ConfigError(f"table {table_id}: expected at most {HYPER_NUM} hyper-parameters, "
+                              f"got {len(hyper)}")
+        settings = tuple(float(np.float32(x)) for x in (scale, *hyper))
+        settings += (0.0,) * (1 + HYPER_NUM - len(settings))
+        if not all(isfinite(x) for x in settings):
+            raise ConfigError(f"table {table_id}: scale and hyper-parameters must be finite "
+                              f"float32 numbers, got {scale} and {list(hyper)}")
+        wanted = (dim, access, init, seed, *settings, track, state)
+        table = store_table(self.shard, table_id)
+        if table != NULL:
+            present = (table.slab.dim, table.slab.access, table.slab.init, table.slab.seed,
+                       table.slab.scale, *[table.hyper[i] for i in range(<int>HYPER_NUM)],
+                       table.track, table.slab.floats - table.slab.dim)
+            if present != wanted:
+                raise ConfigError(
+                    f"table {table_id} exists with (dim, access, init, seed, scale, hyper, track, "
+                    f"state) = {present}, and is declared again with {wanted}: use another table "
+                    "or name")
+            return
+        table = table_new(self.shard, table_id, dim, state, track)
+        if table == NULL:
+            raise MemoryError(f"no memory for table {table_id} of {self.shard.frag_num} fragments")
+        table.value_floats = value_floats_of(access, dim)
+        table.slab.access = access
+        table.slab.init = init
+        table.slab.seed = seed
+        table.slab.scale = settings[0]
+        for i in range(<int>HYPER_NUM):
+            table.hyper[i] = settings[1 + i]
+
+    # marks
+
+    def mark(self, fragment, incarnation):
+        """Highest seq applied to the fragment for the incarnation; 0 if none was."""
+        return store_mark(self.shard, self._fragment(fragment),
+                          checked("incarnation", incarnation, 0, 2**64 - 1))
+
+    def set_mark(self, fragment, incarnation, seq):
+        """Raises a mark, as a fragment that arrives from elsewhere needs; never lowers it."""
+        if store_set_mark(self.shard, self._fragment(fragment),
+                          checked("incarnation", incarnation, 0, 2**64 - 1),
+                          checked("seq", seq, 0, 2**64 - 1)) < 0:
+            raise MemoryError(f"no memory for a mark of fragment {fragment}")
+
+    def marks(self, fragment):
+        """All marks of a fragment: ``{incarnation: seq}``."""
+        cdef Marks *marks = &self.shard.fragments[self._fragment(fragment)].marks
+        return {marks.places[i].incarnation: marks.places[i].seq
+                for i in range(marks.cap) if marks.places[i].seq}
+
+    # sums
+
+    def rows(self, table_id):
+        """Number of rows of a table in this shard."""
+        return self._table(table_id).slab.rows
+
+    @property
+    def bytes(self):
+        """Bytes taken for rows, indices, tables and marks; freed and kept ones included."""
+        return store_bytes(self.shard)
+
+    def fragments(self):
+        """The fragments this shard owns, uint32, ascending."""
+        return np.array([i for i in range(self.shard.frag_num) if self.shard.fragments[i].owned],
+                        dtype=np.uint32)
+
+    def stats(self):
+        """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
+
+        ``tables`` maps a table id to its ``dim``, ``rows`` and ``row_bytes`` (weights and state
+        only, without key, index and what is tracked).
+        """
+        cdef Table *table
+        cdef uint32_t t
+        tables = {}
+        for t in range(self.shard.table_cap):
+            table = self.shard.tables[t]
+            if table != NULL:
+                tables[t] = {
+                    "dim": table.slab.dim,
+                    "rows": table.slab.rows,
+                    "row_bytes": table.slab.rows * table.slab.floats * sizeof(float),
+                }
+        owned = self.fragments()
+        return {
+            "rows": sum(t["rows"] for t in tables.values()),
+            "bytes": store_bytes(self.shard),
+            "fragments": len(owned),
+            "marks": sum(self.shard.fragments[<uint32_t>f].marks.num for f in owned),
+            "tables": tables,
+        }
 
     # rows
 
@@ -131,7 +348,7 @@ cdef class ShardStore(BaseStore):
 
         Notes
         -----
-        Numbers are good in this object only: ``_row_versions.pxd`` says what that asks of a caller.
+        Numbers are good in this object only.
         """
         cdef Table *table = self._tracking(table_id, "version")
         cdef uint32_t floats = table.slab.floats if state else table.slab.dim
@@ -307,7 +524,7 @@ cdef class ShardStore(BaseStore):
             deleted += part_delete(&table.slab, &table.slab.parts[owner[i]], key_view[i],
                                    <uint32_t>hash_key(key_view[i]))
         for i in range(key_view.shape[0]):
-            drop_if_empty(&table.slab, &table.slab.parts[owner[i]])
+            part_drop_if_empty(&table.slab, &table.slab.parts[owner[i]])
         return deleted
 
     def set_tick(self, tick):
@@ -380,7 +597,7 @@ cdef class ShardStore(BaseStore):
         cdef Table *table = self._tracking(table_id, "touch")
         cdef uint32_t before = checked("tick", before_tick, 0, 2**32 - 1)
         numbers = self.fragments() if fragments is None else fragments
-        return sum([expire_part(&table.slab, &table.slab.parts[self._fragment(f)], before)
+        return sum([part_expire(&table.slab, &table.slab.parts[self._fragment(f)], before)
                     for f in numbers])
 
     def close_round(self, table_id):
@@ -407,10 +624,271 @@ cdef class ShardStore(BaseStore):
             raise SnailError(f"table {table_id} has no rounds: only access method average has")
         with nogil:
             for fragment in range(self.shard.frag_num):
-                changed += close_part(&table.slab, &table.slab.parts[fragment])
+                changed += part_close_round(&table.slab, &table.slab.parts[fragment])
         return changed
 
+    # contributions to clocks
+
+    def stage(self, table_id, clock, slot, incarnation, keys, values, state=False):
+        """Stages values (float32 [n, dim]) of `keys` (uint64 [n]) for a slot of the present clock.
+
+        Nothing is applied before the slots are sealed.  Parameters are those of `ShardStore.push`,
+        which knows repetitions by their number; here nothing does.
+
+        Returns
+        -------
+        bool
+            Whether it counts; False if the slot or the clock is done already.
+
+        Raises
+        ------
+        SnailError
+            A clock that has not come, a slot that the incarnation has sealed, no such slot, an
+            unknown table, a fragment not owned, shapes that do not fit, or the limit of bytes.
+        """
+        cdef Table *table = self._table(table_id)
+        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
+        cdef uint32_t place = checked("slot", slot, 0, SLOTS_MAX - 1)
+        cdef const uint64_t[::1] key_view
+        cdef const float[:, ::1] value_view
+        cdef Staged *part
+        cdef Slot *found
+        cdef uint32_t n, g, at, width
+        cdef int said = slots_check(&self.slots, checked("clock", clock, 0, 2**63), place, who)
+        keys = np.asarray(keys, np.uint64)
+        values = np.asarray(values, np.float32)
+        width = table.slab.floats if state else table.value_floats
+        if table.slab.access != ACCESS_PYTHON and state and not store_adds_state(table):
+            raise SnailError(f"table {table_id} takes no differences of state")
+        if keys.ndim != 1 or values.shape != (len(keys), width):
+            raise SnailError(f"stage of table {table_id}: expected values of shape "
+                             f"({len(keys)}, {width}), got {values.shape}")
+        if said == STAGE_DROPPED:
+            return False
+        if said != STAGE_OK:
+            raise SnailError(f"slot {slot} of clock {clock} takes nothing: this is clock "
+                             f"{self.slots.clock} with {self.slots.slots} slots")
+        owners, order, starts = self._grouped(keys)
+        key_view = np.ascontiguousarray(keys[order])
+        value_view = np.ascontiguousarray(values[order])
+        n = len(keys)
+        if self.slots.bytes + staged_bytes_of(n, len(starts), width) > self.slots.bytes_max:
+            slots_refuse(&self.slots, place, who)
+            raise SnailError(f"{self.slots.bytes:,} bytes staged, limit {self.slots.bytes_max:,}")
+        found = slot_at(&self.slots, place)
+        part = staged_new(&self.slots, n, len(starts), width)
+        if part == NULL or found == NULL:
+            if part != NULL:
+                staged_give(&self.slots, part)
+            raise MemoryError
+        part.table = table
+        part.incarnation = who
+        part.state = state
+        if n:
+            memcpy(part.keys, &key_view[0], n * <uint64_t>8)
+            memcpy(part.values, &value_view[0, 0], n * <uint64_t>width * sizeof(float))
+        for g, at in enumerate(starts):
+            part.runs[g].fragment = owners[at]
+            part.runs[g].keys = (starts[g + 1] if g + 1 < len(starts) else n) - at
+        slots_stage(&self.slots, found, part)
+        return True
+
+    def seal(self, clock, slot, slots, incarnation):
+        """Says that a slot of a clock of `slots` slots is complete; the first to say so counts.
+
+        Returns
+        -------
+        bool
+            Whether it was the last one, and the clock went on.
+
+        Raises
+        ------
+        SnailError
+            A clock that has not come, another number of slots than other seals said, a slot to
+            which a push was refused, or sums that could not be applied.
+        """
+        cdef uint32_t most = checked("slots", slots, 1, SLOTS_MAX)
+        cdef uint32_t place = checked("slot", slot, 0, slots - 1)
+        cdef uint64_t number = checked("clock", clock, 0, 2**63)
+        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
+        cdef int said
+        with nogil:
+            said = slots_seal(&self.slots, self.shard, number, place, most, who)
+        if said in (SEAL_OK, SEAL_AGAIN, SEAL_CLOSED):
+            return said == SEAL_CLOSED
+        raise SnailError(f"seal of slot {slot} of clock {clock}: "
+                         + {SEAL_FUTURE: f"this is clock {self.slots.clock}",
+                            SEAL_SLOTS: f"{slots} slots are not what other seals or pushes said",
+                            SEAL_REFUSED: "a push to it was refused"}.get(said, "not applied"))
+
+    def set_clock(self, clock, early=False):
+        """Begins at `clock`: forgets what is staged and sealed.
+
+        Parameters
+        ----------
+        clock : int
+            0 to 2^63.
+        early : bool
+            Clocks are closed by `close_clock` alone, maybe without some of their slots; otherwise
+            by their last seal.
+        """
+        slots_set(&self.slots, checked("clock", clock, 0, 2**63), early)
+
+    def freeze(self, clock=-1):
+        """Does not apply the present clock or, if that is the next one, `clock`, before `thaw`.
+
+        So the rows stay as they are when the clock begins; pulls go on, pushes are staged, and
+        seals are taken.  Where the next one is held, the present one is not (any more).
+
+        Returns
+        -------
+        int
+            The present clock.
+
+        Raises
+        ------
+        SnailError
+            `clock` is neither the present one nor the next; or a clock could not be applied.
+        """
+        cdef bint ahead
+        now = self.slots.clock
+        if clock >= 0 and not now <= clock <= now + 1:
+            raise SnailError(f"clock {clock} cannot be held, this is clock {now}")
+        ahead = clock > now
+        self._hold(not ahead, ahead)
+        return now
+
+    def thaw(self):
+        """Ends what `freeze` began, and applies the clock if all of it is sealed.
+
+        Raises
+        ------
+        SnailError
+            The sums could not be applied.
+        """
+        self._hold(False, False)
+
+    def _hold(self, bint present, bint next_one):
+        cdef int said
+        with nogil:
+            said = slots_hold(&self.slots, self.shard, present, next_one)
+        if said == SEAL_BROKEN:
+            raise SnailError(f"clock {self.slots.clock} could not be applied")
+
+    def close_clock(self, clock, slots):
+        """Applies exactly these slots of the present clock, which are sealed; drops the others.
+
+        Parameters
+        ----------
+        clock : int
+        slots : sequence of int
+
+        Returns
+        -------
+        dict
+            As `clock_state` was just before.  A clock applied already is left alone.
+
+        Raises
+        ------
+        SnailError
+            One of the slots is not sealed, or one of the others is summed already, as happens
+            where `set_clock` was not told `early`; nothing changes then.  Or the sums could not be
+            applied.
+        """
+        cdef unsigned char[::1] view
+        cdef int said
+        state = self.clock_state()
+        if clock > self.slots.clock:
+            raise SnailError(f"clock {clock} cannot be closed, this is clock {self.slots.clock}")
+        if clock < self.slots.clock:
+            return state
+        counts = np.zeros(SLOTS_MAX, np.uint8)
+        if not set(slots) <= set(state["sealed"]):
+            raise SnailError(f"clock {clock} cannot be closed with the slots {list(slots)}: only "
+                             f"{state['sealed']} are sealed")
+        counts[list(slots)] = 1
+        if not counts[:self.slots.summed].all():
+            raise SnailError(f"clock {clock} cannot be closed without slot "
+                             f"{int(np.argmin(counts))}, which is summed already: set_clock with "
+                             "early")
+        view = counts
+        said = SEAL_BROKEN
+        if not self.slots.broken:
+            with nogil:
+                said = slots_end(&self.slots, self.shard, &view[0])
+        if said != SEAL_CLOSED:
+            raise SnailError(f"clock {clock} could not be applied")
+        return state
+
+    def clock_state(self):
+        """The present clock, as a dict.
+
+        ``clock``, ``slots`` (0 = no seal has said), ``sealed`` (list of slots), ``staged_bytes``.
+        """
+        cdef uint32_t i
+        return {
+            "clock": self.slots.clock,
+            "slots": self.slots.slots,
+            "sealed": [i for i in range(self.slots.slots) if self.slots.slot[i].sealed],
+            "staged_bytes": self.slots.bytes,
+        }
+
+    def clock_stats(self):
+        """Counters of clocks, as a dict of numbers; ``waits_for`` says what the clock lacks."""
+        return {
+            "clock": self.slots.clock,
+            "slots": self.slots.slots,
+            "slots_sealed": self.slots.sealed,
+            "staged_bytes": self.slots.bytes,
+            "values_staged": self.slots.staged,
+            "parts_dropped": self.slots.dropped,
+            "rows_clocked": self.slots.applied,
+            "waits_for": self.waits_for(),
+        }
+
+    def waits_for(self):
+        """What the present clock waits for: "slot 3 of clock 17"; empty before its first seal."""
+        cdef char text[WORDS_BYTES]
+        if not self.slots.slots:
+            return ""
+        slots_lack(&self.slots, text, WORDS_BYTES)
+        return text.decode()
+
+    def limit_staged(self, bytes_max):
+        """Sets how many bytes may be staged here."""
+        self.slots.bytes_max = checked("staged bytes", bytes_max, 0, 2**63)
+
     # checks
+
+    cdef Table *_table(self, table_id) except NULL:
+        cdef Table *table = NULL
+        if 0 <= table_id <= TABLE_ID_MAX:
+            table = store_table(self.shard, table_id)
+        if table == NULL:
+            known = [t for t in range(self.shard.table_cap) if self.shard.tables[t] != NULL]
+            raise SnailError(f"no table {table_id} in this shard: it has {known}; "
+                             "add_table declares one")
+        return table
+
+    cdef Table *_tracking(self, table_id, what) except NULL:
+        """The table, if it keeps "touch" or "version" beside its rows."""
+        cdef Table *table = self._table(table_id)
+        if not table.track & (TRACK_TOUCH if what == "touch" else TRACK_VERSION):
+            raise SnailError(f"table {table_id} does not track {what}: declare it so")
+        return table
+
+    def _owned(self, keys):
+        """Fragments of `keys` as uint32 [n]; a SnailError if one is not owned."""
+        owners = fragment_of(np.asarray(keys, np.uint64), self.shard.frag_num).astype(np.uint32)
+        for fragment in np.unique(owners).tolist():
+            self._fragment(fragment)
+        return owners
+
+    cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF:
+        if not (0 <= fragment < self.shard.frag_num and store_owns(self.shard, fragment)):
+            raise SnailError(f"fragment {fragment} is not owned by this shard; the route says "
+                             "which shard to ask")
+        return fragment
 
     def _grouped(self, keys):
         """Fragments of `keys` in ascending order, the order that sorts them, where each begins."""
@@ -440,6 +918,13 @@ cdef class ShardStore(BaseStore):
                 memcpy(&one, row + at, found.itemsize)
                 found[i] = one
         return found
+
+
+def checked(what, value, lowest, highest):
+    """`value` as an int, or a ConfigError that names its range."""
+    if int(value) != value or not lowest <= value <= highest:
+        raise ConfigError(f"{what}: expected an integer from {lowest} to {highest}, got {value}")
+    return int(value)
 
 
 cdef uint32_t _count(n) except? 0xFFFFFFFF:

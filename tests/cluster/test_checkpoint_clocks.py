@@ -20,7 +20,7 @@ from snailps.config import ServerSettings
 from snailps.errors import ClusterError, SnailError
 from snailps.server import checkpoint_io
 from snailps.server.process import Server
-from snailps.store._clock_store import ClockStore
+from snailps.store._store import ShardStore
 from snailps.transport import messages
 
 pytestmark = pytest.mark.limit(600)  # several clusters a test
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.limit(600)  # several clusters a test
 
 def clocked_store():
     """A store with one table, at clock 0."""
-    store = ClockStore(4, kernels.row_ops())
+    store = ShardStore(4, kernels.row_ops())
     store.own(range(4))
     store.add_table(1, 2, 0, 0, 0.0, 0, ())
     store.set_clock(0)

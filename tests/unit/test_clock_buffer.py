@@ -1,4 +1,4 @@
-"""store._clock_store: contributions to clocks, against a plain twin and known answers."""
+"""store._store: contributions to clocks, against a plain twin and known answers."""
 
 import itertools
 from functools import partial
@@ -13,7 +13,7 @@ from twins import store as rows_twin
 
 from snailps import kernels
 from snailps.errors import ConfigError, SnailError
-from snailps.store._clock_store import SLOTS_MAX, ClockStore
+from snailps.store._store import SLOTS_MAX, ShardStore
 from snailps.store.route import fragment_of
 from snailps.transport import frame
 
@@ -23,7 +23,7 @@ AVERAGE = rows_twin.AVERAGE
 
 
 def make_store(access=ADD, dim=DIM, hyper=(0.5, 1e-6, 0.9, 0.999), frag_num=FRAG_NUM):
-    store = ClockStore(frag_num, kernels.row_ops())
+    store = ShardStore(frag_num, kernels.row_ops())
     store.own(range(frag_num))
     store.add_table(0, dim, access, 0, 0.0, 7, hyper)
     return store

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """A fragment as bytes: what a checkpoint's file holds of it, copied out of a shard and put back.
 
-    BaseStore, fragments -> copy_fragments -> sections, one behind the other, in the caller's buffer
-    section -> put_section -> BaseStore: the fragment's rows, versions and marks become the section's
+    ShardStore, fragments -> copy_fragments -> sections, one behind the other, in the caller's buffer
+    section -> put_section -> ShardStore: the fragment's rows, versions and marks become the section's
 
 It owns the layout of a section (docs/checkpoint_format.md).  Both belong to the shard's own thread,
 and a section is copied in one go: rows, state and marks of a fragment are of one moment.  It knows
@@ -12,12 +12,12 @@ no file, no checksum and no checkpoint.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from snailps.store._base_store cimport BaseStore
-from snailps.store.core._marks cimport Mark, Marks
-from snailps.store.core._row_maintenance cimport drop_rows
-from snailps.store.core._row_transfer cimport copy_some, part_is_kept, put_rows, put_version
-from snailps.store.core._slab cimport KEY_BYTES, Part
-from snailps.store.tables cimport Shard, Table, store_owns, store_set_mark, store_table
+from snailps.store._store cimport ShardStore
+from snailps.store.core._marks cimport Mark, marks_copy
+from snailps.store.core._slab cimport KEY_BYTES, Part, part_copy, part_drop, part_put
+from snailps.store.tables cimport (
+    Shard, Table, store_keeps, store_owns, store_put_version, store_set_mark, store_table,
+)
 
 import numpy as np
 
@@ -46,7 +46,7 @@ cdef struct TableHead:              # 48 bytes
     uint64_t reserved
 
 
-cdef inline uint64_t _padded(uint64_t length, uint64_t to) noexcept nogil:
+cdef uint64_t _padded(uint64_t length, uint64_t to) noexcept nogil:
     return (length + to - 1) // to * to
 
 
@@ -60,18 +60,9 @@ cdef uint64_t _section_bytes(const Shard *shard, uint32_t fragment) noexcept nog
         table = shard.tables[t]
         if table != NULL:
             part = &table.slab.parts[fragment]
-            if part_is_kept(table, part):
+            if store_keeps(table, fragment):
                 total += sizeof(TableHead) + _padded(part.rows * <uint64_t>table.slab.stride, 8)
     return _padded(total, ALIGN)
-
-
-cdef char *_copy_marks(const Marks *marks, char *to) noexcept nogil:
-    cdef uint32_t i
-    for i in range(marks.cap):
-        if marks.places[i].seq:
-            memcpy(to, &marks.places[i], sizeof(Mark))
-            to += sizeof(Mark)
-    return to
 
 
 cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t length,
@@ -89,13 +80,13 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
     head.fragment = fragment
     head.mark_num = shard.fragments[fragment].marks.num
     head.bytes = length
-    to = _copy_marks(&shard.fragments[fragment].marks, to + sizeof(head))
+    to = marks_copy(&shard.fragments[fragment].marks, to + sizeof(head))
     for t in range(shard.table_cap):
         table = shard.tables[t]
         if table == NULL:
             continue
         part = &table.slab.parts[fragment]
-        if not part_is_kept(table, part):
+        if not store_keeps(table, fragment):
             continue
         memset(&top, 0, sizeof(top))
         top.table = t
@@ -108,7 +99,7 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
             top.deleted = table.slab.deleted[fragment]
         memcpy(to, &top, sizeof(top))
         number = 0
-        end = copy_some(&table.slab, part, &number, part.rows, to + sizeof(top))
+        end = part_copy(&table.slab, part, &number, part.rows, to + sizeof(top))
         to += sizeof(top) + _padded(end - to - sizeof(top), 8)
         memset(end, 0, to - end)
         head.table_num += 1
@@ -118,7 +109,7 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
     return head.rows
 
 
-def copy_fragments(BaseStore store not None, fragments, Py_ssize_t start, buffer):
+def copy_fragments(ShardStore store not None, fragments, Py_ssize_t start, buffer):
     """Copies fragments, whole ones, as far as they fit into a buffer.
 
     Parameters
@@ -177,7 +168,7 @@ def copy_fragments(BaseStore store not None, fragments, Py_ssize_t start, buffer
 
 # --- the way back --------------------------------------------------------------------------------
 
-def put_section(BaseStore store not None, section, tables, bint marks):
+def put_section(ShardStore store not None, section, tables, bint marks):
     """Gives a fragment, in a shard that owns it and has its tables, the rows of a section.
 
     What the fragment has of these tables goes first, whether the section has rows of them or not.
@@ -236,7 +227,7 @@ def put_section(BaseStore store not None, section, tables, bint marks):
         table = store_table(store.shard, number)
         if table == NULL:
             raise SnailError(f"no table {number} in this shard: declare it first")
-        drop_rows(&table.slab, &table.slab.parts[head.fragment])
+        part_drop(&table.slab, &table.slab.parts[head.fragment])
     for i in range(head.table_num):
         _check_room(at, sizeof(top), length, head.fragment)
         memcpy(&top, &view[at], sizeof(top))
@@ -253,14 +244,14 @@ def put_section(BaseStore store not None, section, tables, bint marks):
                     f"table {top.table} of the checkpoint has rows of {top.floats} floats (track "
                     f"{top.track}), the table here {table.slab.floats} (track {table.track})")
             with nogil:
-                failed = put_rows(store.shard, table, head.fragment, <const char *>&view[0] + at,
-                                  top.rows)
+                failed = part_put(&table.slab, &table.slab.parts[head.fragment],
+                                  store.shard.frag_num, <const char *>&view[0] + at, top.rows)
             if failed == -2:
                 raise CheckpointError(f"section of fragment {head.fragment}: a key of another one "
                                       "(frag_num is not the checkpoint's)")
             if failed:
                 raise MemoryError(f"no memory for rows of fragment {head.fragment}")
-            put_version(table, head.fragment, top.version, top.deleted)
+            store_put_version(table, head.fragment, top.version, top.deleted)
             rows += top.rows
         at += _padded(top.rows * top.row_bytes, 8)
     return rows

@@ -1,0 +1,525 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Contributions to clocks: staged by slot, summed in the order of the slots, applied once a clock.
+
+    slots_stage: keys, values -> a part behind its slot's others
+    slots_seal -> the slot is complete -> sums by key, ((s0 + s1) + s2) + ...
+    the last seal -> sums -> access method, each row once -> clock + 1
+
+A key's first value is where it was staged; later ones are added to it there, so a sum costs no memory
+of its own and a part is given back as soon as no sum lies in it.  Like the shard, a buffer belongs to
+one thread.  It must not know frames, marks or connections.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from snailps.abi._key_hash cimport hash_key
+from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
+from snailps.store.core._slab cimport part_close_round
+from snailps.store.tables cimport Shard, Table, store_fetch, store_owns, store_push
+
+cdef enum:
+    NO_SUM = 0xFFFFFFFF
+    SUM_BYTES = 32                  # what a key's sum may take besides; counted when it is staged
+    GATHER_FLOATS = 16 << 10        # rows that lie apart are put side by side, so many floats at a time
+    # Memory of parts is used again: parts of a clock are as large as those of the one before, and the
+    # first touch of new pages would cost more than all that is done with a value.
+    PAGE_BYTES = 4096
+    SPARE_BYTES_MAX = 64 << 20
+    SHORT_RUN = 8                   # runs of fewer keys overlap their lookups with those of the next
+    FETCH_KEYS = 32                 # ... so many at a time
+    NAMED = 8                       # slots that are missing are named up to this number
+
+cdef enum:
+    EVERYBODY = 0xFFFFFFFFFFFFFFFF  # more than one incarnation was refused
+
+
+# --- what is staged ------------------------------------------------------------------------------
+
+cdef void staged_free(Slots *s, Staged *part) noexcept nogil:
+    s.bytes -= part.bytes
+    staged_give(s, part)
+
+
+cdef void staged_give(Slots *s, Staged *part) noexcept nogil:
+    if part.pages > SPARE_PAGES or s.spare_bytes > <uint64_t>SPARE_BYTES_MAX:
+        free(part)
+        return
+    s.spare_bytes += part.pages * <uint64_t>PAGE_BYTES
+    part.next = s.spare[part.pages]
+    s.spare[part.pages] = part
+
+
+cdef void _spare_free(Slots *s) noexcept nogil:
+    cdef uint32_t pages
+    cdef Staged *part
+    for pages in range(SPARE_PAGES + 1):
+        while s.spare[pages] != NULL:
+            part = s.spare[pages]
+            s.spare[pages] = part.next
+            free(part)
+    s.spare_bytes = 0
+
+
+cdef Staged *staged_new(Slots *s, uint32_t key_num, uint32_t run_num,
+                        uint32_t floats) noexcept nogil:
+    cdef uint64_t bytes = staged_bytes_of(key_num, run_num, floats)
+    cdef uint64_t pages = (bytes - key_num * <uint64_t>SUM_BYTES + PAGE_BYTES - 1) // PAGE_BYTES
+    cdef Staged *part
+    if pages <= SPARE_PAGES and s.spare[pages] != NULL:
+        part = s.spare[pages]
+        s.spare[pages] = part.next
+        s.spare_bytes -= pages * PAGE_BYTES
+    else:
+        part = <Staged *>malloc(pages * PAGE_BYTES)
+    if part == NULL:
+        return NULL
+    memset(part, 0, sizeof(Staged))
+    part.pages = <uint32_t>min(pages, <uint64_t>0xFFFFFFFF)
+    part.bytes = bytes
+    part.key_num = key_num
+    part.run_num = run_num
+    part.floats = floats
+    part.keys = <uint64_t *>(part + 1)
+    part.runs = <Run *>(part.keys + key_num)
+    part.values = <float *>(part.runs + run_num)
+    return part
+
+
+cdef uint64_t staged_bytes_of(uint32_t key_num, uint32_t run_num, uint32_t floats) noexcept nogil:
+    return sizeof(Staged) + key_num * (8 + SUM_BYTES + <uint64_t>floats * sizeof(float)) \
+        + run_num * <uint64_t>sizeof(Run)
+
+
+cdef Slot *slot_at(Slots *s, uint32_t slot) noexcept nogil:
+    cdef uint32_t cap = max(s.cap, <uint32_t>16)
+    cdef Slot *grown
+    while cap <= slot:
+        cap *= 2
+    if cap > s.cap:
+        grown = <Slot *>realloc(s.slot, cap * sizeof(Slot))
+        if grown == NULL:
+            return NULL
+        memset(grown + s.cap, 0, (cap - s.cap) * sizeof(Slot))
+        s.slot = grown
+        s.cap = cap
+    return &s.slot[slot]
+
+
+cdef int slots_check(const Slots *s, uint64_t clock, uint32_t slot,
+                     uint64_t incarnation) noexcept nogil:
+    if clock < s.clock:
+        return STAGE_DROPPED
+    if clock > s.clock:
+        return STAGE_FUTURE
+    if s.slots and slot >= s.slots:
+        return STAGE_SLOT
+    if slot < s.cap and s.slot[slot].sealed:
+        return STAGE_SEALED if s.slot[slot].sealed == incarnation else STAGE_DROPPED
+    return STAGE_OK
+
+
+cdef void slots_refuse(Slots *s, uint32_t slot, uint64_t incarnation) noexcept nogil:
+    cdef Slot *place = slot_at(s, slot)
+    if place != NULL:
+        place.refused = <uint64_t>EVERYBODY if place.refused and place.refused != incarnation \
+            else incarnation
+
+
+cdef void slots_stage(Slots *s, Slot *place, Staged *part) noexcept nogil:
+    part.next = NULL
+    if place.last == NULL:
+        place.first = part
+    else:
+        place.last.next = part
+    place.last = part
+    s.bytes += part.bytes
+    s.staged += part.key_num
+
+
+cdef void _slot_drop(Slots *s, Slot *place, uint64_t kept) noexcept nogil:
+    """Drops what a slot holds, but for the parts of incarnation `kept` (0 = none)."""
+    cdef Staged *part = place.first
+    cdef Staged *next_one
+    cdef Staged *last = NULL
+    place.first = NULL
+    while part != NULL:
+        next_one = part.next
+        if kept and part.incarnation == kept:
+            part.next = NULL
+            if last == NULL:
+                place.first = part
+            else:
+                last.next = part
+            last = part
+        else:
+            s.dropped += 1
+            staged_free(s, part)
+        part = next_one
+    place.last = last
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+cdef Sums *_sums_of(Slots *s, Table *table, bint state) noexcept nogil:
+    """The sums of a table, made when they are first wanted; NULL = no memory."""
+    cdef Sums **at = &s.sums
+    cdef Sums *sums
+    while at[0] != NULL:
+        if at[0].table == table and at[0].state == state:
+            return at[0]
+        at = &at[0].next
+    sums = <Sums *>calloc(1, sizeof(Sums))
+    if sums == NULL:
+        return NULL
+    sums.table = table
+    sums.state = state
+    sums.floats = table.slab.floats if state else table.value_floats
+    at[0] = sums
+    return sums
+
+
+cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
+    """Room for `need` keys; False = no memory, nothing lost."""
+    cdef uint64_t cap = max(sums.cap, <uint32_t>256)
+    cdef uint64_t *keys
+    cdef float **rows
+    cdef uint32_t *fragments
+    cdef uint32_t *index
+    cdef uint32_t i, at
+    if need <= sums.cap:
+        return True
+    while cap < need:
+        cap *= 2
+    if cap > <uint64_t>1 << 31:
+        return False
+    keys = <uint64_t *>realloc(sums.keys, cap * 8)
+    if keys != NULL:
+        sums.keys = keys
+    rows = <float **>realloc(sums.rows, cap * sizeof(float *))
+    if rows != NULL:
+        sums.rows = rows
+    fragments = <uint32_t *>realloc(sums.fragments, cap * 4)
+    if fragments != NULL:
+        sums.fragments = fragments
+    index = <uint32_t *>malloc(2 * cap * 4)
+    if keys == NULL or rows == NULL or fragments == NULL or index == NULL:
+        free(index)
+        return False
+    free(sums.index)
+    sums.index = index
+    sums.mask = <uint32_t>(2 * cap - 1)
+    memset(index, 0xFF, 2 * cap * 4)
+    for i in range(sums.count):
+        at = <uint32_t>hash_key(sums.keys[i]) & sums.mask
+        while index[at] != <uint32_t>NO_SUM:
+            at = (at + 1) & sums.mask
+        index[at] = i
+    sums.cap = <uint32_t>cap
+    return True
+
+
+cdef uint32_t _sum_place(const Sums *sums, uint64_t key) noexcept nogil:
+    """Where the index names the key, or would."""
+    cdef uint32_t at = <uint32_t>hash_key(key) & sums.mask
+    while sums.index[at] != <uint32_t>NO_SUM and sums.keys[sums.index[at]] != key:
+        at = (at + 1) & sums.mask
+    return at
+
+
+cdef void _add_floats(float *sum, const float *value, uint32_t n) noexcept nogil:
+    cdef uint32_t i
+    for i in range(n):
+        sum[i] += value[i]
+
+
+cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
+    cdef Sums *sums = _sums_of(s, part.table, part.state)
+    cdef float *value = part.values
+    cdef uint32_t begun, g, i
+    cdef uint32_t at = 0
+    cdef uint32_t found = NO_SUM    # the sum of the key before: parts of equal lists go in step
+    cdef uint32_t place
+    if sums == NULL or not _sums_grow(sums, <uint64_t>sums.count + part.key_num):
+        return False
+    begun = sums.count
+    for g in range(part.run_num):
+        for i in range(part.runs[g].keys):
+            found += 1              # NO_SUM + 1 is 0
+            if found >= sums.count or sums.keys[found] != part.keys[at]:
+                place = _sum_place(sums, part.keys[at])
+                found = sums.index[place]
+                if found == <uint32_t>NO_SUM:
+                    found = sums.count
+                    sums.index[place] = found
+                    sums.count += 1
+                    sums.keys[found] = part.keys[at]
+                    sums.rows[found] = value
+                    sums.fragments[found] = part.runs[g].fragment
+                    value += part.floats
+                    at += 1
+                    continue
+            _add_floats(sums.rows[found], value, part.floats)
+            value += part.floats
+            at += 1
+    if sums.count > begun:
+        part.next = sums.parts
+        sums.parts = part
+    else:
+        staged_free(s, part)
+    return True
+
+
+cdef bint _sum_slot(Slots *s, Slot *place) noexcept nogil:
+    """Adds a sealed slot; False = no memory, what was not added is still there."""
+    cdef Staged *part
+    while place.first != NULL:
+        part = place.first
+        place.first = part.next
+        if not sum_part(s, part):
+            part.next = place.first
+            place.first = part
+            return False
+    place.last = NULL
+    return True
+
+
+cdef void _sums_clear(Slots *s, Sums *sums) noexcept nogil:
+    """Forgets the sums; their room serves the next clock."""
+    cdef Staged *part = sums.parts
+    cdef Staged *next_one
+    while part != NULL:
+        next_one = part.next
+        staged_free(s, part)
+        part = next_one
+    sums.parts = NULL
+    if sums.count:
+        memset(sums.index, 0xFF, (<uint64_t>sums.mask + 1) * 4)
+    sums.count = 0
+
+
+# --- the end of a clock --------------------------------------------------------------------------
+
+cdef bint _gather_room(Slots *s, uint32_t floats) noexcept nogil:
+    cdef uint32_t need = max(<uint32_t>GATHER_FLOATS, floats)
+    if s.gather_floats >= need:
+        return True
+    free(s.gather)
+    s.gather = <float *>malloc(need * <uint64_t>sizeof(float))
+    s.gather_floats = need if s.gather != NULL else 0
+    return s.gather != NULL
+
+
+cdef bint _apply_run(Slots *s, Shard *shard, const Sums *sums, uint32_t start,
+                     uint32_t stop) noexcept nogil:
+    """Applies sums of one fragment; False = no memory."""
+    cdef uint32_t at_once = s.gather_floats // sums.floats
+    cdef uint32_t fragment = sums.fragments[start]
+    cdef uint32_t i, m
+    cdef bint apart = False
+    if not store_owns(shard, fragment):
+        return True                     # it went elsewhere with its clocks
+    for i in range(start + 1, stop):
+        apart |= sums.rows[i] != sums.rows[i - 1] + sums.floats
+    if not apart:
+        return store_push(shard, sums.table, fragment, sums.keys + start, stop - start,
+                          sums.rows[start], sums.state) == 0
+    while start < stop:
+        m = min(stop - start, at_once)
+        for i in range(m):
+            memcpy(s.gather + i * <uint64_t>sums.floats, sums.rows[start + i],
+                   sums.floats * sizeof(float))
+        if store_push(shard, sums.table, fragment, sums.keys + start, m, s.gather,
+                      sums.state) < 0:
+            return False
+        start += m
+    return True
+
+
+cdef bint _apply_sums(Slots *s, Shard *shard, const Sums *sums) noexcept nogil:
+    """Applies the sums of a table, run by run of a fragment; False = no memory."""
+    cdef uint32_t start = 0
+    cdef uint32_t fetched = 0
+    cdef uint32_t stop
+    if not _gather_room(s, sums.floats):
+        return False
+    while start < sums.count:
+        stop = start + 1
+        while stop < sums.count and sums.fragments[stop] == sums.fragments[start]:
+            stop += 1
+        if stop - start < SHORT_RUN:
+            fetched = max(fetched, start)
+            while fetched < sums.count and fetched < stop + FETCH_KEYS:
+                store_fetch(shard, sums.table, sums.keys + fetched,
+                            min(<uint32_t>FETCH_KEYS, sums.count - fetched))
+                fetched += min(<uint32_t>FETCH_KEYS, sums.count - fetched)
+        if not _apply_run(s, shard, sums, start, stop):
+            return False
+        start = stop
+    return True
+
+
+cdef void _close_average(Shard *shard, Table *table) noexcept nogil:
+    cdef uint32_t f
+    for f in range(shard.frag_num):
+        if table.slab.parts[f].used:
+            part_close_round(&table.slab, &table.slab.parts[f])
+
+
+cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
+    """Applies all sums: SEAL_CLOSED and the clock goes on, or SEAL_BROKEN."""
+    cdef Sums *sums = s.sums
+    while sums != NULL:
+        if sums.count:
+            if sums.table.slab.access == ACCESS_PYTHON:
+                if s.apply_elsewhere == NULL or not s.apply_elsewhere(s.door, sums.table, sums):
+                    s.broken = BROKEN_METHOD
+                    return SEAL_BROKEN
+            elif not _apply_sums(s, shard, sums):
+                s.broken = BROKEN_MEMORY
+                return SEAL_BROKEN
+            if sums.table.slab.access == ACCESS_AVERAGE:
+                _close_average(shard, sums.table)
+            s.applied += sums.count
+            _sums_clear(s, sums)
+        sums = sums.next
+    _slots_begin(s, s.clock + 1)
+    return SEAL_CLOSED
+
+
+cdef void _slots_begin(Slots *s, uint64_t clock) noexcept nogil:
+    """An empty clock: what is staged is dropped."""
+    cdef uint32_t i
+    for i in range(s.cap):
+        _slot_drop(s, &s.slot[i], 0)
+        s.slot[i].sealed = 0
+        s.slot[i].refused = 0
+    s.clock = clock
+    s.slots = 0
+    s.sealed = 0
+    s.summed = 0
+    s.held = s.hold_next
+    s.hold_next = False
+
+
+cdef int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot, uint32_t slots,
+                    uint64_t incarnation) noexcept nogil:
+    cdef Slot *place
+    if clock < s.clock:
+        return SEAL_AGAIN
+    if clock > s.clock:
+        return SEAL_FUTURE
+    if s.broken:
+        return SEAL_BROKEN
+    if s.slots == 0 and not _slots_fit(s, slots):
+        return SEAL_SLOTS
+    if s.slots and s.slots != slots:
+        return SEAL_SLOTS
+    place = slot_at(s, slots - 1)       # room for all of them
+    if place == NULL:
+        s.broken = BROKEN_MEMORY
+        return SEAL_BROKEN
+    place = &s.slot[slot]
+    if place.sealed:
+        return SEAL_AGAIN
+    if place.refused == incarnation or place.refused == <uint64_t>EVERYBODY:
+        return SEAL_REFUSED
+    s.slots = slots
+    place.sealed = incarnation
+    s.sealed += 1
+    _slot_drop(s, place, incarnation)
+    if s.early:
+        return SEAL_OK
+    while s.summed < slots and s.slot[s.summed].sealed:
+        if not _sum_slot(s, &s.slot[s.summed]):
+            s.broken = BROKEN_MEMORY
+            return SEAL_BROKEN
+        s.summed += 1
+    if s.sealed < slots or s.held:
+        return SEAL_OK
+    return slots_end(s, shard, NULL)
+
+
+cdef int slots_hold(Slots *s, Shard *shard, bint present, bint next_one) noexcept nogil:
+    s.held = present
+    s.hold_next = next_one
+    if s.broken:
+        return SEAL_BROKEN
+    if s.held or s.early or s.slots == 0 or s.sealed < s.slots:
+        return SEAL_OK
+    return slots_end(s, shard, NULL)
+
+
+cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil:
+    cdef unsigned long long clock = s.clock
+    cdef uint32_t missing = s.slots - s.sealed
+    cdef uint32_t named = 0
+    cdef uint32_t i
+    cdef int n
+    if s.broken:
+        snprintf(text, room, b"nothing more: clock %llu could not be applied", clock)
+    elif s.slots == 0:
+        snprintf(text, room, b"the first slot of clock %llu", clock)
+    elif missing == 0 and s.held:
+        snprintf(text, room, b"the checkpoint that clock %llu is held for", clock)
+    elif missing == 0:
+        snprintf(text, room, b"the master to close clock %llu", clock)
+    else:
+        n = snprintf(text, room, b"slots" if missing > 1 else b"slot")
+        for i in range(s.slots):
+            if s.slot[i].sealed == 0 and named < NAMED:
+                n += snprintf(text + n, room - n, b", %u" if named else b" %u", i)
+                named += 1
+        if missing > named:
+            n += snprintf(text + n, room - n, b" and %u others", missing - named)
+        snprintf(text + n, room - n, b" of clock %llu", clock)
+
+
+cdef bint _slots_fit(const Slots *s, uint32_t slots) noexcept nogil:
+    """Whether nothing is staged for a slot beyond these."""
+    cdef uint32_t i
+    for i in range(slots, s.cap):
+        if s.slot[i].first != NULL:
+            return False
+    return True
+
+
+cdef int slots_end(Slots *s, Shard *shard, const unsigned char *counts) noexcept nogil:
+    while s.summed < s.slots:
+        if counts == NULL or counts[s.summed]:
+            if not _sum_slot(s, &s.slot[s.summed]):
+                s.broken = BROKEN_MEMORY
+                return SEAL_BROKEN
+        s.summed += 1
+    return _apply_clock(s, shard)
+
+
+cdef void slots_set(Slots *s, uint64_t clock, bint early) noexcept nogil:
+    cdef Sums *sums = s.sums
+    while sums != NULL:
+        _sums_clear(s, sums)
+        sums = sums.next
+    s.hold_next = False
+    _slots_begin(s, clock)
+    _spare_free(s)
+    s.early = early
+    s.broken = BROKEN_NOT
+
+
+cdef void slots_free(Slots *s) noexcept nogil:
+    cdef Sums *sums
+    slots_set(s, 0, False)
+    while s.sums != NULL:
+        sums = s.sums
+        s.sums = sums.next
+        free(sums.keys)
+        free(sums.rows)
+        free(sums.fragments)
+        free(sums.index)
+        free(sums)
+    free(s.slot)
+    free(s.gather)
+    s.slot = NULL
+    s.gather = NULL

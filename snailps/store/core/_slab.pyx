@@ -1,0 +1,480 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Index and slab: how the rows of one table in one fragment are found, created, deleted and walked.
+
+    key, tag -> part_find, part_insert, part_delete -> row
+    part -> part_copy -> rows as bytes -> part_put -> the same table elsewhere
+    part -> part_expire, part_close_round -> rows deleted, rows changed
+
+The header says how rows lie.  Memory comes from `_arena`, first values from `RowOps`.  Walks go over
+the part's slots, in the shard's own thread, and allocate nothing.  It must not know marks, clocks,
+frames or tables; lookups of many keys at once are `tables.pyx`.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._prefetch cimport fetch
+from snailps.abi._row_ops cimport ACCESS_PYTHON, RowOps
+from snailps.store.core._arena cimport (
+    BLOCK_MIN, Arena, FreeBlock, arena_block, arena_cut, arena_free_block, arena_give, block_class,
+)
+
+cdef extern from *:
+    """
+    /* What an empty part's index points at: all entries empty, and nobody writes to it. */
+    static unsigned int snail_no_bucket[16] __attribute__((aligned(64)));
+    """
+    uint32_t[16] NO_BUCKET "snail_no_bucket"
+
+cdef enum:
+    CHUNK_BYTES = 8 << 10       # at most, unless one row is longer; half a chunk a part lies idle
+    ROWS_MAX = 0x7FFFFFF0       # of a part: slots are 32 bits, up to half of them between chunks
+    AHEAD_LINES = 32            # of the next chunk of rows, fetched while one is copied
+
+
+# --- a table's slab ------------------------------------------------------------------------------
+
+cdef void _part_clear(Part *part) noexcept nogil:
+    memset(part, 0, sizeof(Part))
+    part.buckets = <Bucket *>NO_BUCKET
+    part.chunks = &part.first
+
+
+cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
+                    uint32_t floats, bint touches, bint versions) noexcept nogil:
+    cdef uint32_t f
+    slab.parts = <Part *>arena_cut(arena, frag_num * sizeof(Part))
+    if versions:
+        slab.deleted = <uint64_t *>arena_cut(arena, (frag_num + 7) // 8 * BLOCK_MIN)
+    if slab.parts == NULL or (versions and slab.deleted == NULL):
+        return False
+    for f in range(frag_num):
+        _part_clear(&slab.parts[f])
+    slab.arena = arena
+    slab.ops = ops
+    slab.dim = dim
+    slab.floats = floats
+    slab.stride = KEY_BYTES + floats * <uint32_t>sizeof(float)
+    if touches:
+        slab.touch_at = slab.stride
+        slab.stride += sizeof(uint32_t)
+    if versions:
+        slab.version_at = slab.stride
+        slab.stride += sizeof(uint64_t)
+    slab.chunk_rows = max(CHUNK_BYTES // slab.stride, <uint32_t>1)
+    while <uint32_t>1 << slab.chunk_shift < slab.chunk_rows:
+        slab.chunk_shift += 1
+    slab.chunk_bytes = (<uint64_t>slab.chunk_rows * slab.stride + 63) // 64 * 64
+    return True
+
+
+cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats) noexcept nogil:
+    slab.ops.init(slab.init, slab.scale, slab.seed, key, row, slab.dim)
+    if floats > slab.dim:
+        if slab.access == ACCESS_PYTHON:
+            memset(row + slab.dim, 0, (floats - slab.dim) * sizeof(float))
+        else:
+            slab.ops.init_state(slab.access, slab.hyper, row, slab.dim)
+
+
+# --- the index -----------------------------------------------------------------------------------
+
+cdef uint32_t _index_room(const Slab *slab, const Part *part) noexcept nogil:
+    """Rows at which the index doubles: 13/16 full; longer runs cost more than the memory saves.
+
+    Up to 1/8 earlier, by the number of the fragment: all fragments of a table fill in step, and
+    a push of many new keys should not find several of them about to grow.
+    """
+    cdef uint64_t early = <uint64_t>(part - slab.parts) & 15
+    if part.buckets == <Bucket *>NO_BUCKET:
+        return 0
+    return <uint32_t>min((<uint64_t>part.mask + 1) * (104 - early) >> 4, <uint64_t>ROWS_MAX)
+
+
+cdef void _index_put(Bucket *buckets, uint32_t mask, uint32_t tag,
+                     uint32_t slot_plus_1) noexcept nogil:
+    cdef uint32_t position = tag & mask
+    cdef uint32_t empty = match8(buckets[position].slots, 0)
+    cdef int i
+    while empty == 0:
+        position = (position + 1) & mask
+        empty = match8(buckets[position].slots, 0)
+    i = lowest_bit(empty)
+    buckets[position].tags[i] = tag
+    buckets[position].slots[i] = slot_plus_1
+
+
+cdef int _grow_index(Slab *slab, Part *part) noexcept nogil:
+    """Doubles the index: 8 bytes a row are moved, some 0.3 ms where a fragment has 50,000."""
+    cdef bint first = part.buckets == <Bucket *>NO_BUCKET
+    cdef uint64_t old_num = 0 if first else <uint64_t>part.mask + 1
+    cdef uint64_t bucket_num = 1 if first else 2 * old_num
+    cdef uint64_t b
+    cdef int i
+    cdef Bucket *buckets = <Bucket *>arena_block(
+        slab.arena, block_class(bucket_num * sizeof(Bucket)))
+    if buckets == NULL:
+        return -1
+    memset(buckets, 0, bucket_num * sizeof(Bucket))
+    for b in range(old_num):
+        for i in range(BUCKET_SLOTS):
+            if part.buckets[b].slots[i] == 0:
+                break
+            _index_put(buckets, <uint32_t>(bucket_num - 1), part.buckets[b].tags[i],
+                       part.buckets[b].slots[i])
+    if not first:
+        arena_give(slab.arena, <char *>part.buckets, old_num * sizeof(Bucket))
+    part.buckets = buckets
+    part.mask = <uint32_t>(bucket_num - 1)
+    return 0
+
+
+cdef char *part_find(const Slab *slab, const Part *part, uint64_t key,
+                     uint32_t tag) noexcept nogil:
+    cdef uint32_t position = tag & part.mask
+    cdef uint32_t found, slot
+    cdef const Bucket *bucket
+    cdef char *row
+    while True:
+        bucket = &part.buckets[position]
+        found = match8(bucket.tags, tag)
+        while found:
+            slot = bucket.slots[lowest_bit(found)]
+            if slot == 0:               # an empty entry's tag is 0 by chance
+                return NULL
+            row = row_at(slab, part, slot - 1)
+            if key_of(row) == key:
+                return row
+            found &= found - 1
+        if bucket.slots[BUCKET_SLOTS - 1] == 0:
+            return NULL
+        position = (position + 1) & part.mask
+
+
+cdef uint32_t _index_take(Part *part, const Slab *slab, uint64_t key, uint32_t tag) noexcept nogil:
+    """Takes a key out of the index; its slot + 1, 0 = it was not there."""
+    cdef uint32_t position = tag & part.mask
+    cdef uint32_t found, slot = 0
+    cdef Bucket *bucket
+    cdef int i = 0
+    cdef int last
+    while slot == 0:
+        bucket = &part.buckets[position]
+        found = match8(bucket.tags, tag)
+        while found:
+            i = lowest_bit(found)
+            if bucket.slots[i] and key_of(row_at(slab, part, bucket.slots[i] - 1)) == key:
+                slot = bucket.slots[i]
+                break
+            found &= found - 1
+        if slot == 0:
+            if bucket.slots[BUCKET_SLOTS - 1] == 0:
+                return 0
+            position = (position + 1) & part.mask
+    while True:
+        bucket = &part.buckets[position]
+        last = BUCKET_SLOTS - 1
+        while bucket.slots[last] == 0:
+            last -= 1
+        bucket.tags[i] = bucket.tags[last]
+        bucket.slots[i] = bucket.slots[last]
+        bucket.tags[last] = 0
+        bucket.slots[last] = 0
+        # Only past a bucket that was full can anything have overflowed.
+        if last < BUCKET_SLOTS - 1 or not _move_back(part, &position, &i):
+            return slot
+
+
+cdef bint _move_back(Part *part, uint32_t *position, int *entry) noexcept nogil:
+    """Fills the last entry of a bucket that was full with one that overflowed past it.
+
+    `position` and `entry` become the gap that it leaves; False = nothing overflowed past it.
+    """
+    cdef uint32_t gap = position[0]
+    cdef uint32_t at = gap
+    cdef uint32_t distance
+    cdef Bucket *bucket
+    cdef int i
+    while True:
+        at = (at + 1) & part.mask
+        bucket = &part.buckets[at]
+        distance = (at - gap) & part.mask
+        for i in range(BUCKET_SLOTS):
+            if bucket.slots[i] == 0:
+                return False
+            # How far the entry is from where it belongs: may it be as far back as the gap?
+            if ((at - (bucket.tags[i] & part.mask)) & part.mask) >= distance:
+                part.buckets[gap].tags[BUCKET_SLOTS - 1] = bucket.tags[i]
+                part.buckets[gap].slots[BUCKET_SLOTS - 1] = bucket.slots[i]
+                position[0] = at
+                entry[0] = i
+                return True
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+cdef char *_take_chunk(Slab *slab) noexcept nogil:
+    """Room for `chunk_rows` rows: a freed chunk, part of a freed index, or new."""
+    cdef FreeBlock *block = slab.free_chunks
+    cdef uint64_t length
+    cdef char *chunk
+    if block != NULL:
+        slab.free_chunks = block.next
+        return <char *>block
+    if <uint64_t>(slab.window_end - slab.window) < slab.chunk_bytes:
+        # Fragments grow in step, so the indices they leave would pile up: cut chunks out of them.
+        chunk = arena_free_block(slab.arena, slab.chunk_bytes, &length)
+        if chunk == NULL:
+            return arena_cut(slab.arena, slab.chunk_bytes)
+        arena_give(slab.arena, slab.window, <uint64_t>(slab.window_end - slab.window))
+        slab.window = chunk
+        slab.window_end = chunk + length
+    chunk = slab.window
+    slab.window += slab.chunk_bytes
+    return chunk
+
+
+cdef void _give_chunk(Slab *slab, char *chunk) noexcept nogil:
+    cdef FreeBlock *block = <FreeBlock *>chunk
+    block.next = slab.free_chunks
+    slab.free_chunks = block
+
+
+cdef int _grow_first(Slab *slab, Part *part) noexcept nogil:
+    """Gives a part its first chunk, or one of twice the size with the rows copied."""
+    cdef uint32_t c = part.first_class + 1 if part.chunk_num else block_class(slab.stride)
+    cdef uint64_t length = <uint64_t>BLOCK_MIN << c
+    cdef bint whole = length >= slab.chunk_bytes
+    cdef char *chunk = _take_chunk(slab) if whole else arena_block(slab.arena, c)
+    if chunk == NULL:
+        return -1
+    if part.chunk_num:
+        memcpy(chunk, part.first, <uint64_t>part.used * slab.stride)
+        arena_give(slab.arena, part.first, length // 2)
+    part.first = chunk
+    part.first_class = c
+    part.chunk_num = 1
+    part.chunk_cap = 1
+    part.room = slab.chunk_rows if whole else <uint32_t>(length // slab.stride)
+    return 0
+
+
+cdef int _grow_slab(Slab *slab, Part *part) noexcept nogil:
+    cdef uint32_t chunk_cap
+    cdef char *chunk
+    cdef char **chunks
+    if part.room < slab.chunk_rows:
+        return _grow_first(slab, part)
+    if part.room > <uint32_t>ROWS_MAX - slab.chunk_rows:
+        return -1
+    if part.chunk_num == part.chunk_cap:
+        chunk_cap = 8 if part.chunk_cap == 1 else 2 * part.chunk_cap
+        chunks = <char **>arena_block(slab.arena, block_class(chunk_cap * sizeof(char *)))
+        if chunks == NULL:
+            return -1
+        memcpy(chunks, part.chunks, part.chunk_num * sizeof(char *))
+        if part.chunk_cap > 1:
+            arena_give(slab.arena, <char *>part.chunks, part.chunk_cap * sizeof(char *))
+        part.chunks = chunks
+        part.chunk_cap = chunk_cap
+    chunk = _take_chunk(slab)
+    if chunk == NULL:
+        return -1
+    part.chunks[part.chunk_num] = chunk
+    part.chunk_num += 1
+    part.room += slab.chunk_rows
+    return 0
+
+
+cdef char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
+    """Makes room for the row of a key that has none; all of it, the key too, is to be written now.
+    NULL = no memory.
+
+    Rows of this part may have moved afterwards if it has a single chunk.
+    """
+    cdef uint32_t slot = part.free_slot - 1 if part.free_slot else slot_of(slab, part.used)
+    cdef char *row
+    if part.free_slot == 0 and part.used == part.room and _grow_slab(slab, part) < 0:
+        return NULL
+    if part.rows >= _index_room(slab, part) and _grow_index(slab, part) < 0:
+        return NULL
+    row = row_at(slab, part, slot)
+    if part.free_slot:
+        part.free_slot = <uint32_t>key_of(row)
+    else:
+        part.used += 1
+    part.rows += 1
+    slab.rows += 1
+    _index_put(part.buckets, part.mask, tag, slot + 1)
+    return row
+
+
+cdef char *part_insert(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
+    cdef char *row = _part_place(slab, part, tag)
+    if row != NULL:
+        memcpy(row, &key, KEY_BYTES)
+        first_row(slab, key, weights_of(row), slab.floats)
+        memset(row + KEY_BYTES + slab.floats * sizeof(float), 0,
+               slab.stride - KEY_BYTES - slab.floats * sizeof(float))
+    return row
+
+
+cdef bint part_delete(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
+    cdef uint32_t slot = _index_take(part, slab, key, tag)
+    cdef uint64_t following = part.free_slot
+    if slot == 0:
+        return False
+    memcpy(row_at(slab, part, slot - 1), &following, KEY_BYTES)
+    part.free_slot = slot
+    if slab.deleted != NULL:
+        part.version += 1
+        slab.deleted[part - slab.parts] = part.version
+    part.rows -= 1
+    slab.rows -= 1
+    return True
+
+
+cdef bint holds_row(const Slab *slab, const Part *part, uint32_t slot) noexcept nogil:
+    cdef char *row = row_at(slab, part, slot)
+    cdef uint64_t key
+    if part.rows == part.used:
+        return True
+    key = key_of(row)
+    return part_find(slab, part, key, <uint32_t>hash_key(key)) == row
+
+
+# --- all rows of a part --------------------------------------------------------------------------
+
+cdef void _forget(Slab *slab, Part *part) noexcept nogil:
+    """Forgets all rows, and how often they changed."""
+    cdef uint32_t i
+    if part.chunk_num == 1 and part.room < slab.chunk_rows:
+        arena_give(slab.arena, part.first, <uint64_t>BLOCK_MIN << part.first_class)
+    else:
+        for i in range(part.chunk_num):
+            _give_chunk(slab, part.chunks[i])
+    if part.chunk_cap > 1:
+        arena_give(slab.arena, <char *>part.chunks, part.chunk_cap * sizeof(char *))
+    if part.buckets != <Bucket *>NO_BUCKET:
+        arena_give(slab.arena, <char *>part.buckets, (<uint64_t>part.mask + 1) * sizeof(Bucket))
+    slab.rows -= part.rows
+    _part_clear(part)
+
+
+cdef void part_drop(Slab *slab, Part *part) noexcept nogil:
+    cdef uint64_t version = part.version
+    if part.rows and slab.deleted != NULL:
+        version += 1
+        slab.deleted[part - slab.parts] = version
+    if part.used:
+        _forget(slab, part)
+    part.version = version              # never counts backwards: others compare with it
+
+
+cdef void part_drop_if_empty(Slab *slab, Part *part) noexcept nogil:
+    if part.rows == 0:
+        part_drop(slab, part)
+
+
+cdef uint64_t part_expire(Slab *slab, Part *part, uint32_t before) noexcept nogil:
+    cdef uint64_t deleted = 0
+    cdef uint64_t key
+    cdef uint32_t number, slot, touch
+    cdef char *row
+    for number in range(part.used):
+        slot = slot_of(slab, number)
+        if not holds_row(slab, part, slot):
+            continue
+        row = row_at(slab, part, slot)
+        memcpy(&touch, row + slab.touch_at, sizeof(uint32_t))
+        if touch < before:
+            key = key_of(row)
+            deleted += part_delete(slab, part, key, <uint32_t>hash_key(key))
+    part_drop_if_empty(slab, part)
+    return deleted
+
+
+cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil:
+    cdef uint64_t changed = 0
+    cdef uint32_t number, slot, j
+    cdef uint32_t dim = slab.dim
+    cdef uint64_t sums_bytes = (<uint64_t>dim + 1) * sizeof(float)
+    cdef char *row
+    cdef float *weights
+    cdef float *sums
+    cdef float total
+    if slab.version_at and part.rows:
+        part.version += 1
+    for number in range(part.used):
+        slot = slot_of(slab, number)
+        if not holds_row(slab, part, slot):
+            continue
+        row = row_at(slab, part, slot)
+        weights = weights_of(row)
+        sums = weights + dim
+        total = sums[dim]
+        if total > 0:               # else not pushed, or without weight
+            for j in range(dim):
+                weights[j] = sums[j] / total    # no kernel: those may multiply by a reciprocal
+            track_push(slab, part, row)
+            changed += 1
+        memset(sums, 0, sums_bytes)
+    return changed
+
+
+# --- rows as they lie ----------------------------------------------------------------------------
+
+cdef uint32_t part_count(const Slab *slab, const Part *part, uint32_t number,
+                         uint32_t most) noexcept nogil:
+    cdef uint32_t n = 0
+    if number >= part.used:
+        return 0
+    if part.rows == part.used:
+        return min(most, part.used - number)
+    while n < most and number < part.used:
+        n += holds_row(slab, part, slot_of(slab, number))
+        number += 1
+    return n
+
+
+cdef char *part_copy(const Slab *slab, const Part *part, uint32_t *number, uint32_t most,
+                     char *to) noexcept nogil:
+    cdef bint whole = part.rows == part.used    # no holes: chunk by chunk, at the speed of memory
+    cdef uint32_t slot, n, ahead
+    while most and number[0] < part.used:
+        slot = slot_of(slab, number[0])
+        n = 1
+        if whole:
+            n = min(min(most, part.used - number[0]), slab.chunk_rows - number[0] % slab.chunk_rows)
+            if n < part.used - number[0]:       # the processor itself looks no further than a page
+                for ahead in range(<uint32_t>AHEAD_LINES):
+                    fetch(row_at(slab, part, slot_of(slab, number[0] + n)) + ahead * 64)
+        elif not holds_row(slab, part, slot):
+            number[0] += 1
+            continue
+        memcpy(to, row_at(slab, part, slot), n * <uint64_t>slab.stride)
+        to += n * <uint64_t>slab.stride
+        number[0] += n
+        most -= n
+    return to
+
+
+cdef int part_put(Slab *slab, Part *part, uint32_t frag_num, const char *rows,
+                  uint64_t count) noexcept nogil:
+    cdef uint32_t fragment = <uint32_t>(part - slab.parts)
+    cdef uint64_t i, key, hashed
+    cdef char *row
+    for i in range(count):
+        memcpy(&key, rows, KEY_BYTES)
+        hashed = hash_key(key)
+        if fragment_of_hash(hashed, frag_num) != fragment:
+            return -2
+        row = part_find(slab, part, key, <uint32_t>hashed)
+        if row == NULL:
+            row = _part_place(slab, part, <uint32_t>hashed)
+            if row == NULL:
+                return -1
+        memcpy(row, rows, slab.stride)
+        rows += slab.stride
+    return 0
