@@ -27,16 +27,17 @@ from snailps import JobSettings, Worker
 from snailps.config import RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.master import journal as module
+from snailps.master.effects import Fact, Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.position import pack
-from snailps.master.job.recovery import journal_path, life_of, unended
-from snailps.master.journal import Fact, Journal
+from snailps.master.journal import Journal
 from snailps.master.member import Member
 from snailps.master.membership import Membership
+from snailps.master.phases import JobPhase
+from snailps.master.takeover import journal_path, life_of, unended
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
-from snailps.transport.control import Peer
 
 FRAG_NUM = 1024
 BLOCK_BYTES = 100
@@ -57,6 +58,23 @@ class Rows:
         return lambda *arguments, **named: None
 
 
+class Out(Outbox):
+    """What the parts of a master want done: facts are kept, answers handed to the script."""
+
+    def __init__(self, journal):
+        super().__init__(kept=True)
+        self.note = journal.note
+
+    def reply(self, call, answer):
+        call(answer)
+
+    def send(self, peer, message):
+        pass
+
+    def put(self, effect):
+        pass
+
+
 class Side:
     """A master's job, members, course and journal, without its connections."""
 
@@ -70,18 +88,18 @@ class Side:
             "bench",
         )  # fmt: skip
         self.settings = raw.build(MasterSettings, also_known=(JobSettings,))
-        self.job = Job(raw, (JobSettings, MasterSettings))
+        self.job = Job(raw, (JobSettings, MasterSettings), time.monotonic())
         self.journal = Journal(journal_path(self.settings, self.job))
 
-    def open(self, life, past=()):
+    def open(self, life, past=None):
         """The members and the course of a life."""
-        server = SimpleNamespace(call=lambda peer, message, on_answer: None)
-        nothing = [lambda *arguments: None] * 3
-        self.members = Membership(self.settings, life, server, *nothing, self.journal)
+        out, nothing = Out(self.journal), [lambda *arguments: None] * 3
+        self.members = Membership(self.settings, life, out, *nothing, time.monotonic())
         self.members.rows = Rows()
-        told = {"tell": lambda *_: None, "fail": _fail, "on_end": lambda: None}
-        self.controller = JobController(self.members, 60.0, 60.0, **told, past=past)
-        self.controller.job = self.job
+        services = SimpleNamespace(files=None, reader=None)
+        told = {"fail": _fail, "on_end": lambda now: None, "wall_s": time.time() - time.monotonic()}
+        self.controller = JobController(self.members, out, services, 60.0, **told, past=past)
+        self.controller.job, self.controller.phase = self.job, JobPhase.READY
 
 
 def _fail(text, *_):
@@ -111,10 +129,12 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     side.job.prepare(workers)
     side.journal.take()
     side.open(7)
-    side.journal.begin([life_of(7, side.job, FRAG_NUM), Fact(*side.members.keep_numbers())])
+    side.journal.begin(
+        [life_of(7, side.job, FRAG_NUM, time.time()), Fact(*side.members.keep_numbers())]
+    )
     side.journal.keep_base(pack(side.job.base()))
     nodes = [
-        Member(number, role, f"host{number}", number, Peer.absent(), [], state="ready")
+        Member(number, role, f"host{number}", number, number, [], state="ready")
         for number, role in enumerate(["server"] * servers + ["worker"] * workers, 1)
     ]
     for member in nodes:
@@ -125,7 +145,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     members = nodes[servers:]
     numbers = [member.number for member in members]
     side.journal.note("train", {"nodes": numbers, "at": time.time(), "restored": 0})
-    side.controller.begin_training(side.job, numbers, None)
+    side.controller.begin_training(side.job, numbers, None, time.monotonic())
     return {"blocks": side.job.ledger.size, **_train(side, members, facts, random.Random(seed))}
 
 
@@ -140,7 +160,7 @@ def _train(side, members, facts, chance):
         mine = held[member.number]
         start = clock()
         if not mine:  # else it waits for others, who get on meanwhile
-            leases.lease(member, messages.Lease("train"), got.append)
+            leases.lease(member, messages.Lease("train"), got.append, time.monotonic())
             leases._asking.clear()
             leases._refused.clear()
             mine += [lease.number for lease in got]
@@ -149,12 +169,12 @@ def _train(side, members, facts, chance):
         figures = {"loss": chance.random(), "examples": 50.0, "lr": 0.05}
         number = mine.pop(0)
         done = messages.Done("train", number, 1000, chance.random(), figures)
-        leases.done(member, done, lambda answer: None)
+        leases.done(member, done, lambda answer: None, time.monotonic())
         leases.settled(member, [number])
         count += 2
         if journal.is_long:
             at, compactions = time.thread_time(), compactions + 1
-            journal.compact(side.controller._snapshot(side.job, side.job.ledger))
+            journal.compact(side.controller.snapshot())
             stalls.append(time.thread_time() - at)
         steps.append(clock() - start)
         if count % 10_000 == 0:
@@ -183,18 +203,18 @@ def take_over(folder, settings=None):
     begin, cpu = time.perf_counter(), time.process_time()
     side = Side(folder, settings or {})
     past = unended(side.journal, side.job, FRAG_NUM)
-    if not past:
+    if past is None:
         raise SystemExit("there is no run to take over")
-    side.open(past[0].data["life"], past)
-    for fact in past:
+    count = len(past.facts)
+    side.open(past.facts[0].data["life"], past)
+    for fact in past.facts:
         side.members.replay(fact)
     side.journal.go_on([Fact(*side.members.keep_numbers())])
-    count = len(past)
-    past.clear()
+    del past
     read = time.perf_counter()
     side.job.prepare(len(side.members.nodes("worker")))  # beside the loop, in a master
     prepared = time.perf_counter()
-    side.controller.recovery.go_on(side.controller, side.job)
+    side.controller.recovery.go_on(side.controller, side.job, time.monotonic())
     end = time.perf_counter()
     side.journal.close()
     return {

@@ -58,6 +58,13 @@ def place_of(error: BaseException) -> str:
     return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
 
 
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_STOPPED = 3
+"""Another process failed, and the master ended this one."""
+EXIT_INTERRUPTED = 130
+
+
 class SnailError(Exception):
     """Base of all errors that snailps raises on purpose.
 
@@ -127,3 +134,10 @@ class ClusterError(SnailError):
     """The cluster cannot form, or has to end."""
 
     code = "cluster"
+
+
+def explain(error: BaseException) -> str:
+    """One line for any exception; what a user's code raised has its file and line."""
+    if isinstance(error, SnailError):
+        return str(error)
+    return f"{type(error).__name__}: {error}{place_of(error)}"

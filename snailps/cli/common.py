@@ -31,8 +31,8 @@ from snailps.config import (
 )
 from snailps.config.fields import Settings, format_value, settings_of
 from snailps.config.misplaced import Remark
-from snailps.errors import ConfigError, SnailError
-from snailps.node.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Node
+from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
+from snailps.node.process import Node
 
 log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)

@@ -43,11 +43,11 @@ from snailps.config import (
     WorkerSettings,
     parse_addr,
 )
-from snailps.errors import ClusterError, ConfigError, SnailError, WaitTimeout
+from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError, SnailError, WaitTimeout
 from snailps.kernels import cores
 from snailps.local.launcher import OWN_ERROR, Launcher, MasterEnded
 from snailps.node.limits import END_S
-from snailps.node.process import EXIT_INTERRUPTED, peak_rss_mb
+from snailps.node.process import peak_rss_mb
 from snailps.node.status import Status
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit

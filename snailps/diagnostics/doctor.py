@@ -25,7 +25,7 @@ from snailps.api.worker import Worker
 from snailps.config import MasterSettings, ServerSettings, effective_shard_num, parse_addr
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteError, SnailError
 from snailps.kernels import cores
-from snailps.master.checkpoints import folder_of
+from snailps.master.checkpoint_files import folder_of
 from snailps.node import checks
 from snailps.node.checks import Finding
 from snailps.node.probe_service import PROBE_BYTES, ProbeService, facts_of_host

@@ -16,8 +16,8 @@ import numpy as np
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.api.wire_choice import WireChoice
 from snailps.config import ClusterSettings
-from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, RemoteError
-from snailps.node.process import EXIT_OK, End, Node
+from snailps.errors import EXIT_OK, ClusterError, ConfigError, DataError, MisuseError, RemoteError
+from snailps.node.process import End, Node
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
 from snailps.store.route import Route

@@ -1,50 +1,44 @@
 """Checkpoints at the master: when one is due, what belongs to it, and going on from one.
 
-    due -> Position, Save to every server -> Saved of all -> manifest, rename -> old ones removed
+    due -> Save to every server -> Saved of all -> manifest, rename (`Files`) -> old ones removed
     candidates, newest first -> Load to every server -> Loaded of all -> the job goes on
 
-A save or a restore is a thread that reads like what it does, from top to bottom; it talks with
-servers through a `ServerChannel`.  It knows no rows: servers write and read those themselves.
+    saving      begin > [freeze > align >] save > [position >] complete     failed: StopSaving, drop
+    restoring   tables > load > done        failed: StopSaving, the next candidate
+
+Both are records that each answer takes one step further.  In brackets: in bsp, where rows are saved
+as they are at the beginning of a clock.  It knows no rows: servers write and read those themselves.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import shutil
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from datetime import datetime, timezone
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from snailps.api.tables import Table
-from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
-from snailps.errors import CheckpointError, ConfigError, SnailError
+from snailps.config import CHECKPOINT_SETTINGS, to_mapping
+from snailps.errors import CheckpointError, ConfigError, SnailError, explain
+from snailps.master.broadcast import Broadcast
+from snailps.master.effects import Outbox
+from snailps.master.events import Answer, WorkDone
 from snailps.master.job.job import Job
-from snailps.master.job.position import Position, pack, unpack
+from snailps.master.job.position import Position
 from snailps.master.leases import BspLedger, RoundLedger
-from snailps.master.member import Answer, Member
+from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.master.server_channel import ServerChannel
-from snailps.node.background import in_thread
-from snailps.node.process import explain
+from snailps.master.services import Begun, Candidate, Completed, Files, Opened
 from snailps.node.status import CheckpointStatus
-from snailps.store.checkpoint.folder import (
-    BEGUN,
-    CheckpointFolder,
-    Found,
-    read_course,
-    write_course,
-)
-from snailps.store.checkpoint.manifest import Manifest
-from snailps.store.checkpoint.shard_file import FileEntry
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
+LATE_S = 10.0
+"""A save or a restore that moves no byte for so long is told of."""
+STALL_S = 120.0
+"""... and is given up then."""
 RETRY_S = 10.0
 """At least so long after one that failed."""
 _MAY_DIFFER = {
@@ -55,14 +49,104 @@ _MAY_DIFFER = {
 """Settings with which a job is still the same one.  Of the input, the files found are compared."""
 
 
+@dataclass(eq=False, slots=True)
+class _Affair:
+    """A save or a restore: the servers that take part, and who is waited for.
+
+    Attributes
+    ----------
+    broadcast : Broadcast or None
+        The order that is being obeyed.
+    moved : int
+        Bytes that the servers have written or read, as last told.
+    since : float
+        When that changed, or the present step began.
+    work : int
+        What is done beside the loop, 0: nothing.
+    """
+
+    servers: list[Member]
+    begun_at: float
+    broadcast: Broadcast | None = None
+    moved: int = -1
+    since: float = 0.0
+    late: bool = False
+    work: int = 0
+
+    def enter(self, now: float) -> None:
+        """Another step begins."""
+        self.moved, self.since, self.late, self.broadcast = -1, now, False, None
+
+    def stalls(self, now: float) -> str:
+        """Why it is to be given up; empty: it gets on."""
+        broadcast = self.broadcast
+        if broadcast is None:
+            if not self.work and now - self.since > STALL_S:
+                return (
+                    f"no answer in {STALL_S:.0f} s: servers did not make their tables, or workers "
+                    "did not tell that their blocks are done"
+                )
+            return ""
+        moved = sum(int(member.stats.get("saved_bytes", 0)) for member in self.servers)
+        if moved != self.moved:
+            self.moved, self.since, self.late = moved, now, False
+        silent_s = now - self.since
+        if silent_s > LATE_S and not self.late:
+            self.late = True
+            log.warning(
+                "a checkpoint waits for %s: not a byte in %.0f s", broadcast.waits_for, silent_s
+            )
+        if silent_s > STALL_S:
+            return (
+                f"waited for {broadcast.waits_for}: not a byte in {STALL_S:.0f} s; is the disk "
+                "stuck?"
+            )
+        return ""
+
+
+@dataclass(eq=False, slots=True)
+class _Saving(_Affair):
+    """A checkpoint that is being made; `position` and `about` are those of the clock, in bsp."""
+
+    job: Job = None  # type: ignore[assignment]
+    tables: tuple[dict[str, Any], ...] = ()
+    position: Position | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    clock: int = -1
+    begun: Begun | None = None
+    files: list[dict[str, Any]] = field(default_factory=list)
+    stepped: bool = False
+    written: bool = False
+
+    @property
+    def number(self) -> int:
+        """Of the checkpoint, once it is begun."""
+        return self.begun.number if self.begun is not None else -1
+
+
+@dataclass(eq=False, slots=True)
+class _Restoring(_Affair):
+    """Rows that are being taken from the first of these that can be used."""
+
+    left: list[Candidate] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """Of the checkpoint that is tried."""
+        return self.left[0].number if self.left else -1
+
+
 class CheckpointController:
     """The checkpoints of the job that the master is at.
 
     Parameters
     ----------
     members : Membership
+    out : Outbox
+    files : Files
+        What is done with folders and files, beside the loop.
     on_restored : callable
-        Told the position once the servers have their rows.
+        Told the position once the servers have their rows, and the time.
     fail : callable
         Ends the cluster, with a sentence.
     """
@@ -70,21 +154,24 @@ class CheckpointController:
     def __init__(
         self,
         members: Membership,
+        out: Outbox,
+        files: Files,
         *,
-        on_restored: Callable[[Position], None],
+        on_restored: Callable[[Position, float], None],
         fail: Callable[[str], None],
     ) -> None:
-        self._members, self._on_restored, self._fail = members, on_restored, fail
-        self._channel = ServerChannel(members)
-        self._saving: Future[str] | None = None
-        self._restoring: Future[Position] | None = None
-        self._reset(None)
+        self._members, self._out, self._files = members, out, files
+        self._on_restored, self._fail = on_restored, fail
+        self._saving: _Saving | None = None
+        self._restoring: _Restoring | None = None
+        self._begun_at = 0.0
+        self._reset()
 
-    def _reset(self, folder: CheckpointFolder | None) -> None:
-        self._folder = folder
-        self._candidates: list[tuple[Found, Position]] = []
+    def _reset(self) -> None:
+        self._taken = 0
+        self._path = ""  # of the folder; empty: the job has no checkpoints
+        self._candidates: list[Candidate] = []
         self._interval_s, self._period, self._kept = 0.0, 0, 1
-        self._begun_at = time.monotonic()
         self._pushes_saved = 0
         self._number = 0  # of the newest that was begun
         self.saved = 0
@@ -94,77 +181,55 @@ class CheckpointController:
 
     # --- the beginning of a job --------------------------------------------------------------
 
-    def open(self, job: Job, *, resumes: bool = True) -> None:
-        """Looks, beside the loop, for checkpoints that the job goes on from.
-
-        Where not `resumes`, the job goes on from its journal, and its tables are with the servers.
+    def check_opened(self, job: Job, opened: Opened | None) -> None:
+        """Refuses the checkpoints of another job.  Beside the loop.
 
         Raises
         ------
-        SnailError
-            The folder is another job's, cannot be used, or holds damaged ones only.
+        ConfigError
         """
-        settings = job.settings
-        if self._folder is not None:
-            self._folder.release()
-        self._reset(None)
-        on = settings.checkpoint_interval or settings.param_backup_period
-        if not (on or settings.checkpoint_dir):
+        for candidate in opened.candidates if opened is not None else ():
+            self._check_same(job, candidate)
+        if opened is not None:
+            self._files.clear()
+
+    def opened(self, job: Job, opened: Opened | None, now: float, *, resumes: bool) -> None:
+        """A job begins, with the checkpoints that are there.
+
+        Where not `resumes`, the job goes on from its journal, and its tables are with the servers.
+        """
+        self._reset()
+        self._begun_at = now
+        if opened is None:
             return
-        path = folder_of(settings)
-        folder = CheckpointFolder(path)
-        folder.take()
-        self._reset(folder)
+        settings = job.settings
+        self._path, self._candidates = opened.path, opened.candidates
+        self._taken = opened.taken
         self._interval_s, self._period = settings.checkpoint_interval, settings.param_backup_period
         self._kept = settings.checkpoints_kept
-        if settings.fresh and resumes:
-            folder.set_passed("begun anew with --fresh")
-        bad = []
-        for one in folder.candidates():
-            if one.state == "good":
-                assert one.manifest is not None
-                position = unpack(read_course(one.path, one.manifest))
-                self._check_same(job, one, position)
-                self._candidates.append((one, position))
-            else:
-                log.warning("checkpoint %d is %s: %s", one.number, one.state, one.why)
-                bad.append(one)
-        if not self._candidates and any(one.state == "damaged" for one in bad):
-            raise CheckpointError(
-                f"{path}: no checkpoint here is good, and {bad[0].number} is {bad[0].state}: "
-                f"{bad[0].why}. Mend it, or begin anew with --fresh"
-            )
-        folder.clear()
         if not resumes and self._candidates:
-            found, _ = self._candidates[0]
-            assert found.manifest is not None
-            self._newest = (found.number, float(found.manifest.job["progress"]))
-            self._candidates.clear()
+            newest = self._candidates[0]
+            self._newest = (newest.number, float(newest.manifest.job["progress"]))
+            self._candidates = []
 
     @property
     def resumes(self) -> bool:
         """Whether there is something to go on from."""
         return bool(self._candidates)
 
-    def restore(self) -> None:
-        """Has the servers take their rows from the newest good one; `on_restored` follows."""
-        self._channel.drain()
-        self._restoring = in_thread("snailps-restore", self._restore)
-
     def forget_others(self) -> None:
         """Has servers drop what a master that was lost told them to save or to load."""
-        self._channel.order(self._members.nodes("server"), messages.StopSaving())
+        self._stop_saving(self._members.nodes("server"))
 
-    def _check_same(self, job: Job, found: Found, position: Position) -> None:
+    def _check_same(self, job: Job, found: Candidate) -> None:
         """Refuses a checkpoint of another job."""
-        assert found.manifest is not None
         theirs, ours = found.manifest.job, _identity(job)
         differ = [
             f"{name} is {ours[name]} here and {theirs.get(name)} there"
             for name in ours
             if theirs.get(name) != ours[name]
         ]
-        if sorted(position.sources) != sorted(job.input.sources):
+        if sorted(found.position.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
         if found.manifest.frag_num != self._members.frag_num:
             differ.append(
@@ -178,72 +243,137 @@ class CheckpointController:
 
     # --- the loop ----------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Runs what the threads asked for, and sees to what has ended.  Of the master's loop."""
-        self._channel.step()
-        if self._restoring is not None and self._restoring.done():
-            restoring, self._restoring = self._restoring, None
-            try:
-                position = restoring.result()
-            except SnailError as error:
-                self._fail(str(error))
-            except Exception as error:
-                log.exception("restoring failed")
-                self._fail(f"restoring failed at the master: {explain(error)}")
-            else:
-                self._candidates.clear()
-                self._on_restored(position)
-        if self._saving is not None and self._saving.done():
-            saving, self._saving = self._saving, None
-            try:
-                log.info("%s", saving.result())
-            except Exception as error:
-                if not isinstance(error, SnailError):
-                    log.exception("a checkpoint failed")
-                self._begun_at = max(self._begun_at, time.monotonic() + RETRY_S - self._interval_s)
-                log.error(
-                    "CHECKPOINT FAILED, training goes on unsaved (%s): %s",
-                    f"newest good one: {self._newest[0]}" if self._newest else "there is none yet",
-                    explain(error),
-                )
+    def step(self, now: float) -> None:
+        """Looks whether what is under way gets on."""
+        saving = self._saving
+        if saving is not None:
+            if saving.written and saving.position is None:
+                self._look_for_position(saving, now)
+            if self._saving is saving and (why := saving.stalls(now)):
+                self._save_failed(saving, CheckpointError(why), now)
+        if self._restoring is not None and (why := self._restoring.stalls(now)):
+            self._load_failed(self._restoring, why, now)
 
-    def training_begins(self) -> None:
+    def training_begins(self, now: float) -> None:
         """Counts the time to the first checkpoint from now."""
-        self._begun_at = time.monotonic()
+        self._begun_at = now
 
-    def check(self, job: Job) -> None:
+    def check(self, job: Job, now: float) -> None:
         """Begins a checkpoint if one is due."""
-        if self.running or self._folder is None or not (self._interval_s or self._period):
+        if self.running or not self.writes:
             return
-        now = time.monotonic()
         pushes = self._members.shard_sum("pushes")
         self._pushes_saved = min(self._pushes_saved, pushes)  # a lost server's do not count
         in_time = self._interval_s and now - self._begun_at >= self._interval_s
         in_work = self._period and pushes - self._pushes_saved >= self._period
         if in_time or (in_work and now >= self._begun_at):
-            self.begin(job)
+            self.begin(job, now)
 
-    def begin(self, job: Job) -> None:
+    ticks: tuple[int, ...] = (0,)
+    """The clock of the tables that forget rows; the controller keeps it."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether checkpoints are made of this job."""
+        return bool(self._path) and bool(self._interval_s or self._period)
+
+    @property
+    def running(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._saving is not None
+
+    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
+        """A server tells how its part went; ignored where no checkpoint is under way."""
+        affair: _Saving | _Restoring | None
+        affair = self._saving if isinstance(message, messages.Saved) else self._restoring
+        # Another number is that of one that was given up.
+        if affair is not None and affair.broadcast and message.number == affair.number:
+            affair.broadcast.heard(member, message, now)
+
+    def lost(self, member: Member, why: str, now: float) -> None:
+        """A server is gone: what is being saved cannot become whole."""
+        for affair in (self._saving, self._restoring):
+            if affair is not None and affair.broadcast is not None:
+                affair.broadcast.lost(member, why, now)
+
+    def abandon(self, why: str) -> None:
+        """The job has failed, the servers live on: gives up what is being saved or restored."""
+        if self._saving is None and self._restoring is None:
+            return
+        log.warning("a checkpoint is given up: %s", why)
+        for affair in (self._saving, self._restoring):
+            if affair is not None and affair.broadcast is not None:
+                affair.broadcast.forget()
+        saving, self._saving, self._restoring = self._saving, None, None
+        if saving is not None and saving.begun is not None:
+            self._drop(saving.begun)
+        self.forget_others()
+
+    def ended(self, why: str, then: Callable[[WorkDone, float], None]) -> None:
+        """The job is over: nothing goes on from its checkpoints; empty `why`: something may."""
+        self._path = ""
+        release = partial(self._files.release, self._taken, why)
+        self._out.work(release, then, "checkpoint")
+
+    def figures(self) -> dict[str, int]:
+        """Figures of the run; nothing where there are no checkpoints."""
+        found = {"checkpoints": self.saved, "continued_from": self.continued_from}
+        return {name: number for name, number in found.items() if number}
+
+    def status(self, now: float) -> CheckpointStatus | None:
+        """The newest one, and whether one is written; None where there are none to be."""
+        if not self._path:
+            return None
+        number, share = self._newest or (0, 0.0)
+        return {
+            "number": number,
+            "progress": share,
+            "age_s": None if self._saved_at is None else now - self._saved_at,
+            "path": self._path,
+            "writing": self.running,
+        }
+
+    def advice(self) -> str:
+        """What a failed job's user should know of its checkpoints; empty without any."""
+        if not self._path:
+            return ""
+        if self._newest is None:
+            return "No checkpoint was complete yet"
+        number, share = self._newest
+        return (
+            f"The same command goes on from checkpoint {number}, {share:.0%} of the training, in "
+            f"{self._path}"
+        )
+
+    def _stop_saving(self, servers: Sequence[Member]) -> None:
+        order = messages.StopSaving()
+        for member in servers:
+            self._members.order(member, order, _unheard)
+
+    # --- saving ------------------------------------------------------------------------------
+
+    def begin(self, job: Job, now: float) -> None:
         """Begins a checkpoint of the job as it is now."""
-        assert self._folder is not None
-        self._begun_at = time.monotonic()
+        self._begun_at = now
         self._pushes_saved = self._members.shard_sum("pushes")
-        self._channel.drain()
-        stepped = job.clocked and not job.rounds
-        clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
-        position = None if stepped else self._position(job, clock)
         tables = tuple(
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.table_registry.tables.values()
         )
         servers = self._members.joined("server")
-        self._saving = in_thread(
-            "snailps-checkpoint", lambda: self._save(job, servers, tables, position)
-        )
+        saving = self._saving = _Saving(servers, now, job=job, tables=tables)
+        saving.enter(now)
+        saving.stepped = job.clocked and not job.rounds
+        if not saving.stepped:
+            clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
+            saving.position, saving.about = self._position(job, clock, now)
+        # Not the number of one that failed: of that a server may still tell.
+        begin = partial(self._files.begin, self._number, self._members.life, _bytes_of(servers))
+        saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
-    def _position(self, job: Job, clock: int) -> tuple[Position, dict[str, Any]]:
-        """Where the job is, and what the manifest says of it.  Of the master's loop."""
-        position = job.position(clock)
+    def _position(self, job: Job, clock: int, now: float) -> tuple[Position, dict[str, Any]]:
+        """Where the job is, and what the manifest says of it."""
+        position = job.position(now, clock)
         position.figures["ticks"] = self.ticks
         assert job.ledger is not None
         share = job.ledger.progress if job.rounds else job.ledger.share(position.done)
@@ -251,198 +381,227 @@ class CheckpointController:
         about |= {"counts": job.cls.counts, "settings": dict(to_mapping(job.settings))}
         return position, about
 
-    ticks: tuple[int, ...] = (0,)
-    """The clock of the tables that forget rows; the course keeps it."""
-
-    @property
-    def writes(self) -> bool:
-        """Whether checkpoints are made of this job."""
-        return self._folder is not None and bool(self._interval_s or self._period)
-
-    @property
-    def running(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._saving is not None
-
-    def heard(self, member: Member, message: messages.Saved | messages.Loaded) -> None:
-        """A server tells how its part went; ignored where no checkpoint is under way."""
-        if self._saving is not None or self._restoring is not None:
-            self._channel.heard(member, message)
-
-    def lost(self, member: Member, why: str) -> None:
-        """A server is gone: what is being saved cannot become whole."""
-        self._channel.lost(member, why)
-
-    def abandon(self, why: str) -> None:
-        """The job has failed, the servers live on: gives up what is being saved or restored."""
-        if self._saving is None and self._restoring is None:
+    def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
+        saving.work = 0
+        saving.enter(now)
+        if self._saving is not saving:  # it was given up meanwhile
+            if done.error is None:
+                self._drop(done.result)
             return
-        log.warning("a checkpoint is given up: %s", why)
-        self._saving = self._restoring = None  # the thread ends unheard
-        self._channel.close()
-        self._channel = ServerChannel(self._members)
-        self.forget_others()
+        if done.error is not None:
+            self._save_failed(saving, done.error, now)
+            return
+        saving.begun = done.result
+        self._number = done.result.number
+        if saving.stepped:
+            self._freeze(saving, messages.Freeze(), self._frozen, now)
+        else:
+            self._order_save(saving, now)
 
-    def ended(self, why: str) -> None:
-        """The job is over: nothing goes on from its checkpoints; empty `why`: something may."""
-        if self._folder is not None:
-            if why:
-                with contextlib.suppress(SnailError, OSError):
-                    self._folder.set_passed(why)
-            self._folder.release()
-            self._folder = None
-
-    def close(self) -> None:
-        """Ends what is under way."""
-        self._channel.close()
-
-    def figures(self) -> dict[str, int]:
-        """Figures of the run; nothing where there are no checkpoints."""
-        found = {"checkpoints": self.saved, "continued_from": self.continued_from}
-        return {name: number for name, number in found.items() if number}
-
-    def status(self) -> CheckpointStatus | None:
-        """The newest one, and whether one is written; None where there are none to be."""
-        if self._folder is None:
-            return None
-        number, share = self._newest or (0, 0.0)
-        age_s = None if self._saved_at is None else time.monotonic() - self._saved_at
-        path = str(self._folder.path)
-        return {
-            "number": number,
-            "progress": share,
-            "age_s": age_s,
-            "path": path,
-            "writing": self.running,
-        }
-
-    def advice(self) -> str:
-        """What a failed job's user should know of its checkpoints; empty without any."""
-        if self._folder is None:
-            return ""
-        if self._newest is None:
-            return "No checkpoint was complete yet"
-        number, share = self._newest
-        return (
-            f"The same command goes on from checkpoint {number}, {share:.0%} of the training, in "
-            f"{self._folder.path}"
-        )
-
-    # --- the threads ---------------------------------------------------------------------------
-
-    def _restore(self) -> Position:
-        for found, position in self._candidates:
-            assert found.manifest is not None
-            begin = time.monotonic()
-            servers = self._members.joined("server")
-            try:
-                tables = self._declare(found.manifest)
-                self._channel.order(servers, messages.Load(found.number, str(found.path), tables))
-                loaded = self._channel.collect(servers, messages.Loaded, found.number)
-            except CheckpointError as error:
-                log.warning("checkpoint %d cannot be used: %s", found.number, error)
-                self._channel.order(servers, messages.StopSaving())
-                continue
-            share = float(found.manifest.job["progress"])
-            log.warning(
-                "continuing from checkpoint %d of %s: %.0f%% of the training, %s rows in %.1f s",
-                found.number, found.manifest.saved_at, 100 * share,
-                f"{sum(part.rows for part in loaded):,}", time.monotonic() - begin,
-            )  # fmt: skip
-            self.continued_from, self._newest = found.number, (found.number, share)
-            return position
-        assert self._folder is not None
-        raise CheckpointError(
-            f"{self._folder.path}: no checkpoint could be used, see above. Mend one, or begin anew "
-            "with --fresh"
-        )
-
-    def _declare(self, manifest: Manifest) -> list[list[int]]:
-        """Has the servers make the tables; pairs of their numbers in the files and here."""
-        tables = [Table.from_dict(item["table"]) for item in manifest.tables]
-        answers: list[Answer] = []
-        asked: list[bool] = []
-
-        def look() -> Answer | None:
-            if not asked:
-                asked.append(True)
-                self._members.table_registry.adopt(tables, answers.append)
-            return answers[0] if answers else None
-
-        answer = self._channel.in_loop(look)
-        if isinstance(answer, SnailError):
-            raise answer
-        assert isinstance(answer, messages.Declared)
-        return [
-            [item["number"], number]
-            for item, number in zip(manifest.tables, answer.numbers, strict=True)
-        ]
-
-    def _save(
+    def _freeze(
         self,
-        job: Job,
-        servers: list[Member],
-        tables: tuple[dict[str, Any], ...],
-        position: tuple[Position, dict[str, Any]] | None,
-    ) -> str:
-        """Writes a checkpoint; returns a sentence about it.
+        saving: _Saving,
+        order: messages.Freeze,
+        then: Callable[[_Saving, Broadcast, float], None],
+        now: float,
+    ) -> None:
+        saving.enter(now)
+        on_end = partial(then, saving)
+        saving.broadcast = Broadcast(self._out, saving.servers, order, on_end, now, loss="fail")
 
-        Without a position, in bsp, it is that of the clock at whose beginning the rows are saved.
+    def _frozen(self, saving: _Saving, broadcast: Broadcast, now: float) -> None:
+        """Every shard keeps its rows as they are at the beginning of a clock: of which one?
+
+        Shards differ by one clock at most, because a worker waits for all of them.  So those that
+        are behind go on by one, and then all stand at the same.
         """
-        folder = self._folder
-        assert folder is not None
-        begin = time.monotonic()
-        saved_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        _check_room(folder.path, servers)
-        # Not the number of one that failed: of that a server may still tell.
-        number = self._number = max(folder.next_number(), self._number + 1)
-        part = folder.begin(number)
-        try:
-            (part / BEGUN).write_text(f"{self._members.life:016x}\n")
-            clock = self._channel.freeze(servers) if position is None else -1
-            self._channel.order(servers, messages.Save(number, str(part), clock))
-            told = self._channel.collect(servers, messages.Saved, number)
-            if position is None:
-                position = self._channel.in_loop(lambda: self._when_done(job, clock))
-            where, about = position
-            files = [
-                FileEntry.from_dict(item, f"checkpoint {number}")
-                for saved in told
-                for item in saved.files
-            ]
-            course = write_course(part, pack(where))
-            (part / BEGUN).unlink()
-            manifest = Manifest(
-                number, self._members.life, saved_at, self._members.frag_num, tables,
-                tuple(files), about, course,
-            )  # fmt: skip
-            path = folder.complete(part, manifest)
-        except BaseException:
-            self._channel.order(servers, messages.StopSaving())
-            # Servers that still write are told to stop, and find their files gone.
-            shutil.rmtree(part, ignore_errors=True)
-            raise
-        took = time.monotonic() - begin
-        self.saved += 1
-        self._newest, self._saved_at = (number, float(about["progress"])), time.monotonic()
-        folder.prune(self._kept)
-        share = about["progress"]
-        return (
-            f"checkpoint {number}: {share:.0%} of the training, {manifest.rows:,} rows, "
-            f"{manifest.total_bytes / 1e6:,.1f} MB in {took:.2f} s, to {path}"
+        if broadcast.error:
+            self._save_failed(saving, CheckpointError(broadcast.error), now)
+            return
+        clocks = [int(c) for report in broadcast.told.values() for c in report.data["clocks"]]
+        saving.clock = max(clocks)
+        self._freeze(saving, messages.Freeze(saving.clock), self._aligned, now)
+
+    def _aligned(self, saving: _Saving, broadcast: Broadcast, now: float) -> None:
+        if broadcast.error:
+            self._save_failed(saving, CheckpointError(broadcast.error), now)
+        else:
+            self._order_save(saving, now)
+
+    def _order_save(self, saving: _Saving, now: float) -> None:
+        assert saving.begun is not None
+        saving.enter(now)
+        order = messages.Save(saving.begun.number, saving.begun.part, saving.clock)
+        saving.broadcast = Broadcast(
+            self._out,
+            saving.servers,
+            order,
+            partial(self._written, saving),
+            now,
+            loss="fail",
+            expects=messages.Saved,
         )
 
-    def _when_done(self, job: Job, clock: int) -> tuple[Position, dict[str, Any]] | None:
-        """The position at a clock, once every worker has told its part of those before it."""
-        assert isinstance(job.ledger, BspLedger)
-        return self._position(job, clock) if job.ledger.open_clock >= clock else None
+    def _written(self, saving: _Saving, broadcast: Broadcast, now: float) -> None:
+        """All servers have written their rows."""
+        saving.enter(now)
+        if broadcast.error:
+            self._save_failed(saving, CheckpointError(broadcast.error), now)
+            return
+        saving.written = True
+        saving.files = [item for saved in broadcast.told.values() for item in saved.files]
+        if saving.position is None:
+            self._look_for_position(saving, now)
+        else:
+            self._complete(saving, now)
+
+    def _look_for_position(self, saving: _Saving, now: float) -> None:
+        """Takes the position at the clock, once every worker has told its part of those before."""
+        ledger = saving.job.ledger
+        assert isinstance(ledger, BspLedger)
+        if ledger.open_clock >= saving.clock:
+            saving.position, saving.about = self._position(saving.job, saving.clock, now)
+            self._complete(saving, now)
+
+    def _complete(self, saving: _Saving, now: float) -> None:
+        assert saving.begun is not None
+        assert saving.position is not None
+        complete = partial(
+            self._files.complete,
+            saving.begun,
+            saving.files,
+            saving.position,
+            life=self._members.life,
+            frag_num=self._members.frag_num,
+            tables=saving.tables,
+            about=saving.about,
+            kept=self._kept,
+        )
+        saving.work = self._out.work(complete, partial(self._completed, saving), "checkpoint")
+
+    def _completed(self, saving: _Saving, done: WorkDone, now: float) -> None:
+        saving.work = 0
+        if self._saving is not saving:
+            return
+        if done.error is not None:
+            self._save_failed(saving, done.error, now)
+            return
+        assert saving.begun is not None
+        completed: Completed = done.result
+        number, share = saving.begun.number, float(saving.about["progress"])
+        self._saving = None
+        self.saved += 1
+        self._newest, self._saved_at = (number, share), now
+        log.info(
+            "checkpoint %d: %.0f%% of the training, %s rows, %s MB in %.2f s, to %s",
+            number, 100 * share, f"{completed.rows:,}", f"{completed.total_bytes / 1e6:,.1f}",
+            now - saving.begun_at, completed.path,
+        )  # fmt: skip
+
+    def _save_failed(self, saving: _Saving, error: BaseException, now: float) -> None:
+        self._saving = None
+        if saving.broadcast is not None:
+            saving.broadcast.forget()
+        if not isinstance(error, SnailError):
+            log.error("a checkpoint failed", exc_info=error)
+        if saving.begun is not None:
+            self._stop_saving(saving.servers)
+            self._drop(saving.begun)
+        self._begun_at = max(self._begun_at, now + RETRY_S - self._interval_s)
+        log.error(
+            "CHECKPOINT FAILED, training goes on unsaved (%s): %s",
+            f"newest good one: {self._newest[0]}" if self._newest else "there is none yet",
+            explain(error),
+        )
+
+    def _drop(self, begun: Begun) -> None:
+        self._out.work(partial(self._files.drop, begun), _dropped, "checkpoint")
+
+    # --- restoring ---------------------------------------------------------------------------
+
+    def restore(self, now: float) -> None:
+        """Has the servers take their rows from the newest good one; `on_restored` follows."""
+        restoring = self._restoring = _Restoring([], now, left=list(self._candidates))
+        self._try_next(restoring, now)
+
+    def _try_next(self, restoring: _Restoring, now: float) -> None:
+        restoring.enter(now)
+        if not restoring.left:
+            self._restoring = None
+            self._fail(
+                f"{self._path}: no checkpoint could be used, see above. Mend one, or begin anew "
+                "with --fresh"
+            )
+            return
+        candidate = restoring.left[0]
+        restoring.begun_at, restoring.servers = now, self._members.joined("server")
+        tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
+        made = partial(self._tables_made, restoring, candidate)
+        self._members.table_registry.adopt(tables, made, now)
+
+    def _tables_made(
+        self, restoring: _Restoring, candidate: Candidate, answer: Answer, now: float
+    ) -> None:
+        if self._restoring is not restoring or restoring.left[:1] != [candidate]:
+            return
+        if not isinstance(answer, messages.Declared):
+            self._restoring = None
+            self._fail(str(answer))
+            return
+        pairs = zip(candidate.manifest.tables, answer.numbers, strict=True)
+        tables = [[item["number"], number] for item, number in pairs]
+        restoring.enter(now)
+        restoring.broadcast = Broadcast(
+            self._out,
+            restoring.servers,
+            messages.Load(candidate.number, candidate.path, tables),
+            partial(self._loaded, restoring),
+            now,
+            loss="fail",
+            expects=messages.Loaded,
+        )
+
+    def _loaded(self, restoring: _Restoring, broadcast: Broadcast, now: float) -> None:
+        if broadcast.error:
+            self._load_failed(restoring, broadcast.error, now)
+            return
+        candidate = restoring.left[0]
+        share = float(candidate.manifest.job["progress"])
+        log.warning(
+            "continuing from checkpoint %d of %s: %.0f%% of the training, %s rows in %.1f s",
+            candidate.number, candidate.manifest.saved_at, 100 * share,
+            f"{sum(part.rows for part in broadcast.told.values()):,}", now - restoring.begun_at,
+        )  # fmt: skip
+        self.continued_from, self._newest = candidate.number, (candidate.number, share)
+        self._restoring = None
+        self._candidates = []
+        self._on_restored(candidate.position, now)
+
+    def _load_failed(self, restoring: _Restoring, why: str, now: float) -> None:
+        candidate = restoring.left.pop(0)
+        if restoring.broadcast is not None:
+            restoring.broadcast.forget()
+        log.warning("checkpoint %d cannot be used: %s", candidate.number, why)
+        self._stop_saving(restoring.servers)
+        self._try_next(restoring, now)
 
 
-def folder_of(settings: JobSettings) -> Path:
-    """Where a job's checkpoints are."""
-    if settings.checkpoint_dir:
-        return Path(settings.checkpoint_dir).expanduser().absolute()
-    return Path(f"{settings.output}.checkpoints" if settings.output else "checkpoints").absolute()
+def _unheard(answer: Answer, now: float) -> None:
+    """Whatever servers say to `StopSaving`."""
+
+
+def _dropped(done: WorkDone, now: float) -> None:
+    """A checkpoint that failed is removed, or will be by the next master."""
+
+
+def _bytes_of(servers: Sequence[Member]) -> int:
+    """About what a checkpoint takes on disk."""
+    return sum(
+        int(table["row_bytes"]) + 8 * int(table["rows"])
+        for member in servers
+        for shard in member.stats.get("shards", [])
+        for table in shard["tables"].values()
+    )
 
 
 def _identity(job: Job) -> dict[str, str]:
@@ -452,23 +611,3 @@ def _identity(job: Job) -> dict[str, str]:
         "worker_class": job.worker_class,
         **{name: text for name, text in settings.items() if name not in _MAY_DIFFER},
     }
-
-
-def _check_room(path: Path, servers: list[Member]) -> None:
-    """Refuses to begin what the disk cannot hold."""
-    needed = sum(
-        int(table["row_bytes"]) + 8 * int(table["rows"])
-        for member in servers
-        for shard in member.stats.get("shards", [])
-        for table in shard["tables"].values()
-    )
-    try:
-        status = os.statvfs(path)
-    except OSError:
-        return
-    free = status.f_bavail * status.f_frsize
-    if free < needed:
-        raise CheckpointError(
-            f"{path}: the disk is full: a checkpoint needs {needed / 1e6:,.1f} MB, "
-            f"{free / 1e6:,.1f} MB are free. Make room, or keep fewer (checkpoints_kept)"
-        )

@@ -1,91 +1,85 @@
-"""Who is heard: heartbeats at the master, and how long each member may be silent.
+"""Who is heard: how long each member may be silent at the master.
 
-    heartbeat connections -> HeartbeatThread -> silences -> expel(member, why)
+    Heartbeats (silences, who is closed), time -> HeartbeatMonitor -> expel(member, why)
 
-It owns the heartbeat connections and the limits; what becomes of a silent member is `process.py`'s.
+It owns the limits.  Connections are `process.py`'s, what becomes of a silent member `core.py`'s.
 """
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from snailps.config import MasterSettings
+from snailps.master.effects import Forget
+from snailps.master.events import Heartbeats
 from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.transport._heartbeat import HeartbeatThread
-from snailps.transport.handshake import Hello
-
-LOOK_S = 0.25
-"""Between two looks at heartbeats."""
 
 
 class HeartbeatMonitor:
-    """Listens for all members.
+    """Judges all members by their heartbeats.
 
     Parameters
     ----------
     settings : MasterSettings
     members : Membership
     expel : callable
-        ``expel(member, why)``: it has been silent for too long.
+        ``expel(member, why, now)``: it has been silent for too long.
     """
 
     def __init__(
-        self, settings: MasterSettings, members: Membership, expel: Callable[[Member, str], None]
+        self,
+        settings: MasterSettings,
+        members: Membership,
+        expel: Callable[[Member, str, float], None],
     ) -> None:
         self._members, self._expel = members, expel
         self._limit_s = settings.heartbeat_timeout
         self.back_s = self._limit_s
         """How long members of a master before may take to come back, seconds."""
-        self._pulse = HeartbeatThread(settings.heartbeat_interval)
-        self._pulse.start()
-        self._stepped_at = self._deaf_until = self._looked_at = 0.0
-        self.silences = self._pulse.silences
+        self._stepped_at = self._deaf_until = self._heard_at = 0.0
+        self._silences: Mapping[int, float] = {}
 
-    def add(self, hello: Hello, sock: socket.socket) -> None:
-        """A member's heartbeat connection; others' are closed."""
-        member = self._members.all.get(hello.node)
-        if member is None or hello.incarnation != member.number or hello.job != self._members.life:
-            sock.close()
-            return
-        self._pulse.add(sock, member.number)
+    def silence_s(self, number: int, now: float) -> float | None:
+        """How long a member has been silent; None: it has no heartbeat connection yet."""
+        silence_s = self._silences.get(number)
+        return None if silence_s is None else silence_s + now - self._heard_at
 
     def forget(self, number: int) -> None:
         """A member is gone."""
-        self._pulse.remove(number)
+        self._members.out.put(Forget(number))
 
-    def step(self, now: float, *, stopping: bool) -> None:
-        """Expels whoever is silent, unless all are about to end."""
-        limit_s = self._limit_s
-        # A master that was stopped itself has heard nobody: that is not their silence.
-        if self._stepped_at and now - self._stepped_at > limit_s / 2:
-            self._deaf_until = now + limit_s
+    def step(self, now: float) -> None:
+        """Time passes: a master that was stopped itself has heard nobody, and blames nobody."""
+        if self._stepped_at and now - self._stepped_at > self._limit_s / 2:
+            self._deaf_until = now + self._limit_s
         self._stepped_at = now
-        if now < self._looked_at + LOOK_S or now < self._deaf_until or stopping:
+
+    def heard(self, event: Heartbeats, now: float, *, stopping: bool) -> None:
+        """Expels whoever is silent, unless all are about to end."""
+        self.step(now)
+        self._silences, self._heard_at = event.silences, now
+        if now < self._deaf_until or stopping:
             return
-        self._looked_at = now
-        silences, closed = self._pulse.silences(), self._pulse.closed()
-        for number, silence_s in silences.items():
+        limit_s = self._limit_s
+        for number, silence_s in event.silences.items():
             member = self._members.all.get(number)
             if member is None:
-                self._pulse.remove(number)
-            elif silence_s > limit_s and number in closed:
+                self.forget(number)
+            elif silence_s > limit_s and number in event.closed:
                 self._expel(
                     member,
                     f"its heartbeat connection was lost {silence_s:.0f} s ago and it made no other "
                     "one (heartbeat_timeout)",
+                    now,
                 )
             elif silence_s > limit_s:
-                self._expel(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)")
+                self._expel(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)", now)
         for member in list(self._members.all.values()):
             allowed_s = self.back_s if member.away else limit_s
-            silent = member.number not in silences and now - member.since > allowed_s
+            silent = member.number not in event.silences and now - member.since > allowed_s
             if silent and member.state != "gone" and not member.missed:
                 since = "this master took over" if member.away else "it registered"
                 what = "it did not come back" if member.away else "no heartbeat"
-                self._expel(member, f"{what} within {allowed_s:.0f} s after {since}")
-
-    def close(self) -> None:
-        """Listens no more."""
-        self._pulse.stop()
+                why = f"{what} within {allowed_s:.0f} s after {since}"
+                self._expel(member, why, now)

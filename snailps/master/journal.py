@@ -2,7 +2,7 @@
 
     note(kind, data) -> line: checksum, JSON -> file       thread: fdatasync, a few times a second
     compact(state of the job) -> a new file in place of the old one, beside the loop, at any time
-    take, read -> facts of an unended run -> Members, Course (they replay what they noted)
+    take, read -> facts of an unended run -> Membership, JobRecovery (they replay what they noted)
 
 It owns a folder, the order of facts and their safety on disk; what a fact means is known to the
 module that notes it.  No connections here.
@@ -29,7 +29,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import ClusterError
+from snailps.master.effects import Fact, Snapshot
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
 
@@ -63,43 +63,8 @@ _IN_STATE = {
 """Kinds that a `Snapshot` stands in for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Something that happened.
-
-    Attributes
-    ----------
-    kind : str
-        A word: who replays it looks at this first.
-    data : dict
-        As it was given to `note`, after a way through JSON.
-    """
-
-    kind: str
-    data: dict[str, Any]
-
-
 BEGUN = Fact("begun", {})
 """Ends what was written at once: a file without it lacks something."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a master has to know of a job, instead of all facts that led there.
-
-    Attributes
-    ----------
-    state : dict
-        For JSON.
-    arrays : dict of str to numpy.ndarray
-        What is too large for that; it does not change before the next snapshot is taken.
-    facts : sequence of Fact
-        What follows the state, in place of facts of the same kinds.
-    """
-
-    state: dict[str, Any]
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    facts: Sequence[Fact] = ()
 
 
 class Damaged(Exception):
@@ -397,8 +362,10 @@ class Journal:
         )
         self._compactor.start()
 
-    def check(self, facts: Iterable[Fact]) -> None:
-        """Compares the files that these facts, read before, refer to with their checksums.
+    def check(self, facts: Iterable[Fact]) -> tuple[bytes, dict[str, NDArray[Any]]]:
+        """What these facts, read before, refer to: the base, and the arrays of the state.
+
+        Both are compared with their checksums; empty where the facts name none.
 
         Raises
         ------
@@ -406,10 +373,8 @@ class Journal:
             One is not there, or damaged.
         """
         kinds = {fact.kind for fact in facts}
-        if kinds & {"summary", "train"}:
-            self.base()
-        if "state" in kinds:
-            self.state_arrays()
+        base = self.base() if kinds & {"summary", "train"} else b""
+        return base, self.state_arrays() if "state" in kinds else {}
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays of the newest state that was read.

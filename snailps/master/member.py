@@ -7,16 +7,9 @@ It owns what is known of one process; it decides nothing and knows no other one.
 
 from __future__ import annotations
 
-import functools
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-
-from snailps.errors import SnailError
-from snailps.transport import messages
-from snailps.transport.control import Encoded, Peer
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +18,8 @@ WAIT_TOLD_S = 3.0
 NAMED_MAX = 8
 """Members that a message names one by one."""
 
-Answer = messages.Message | SnailError
-Reply = Callable[[Answer | Encoded], None]
+NOBODY = 0
+"""The number of a connection that is not there: what is sent to it is lost."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +28,8 @@ class Member:
 
     Attributes
     ----------
+    peer : int
+        Number of its connection, or `NOBODY`.
     state, waits : str
         What it does and for whom it waits, in words for people; see `wait_for`.
     waited_s : float
@@ -68,6 +63,8 @@ class Member:
         Why it did not come back, or was lost again before the job went on.
     resume_state : dict
         What it told of itself when it came back (`Rejoin.state`).
+    address : (str, int)
+        Where its connection comes from; empty where it has none.
     figures, stats : dict
         Its last `Finished` or `Bye`; a server's last `Report`.
     stats_before : dict
@@ -86,19 +83,19 @@ class Member:
     role: str
     host: str
     pid: int
-    peer: Peer
+    peer: int
     endpoints: list[tuple[str, int]]
     state: str = "registered"
     waits: str = ""
     acknowledged: bool = False
     joined: bool = False
-    routed_at: float = field(default_factory=time.monotonic)
+    routed_at: float = 0.0
     finished: bool = False
     leaving: bool = False
     late: bool = False
     worked: bool = False
     dropped: bool = False
-    since: float = field(default_factory=time.monotonic)
+    since: float = 0.0
     rate: float | None = None
     epoch: int = 0
     waited_s: float = 0.0
@@ -114,6 +111,7 @@ class Member:
     fetched: int = 0
     lacks: str = ""
     stats_at: float = 0.0
+    address: tuple[str, int] = ("", 0)
     _waits_since: float = 0.0
     _wait_told: bool = False
 
@@ -122,9 +120,8 @@ class Member:
         """How messages call it."""
         return f"{self.role} {self.number} ({self.host}, process {self.pid})"
 
-    def wait_for(self, whom: str) -> None:
+    def wait_for(self, whom: str, now: float) -> None:
         """Notes for whom it waits, empty: for nobody."""
-        now = time.monotonic()
         if whom and not self.waits:
             self._waits_since = now
         elif self.waits and not whom:
@@ -135,34 +132,26 @@ class Member:
                 self._wait_told = False
         self.waits = whom
 
-    def log_wait(self) -> None:
+    def log_wait(self, now: float) -> None:
         """Says in the log, once, that it has been waiting for long."""
-        waited_s = time.monotonic() - self._waits_since
+        waited_s = now - self._waits_since
         if self.waits and not self._wait_told and waited_s >= WAIT_TOLD_S:
             self._wait_told = True
             log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
 
-    @property
-    def waits_s(self) -> float:
+    def waits_s(self, now: float) -> float:
         """How long it has waited, if it waits, seconds."""
-        return time.monotonic() - self._waits_since if self.waits else 0.0
+        return now - self._waits_since if self.waits else 0.0
 
     def let_go(self) -> None:
         """It has left: keeps what figures need, and nothing of its connection."""
-        self.peer = nobody()
+        self.peer = NOBODY
         self.resume_state, self.stats_before = {}, {}
 
-    def take_stats(self, stats: dict[str, Any]) -> None:
+    def take_stats(self, stats: dict[str, Any], now: float) -> None:
         """Keeps a server's report, and the one before it, for figures a second."""
-        now = time.monotonic()
         self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
         self.stats, self.stats_at = stats, now
-
-
-@functools.cache
-def nobody() -> Peer:
-    """The connection of all that have none."""
-    return Peer.absent()
 
 
 def names_of(members: list[Member]) -> str:

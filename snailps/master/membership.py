@@ -4,28 +4,28 @@
 
 It owns the list of members and the route, and says in words who is still missing; what a master
 must know again of them is in its journal.  It knows no job: what the members are to do is
-`job/controller.py`'s business, which tables there are is `table_registry.py`'s.
+`job/controller.py`'s business, which tables there are is `table_registry.py`'s.  Connections are
+numbers, and `now` is monotonic seconds.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from snailps.config import MasterSettings
+from snailps.config.addresses import format_addr
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
-from snailps.master.journal import Fact, Journal
-from snailps.master.member import Answer, Member, Reply, names_of
+from snailps.master.effects import Diagnose, Fact, OnAnswer, Outbox, Rerouted
+from snailps.master.events import Answer, Received
+from snailps.master.member import NOBODY, Member, names_of
 from snailps.master.replication.placement import with_changes
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.table_registry import TableRegistry
-from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
-from snailps.transport.control import ControlServer, Peer, show
 
 log = logging.getLogger(__name__)
 
@@ -47,40 +47,38 @@ class Membership:
     settings : MasterSettings
     life : int
         Number of this life of the cluster; nobody of another one is let in.
-    server : ControlServer
+    out : Outbox
     fail : callable
         Ends the cluster, with a sentence.
     on_ready : callable
-        Told of a member that took the route.
+        Told of a member that took the route, and the time.
     on_unready : callable
-        Told of a member that cannot use the route, or does not in time, with a sentence.
-    journal : Journal, optional
-        Gets who belongs, the route and the tables.
+        Told of a member that cannot use the route, or does not in time: a sentence, and the time.
+    now : float
     """
 
     def __init__(
         self,
         settings: MasterSettings,
         life: int,
-        server: ControlServer,
+        out: Outbox,
         fail: Callable[[str], None],
-        on_ready: Callable[[Member], None],
-        on_unready: Callable[[Member, str], None],
-        journal: Journal | None = None,
+        on_ready: Callable[[Member, float], None],
+        on_unready: Callable[[Member, str, float], None],
+        now: float,
     ) -> None:
         self.life = life
         self.rows: ShardOrders  # orders that change rows; whoever keeps the shards sets it
-        self.on_stats: Callable[[Member], None] = lambda member: None  # ... and this one
-        self.journal = journal or Journal(None)
+        self.on_stats: Callable[[Member, float], None] = lambda member, now: None  # ... this one
+        self.out = out
+        self.peers: dict[int, Member] = {}  # by their connection
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
         self.shards: dict[str, Any] = {}  # where the shards are, as the journal has it
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
         self._settings = settings
-        self._server, self._fail = server, fail
-        self.table_registry = TableRegistry(
-            lambda: self.joined("server"), self.call, fail, self.journal
-        )
+        self._fail = fail
+        self.table_registry = TableRegistry(lambda: self.joined("server"), out, fail)
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._untold = False  # a route is made, and nobody has been told of it yet
@@ -88,23 +86,42 @@ class Membership:
         self._given_before = 0  # numbers below may be of members that another master knew
         self._numbers_kept = 0
         self.left: list[Member] = []
-        self._since = time.monotonic()
+        self._since = now
         self._notice_at = self._since + NOTICE_S
         self._formed = False
         self._epoch = 0  # of the newest route that anybody may have
         self._lost: list[str] = []  # why members were lost while the cluster formed
-        self._look: threading.Timer | None = None
 
     @property
     def frag_num(self) -> int:
         """Fragments of the cluster's keys."""
         return self._settings.frag_num
 
-    def call(
-        self, member: Member, message: messages.Message, on_answer: Callable[[Answer], None]
-    ) -> None:
-        """Gives a member an order.  Of the master's loop."""
-        self._server.call(member.peer, message, on_answer)
+    def order(self, member: Member, message: messages.Message, on_answer: OnAnswer) -> None:
+        """Gives a member an order."""
+        self.out.order(member.peer, message, on_answer)
+
+    def tell(self, member: Member, message: messages.Message) -> None:
+        """Sends a member a note."""
+        self.out.send(member.peer, message)
+
+    def role_of(self, peer: int) -> str:
+        """What is at the other end of a connection; empty before Register."""
+        member = self.peers.get(peer)
+        return member.role if member is not None else ""
+
+    def disconnect(self, member: Member) -> None:
+        """Closes a member's connection, once all that it was sent is on its way."""
+        if member.peer != NOBODY:
+            self.out.close(member.peer)
+            self.gone_peer(member.peer)
+
+    def gone_peer(self, peer: int) -> Member | None:
+        """A connection is gone; whose it was."""
+        member = self.peers.pop(peer, None)
+        if member is not None:
+            member.peer = NOBODY
+        return member
 
     def nodes(self, role: str = "") -> list[Member]:
         """Members of a role; without one, servers and workers."""
@@ -127,28 +144,22 @@ class Membership:
         """When the present step of forming began, monotonic seconds."""
         return self._since
 
-    def restart_clock(self) -> None:
+    def restart_clock(self, now: float) -> None:
         """Counts the time limits of forming from now."""
-        self._since = time.monotonic()
-        settings = self._settings
-        self.close()
-        self._look = look_half_way(
-            settings.master_time_out,
-            "nodes",
-            lambda: why_no_nodes(settings, settings.expected_node_num),
-        )
-
-    def close(self) -> None:
-        """Looks for nobody any more."""
-        if self._look is not None:
-            self._look.cancel()
+        self._since = now
+        self.out.put(Diagnose("nodes", self._settings.master_time_out))
 
     def new_number(self) -> int:
         """A number for a node, and its incarnation: never given twice in this life."""
         self._next_number += 1
         if self._next_number > self._numbers_kept - NUMBERS_AHEAD // 2:
-            self.journal.note(*self.keep_numbers())
+            self.out.note(*self.keep_numbers())
         return self._next_number - 1
+
+    def reserve(self, count: int) -> range:
+        """Numbers of nodes and incarnations, for work beside the loop."""
+        numbers = [self.new_number() for _ in range(count)]
+        return range(numbers[0], numbers[-1] + 1)
 
     def keep_numbers(self) -> tuple[str, dict[str, Any]]:
         """The fact that numbers are given out from: a master that takes over begins behind them."""
@@ -167,9 +178,9 @@ class Membership:
             self._epoch = self.route.epoch
         elif fact.kind == "member":
             endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
-            place = (data["host"], data["pid"], Peer.absent(), endpoints)
+            place = (data["host"], data["pid"], NOBODY, endpoints)
             member = Member(data["number"], data["role"], *place, state="not back yet", away=True)
-            member.late, member.joined = data["late"], True
+            member.late, member.joined, member.since = data["late"], True, self._since
             self.all[member.number] = member
         elif fact.kind == "gone":
             self.gone[data["number"]] = data["lost"]
@@ -182,7 +193,7 @@ class Membership:
         elif fact.kind == "table":
             self.table_registry.replay(fact)
 
-    def rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> Member:
+    def rejoin(self, event: Received, message: messages.Rejoin, now: float) -> Member:
         """Takes back a member of this life, which was another master's.
 
         Raises
@@ -195,7 +206,8 @@ class Membership:
                 "another run has begun here: what this process belongs to is over, and its rows "
                 "and blocks are nobody's"
             )
-        if peer.tag is not None:
+        peer = event.peer
+        if peer in self.peers:
             raise ProtocolError("Rejoin: this connection is registered already")
         number = message.node
         member = self.all.get(number)
@@ -228,11 +240,11 @@ class Membership:
             )
             self.all[number] = member
         member.peer, member.away, member.missed = peer, False, ""
-        member.since, member.state = time.monotonic(), "back"
+        member.since, member.state, member.address = now, "back", event.address
         member.resume_state = message.state
-        peer.tag = member
+        self.peers[peer] = member
         log.info("%s is back", member.name)
-        reply(self._welcome(member))
+        self._welcome(event, member)
         self._epoch = max(self._epoch, message.epoch)
         if self.route is not None:
             if message.epoch == self.route.epoch and not self._formed:
@@ -240,7 +252,7 @@ class Membership:
                 if not known:
                     self._note_member(member)
             else:
-                self._send_route(member)
+                self._send_route(member, now)
         return member
 
     @property
@@ -248,9 +260,10 @@ class Membership:
         """Whether this cluster was complete under an earlier master."""
         return bool(self.shards)
 
-    def _welcome(self, member: Member) -> messages.Welcome:
-        patient = self.journal.kept and member.role != "driver"
-        return messages.Welcome(
+    def _welcome(self, event: Received, member: Member) -> None:
+        assert event.call is not None
+        patient = self.out.kept and member.role != "driver"
+        welcome = messages.Welcome(
             member.number,
             member.number,
             self.life,
@@ -259,11 +272,12 @@ class Membership:
             self._settings.heartbeat_timeout,
             self._settings.master_time_out if patient else 0.0,
         )
+        self.out.reply(event.call, welcome)
 
     def _note_member(self, member: Member) -> None:
         """A master that takes over waits for this one."""
         if member.role != "driver":
-            self.journal.note(
+            self.out.note(
                 "member",
                 {
                     "number": member.number,
@@ -277,7 +291,7 @@ class Membership:
 
     # --- joining ---------------------------------------------------------------------------
 
-    def register(self, peer: Peer, message: messages.Register, reply: Reply) -> None:
+    def register(self, event: Received, message: messages.Register, now: float) -> None:
         """Takes a new member in, before the start or after it.
 
         Raises
@@ -285,21 +299,22 @@ class Membership:
         SnailError
             It cannot be taken in; the text is for its own log.
         """
-        role = message.role
+        role, peer = message.role, event.peer
         endpoints = [(host, port) for host, port in message.endpoints]
-        if peer.tag is not None:
+        if peer in self.peers:
             raise ProtocolError("Register: this connection is registered already")
         number = self.new_number()
         member = Member(number, role, message.host, message.pid, peer, endpoints)
         member.late = self._formed or self.formed_before
-        self.all[number] = member
-        peer.tag = member
-        log.info("%s registered from %s", member.name, show(peer.address))
-        reply(self._welcome(member))
+        member.since = member.routed_at = now
+        member.address = event.address
+        self.all[number] = self.peers[peer] = member
+        log.info("%s registered from %s", member.name, format_addr(*event.address))
+        self._welcome(event, member)
         if self.route is not None:
             if not member.late:  # the others were noted when the route was made
                 self._note_member(member)
-            self._send_route(member)
+            self._send_route(member, now)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
         """Keeps a member that left, or was lost, for the figures only; of a driver nothing."""
@@ -308,7 +323,7 @@ class Membership:
             self.left.append(member)
             self.gone[member.number] = lost
             gone = {"number": member.number, "lost": lost, "figures": member.figures}
-            self.journal.note("gone", gone)
+            self.out.note("gone", gone)
 
     # --- forming ---------------------------------------------------------------------------
 
@@ -352,15 +367,15 @@ class Membership:
                 self._wait_for_more(now)
                 return False
             if self.route is None:
-                self._make_route()
+                self._make_route(now)
                 return False
         if self._untold:
             self._untold = False
-            self.send_route()
+            self.send_route(now)
             return False
         if not self._slow():
             self._formed = True
-            self.close()
+            self.out.put(Diagnose())
             here = [member for member in self.nodes() if not member.missed]
             log.info("cluster complete: %s", ", ".join(m.name for m in here))
             return True
@@ -375,14 +390,17 @@ class Membership:
                 return  # there is none yet, or it went with a server that was given up just now
             waits = not (member.acknowledged or member.away or member.missed)
             if waits and now - member.routed_at > limit_s:
-                shards = ", ".join(show((s.host, s.port)) for s in self.route.shards[:SHOWN_MAX])
+                shards = ", ".join(
+                    format_addr(s.host, s.port) for s in self.route.shards[:SHOWN_MAX]
+                )
                 self._on_unready(
                     member,
                     f"has not connected to every server within {limit_s:.0f} s (init_timeout): "
                     f"{shards}. Is a firewall in the way?",
+                    now,
                 )
 
-    def lost_while_forming(self, member: Member, why: str) -> None:
+    def lost_while_forming(self, member: Member, why: str, now: float) -> None:
         """A member is gone before the cluster was complete: another one is waited for."""
         self.remove(member)
         self._lost.append(f"{member.name} {why}")
@@ -396,7 +414,7 @@ class Membership:
         log.warning("%s: the cluster is not complete yet and goes on forming", self._lost[-1])
         self._withdraw()
         if self._lacks():
-            self.restart_clock()
+            self.restart_clock(now)
             self._notice_at = self._since  # who is waited for is said at once
 
     def _withdraw(self) -> None:
@@ -433,7 +451,7 @@ class Membership:
     def _wanted_servers(self) -> int:
         return max(1, self._settings.expected_servers)
 
-    def _make_route(self) -> None:
+    def _make_route(self, now: float) -> None:
         shards = [
             ShardAddress(member.number, host, port)
             for member in self.nodes("server")
@@ -445,14 +463,9 @@ class Membership:
             self._fail(str(error))
             return
         self._epoch = self.route.epoch
-        self._since = time.monotonic()
-        self.close()
-        ways = [(shard.server, (shard.host, shard.port)) for shard in shards]
-        self._look = look_half_way(
-            self._settings.init_timeout,
-            "all nodes to connect to every shard",
-            lambda: why_not_connected(ways),
-        )
+        self._since = now
+        places = [(shard.server, (shard.host, shard.port)) for shard in shards]
+        self.out.put(Diagnose("connections", self._settings.init_timeout, places))
         log.info(
             "route epoch %d: %d shards, %d fragments",
             self.route.epoch, len(shards), self.route.frag_num,
@@ -469,57 +482,55 @@ class Membership:
 
     def _note_route(self) -> None:
         assert self.route is not None
-        self.journal.note("route", {"route": self.route.to_dict()})
+        self.out.note("route", {"route": self.route.to_dict()})
+        self.out.put(Rerouted(self.route))
 
-    def send_route(self) -> None:
+    def send_route(self, now: float) -> None:
         """Sends everybody the route, servers first."""
         for member in sorted(self.all.values(), key=lambda m: m.role != "server"):
-            self._send_route(member)
+            self._send_route(member, now)
 
-    def _send_route(self, member: Member) -> None:
+    def _send_route(self, member: Member, now: float) -> None:
         route = self.route
         assert route is not None
         if not member.acknowledged:
-            member.state, member.routed_at = "connecting", time.monotonic()
-
-        def acknowledged(answer: Answer) -> None:
-            if isinstance(answer, ConnectionLost):
-                return  # whoever watches over losses says it better
-            old = route is not self.route  # before the start a newer one has other servers
-            if old and (not self._formed or isinstance(answer, SnailError)):
-                return  # it gets, or has got, the newer one
-            if isinstance(answer, SnailError):
-                if member.number in self.all and member.role != "driver":
-                    self._on_unready(member, f"cannot use the route: {answer}")
-                return
-            member.epoch = max(member.epoch, route.epoch)
-            if not member.acknowledged:
-                member.acknowledged = member.joined = True
-                member.state = "ready"
-                if member.late:
-                    self._note_member(member)
-                self._on_ready(member)
-
+            member.state, member.routed_at = "connecting", now
         if self._told_route is None or self._told_route[0] is not route:
             self._told_route = (route, messages.TakeRoute(route.to_dict()))
-        self._server.call(member.peer, self._told_route[1], acknowledged)
+        self.order(member, self._told_route[1], partial(self._took_route, member, route))
+
+    def _took_route(self, member: Member, route: Route, answer: Answer, now: float) -> None:
+        if isinstance(answer, ConnectionLost):
+            return  # whoever watches over losses says it better
+        old = route is not self.route  # before the start a newer one has other servers
+        if old and (not self._formed or isinstance(answer, SnailError)):
+            return  # it gets, or has got, the newer one
+        if isinstance(answer, SnailError):
+            if member.number in self.all and member.role != "driver":
+                self._on_unready(member, f"cannot use the route: {answer}", now)
+            return
+        member.epoch = max(member.epoch, route.epoch)
+        if not member.acknowledged:
+            member.acknowledged = member.joined = True
+            member.state = "ready"
+            if member.late:
+                self._note_member(member)
+            self._on_ready(member, now)
 
     # --- statistics ---------------------------------------------------------------------------
 
     def ask_stats(self) -> None:
         """Asks every server for its counters; `Member.stats` gets them."""
         for member in self.nodes("server"):
-            self._server.call(member.peer, messages.Ask("stats"), self._note_stats(member))
+            self.order(member, messages.Ask("stats"), partial(self.note_stats, member))
 
     def shard_sum(self, counter: str) -> int:
         """Sum of a counter over all shards, as last told."""
         shards = [s for m in self.nodes("server") for s in m.stats.get("shards", [])]
         return int(sum(shard.get(counter, 0) for shard in shards))
 
-    def _note_stats(self, member: Member) -> Callable[[Answer], None]:
-        def note(answer: Answer) -> None:
-            if isinstance(answer, messages.Report):
-                member.take_stats(answer.data)
-                self.on_stats(member)
-
-        return note
+    def note_stats(self, member: Member, answer: Answer, now: float) -> None:
+        """A server's counters have come."""
+        if isinstance(answer, messages.Report):
+            member.take_stats(answer.data, now)
+            self.on_stats(member, now)

@@ -1,10 +1,10 @@
-"""The master: one thread that forms the cluster, follows the job, and ends both.
+"""The master's process: sockets, files, threads and the clock round a `MasterCore`.
 
-    messages -> Membership (who) or JobController (what) -> answers
-    heartbeats, lost connections -> the end
+    ControlServer, HeartbeatThread, Works, signals, time -> Event -> MasterCore.handle
+        -> list of Effect -> messages, journal, threads
 
-It owns the loop, the time limits and the verdict.  Who belongs is `membership.py`'s, who is heard
-`heartbeats.py`'s, what is done `job/controller.py`'s and `job.py`'s business; it never sees a row.
+It decides nothing.  It owns the loop, gives connections and calls their numbers, and performs
+effects in the order in which they come: a fact is with the kernel before anybody is told of it.
 """
 
 from __future__ import annotations
@@ -13,32 +13,41 @@ import gc
 import logging
 import os
 import signal
+import socket
+import threading
 import time
 import types
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from snailps.config import MasterSettings, RawConfig, parse_addr
-from snailps.errors import ClusterError, ProtocolError, SnailError
-from snailps.master.heartbeats import HeartbeatMonitor
-from snailps.master.job.controller import JobController
+from snailps.config.output import check_output
+from snailps.errors import ClusterError, ConnectionLost, SnailError
+from snailps.master import effects, events
+from snailps.master.checkpoint_files import CheckpointFiles
+from snailps.master.core import MasterCore
+from snailps.master.effects import Effect, Fact
+from snailps.master.events import Answer, Event
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import journal_path, life_of, unended
-from snailps.master.job.settings import check_output
-from snailps.master.journal import Fact, Journal
-from snailps.master.loop_latency import LoopLatency
-from snailps.master.member import Member, Reply, names_of
-from snailps.master.membership import Membership
-from snailps.master.replication.controller import ReplicationController
-from snailps.master.status_report import StatusReport
-from snailps.node.limits import GOODBYE_S
+from snailps.master.job.model_reader import ModelReader
+from snailps.master.job.position import Position, pack
+from snailps.master.job.recovery import Past
+from snailps.master.journal import Journal
+from snailps.master.json_log import PHASES, JsonLog
+from snailps.master.phases import ClusterPhase
+from snailps.master.takeover import journal_path, life_of, unended
+from snailps.master.works import Works
+from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.probe_service import ProbeService
-from snailps.node.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, explain, raise_descriptors
-from snailps.node.status import Phase, Status
+from snailps.node.process import peak_rss_mb, raise_descriptors
+from snailps.node.status import Status
 from snailps.transport import messages
+from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
-from snailps.transport.handshake import Role
+from snailps.transport.control.server import Reply
+from snailps.transport.handshake import Hello, Role
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +58,24 @@ PREPARE_S = 1.0
 STATUS_S = 0.2
 NODES_PER_S = 1000
 """Of large clusters fewer pictures are drawn: so many nodes a second."""
-STATS_S = 1.0
-BACK_S = 3.0
-"""How long members of a run whose result is written are waited for, only to be told."""
-_BEFORE = ("idle", "preparing", "ready")
+HEARTBEATS_S = 0.25
+"""Between two looks at heartbeats."""
+WORKS_END_S = 1.0
+"""How long the end of the master waits for work beside its loop."""
+_PROBES = (messages.Examine, messages.Probe, messages.Examined)
+
+
+class _Services:
+    """What the core has done beside the loop; see `services.Services`."""
+
+    def __init__(self, reader: ModelReader, journal: Journal) -> None:
+        self.files, self.reader = CheckpointFiles(), reader
+        self._journal = journal
+
+    def keep_base(self, position: Position) -> None:
+        """Keeps the position at which the training begins."""
+        if self._journal.path is not None:
+            self._journal.keep_base(pack(position))
 
 
 class Master:
@@ -75,6 +98,8 @@ class Master:
         Given a `Status` a few times a second.
     """
 
+    core: MasterCore
+
     def __init__(
         self,
         settings: MasterSettings,
@@ -90,25 +115,19 @@ class Master:
         self._trust = Trust.of(settings)
         self._session, self._any_port = session, any_port
         self._on_listening, self._on_status = on_listening, on_status
-        self._phase: Phase = "forming"
-        self._signals = 0
-        self._heeded = 0  # of them, by the training or the export
-        self._times = LoopLatency()
-        self._goes_on = settings.on_node_loss == "recover"
-        self._asked = False  # by a signal to another process, however often
-        self._failed = False
-        self._code = EXIT_OK
-        self._stop_at: float | None = None
-        self._status_at = self._stats_at = 0.0
-        # While members of another master's come back: what they say waits until the job goes on.
-        self._returning = self._took_over = False
-        self._parked: list[tuple[Peer, messages.Message, Reply | None]] = []
-        self._early: list[tuple[Peer, messages.Message, Reply | None]] = []  # until it is formed
-        # Workers of a session's job that has failed, until they are gone; when to wait no longer.
-        self._sent_away: set[int] = set()
-        self._gone_by = 0.0
-        self.verdict = ""
-        """Why the cluster ended; empty for the ordinary end."""
+        self._signals = self._signals_told = 0
+        self._events: deque[Event] = deque()
+        self._is_feeding = False
+        self._peers: dict[int, Peer] = {}
+        self._replies: dict[int, Reply] = {}  # by call
+        self._calls: dict[int, set[int]] = {}  # not answered yet, by peer
+        self._next = 1
+        self._works = Works()
+        self._diagnosis: threading.Timer | None = None
+        self._status_at = self._heartbeats_at = 0.0
+        self._performers = self._effect_table()
+
+    # --- the life of the process ---------------------------------------------------------------
 
     def run(self) -> int:
         """Runs the cluster to its end; returns the exit code.
@@ -120,7 +139,7 @@ class Master:
         """
         job = None
         if not self._session:
-            job = Job(self._raw, self._also_known)
+            job = Job(self._raw, self._also_known, time.monotonic())
         address = self._settings.listen_addr or self._settings.master_addr
         raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
@@ -128,59 +147,44 @@ class Master:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
         listener = listen(host, port, self._trust)
         try:
-            self._open(listener, job)
+            took_over = self._open(listener, job)
         except BaseException:
             listener.close()
             if job is not None:
                 job.close()
             raise
         try:
-            if self._settings.json_log:
-                self._status_report.open_log(self._settings.json_log)
-            if job is not None:
-                servers = max(1, self._settings.expected_servers)
-                self._job_controller.prepare(job, self._settings.expected_node_num - servers)
-                self._job_controller.wait_prepared(PREPARE_S)
-            host, port = listener.getsockname()[:2]
-            log.info("master listens on %s", show((host, port)))
-            self._on_listening(host, port)
-            self._members.restart_clock()
-            _spare_collector()
-            while self._phase not in ("done", "failed"):
-                self._server.step(HASTE_S if self._job_controller.in_haste else STEP_S)
-                self._tick(time.monotonic())
-                self._server.flush()
-                server = self._server
-                self._times.note(
-                    time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at
-                )
+            self._begin(listener, job)
+            while not self.core.is_over:
+                self._turn()
             if self._on_status is not None:
                 self._on_status(self.status())
             self._journal.end()
         except SnailError:
-            if not self._took_over:  # it could not begin, and says why
+            if not took_over:  # it could not begin, and says why
                 self._journal.end()
             raise
         finally:
-            self._journal.close()
-            self._members.close()
-            self._job_controller.close()
-            if job is not None:
-                job.close()
-            self._server.close()
-            self._heartbeats.close()
-            self._status_report.close()
-            self._trust.close()
-        if self._failed:
+            self._close(job)
+        if self.core.failed:
             error = ClusterError(self.verdict)
-            error.exit_code = self._code
+            error.exit_code = self.core.code
             raise error
-        return self._code
+        return self.core.code
 
     @property
     def figures(self) -> dict[str, Any]:
         """Figures of the finished run."""
-        return self._job_controller.figures
+        return self.core.job_controller.figures
+
+    @property
+    def verdict(self) -> str:
+        """Why the cluster ended; empty for the ordinary end."""
+        return self.core.verdict
+
+    def status(self) -> Status:
+        """A picture of the run as it is now."""
+        return self.core.status(time.monotonic())
 
     def catch_signals(self) -> None:
         """The first SIGINT or SIGTERM ends the job cleanly, the second at once."""
@@ -191,16 +195,44 @@ class Master:
         signal.signal(signal.SIGINT, note)
         signal.signal(signal.SIGTERM, note)
 
-    def _open(self, listener: Listener, job: Job | None) -> None:
+    def _open(self, listener: Listener, job: Job | None) -> bool:
+        """Makes the core and all round it; whether it takes over from an earlier master."""
+        settings, now = self._settings, time.monotonic()
+        wall_s = time.time() - now
+        keeps = job is not None and settings.on_node_loss == "recover"
+        self._journal = Journal(journal_path(settings, job) if keeps and job else None)
+        past: Past | None = None
         life = int.from_bytes(os.urandom(8), "little") | 1
-        keeps = job is not None and self._settings.on_node_loss == "recover"
-        self._journal = Journal(journal_path(self._settings, job) if keeps and job else None)
-        past: list[Fact] = []
         if job is not None and self._journal.path is not None:
-            check_output(job.settings)
-            past = unended(self._journal, job, self._settings.frag_num)
-            if past:
-                life = past[0].data["life"]
+            check_output(job.settings.output)
+            past = unended(self._journal, job, settings.frag_num)
+            if past is not None:
+                life = past.facts[0].data["life"]
+        self._reader = ModelReader(settings.request_timeout, self._trust, life)
+        self.core = MasterCore(
+            settings,
+            _Services(self._reader, self._journal),
+            life=life,
+            now=now,
+            wall_s=wall_s,
+            load_job=_load_job,
+            own_rss_mb=peak_rss_mb,
+            session=self._session,
+            kept=self._journal.path is not None,
+            past=past,
+            address=show(listener.getsockname()[:2]),
+        )
+        if job is not None and self._journal.path is not None:
+            numbers = Fact(*self.core.members.keep_numbers())
+            if past is not None:
+                self._journal.go_on([numbers])
+            else:
+                first = life_of(life, job, settings.frag_num, wall_s + now)
+                self._journal.begin([first, numbers])
+        if self.core.members.route is not None:
+            self._reader.follow(self.core.members.route)
+        self._heartbeats = HeartbeatThread(settings.heartbeat_interval)
+        self._heartbeats.start()
         self._server = ControlServer(
             listener,
             role=Role.MASTER,
@@ -208,551 +240,224 @@ class Master:
             job=life,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            on_pulse=lambda hello, sock: self._heartbeats.add(hello, sock),
+            on_pulse=self._on_heartbeat_connection,
         )
-        self._members = Membership(
-            self._settings,
-            life,
-            self._server,
-            self._fail,
-            self._ready,
-            self._unready,
-            self._journal,
-        )
-        self._heartbeats = HeartbeatMonitor(self._settings, self._members, self._expel)
-        for fact in past:
-            self._members.replay(fact)
-        self._took_over = bool(past)
-        self._returning = self._members.formed_before
-        over = any(fact.kind == "exported" for fact in past)
-        self._heartbeats.back_s = BACK_S if over else self._settings.heartbeat_timeout
-        if job is not None and self._journal.path is not None:
-            numbers = Fact(*self._members.keep_numbers())
-            if past:
-                self._journal.go_on([numbers])
-            else:
-                self._journal.begin([life_of(life, job, self._settings.frag_num), numbers])
-        self._job_controller = JobController(
-            self._members,
-            self._settings.request_timeout,
-            # A session's workers are its own: nobody else would start one.
-            self._settings.master_time_out if self._goes_on and not self._session else 0.0,
-            tell=lambda member, message: self._server.note(member.peer, message),
-            fail=self._fail_job,
-            on_end=self._job_ended,
-            trust=self._trust,
-            past=past,
-        )
-        self._replication = ReplicationController(
-            self._settings,
-            self._members,
-            tell=lambda member, message: self._server.note(member.peer, message),
-            expel=self._expel,
-            fail=self._fail,
-            all_leave=self._all_servers_leave,
-            on_route=self._job_controller.reroute,
-            on_rows_lost=self._rows_lost,
-        )
-        self._members.rows = self._replication.shard_orders
-        self._probe_service = ProbeService("master", False, others=self._members.endpoints)
-        self._status_report = StatusReport(
-            self._settings,
-            self._members,
-            self._job_controller,
-            self._replication,
-            silences=self._heartbeats.silences,
-            address=show(listener.getsockname()[:2]),
-            times=self._times,
-        )
+        self._probe_service = ProbeService("master", False, others=self.core.members.endpoints)
+        self._json_log = JsonLog("", 0.0)
+        return past is not None
 
-    # --- the loop ----------------------------------------------------------------------------
+    def _begin(self, listener: Listener, job: Job | None) -> None:
+        settings = self._settings
+        self._json_log = JsonLog(settings.json_log, settings.json_log_interval)
+        if job is not None:
+            workers = settings.expected_node_num - max(1, settings.expected_servers)
+            self._feed(events.Started(job, workers))
+            self._works.wait(PREPARE_S)
+        host, port = listener.getsockname()[:2]
+        log.info("master listens on %s", show((host, port)))
+        self._on_listening(host, port)
+        self._feed(events.Listening())
+        _spare_collector()
 
-    def _tick(self, now: float) -> None:
-        if self._signals or self._asked:
-            self._interrupted()
-        self._heartbeats.step(time.monotonic(), stopping=self._stop_at is not None)
-        if self._stop_at is not None:
-            self._check_stopped(now)
-        elif self._phase == "forming" and self._members.check_formed(now):
-            self._phase = "idle"
-            self._replication.formed()
-            self._job_controller.formed()
-            early, self._early = self._early, []
-            self._take(early)
+    def _close(self, job: Job | None) -> None:
+        self._journal.close()
+        if self._diagnosis is not None:
+            self._diagnosis.cancel()
+        self._reader.close()
+        self._works.wait(WORKS_END_S, all_=True)  # an export removes what it has not written
+        for one in (job, self.core.job_controller.job):
+            if one is not None:
+                one.close()
+        self._server.close()
+        self._heartbeats.stop()
+        self._json_log.close()
+        self._trust.close()
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """One turn: what peers say, what has ended beside the loop, what time has brought."""
+        server, core = self._server, self.core
+        haste = core.job_controller.in_haste or self._works.has("fetch")
+        server.step(HASTE_S if haste else STEP_S)
+        for ended in self._works.ended():
+            self._feed(ended)
+        now = time.monotonic()
+        if now >= self._heartbeats_at:
+            self._heartbeats_at = now + HEARTBEATS_S
+            closed = frozenset(self._heartbeats.closed())
+            self._feed(events.Heartbeats(self._heartbeats.silences(), closed))
+        while self._signals_told < self._signals:
+            self._signals_told += 1
+            self._feed(events.Signal())
+        if self._journal.is_long:
+            self._feed(events.JournalGrown())
+        forming = core.phase is ClusterPhase.FORMING
+        self._feed(events.Tick())
+        if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
-        if self._stop_at is None:
-            self._step_job(now)
-        if (
-            self._returning
-            and self._job_controller.job is not None
-            and self._job_controller.phase not in _BEFORE
-        ):
-            self._go_on()
-        if now >= self._stats_at:
-            self._stats_at = now + STATS_S
-            if self._stop_at is None and self._members.route is not None:
-                self._members.ask_stats()
-                self._job_controller.check_checkpoint()
-                if self._phase != "forming":
-                    self._members.check_joining(now)
-        # Behind whatever begins to save rows: a shard that is to move waits until that is over.
-        if self._stop_at is None and not self._returning:
-            self._replication.step(held=self._job_controller.holds_rows)
-        if self._stop_at is None:
-            self._replication.tell()
-            self._job_controller.tell()
-        self._status_report.step(self._told_phase, self.verdict)
         self._probe_service.step()
+        self._tell(now)
+        server.flush()
+        core.times.note(time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at)
+
+    def _tell(self, now: float) -> None:
+        """Shows the status, and keeps records of it."""
+        core = self.core
         if self._on_status is not None and now >= self._status_at:
-            self._status_at = now + max(STATUS_S, len(self._members.all) / NODES_PER_S)
+            self._status_at = now + max(STATUS_S, len(core.members.all) / NODES_PER_S)
             self._on_status(self.status())
-        if self._job_controller.phase in (
-            "restoring",
-            "survey",
-            "loading",
-            "training",
-            "exporting",
-        ):
-            self._status_report.log_if_due(self._told_phase, self.verdict)
+        job = core.job_controller.job
+        if job is not None and core.job_controller.phase in PHASES:
+            self._json_log.write_if_due(job.validation, self.status, now)
 
-    def _step_job(self, now: float) -> None:
-        self._sent_away &= self._members.all.keys()
-        if now >= self._gone_by:
-            for number in list(self._sent_away):
-                self._expel(self._members.all[number], "it did not end with its job")
-        if self._job_controller.phase == "stopping" and not self._sent_away:
-            self._job_controller.abandoned()
+    def _feed(self, event: Event) -> None:
+        """Hands the core an event, and does what it wants, with all that comes of that."""
+        self._events.append(event)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
         try:
-            self._job_controller.step()
-        except Exception as error:  # of the model's class, called here
-            if not self._session:
-                raise
-            log.exception("the job failed at the master")
-            self._fail_job(f"{self._job_controller.phase} failed at the master: {explain(error)}")
+            while self._events:
+                event = self._events.popleft()
+                try:
+                    wanted = self.core.handle(event, time.monotonic())
+                except BaseException:
+                    self._perform(self.core.out.take())  # what was decided before
+                    raise
+                self._perform(wanted)
+        finally:
+            self._is_feeding = False
 
-    def _ready(self, member: Member) -> None:
-        if self._phase == "forming":
+    def _perform(self, wanted: list[Effect]) -> None:
+        for effect in wanted:
+            self._performers[type(effect)](effect)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
+        number = self._number_of(peer)
+        if isinstance(message, _PROBES):
+            messages.check_speaker(message, self.core.members.role_of(number))
+            self._probe_service.handle(peer, message, reply)
             return
-        if member.role == "worker":
-            self._job_controller.start(member)
-        elif member.role == "server":
-            self._replication.joined(member)
+        call = None
+        if reply is not None:
+            call = self._next
+            self._next += 1
+            self._replies[call] = reply
+            self._calls[number].add(call)
+        self._feed(events.Received(number, message, call, peer.address))
 
-    def _unready(self, member: Member, text: str) -> None:
-        """A member does not reach every server: it is dropped, the others go on without it."""
-        self._server.note(member.peer, messages.Stop(True, f"{member.name} {text}"))
-        self._server.close_peer(member.peer)
-        self._lose(member, text)
-
-    def _trouble(self, member: Member, text: str) -> None:
-        """A member cannot go on: the end of the job, unless it just came or is past its part."""
-        if member.number in self._sent_away:  # its job has failed already
-            return
-        if member.dropped or (member.late and not member.worked and member.role == "worker"):
-            log.warning("%s is sent away, the others go on: %s", member.name, text)
-            self._server.note(member.peer, messages.Stop(True, text))
-            self._members.remove(member)
-            self._members.left.remove(member)
-            self._job_controller.released(member)
-            self._heartbeats.forget(member.number)
-            member.state = "gone"
-        else:
-            (self._fail_job if member.role == "worker" else self._fail)(f"{member.name} {text}")
-
-    def _go_on(self) -> None:
-        """The job is where the master before had it: on with who is back, without who is not."""
-        self._returning = False
-        if self._stop_at is not None:
-            return
-        for member in self._members.joined("worker"):
-            if member.resume_state and not member.missed:
-                self._server.fence(member.peer, partial(self._job_controller.came_back, member))
-            elif member.acknowledged:
-                self._job_controller.start(member)
-        for member in [m for m in self._members.nodes() if m.missed]:
-            self._lose(member, member.missed)
-        self._job_controller.all_back()
-        parked, self._parked = self._parked, []
-        self._take(parked)
-
-    def _take(self, waiting: list[tuple[Peer, messages.Message, Reply | None]]) -> None:
-        """Handles what has waited, of those that are still there."""
-        for peer, message, reply in waiting:
-            if peer in self._server.peers:
-                self._server.fence(peer, partial(self._on_message, peer, message, reply))
-
-    def _job_ended(self) -> None:
-        if self._session:
-            self._collect_figures()
-            self._job_controller.end()
-            self._signals, self._heeded, self._asked = 0, 0, False
-        elif self._job_controller.interrupted:
-            job = self._job_controller.job
-            share = job.ledger.progress if job is not None and job.ledger is not None else 0.0
-            self._stop(
-                EXIT_INTERRUPTED,
-                f"interrupted after {share:.0%} of the training; what was learnt is saved",
-            )
-        else:
-            self._stop(EXIT_OK, "")
-
-    def _collect_figures(self) -> None:
-        self._job_controller.collect_figures()
-        self._job_controller.figures |= self._replication.figures()
-
-    # --- the end -----------------------------------------------------------------------------
-
-    def _interrupted(self) -> None:
-        if self._stop_at is not None:
-            return
-        if self._job_controller.phase == "exporting":
-            self._interrupt_export()
-        elif self._signals > 1 or self._job_controller.phase != "training":
-            doing = self._job_controller.phase if self._phase != "forming" else "forming"
-            self._fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
-        else:
-            self._heeded = self._signals
-            self._job_controller.interrupt()
-
-    def _interrupt_export(self) -> None:
-        """The first signal since the export began ends it cleanly, the second at once."""
-        if self._signals == self._heeded:
-            return  # what ended the training: what was learnt is being saved
-        self._heeded = self._signals
-        if self._job_controller.cancelled:
-            self._fail(self._job_controller.export_verdict(), EXIT_INTERRUPTED)
-        else:
-            self._job_controller.cancel_export()
-
-    def _all_servers_leave(self, text: str) -> None:
-        """The rows would go: what was learnt is saved before, if there is anything."""
-        if self._job_controller.phase == "training":
-            log.warning("%s", text)
-            self._job_controller.interrupt()
-        elif self._job_controller.phase != "exporting":  # else they stay until that is done
-            self._fail(text)
-
-    def _fail(self, text: str, code: int = EXIT_FAILED) -> None:
-        if self._stop_at is None:
-            self._failed = code != EXIT_INTERRUPTED
-            self._stop(code, text, broken=True)
-
-    def _fail_job(self, text: str, code: int = EXIT_FAILED) -> None:
-        """The job cannot go on; that is the end of the cluster, too, unless it is a session's.
-
-        There the workers that are at the job are sent away, with all that they may still hold of
-        it: user code that hangs, requests that wait for a clock.  Whoever began the session starts
-        others.  The next job begins when they are gone, and fenced.
-        """
-        if not self._session or self._job_controller.job is None or self._phase == "forming":
-            self._fail(text, code)
-            return
-        if self._stop_at is not None:
-            return
-        log.warning("the job has failed: %s", text)
-        begun = self._job_controller.phase in ("survey", "loading", "training", "exporting")
-        self._job_controller.abandon(text)
-        self._gone_by = time.monotonic() + GOODBYE_S
-        for member in self._members.nodes("worker"):
-            if begun and not member.finished:
-                self._sent_away.add(member.number)
-                member.state = "stopping"
-                self._server.note(member.peer, messages.Stop(True, text))
-        self._signals, self._heeded, self._asked = 0, 0, False
-
-    def _stop(self, code: int, text: str, *, broken: bool = False) -> None:
-        if self._stop_at is not None:
-            return
-        self._code, self.verdict = code, text
-        self._journal.note("stopped", {"code": code, "text": text})
-        self._stop_at = time.monotonic()
-        self._phase = "stopping"
-        for member in list(self._members.all.values()):
-            if member.state != "gone":
-                member.state = "stopping"
-            self._server.note(member.peer, messages.Stop(broken, text))
-
-    def _check_stopped(self, now: float) -> None:
-        assert self._stop_at is not None
-        here = [m for m in self._members.all.values() if m.peer in self._server.peers]
-        if here and now - self._stop_at < GOODBYE_S:
-            return
-        if here:
-            log.warning("%s did not say goodbye within %.0f s", names_of(here), GOODBYE_S)
-        if (
-            self._job_controller.job is not None
-            and self._job_controller.job.pass_ == "train"
-            and not self._failed
-        ):
-            self._collect_figures()
-            self._status_report.log_now(self._told_phase, self.verdict)
-        self._phase = "failed" if self._failed else "done"
-
-    def _expel(self, member: Member, why: str) -> None:
-        """Takes a member for lost that may still live: it is told so, should it ever hear that."""
-        after = "start it again" if self._phase == "forming" else "others do its work"
-        text = f"the master took it for lost, {why}; {after}"
-        self._server.note(member.peer, messages.Stop(True, text))
-        self._server.close_peer(member.peer)
-        self._lose(member, why)
+    def _number_of(self, peer: Peer) -> int:
+        """The number of a connection, from its first message on."""
+        if isinstance(peer.tag, int):
+            return peer.tag
+        number = peer.tag = self._next
+        self._next += 1
+        self._peers[number] = peer
+        self._calls[number] = set()
+        return number
 
     def _on_lost(self, peer: Peer, why: str) -> None:
         self._probe_service.forget(peer)
-        if isinstance(peer.tag, Member):
-            self._lose(peer.tag, why)
+        if isinstance(peer.tag, int) and self._forget(peer.tag) is not None:
+            self._feed(events.Gone(peer.tag, why))
 
-    def _lose(self, member: Member, why: str) -> None:
-        """A member is gone: in good order after Bye, else by the policy of the cluster."""
-        if member.state == "gone":
-            return
-        self._heartbeats.forget(member.number)
-        said_bye, member.state = member.state == "bye", "gone"
-        if self._stop_at is not None:
-            return
-        if self._returning and member.role != "driver" and not member.missed:
-            log.warning("%s is missed: %s", member.name, why)
-            member.missed, member.away = why, False
-            member.state = "missed"
-            return
-        if member.number in self._sent_away:
-            self._sent_away.discard(member.number)
-            self._members.remove(member, lost=True)
-            self._members.rows.fence(member.number)
-        elif member.role == "driver":
-            self._members.remove(member)
-            if self._session and not self._members.nodes("driver"):
-                self._stop(EXIT_OK, "the driver is gone")
-        elif self._phase == "forming":
-            self._lose_while_forming(member, why, left=member.leaving and said_bye)
-        elif not member.joined:
-            log.warning("%s is gone while it joined: %s. The job goes on", member.name, why)
-            self._members.remove(member)
-        elif member.role == "worker" and (member.dropped or (member.leaving and said_bye)):
-            self._members.remove(member)
-            returned = self._job_controller.released(member)
-            log.info("%s left, %d blocks returned", member.name, returned)
-        elif member.role == "server" and member.leaving and said_bye:
-            log.info("%s left", member.name)
-            self._job_controller.checkpoints.lost(member, "it left")
-            self._replication.lost(member, "left")
-        elif self._goes_on_without(member):
-            if member.role == "worker":
-                self._lose_worker(member, why)
-            else:
-                self._lose_server(member, why)
+    def _forget(self, number: int) -> Peer | None:
+        """A connection is gone; what it had asked needs no answer."""
+        for call in self._calls.pop(number, ()):
+            self._replies.pop(call, None)
+        return self._peers.pop(number, None)
+
+    def _on_heartbeat_connection(self, hello: Hello, sock: socket.socket) -> None:
+        """A member's heartbeat connection; others' are closed."""
+        members = self.core.members
+        member = members.all.get(hello.node)
+        if member is None or hello.incarnation != member.number or hello.job != members.life:
+            sock.close()
         else:
-            what = "was told to leave and left" if member.leaving else f"is lost: {why}"
-            text = (
-                f"{member.name} {what}. Its own log may say more; "
-                f"on_node_loss is '{self._settings.on_node_loss}'"
+            self._heartbeats.add(sock, member.number)
+
+    # --- effects -------------------------------------------------------------------------------
+
+    def _effect_table(self) -> Mapping[type[Any], Callable[[Any], None]]:
+        return {
+            effects.Send: self._send,
+            effects.Order: self._order,
+            effects.Answering: self._answer,
+            effects.Close: self._close_peer,
+            effects.Broken: self._break,
+            effects.Forget: lambda effect: self._heartbeats.remove(effect.member),
+            effects.Note: self._note,
+            effects.Compact: lambda effect: self._journal.compact(effect.snapshot),
+            effects.Work: self._works.begin,
+            effects.Rerouted: lambda effect: self._reader.follow(effect.route),
+            effects.CancelExport: lambda effect: self._reader.cancel(),
+            effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),
+            effects.Diagnose: self._diagnose,
+            effects.Record: lambda effect: self._json_log.write(effect.status),
+        }
+
+    def _send(self, effect: effects.Send) -> None:
+        peer = self._peers.get(effect.peer)
+        if peer is not None:
+            self._server.note(peer, effect.message)
+
+    def _order(self, effect: effects.Order) -> None:
+        peer = self._peers.get(effect.peer)
+        if peer is None:
+            self._on_answer(effect.number, ConnectionLost("the connection is closed already"))
+        else:
+            self._server.call(peer, effect.message, partial(self._on_answer, effect.number))
+
+    def _on_answer(self, order: int, answer: Answer) -> None:
+        self._feed(events.Answered(order, answer))
+
+    def _answer(self, effect: effects.Answering) -> None:
+        reply = self._replies.pop(effect.call, None)
+        if reply is not None:
+            reply(effect.answer)
+
+    def _close_peer(self, effect: effects.Close) -> None:
+        peer = self._forget(effect.peer)
+        if peer is not None:
+            self._probe_service.forget(peer)
+            self._server.close_peer(peer)
+
+    def _break(self, effect: effects.Broken) -> None:
+        peer = self._peers.get(effect.peer)
+        if peer is not None:
+            self._server.fence(peer, partial(_raise, effect.error))
+
+    def _note(self, effect: effects.Note) -> None:
+        self._journal.note(effect.kind, effect.data)
+        if not self._journal.kept:
+            self._events.append(events.JournalFailed())
+
+    def _diagnose(self, effect: effects.Diagnose) -> None:
+        if self._diagnosis is not None:
+            self._diagnosis.cancel()
+            self._diagnosis = None
+        settings = self._settings
+        if effect.whom == "nodes":
+            look = partial(why_no_nodes, settings, settings.expected_node_num)
+            self._diagnosis = look_half_way(effect.limit_s, "nodes", look)
+        elif effect.whom == "connections":
+            self._diagnosis = look_half_way(
+                effect.limit_s,
+                "all nodes to connect to every shard",
+                partial(why_not_connected, effect.places),
             )
-            if member.role == "worker" and self._session:
-                self._members.remove(member, lost=True)
-                self._members.rows.fence(member.number)
-                log.warning("%s", text)
-                if self._job_controller.job is not None:
-                    self._fail_job(text)
-            else:
-                self._rows_lost(text)
 
-    def _rows_lost(self, text: str) -> None:
-        """Something is gone that the job cannot do without."""
-        advice = self._job_controller.checkpoints.advice()
-        self._fail(f"{text}. {advice}" if advice else text)
 
-    def _goes_on_without(self, member: Member) -> bool:
-        """Whether the job can go on when this member is lost."""
-        if not self._goes_on:
-            return False
-        if member.role == "server":
-            return self._job_controller.phase != "restoring"
-        others = any(other is not member for other in self._members.joined("worker"))
-        return others or (self._job_controller.can_wait and not self._session)
+def _load_job(settings: Mapping[str, str], now: float) -> Job:
+    """The job that a driver submits."""
+    return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
 
-    def _lose_while_forming(self, member: Member, why: str, *, left: bool) -> None:
-        """Goes on forming: another process is waited for, where one may come."""
-        if left or self._is_replaced:
-            self._members.lost_while_forming(member, "left as asked" if left else f"is lost: {why}")
-        else:
-            self._fail(f"{member.name} is lost while the cluster forms: {why}. {self._why_alone}")
 
-    @property
-    def _is_replaced(self) -> bool:
-        """Whether another process may take the place of one that is lost while forming."""
-        return self._goes_on and not self._session
-
-    @property
-    def _why_alone(self) -> str:
-        return "Its own log may say more; " + (
-            "on_node_loss is 'stop'"
-            if not self._goes_on
-            else "the processes of a session are not replaced"
-        )
-
-    def _lose_worker(self, member: Member, why: str) -> None:
-        """Goes on without a worker: its blocks go to the others."""
-        culprit = self._job_controller.leases.blame(member)
-        self._members.remove(member, lost=True)
-        self._members.rows.fence(member.number, self._job_controller.leases.last_of(member))
-        returned = self._job_controller.released(member)
-        who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
-        log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
-        if culprit:
-            self._fail_job(culprit)
-
-    def _lose_server(self, member: Member, why: str) -> None:
-        """Goes on without a server: standbys take its place, if there are any."""
-        log.warning("%s is lost: %s", member.name, why)
-        self._job_controller.checkpoints.lost(member, why)
-        self._replication.lost(member, why)
-
-    # --- messages ----------------------------------------------------------------------------
-
-    def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
-        member = peer.tag if isinstance(peer.tag, Member) else None
-        messages.check_speaker(message, member.role if member is not None else "")
-        if self._probe_service.handle(peer, message, reply):
-            return
-        own = (messages.Register, messages.Rejoin, messages.Ask)
-        if self._returning and not isinstance(message, own):
-            self._parked.append((peer, message, reply))
-            return
-        try:
-            if reply is not None:
-                self._on_call(peer, message, reply)
-            else:
-                self._on_note(peer, message)
-        except ProtocolError:
-            raise
-        except SnailError as error:
-            if reply is None:
-                raise
-            reply(error)
-
-    def _on_call(self, peer: Peer, message: messages.Message, reply: Reply) -> None:
-        if isinstance(message, messages.Register):
-            if self._stop_at is not None or self._job_controller.phase == "exporting":
-                raise ClusterError("this cluster is about to end: start a new one")
-            self._members.register(peer, message, reply)
-            return
-        if isinstance(message, messages.Ask):
-            self._status_report.ask(reply)
-            return
-        if isinstance(message, messages.Drain):
-            self._replication.drain(message.server, reply)
-            return
-        if isinstance(message, messages.Rejoin):
-            self._rejoin(peer, message, reply)
-            return
-        member = peer.tag
-        if not isinstance(member, Member):
-            raise ProtocolError(f"{type(message).__name__} before Register")
-        if member.state == "gone":
-            raise ClusterError(f"{member.name} was sent away")
-        if isinstance(message, messages.Lease):
-            self._job_controller.leases.lease(member, message, reply)
-        elif isinstance(message, messages.Done):
-            self._job_controller.leases.done(member, message, reply)
-        elif isinstance(message, messages.Summarise):
-            self._job_controller.summarise(member, reply)
-        elif isinstance(message, messages.Fetch):
-            self._job_controller.leases.fetch(member, message, reply)
-        elif isinstance(message, messages.Declare):
-            if self._phase == "forming":  # servers may still be replaced, and their shards moved
-                self._early.append((peer, message, reply))
-            else:
-                self._members.table_registry.declare(member, message, reply)
-        elif isinstance(message, messages.Submit):
-            self._submit(message, reply)
-        elif isinstance(message, messages.Shutdown):
-            if not self._session:  # a driver that looks on is not whose job this is
-                raise ClusterError("this cluster ends with its own job: interrupt its master")
-            reply(messages.Ok())
-            self._stop(EXIT_OK, "ended by the driver")
-        else:
-            raise ProtocolError(f"a master does not take {type(message).__name__}")
-
-    def _rejoin(self, peer: Peer, message: messages.Rejoin, reply: Reply) -> None:
-        if self._stop_at is not None:
-            raise ClusterError("this cluster is about to end: " + (self.verdict or "it is done"))
-        self._members.rejoin(peer, message, reply)
-        if message.leaving:
-            self._on_message(peer, messages.Leaving(message.leaving), None)
-
-    def _on_note(self, peer: Peer, message: messages.Message) -> None:
-        member = peer.tag
-        if not isinstance(member, Member):
-            raise ProtocolError(f"{type(message).__name__} before Register")
-        if member.state == "gone":
-            return  # it was sent away, and may not know yet
-        if isinstance(message, messages.Finished):
-            self._job_controller.leases.finished(member, message.figures)
-        elif isinstance(message, messages.Settled):
-            self._job_controller.leases.settled(member, message.numbers)
-        elif isinstance(message, messages.Saved | messages.Loaded):
-            self._job_controller.checkpoints.heard(member, message)
-        elif isinstance(message, messages.Backed | messages.Unbacked | messages.Yielded):
-            if self._stop_at is None:  # else they part because all end
-                self._replication.note(member, message)
-        elif isinstance(message, messages.Failed):
-            self._trouble(member, f"failed: {message.text}")
-        elif isinstance(message, messages.Leaving):
-            log.info("%s: %s", member.name, message.why)
-            if message.why == "SIGINT":
-                self._asked = True
-            else:
-                self._leave(member)
-        elif isinstance(message, messages.Bye):
-            member.figures = {**member.figures, **message.figures}
-            member.state = "bye"
-        else:
-            raise ProtocolError(f"a master does not take {type(message).__name__} as a note")
-
-    def _leave(self, member: Member) -> None:
-        if member.role == "server" and member.joined and self._phase != "forming":
-            self._replication.drain(member.number)
-            return
-        if member.role == "server" and self._phase == "forming" and not self._is_replaced:
-            self._fail(
-                f"{member.name} was told to leave (SIGTERM) while the cluster forms. "
-                f"{self._why_alone}"
-            )
-            return
-        member.leaving = True
-        if member.role == "server":  # it has no rows
-            self._server.note(member.peer, messages.Stop(False, "left as asked"))
-            return
-        if self._job_controller.phase not in ("survey", "loading", "training"):
-            self._server.note(member.peer, messages.Stop(False, "left as asked"))
-        self._job_controller.leases.leaving(member)
-
-    def _submit(self, message: messages.Submit, reply: Reply) -> None:
-        taken = self._job_controller.job is not None or self._sent_away
-        if not self._session or self._phase != "idle" or taken:
-            raise ClusterError(f"this cluster takes no job now: it is {self._told_phase}")
-        workers = len(self._members.joined("worker"))
-        if not workers:
-            raise ClusterError("a job needs a worker, and this cluster has none")
-        try:
-            job = Job(RawConfig.from_mapping(message.settings, "the submitted job"))
-        except SnailError:
-            raise
-        except Exception as error:  # of the user's class: the cluster waits for a better one
-            log.exception("the submitted job cannot begin")
-            raise ClusterError(f"the job cannot begin: {explain(error)}") from error
-        for member in self._members.joined("worker"):
-            member.late = False  # of no job that was under way
-        self._job_controller.prepare(job, workers, reply)
-
-    # --- telling -----------------------------------------------------------------------------
-
-    def status(self) -> Status:
-        """A picture of the run as it is now."""
-        return self._status_report.status(self._told_phase, self.verdict)
-
-    @property
-    def _told_phase(self) -> Phase:
-        return self._phase if self._phase != "idle" else self._job_controller.phase
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _spare_collector() -> None:

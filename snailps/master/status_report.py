@@ -1,7 +1,7 @@
-"""What the master tells of the run: a `Status` for whoever asks, records for `json_log`.
+"""What the master tells of the run: a `Status` for whoever asks.
 
-    Membership, JobController, ReplicationController, heartbeats
-        -> status() -> Report, display      -> json_log
+    Membership, JobController, ReplicationController, HeartbeatMonitor
+        -> status() -> Report, display, json_log
 
 It reads what the others own and changes none of it.  Workers that are long at a block are asked
 for whom they wait before an answer goes out; nobody is asked anything while nobody asks us.
@@ -9,25 +9,26 @@ for whom they wait before an answer goes out; nobody is asked anything while nob
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TextIO
+from functools import partial
+from typing import Any
 
 from snailps._version import __version__
+from snailps.api.export_progress import ExportProgress
 from snailps.config import MasterSettings
-from snailps.errors import ConfigError, SnailError
+from snailps.config.addresses import format_addr
+from snailps.master.effects import Outbox
+from snailps.master.events import Answer
+from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.job.controller import JobController
 from snailps.master.loop_latency import LoopLatency
-from snailps.master.member import Member, Reply
+from snailps.master.member import Member
 from snailps.master.membership import Membership
+from snailps.master.phases import JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.node.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
 from snailps.transport import messages
-from snailps.transport.control import show
 
 log = logging.getLogger(__name__)
 
@@ -50,53 +51,51 @@ class StatusReport:
     Parameters
     ----------
     settings : MasterSettings
-    members, course, replication
+    out : Outbox
+    members, job_controller, replication, heartbeats
         Of the master.
-    silences : callable
-        Seconds since each member was last heard, by number.
     address : str
         Where the master listens.
     times : LoopLatency
         Of the master's loop.
+    now : float
+        Monotonic seconds, as everywhere here.
     """
 
     def __init__(
         self,
         settings: MasterSettings,
+        out: Outbox,
         members: Membership,
         job_controller: JobController,
         replication: ReplicationController,
+        heartbeats: HeartbeatMonitor,
         *,
-        silences: Callable[[], dict[int, float]],
         address: str,
         times: LoopLatency,
+        now: float,
     ) -> None:
-        self._settings, self._members = settings, members
+        self._settings, self._out, self._members = settings, out, members
         self._job_controller, self._replication = job_controller, replication
-        self._silences, self._address, self._times = silences, address, times
-        self._begun = self._phase_since = time.monotonic()
+        self._heartbeats, self._address, self._times = heartbeats, address, times
+        self._begun = self._phase_since = now
         self._phase: Phase = "forming"
         self._asked: dict[int, float] = {}  # when; workers that have not answered yet
-        self._replies: list[tuple[float, Reply]] = []
-        self._log_file: TextIO | None = None
-        self._log_at = 0.0
-        self._logged: dict[str, list[tuple[str, float]]] = {}
+        self._calls: list[tuple[float, int]] = []
 
-    def step(self, phase: Phase, message: str) -> None:
-        """Answers who has waited long enough.  Of the master's loop."""
-        now = time.monotonic()
+    def step(self, phase: Phase, message: str, now: float) -> None:
+        """Answers who has waited long enough."""
         self._note_phase(phase, now)
-        if self._replies and (not self._asked or now >= self._replies[0][0]):
-            report = messages.Report(dict(self.status(phase, message)))
-            replies, self._replies = self._replies, []
+        if self._calls and (not self._asked or now >= self._calls[0][0]):
+            report = messages.Report(dict(self.status(phase, message, now)))
+            calls, self._calls = self._calls, []
             self._asked.clear()
-            for _, reply in replies:
-                reply(report)
+            for _, call in calls:
+                self._out.reply(call, report)
 
-    def ask(self, reply: Reply) -> None:
+    def ask(self, call: int, now: float) -> None:
         """Answers soon with the status; workers that are long at a block tell first why."""
-        now = time.monotonic()
-        self._replies.append((now + ANSWER_S, reply))
+        self._calls.append((now + ANSWER_S, call))
         for member in self._members.nodes("worker"):
             if len(self._asked) >= ASKED_MAX:
                 return
@@ -104,15 +103,12 @@ class StatusReport:
             idle = member.waits or member.finished or member.number in self._asked
             if long and not idle:
                 self._asked[member.number] = now
-                self._members.call(member, messages.Ask("stats"), self._heard(member))
+                self._members.order(member, messages.Ask("stats"), partial(self._heard, member))
 
-    def _heard(self, member: Member) -> Callable[[messages.Message | SnailError], None]:
-        def heard(answer: messages.Message | SnailError) -> None:
-            self._asked.pop(member.number, None)
-            if isinstance(answer, messages.Report):
-                member.take_stats(answer.data)
-
-        return heard
+    def _heard(self, member: Member, answer: Answer, now: float) -> None:
+        self._asked.pop(member.number, None)
+        if isinstance(answer, messages.Report):
+            member.take_stats(answer.data, now)
 
     def _note_phase(self, phase: Phase, now: float) -> None:
         if phase != self._phase:
@@ -120,9 +116,8 @@ class StatusReport:
 
     # --- the picture ---------------------------------------------------------------------------
 
-    def status(self, phase: Phase, message: str) -> Status:
+    def status(self, phase: Phase, message: str, now: float) -> Status:
         """A picture of the run as it is now."""
-        now = time.monotonic()
         self._note_phase(phase, now)
         job = self._job_controller.job
         ledger = job.ledger if job is not None else None
@@ -135,17 +130,16 @@ class StatusReport:
                 "leased": ledger.leased,
                 "done": ledger.finished,
             }
-        silences = self._silences()
         route, missing = self._members.route, self._members.missing()
-        shards, told = self._shards(), self._job_controller.exporting
-        share = job.progress if job is not None and ledger is not None else 0.0
+        shards, told = self._shards(), self._exporting
+        share = job.progress(now) if job is not None and ledger is not None else 0.0
         doing = job.pass_text() if job is not None else ""
         if told is not None:
             share, doing = told.share, told.text
         nodes = [
             self._node(
                 member,
-                silences.get(member.number),
+                self._heartbeats.silence_s(member.number, now),
                 len(leased.get(member.number, ())),
                 ledger.clock_of(member.number) if ledger is not None else None,
                 now,
@@ -165,7 +159,7 @@ class StatusReport:
             "pass_": doing,
             "unit": job.cls.counts if job is not None else "examples",
             "units": job.units if job is not None else 0,
-            "units_per_s": job.rate() if job is not None and ledger is not None else 0.0,
+            "units_per_s": job.rate(now) if job is not None and ledger is not None else 0.0,
             "loss": job.loss if job is not None else None,
             "lr": job.lr if job is not None else None,
             "eta_s": told.eta_s if told is not None else None,
@@ -175,12 +169,18 @@ class StatusReport:
             "shards": shards,
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
-            "checkpoint": self._job_controller.checkpoints.status(),
+            "checkpoint": self._job_controller.checkpoints.status(now),
             "loop": self._times.status(),
             "message": message or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
         }
+
+    @property
+    def _exporting(self) -> ExportProgress | None:
+        """How far the export is, where one is under way."""
+        at_it = self._job_controller.phase is JobPhase.EXPORTING
+        return self._job_controller.export.told if at_it else None
 
     def _node(
         self, member: Member, silence_s: float | None, leased: int, clock: int | None, now: float
@@ -192,13 +192,13 @@ class StatusReport:
             "id": member.number,
             "host": member.host,
             "pid": member.pid,
-            "address": show(member.peer.address) if member.peer.address[0] else "",
-            "endpoints": [show(endpoint) for endpoint in member.endpoints],
+            "address": format_addr(*member.address) if member.address[0] else "",
+            "endpoints": [format_addr(*endpoint) for endpoint in member.endpoints],
             "heartbeat_s": silence_s if heard else None,
             "epoch": member.epoch,
             "state": member.state,
             "waits": member.waits,
-            "waits_s": member.waits_s,
+            "waits_s": member.waits_s(now),
             "clock": clock,
             "rate": member.rate,
             "done": member.done,
@@ -235,7 +235,7 @@ class StatusReport:
                     "standby": one["standby"],
                     "state": one["state"],
                     "seeded": one["seeded"],
-                    "address": show((where.host, where.port)) if where is not None else "",
+                    "address": format_addr(where.host, where.port) if where is not None else "",
                     "lag_bytes": int(replica.get("lag_bytes", 0)),
                     "lag_s": float(replica.get("lag_s", 0.0)),
                     "fragments": int(stats.get("fragments", 0)),
@@ -296,62 +296,9 @@ class StatusReport:
         found.sort(key=lambda wait: -wait[2])
         return [{"who": who, "whom": whom, "seconds": seconds} for who, whom, seconds in found]
 
-    # --- the log ---------------------------------------------------------------------------------
-
-    def open_log(self, path: str) -> None:
-        """Writes records to `path` from now on.
-
-        Raises
-        ------
-        ConfigError
-            It cannot be written.
-        """
-        try:
-            self._log_file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed by close
-        except OSError as error:
-            raise ConfigError(f"json_log: cannot write {path}: {error.strerror}") from None
-
-    def log_if_due(self, phase: Phase, message: str) -> None:
-        """Writes a record when it is time to, or the model's inspector has seen something."""
-        job = self._job_controller.job
-        news = job is not None and job.validation is not self._logged
-        now = time.monotonic()
-        if self._log_file is not None and (now >= self._log_at or news):
-            self._log_at = now + self._settings.json_log_interval
-            self._logged = job.validation if job is not None else {}
-            self.log_now(phase, message)
-
-    def log_now(self, phase: Phase, message: str) -> None:
-        """Writes a record, where there is a log."""
-        if self._log_file is None:
-            return
-        status = self.status(phase, message)
-        record = {key: value for key, value in status.items() if key != "nodes"}
-        try:
-            self._log_file.write(json.dumps(_finite({"time": time.time(), **record})) + "\n")
-            self._log_file.flush()
-        except OSError as error:
-            log.error("json_log: cannot write: %s; no more records", error.strerror)
-            self._log_file = None
-
-    def close(self) -> None:
-        """Closes the log."""
-        if self._log_file is not None:
-            self._log_file.close()
-            self._log_file = None
-
 
 def _rate(kind: str, now: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> float:
     """Requests a second between two reports of a shard."""
     if before is None or seconds <= 0:
         return 0.0
     return max(0.0, float(now[kind] - before[kind]) / seconds)  # a shard that moved counts anew
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for what JSON has no number for."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

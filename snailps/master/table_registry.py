@@ -8,26 +8,50 @@ Servers are told of a table once: all others who declare it are answered when al
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from snailps.api.tables import Table
-from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError
-from snailps.master.journal import Fact, Journal
-from snailps.master.member import Answer, Member
+from snailps.errors import ClusterError, ConfigError, SnailError
+from snailps.master.broadcast import Broadcast
+from snailps.master.effects import Fact, Outbox
+from snailps.master.events import Answer
+from snailps.master.member import Member
 from snailps.transport import messages
 
 TABLES_MAX = 4096
 
 
-@dataclass(eq=False, slots=True)
-class _Making:
-    """An order to make tables, until every server has answered it; then `waiting` are told."""
+OnMade = Callable[[Answer, float], None]
+"""Gets `Declared`, or why the tables could not be made; and the time."""
 
-    numbers: list[int]
-    left: set[int]
-    waiting: list[Callable[[str], None]] = field(default_factory=list)
+
+class _Declaration:
+    """Somebody who is told once all tables of these orders are made."""
+
+    __slots__ = ("_left", "_numbers", "_told")
+
+    def __init__(self, numbers: list[int], left: int, told: OnMade) -> None:
+        self._numbers, self._left, self._told = numbers, left, told
+
+    def ended(self, error: str, now: float) -> None:
+        """One of the orders is over."""
+        if self._left <= 0:
+            return
+        self._left = 0 if error else self._left - 1
+        if not self._left:
+            self._told(ClusterError(error) if error else messages.Declared(self._numbers), now)
+
+
+class _Making:
+    """An order to make tables, and who is told when every server has."""
+
+    __slots__ = ("numbers", "waiting")
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.waiting: list[Callable[[str, float], None]] = []
 
 
 class TableRegistry:
@@ -37,24 +61,16 @@ class TableRegistry:
     ----------
     servers : callable
         The servers that belong now.
-    call : callable
-        ``call(member, message, on_answer)``: gives a member an order.
+    out : Outbox
     fail : callable
         Ends the cluster, with a sentence.
-    journal : Journal
-        Gets every table.
     """
 
     def __init__(
-        self,
-        servers: Callable[[], list[Member]],
-        call: Callable[[Member, messages.Message, Callable[[Answer], None]], None],
-        fail: Callable[[str], None],
-        journal: Journal,
+        self, servers: Callable[[], list[Member]], out: Outbox, fail: Callable[[str], None]
     ) -> None:
         self.tables: dict[str, tuple[int, Table]] = {}
-        self._servers, self._call, self._fail = servers, call, fail
-        self._journal = journal
+        self._servers, self._out, self._fail = servers, out, fail
         self._next_table = 1
         self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
@@ -80,9 +96,7 @@ class TableRegistry:
         if data["of_job"]:
             self._of_job.add(table.name)
 
-    def declare(
-        self, member: Member, message: messages.Declare, reply: Callable[[Answer], None]
-    ) -> None:
+    def declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         """Numbers the tables and has every server make them, then answers.
 
         Raises
@@ -91,16 +105,19 @@ class TableRegistry:
             A table is declared in two ways, or there are too many.
         """
         tables = [Table.from_dict(item) for item in message.tables]
-        self._declare(tables, member.role == "worker", reply)
+        self._declare(tables, member.role == "worker", partial(self._reply, call), now)
 
-    def adopt(self, tables: list[Table], reply: Callable[[Answer], None]) -> None:
+    def _reply(self, call: int, answer: Answer, now: float) -> None:
+        self._out.reply(call, answer)
+
+    def adopt(self, tables: Iterable[Table], on_made: OnMade, now: float) -> None:
         """The same for the tables of a checkpoint, before any worker declares them."""
         try:
-            self._declare(tables, True, reply)
+            self._declare([*tables], True, on_made, now)
         except SnailError as error:
-            reply(error)
+            on_made(error, now)
 
-    def _declare(self, tables: list[Table], of_job: bool, reply: Callable[[Answer], None]) -> None:
+    def _declare(self, tables: list[Table], of_job: bool, told: OnMade, now: float) -> None:
         numbers: list[int] = []
         new: dict[str, tuple[int, Table]] = {}
         for table in tables:  # all are looked at before any is kept: servers make all or none
@@ -117,72 +134,51 @@ class TableRegistry:
             numbers.append(number)
         for name, (number, table) in new.items():
             fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
-            self._journal.note("table", fact)
+            self._out.note("table", fact)
             self.tables[name] = (number, table)
             self._made[number] = table
         self._next_table += len(new)
         if of_job:
             self._of_job |= new.keys()
         if new:
-            self._order([number for number, _ in new.values()])
+            self._order([number for number, _ in new.values()], now)
         open_ = {self._making[number] for number in numbers if number in self._making}
-        left = len(open_)
-        if not left:
-            reply(messages.Declared(numbers))
-
-        def told(error: str) -> None:
-            nonlocal left
-            if left <= 0:
-                return
-            left = 0 if error else left - 1
-            if not left:
-                reply(ClusterError(error) if error else messages.Declared(numbers))
-
+        if not open_:
+            told(messages.Declared(numbers), now)
+        declaration = _Declaration(numbers, len(open_), told)
         for making in open_:
-            making.waiting.append(told)
+            making.waiting.append(declaration.ended)
 
-    def _order(self, numbers: list[int]) -> _Making:
-        """Has every server make these tables."""
-        servers = self._servers()
-        making = _Making(numbers, {member.number for member in servers})
+    def _order(self, numbers: list[int], now: float) -> _Making:
+        """Has every server make these tables; a lost one is not waited for."""
+        making = _Making(numbers)
         self._making.update(dict.fromkeys(numbers, making))
         tables = [[number, self._made[number].to_dict()] for number in numbers]
+        ended = partial(self._ordered, making)
         order = messages.MakeTables(tables)
-
-        def note(member: Member) -> Callable[[Answer], None]:
-            def answered(answer: Answer) -> None:
-                refused = isinstance(answer, SnailError) and not isinstance(answer, ConnectionLost)
-                making.left.discard(member.number)
-                if refused:
-                    self._end(making, f"{member.name} cannot make the tables: {answer}")
-                elif not making.left:
-                    self._end(making, "")
-
-            return answered
-
-        for member in servers:
-            self._call(member, order, note(member))
-        if not servers:
-            self._end(making, "")
+        refused = "cannot make the tables"
+        Broadcast(self._out, self._servers(), order, ended, now, loss="drop", refused=refused)
         return making
 
-    def _end(self, making: _Making, error: str) -> None:
+    def _ordered(self, making: _Making, broadcast: Broadcast, now: float) -> None:
         """All servers have answered, or one of them has refused."""
         for number in making.numbers:
             self._making.pop(number, None)
-            if error and (table := self._made.pop(number, None)) is not None:
+            if broadcast.error and (table := self._made.pop(number, None)) is not None:
                 self.tables.pop(table.name, None)
         waiting, making.waiting = making.waiting, []
-        for told in waiting:
-            told(error)
+        for ended in waiting:
+            ended(broadcast.error, now)
 
     def made(self) -> list[Any]:
         """All tables with their numbers, those of earlier jobs too: their rows are still there."""
         return [[number, table.to_dict()] for number, table in self._made.items()]
 
-    def remake(self) -> None:
+    def remake(self, now: float) -> None:
         """Has every server make all tables: a lost master may not have told all of them."""
         if self._made:
-            self._order(list(self._made)).waiting.append(
-                lambda error: self._fail(error) if error else None
-            )
+            self._order(list(self._made), now).waiting.append(self._remade)
+
+    def _remade(self, error: str, now: float) -> None:
+        if error:
+            self._fail(error)

@@ -26,13 +26,17 @@ from typing import Any
 
 from snailps.config import ClusterSettings, parse_addr, parse_port_range
 from snailps.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_STOPPED,
     ClusterError,
     ConnectionLost,
     MisuseError,
     ProtocolError,
     RemoteError,
     SnailError,
-    place_of,
+    explain,
 )
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_no_master
@@ -55,11 +59,6 @@ from snailps.transport.handshake import Channel, Role
 
 log = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_STOPPED = 3
-"""Another process failed, and the master ended this one."""
-EXIT_INTERRUPTED = 130
 
 AWAY_S = 1.0
 """How long a signal waits for a master that is gone: it leaves without one then."""
@@ -531,10 +530,3 @@ class Node:
             f"the master at {self._master} has been silent for {silence_s:.0f} s {limit}: it "
             "hangs, or the network is cut"
         )
-
-
-def explain(error: BaseException) -> str:
-    """One line for any exception; what a user's code raised has its file and line."""
-    if isinstance(error, SnailError):
-        return str(error)
-    return f"{type(error).__name__}: {error}{place_of(error)}"

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from snailps.errors import CheckpointError, SnailError
+from snailps.errors import CheckpointError, SnailError, explain
 from snailps.node.limits import STOP_S
-from snailps.node.process import explain
 from snailps.shard._shard import FragmentCursor, ShardThread
 from snailps.store.checkpoint.folder import BEGUN, open_checkpoint
 from snailps.store.checkpoint.shard_file import (

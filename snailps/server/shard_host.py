@@ -24,9 +24,9 @@ from snailps import kernels
 from snailps.api.access_method import load_method
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
-from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError
+from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError, explain
 from snailps.node.limits import DIAL_S, STOP_S, Limits
-from snailps.node.process import advertised, explain, open_listener
+from snailps.node.process import advertised, open_listener
 from snailps.server.futures import gather, settled, then
 from snailps.shard._shard import ShardThread
 from snailps.store.route import Route

@@ -25,23 +25,23 @@ from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
 from snailps.data.scratch import Scratch
 from snailps.errors import (
+    EXIT_FAILED,
+    EXIT_OK,
     ConfigError,
     ConnectionLost,
     DataError,
     ProtocolError,
     SnailError,
     WaitTimeout,
+    explain,
 )
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_not_connected
 from snailps.node.limits import Limits
 from snailps.node.process import (
-    EXIT_FAILED,
-    EXIT_OK,
     WATCH_S,
     End,
     Node,
-    explain,
     peak_rss_mb,
     raise_descriptors,
 )

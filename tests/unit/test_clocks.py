@@ -11,11 +11,13 @@ from shards import ADAGRAD, ADD, AVERAGE, JOB, LIMIT_S, ZEROS, Shards
 from twins import slots as twin
 
 from snailps import Table
+from snailps.api.export_progress import ExportProgress
 from snailps.config import ServerSettings
 from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.leases import BspLedger
+from snailps.master.services import Reading
 from snailps.server.process import Server
 from snailps.server.shard_host import ShardHost
 from snailps.transport import messages
@@ -246,10 +248,11 @@ def test_model_is_not_written_where_the_last_clock_could_not_be_applied():
         book = BspLedger([Block(0, "file", 0, 10)], micro_batches=1, nodes=[1])
         book.done(book.take(1).number, 1)
         assert book.over
-        members = SimpleNamespace(route=cluster.route, new_number=lambda: 99, life=JOB)
-        readings = ModelReader(members, LIMIT_S, Trust(b""), dict)
+        readings = ModelReader(LIMIT_S, Trust(b""), JOB)
+        readings.follow(cluster.route)
+        reading = Reading(iter([99, 100, 101]), {}, {})
         with pytest.raises(RemoteError, match="planted failure"):
-            readings.export(SimpleNamespace(ledger=book))
+            readings.export(SimpleNamespace(ledger=book), reading, ExportProgress())
 
 
 def test_method_in_python_that_fails_when_the_master_closes_the_clock_is_told_to_it():

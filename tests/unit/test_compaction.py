@@ -13,17 +13,20 @@ import numpy as np
 import pytest
 from cases import seeds
 from cluster_models import COUNTER, write_numbers
+from master_parts import TestOutbox
 
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError
 from snailps.master import journal as module
+from snailps.master.effects import Fact, Snapshot
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.position import pack
-from snailps.master.job.recovery import JobRecovery
-from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Fact, Journal, Snapshot
+from snailps.master.job.recovery import JobRecovery, Past
+from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Journal
 from snailps.master.leases import RoundLedger
+from snailps.master.phases import JobPhase
 from snailps.transport import messages
 
 FIRST, NUMBERS = Fact("life", {"life": 7, "at": 0.0}), Fact("numbers", {"until": 1024})
@@ -279,6 +282,7 @@ def test_journal_is_compacted_when_it_has_grown_by_a_share_of_its_state(journal,
 # --- what a job's state says --------------------------------------------------------------------
 
 NODES = [1, 2, 3, 4, 5]
+NOW = 1000.0
 JOBS = {
     "plain": {"epochs": "3"},
     "own": {"epochs": "3", "assign": "own"},
@@ -291,8 +295,8 @@ JOBS = {
 def worker(number):
     return SimpleNamespace(
         number=number, name=f"worker {number}", dropped=False, finished=False, leaving=False,
-        wait_for=lambda text: None, log_wait=lambda: None, waits="", resume_state={}, done=0,
-        block_since=0.0, rate=0.0,
+        wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
+        done=0, block_since=0.0, rate=0.0,
     )  # fmt: skip
 
 
@@ -314,40 +318,43 @@ class Side:
     def __init__(self, folder, kind, facts=None):
         values = {"worker_class": COUNTER, "input": str(folder / "in.txt"), "block_bytes": "100"}
         raw = RawConfig.from_mapping({**values, **JOBS[kind]}, "test")
-        self.job = Job(raw, (JobSettings, MasterSettings), lambda: 1000.0)
+        self.job = Job(raw, (JobSettings, MasterSettings), NOW)
         self.job.prepare(3)
         self.journal = Journal(folder / "journal")
         self.members = SimpleNamespace(
             all={number: worker(number) for number in NODES}, nodes=lambda role="": [],
-            journal=self.journal, rows=Rows(), gone={4: True, 5: True}, shards={"shards": [1]},
-            table_registry=SimpleNamespace(remake=lambda: None),
+            rows=Rows(), gone={4: True, 5: True}, shards={"shards": [1]},
+            table_registry=SimpleNamespace(remake=lambda now: None),
         )  # fmt: skip
-        told = {"tell": lambda *_: None, "fail": pytest.fail, "on_end": lambda: None}
-        self.controller = JobController(self.members, 1.0, 1.0, **told)
+        self.out = self.members.out = TestOutbox()
+        services = SimpleNamespace(files=None, reader=None)
+        told = {"fail": pytest.fail, "on_end": lambda now: None}
+        self.controller = JobController(self.members, self.out, services, 1.0, **told)
+        self.controller.phase = JobPhase.READY
         self.facts = []
         if facts is None:
             self.journal.take()
             self.journal.begin([FIRST])
             self.journal.keep_base(pack(self.job.base()))
-            self.members.journal.note = self._note
+            self.out.note = self._note
             self._note(TRAIN.kind, TRAIN.data)
             self.controller.job = self.job
-            self.controller.begin_training(self.job, NODES[:3], None)
+            self.controller.begin_training(self.job, NODES[:3], None, NOW)
         else:
             self.controller.job = self.job
-            self.journal.read()
-            JobRecovery(facts, self.members).go_on(self.controller, self.job)
+            past = Past(facts, "", *self.journal.check(self.journal.read()))
+            JobRecovery(past, self.members).go_on(self.controller, self.job, NOW)
 
     def _note(self, kind, data):
         self.facts.append(Fact(kind, json.loads(json.dumps(data))))
         Journal.note(self.journal, kind, data)
 
     def close(self):
-        self.controller.close()
+        self.job.close()
         self.journal.close()
 
     def compact(self):
-        self.journal.compact(self.controller._snapshot(self.job, self.job.ledger))
+        self.journal.compact(self.controller.snapshot())
         ended(self.journal)
 
     def stands(self):
@@ -362,7 +369,7 @@ class Side:
             "ticks": self.controller.expiry.ticks,
             "clocks": self.controller.leases.clocks_noted,
             "closing": self.controller.round is not None and self.controller.round.closing,
-            "figures": self.job.figures({}) | {"wall_s": 0, "train_s": 0},
+            "figures": self.job.figures({}, NOW) | {"wall_s": 0, "train_s": 0},
             "rows": self.members.rows.given,
         }
 
@@ -395,14 +402,14 @@ class Workers:
             [30, 30, 8, 2, 2, 2, 1, 8],
         )[0]
         if action == "lease" and node in self.here and len(held) < 2:
-            leases.lease(member, messages.Lease("train"), lambda answer: self._got(node, answer))
+            leases.lease(member, messages.Lease("train"), partial(self._got, node), NOW)
             leases._asking.clear()
             leases._refused.clear()
         elif action == "done" and held:
             number = held.pop(0)
             figures = {"loss": chance.random() * 9, "examples": 3.0, "lr": chance.random()}
             said = messages.Done("train", number, chance.randrange(9), chance.random(), figures)
-            leases.done(member, said, lambda answer: None)
+            leases.done(member, said, lambda answer: None, NOW)
             self.trained[node].append(number)
         elif action == "settle" and not job.rounds:
             leases.settled(member, self.trained[node][-3:])
@@ -415,7 +422,7 @@ class Workers:
             job.ledger.join(node)
         elif action == "go" and not held and len(self.here) > 1 and node in self.here:
             self.here.discard(node)
-            leases.released(member, lambda: None)
+            leases.released(member, lambda now: None, NOW)
         elif action == "tick":
             side._note("tick", {"tick": side.controller.expiry.ticks[-1] + 1})
             side.controller.expiry.ticks.append(side.controller.expiry.ticks[-1] + 1)
@@ -429,8 +436,7 @@ class Workers:
     def _round(self, job):
         controller = self.side.controller
         if not controller.round.closing:
-            controller.round._note = self.side._note
-            controller.round.close(job.ledger.parts)
+            controller.round.close(job.ledger.parts, NOW)
             return
         figures = {"loss": self.random.random()}
         self.side._note("round", {"figures": figures})
@@ -451,7 +457,7 @@ def test_job_goes_on_from_a_compacted_journal_as_from_all_its_facts(tmp_path, ki
         if at in (60, 61, 150):
             living.compact()
         if at == 200 and seed == 3:
-            living.controller._end_early(living.job, "max_seconds")
+            living.controller._end_early(living.job, "max_seconds", NOW)
     living.journal.close()
     facts, _ = read(living.journal.path)
     assert len(facts) < len(living.facts)
@@ -500,12 +506,12 @@ def test_job_goes_on_from_a_journal_compacted_when_every_block_is_done(tmp_path,
     while not living.job.ledger.over:
         for node in NODES[:3]:
             member = living.members.all[node]
-            leases.lease(member, messages.Lease("train"), partial(workers._got, node))
+            leases.lease(member, messages.Lease("train"), partial(workers._got, node), NOW)
             leases._asking.clear()
             leases._refused.clear()
             for number in workers.held[node]:
                 said = messages.Done("train", number, 1, 1.0, {"loss": 1.0, "examples": 1.0})
-                leases.done(member, said, lambda answer: None)
+                leases.done(member, said, lambda answer: None, NOW)
             workers.held[node].clear()
     living.compact()
     living.journal.close()

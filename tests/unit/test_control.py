@@ -26,13 +26,13 @@ from snailps.transport.control import (
     ControlClient,
     ControlServer,
     dial,
+    encoded,
     listen,
     route_host,
-    send_queue,
     show,
 )
 from snailps.transport.control import server as control_server
-from snailps.transport.control.send_queue import Encoded
+from snailps.transport.control.encoded import Encoded
 from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
 from snailps.transport.security.refusals import LINES_MAX
@@ -723,9 +723,9 @@ def test_peer_that_reads_slowly_is_not_dropped_however_much_waits(master, raw, m
 def test_body_for_many_is_packed_once_and_lies_in_memory_once(master, raw, monkeypatch):
     """A vocabulary of 60 MB to a thousand workers was encoded, packed and held for each."""
     packed = []
-    compress = send_queue.pack_body
+    compress = encoded.pack_body
     monkeypatch.setattr(
-        send_queue, "pack_body", lambda kind, body: packed.append(len(body)) or compress(kind, body)
+        encoded, "pack_body", lambda kind, body: packed.append(len(body)) or compress(kind, body)
     )
     others = [raw().shake() for _ in range(8)]
     summary = Encoded(messages.Summary(random.Random(1).randbytes(4 << 20)))

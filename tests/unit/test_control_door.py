@@ -241,10 +241,10 @@ def test_rejoin_on_a_connection_that_is_registered_is_refused(running):
 def test_handler_that_fails_loses_its_peer_alone(running, monkeypatch, caplog):
     """Whatever the door lets through that a handler does not expect: one member is lost."""
 
-    def broken(reply):
+    def broken(call, now):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(running.master._status_report, "ask", broken)
+    monkeypatch.setattr(running.master.core.status_report, "ask", broken)
     with Raw(running.address) as raw:
         raw.send(messages.encode(messages.Ask("status")))
         frame = raw.next()
@@ -261,7 +261,7 @@ def test_heartbeat_connection_that_cannot_be_taken_is_closed_alone(running, monk
     def broken(hello, sock):
         raise MemoryError
 
-    monkeypatch.setattr(running.master._heartbeats, "add", broken)
+    monkeypatch.setattr(running.master._server, "_on_pulse", broken)
     sock = dial(running.address, Channel.PULSE, Role.WORKER, whom="m", limit_s=LIMIT_S)
     sock.settimeout(LIMIT_S)
     assert sock.recv(1) == b""
@@ -282,7 +282,7 @@ def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatc
 
 def test_worker_that_fails_twice_is_sent_away_once(running):
     """The second word of it comes before it has heard that it is gone."""
-    members = running.master._members
+    members = running.master.core.members
     formed, members._formed = members._formed, True
     try:
         with Raw(running.address) as raw:

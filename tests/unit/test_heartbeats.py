@@ -12,11 +12,15 @@ import pytest
 from processes import LIMIT_S
 
 from snailps.config import ClusterSettings, MasterSettings
+from snailps.errors import EXIT_FAILED
+from snailps.master.effects import Forget, Outbox
+from snailps.master.events import Heartbeats
 from snailps.master.heartbeats import HeartbeatMonitor
-from snailps.node.process import EXIT_FAILED, Node
+from snailps.node.process import Node
 from snailps.transport import messages
+from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import ControlServer, listen
-from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role
+from snailps.transport.handshake import Role
 from snailps.transport.security.trust import OPEN, Trust
 
 LIFE = 7
@@ -113,52 +117,85 @@ def test_node_that_gets_no_heartbeat_connection_any_more_ends_and_says_so():
         assert "heartbeat_timeout" in node.verdict.text
 
 
+class Ears:
+    """What a master hears of one member, and why it expelled that: thread and judge."""
+
+    def __init__(self):
+        since = time.monotonic()
+        member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=since)
+        members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
+        settings = MasterSettings(heartbeat_interval=0.05, heartbeat_timeout=0.4)
+        self.expelled = []
+        self.thread = HeartbeatThread(settings.heartbeat_interval)
+        self.thread.start()
+        self.monitor = HeartbeatMonitor(
+            settings, members, lambda member, why, now: self.expelled.append(why)
+        )
+
+    def beat(self):
+        """Another heartbeat connection of the member."""
+        ours, theirs = socket.socketpair()
+        self.thread.add(ours, 1)
+        return theirs
+
+    def step(self):
+        now = time.monotonic()
+        self.monitor.step(now)
+        heard = Heartbeats(self.thread.silences(), self.thread.closed())
+        self.monitor.heard(heard, now, stopping=False)
+
+    def until(self, condition):
+        end = time.monotonic() + LIMIT_S
+        while not condition():
+            self.step()
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
 @pytest.fixture
-def hearing():
-    """A master's ears, one member with a heartbeat connection, and whom it expelled."""
-    member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=time.monotonic())
-    members = SimpleNamespace(all={1: member}, life=LIFE)
-    expelled = []
-    settings = MasterSettings(heartbeat_interval=0.05, heartbeat_timeout=0.4)
-    made = HeartbeatMonitor(settings, members, lambda member, why: expelled.append(why))
-    yield made, expelled
-    made.close()
+def ears():
+    made = Ears()
+    yield made
+    made.thread.stop()
 
 
-def beat(hearing):
-    ours, theirs = socket.socketpair()
-    hearing.add(Hello(Channel.PULSE, Role.WORKER, bytes(NONCE_BYTES), 1, 1, LIFE), ours)
-    return theirs
+def test_member_whose_heartbeat_connection_stays_closed_is_expelled_in_time(ears):
+    ears.beat().close()
+    ears.until(lambda: ears.expelled)
+    assert "heartbeat connection" in ears.expelled[0]
+    assert "heartbeat_timeout" in ears.expelled[0]
 
 
-def until(hearing, condition):
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        hearing.step(time.monotonic(), stopping=False)
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_member_whose_heartbeat_connection_stays_closed_is_expelled_in_time(hearing):
-    ears, expelled = hearing
-    beat(ears).close()
-    until(ears, lambda: expelled)
-    assert "heartbeat connection" in expelled[0]
-    assert "heartbeat_timeout" in expelled[0]
-
-
-def test_member_that_comes_back_with_another_heartbeat_connection_stays(hearing):
-    ears, expelled = hearing
-    beat(ears).close()
-    until(ears, lambda: ears.silences()[1] > 0.2)
-    again = beat(ears)
+def test_member_that_comes_back_with_another_heartbeat_connection_stays(ears):
+    ears.beat().close()
+    ears.until(lambda: ears.thread.silences()[1] > 0.2)
+    again = ears.beat()
     end = time.monotonic() + 0.6
     while time.monotonic() < end:
         again.send(b"x")
-        ears.step(time.monotonic(), stopping=False)
+        ears.step()
         time.sleep(0.01)
-    assert not expelled
+    assert not ears.expelled
     again.close()
+
+
+def test_master_that_was_stopped_itself_expels_nobody_at_once():
+    """It has heard nobody meanwhile; a member that is gone has no connection to listen to."""
+    member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=0.0)
+    members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
+    expelled = []
+    monitor = HeartbeatMonitor(
+        MasterSettings(heartbeat_timeout=10.0), members, lambda member, *why: expelled.append(why)
+    )
+    monitor.step(1.0)
+    monitor.heard(Heartbeats({1: 11.0, 2: 0.1}), 9.0, stopping=False)
+    for now in (9.1, 14.0, 19.0):
+        monitor.step(now)
+        assert not expelled
+    monitor.heard(Heartbeats({1: 20.0, 2: 0.1}), 19.1, stopping=False)
+    assert [why for why, _ in expelled] == ["silent for 20 s (heartbeat_timeout)"]
+    assert members.out.take() == [Forget(2)]
+    assert monitor.silence_s(1, 20.1) == 21.0
 
 
 def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process(monkeypatch):

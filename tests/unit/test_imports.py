@@ -109,6 +109,17 @@ INNER = {
 }
 
 
+# What the master's core may use beside its own parts: values and words, nothing that does anything.
+CORE_USES = {
+    "_version", "errors", "config", "data.blocks", "transport.messages", "transport.frame",
+    "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.limits",
+    "node.status", "api.tables", "api.worker", "api.results", "api.export_progress",
+}  # fmt: skip
+# A part of a job that reads files, in a `Work` alone; nothing of the core calls it.
+BESIDE = {"master.job.input"}
+FILES = {"os", "pathlib", "shutil", "tempfile"}
+
+
 def module_name(path: Path) -> str:
     """``transport.frame`` for snailps/transport/frame.py; ``__init__`` for the package's own."""
     parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
@@ -256,6 +267,32 @@ def test_pure_module_imports_no_neighbour_that_does_io(place):
                 if name.startswith(part + "."):
                     near = ".".join(name.split(".")[:2])
                     assert near in INNER[place] | {place}, f"{place} may not import {name}"
+
+
+def test_core_of_the_master_and_all_it_imports_know_no_socket_thread_clock_or_file():
+    seen: set[str] = set()
+    todo = {"master.core"}
+    while todo:
+        name = todo.pop()
+        path = next((p for p in sources() if module_name(p) == name), None)
+        if path is None:  # a name in a module
+            todo.add(name.rpartition(".")[0])
+            continue
+        seen.add(name)
+        if name in BESIDE:
+            continue
+        names = imports_of(path)
+        denied = SOCKETS | TIME | THREADS | FILES
+        wrong = {n for n in names if any(n == d or n.startswith(d + ".") for d in denied)}
+        assert not wrong, f"{name} may not know {sorted(wrong)}"
+        parts = {n for n in own(names) if n.startswith("master")}
+        other = {
+            n for n in own(names) - parts if not any(f"{n}.".startswith(f"{u}.") for u in CORE_USES)
+        }
+        assert not other, f"{name} may not use {sorted(other)}"
+        todo |= parts - seen
+    assert {"master.membership", "master.checkpoints", "master.replication.planner"} <= seen
+    assert not {"master.process", "master.journal", "master.checkpoint_files"} & seen
 
 
 def test_allowed_rows_point_one_way():

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from cluster_models import COUNTER, write_numbers
+from master_parts import TimedJob
 
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
@@ -36,7 +37,7 @@ def make(tmp_path, clock, monkeypatch):
     def make(workers=1, **settings):
         values = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "epochs": "2"}
         raw = RawConfig.from_mapping({**values, **settings}, "test")
-        made.append(Job(raw, (JobSettings, MasterSettings), clock))
+        made.append(TimedJob(raw, (JobSettings, MasterSettings), clock))
         made[-1].prepare(workers)
         return made[-1]
 

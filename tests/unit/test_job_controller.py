@@ -3,21 +3,21 @@
 from types import SimpleNamespace
 
 import pytest
+from master_parts import TestOutbox
 
 from snailps.api.export_progress import ExportProgress
 from snailps.data.blocks import Block
-from snailps.master.job import controller as course_module
-from snailps.master.job.controller import CANCEL_S, JobController
-from snailps.master.journal import Journal
+from snailps.errors import EXIT_INTERRUPTED
+from snailps.master.job.controller import JobController
+from snailps.master.job.export import CANCEL_S
 from snailps.master.leases import BspLedger
-from snailps.master.leases import service as leasing_module
 from snailps.master.leases.service import DROP_S
-from snailps.node.process import EXIT_INTERRUPTED
+from snailps.master.phases import JobPhase
 from snailps.transport import messages
 
 WORKER = SimpleNamespace(
     number=1, name="worker 1", dropped=False, finished=False, leaving=False,
-    wait_for=lambda text: None, log_wait=lambda: None, waits="", resume_state={},
+    wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
     done=0, block_since=0.0,
 )  # fmt: skip
 MICRO_BATCHES = 4
@@ -25,15 +25,15 @@ MICRO_BATCHES = 4
 
 def test_course_logs_how_far_an_export_is(stepped, now, caplog):
     controller, *_ = stepped
-    told = controller._model_reader.exporting = ExportProgress(lambda: now.s)
-    controller.phase = "exporting"
+    controller.export.begin(now.s - 9)
+    told = controller.export.told = ExportProgress(lambda: now.s)
     told.plan([1.0])
     told.begin("reading table w", 100, "fragments")
     told.add(20)
     with caplog.at_level("INFO"):
         for _ in range(30):
             now.s += 1
-            controller._step_export(now.s)
+            assert not controller.export.step(now.s)
             told.add(1)
     assert [record.message for record in caplog.records] == [
         "exporting 20%: reading table w, 20 of 100 fragments, 4 s left",
@@ -46,24 +46,22 @@ def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
     controller, *_ = stepped
     failed = []
     controller._fail = lambda text, code: failed.append((text, code))
-    controller._model_reader.exporting = ExportProgress(lambda: now.s)
-    controller.phase = "exporting"
-    controller.cancel_export()
+    controller.phase = JobPhase.EXPORTING
+    told = controller.export.begin(now.s)
+    controller.export.cancel(now.s)
+    assert told.cancelled
     now.s += CANCEL_S
-    controller._step_export(now.s)
+    controller.step(now.s)
     assert not failed
     now.s += 1
-    controller._step_export(now.s)
+    controller.step(now.s)
     assert failed == [("interrupted while exporting, 0% done; nothing was saved", EXIT_INTERRUPTED)]
 
 
 @pytest.fixture
-def now(monkeypatch):
-    """The time as the course sees it."""
-    time = SimpleNamespace(s=100.0)
-    for module in (course_module, leasing_module):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.s))
-    return time
+def now():
+    """The time."""
+    return SimpleNamespace(s=100.0)
 
 
 @pytest.fixture
@@ -71,23 +69,24 @@ def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
     worker = SimpleNamespace(**vars(WORKER))
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
-    nodes.journal = Journal(None)
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
+    services = SimpleNamespace(files=None, reader=None)
     controller = JobController(
-        nodes, 1.0, 1.0, tell=lambda *_: None, fail=pytest.fail, on_end=lambda: None
+        nodes, TestOutbox(), services, 1.0, fail=pytest.fail, on_end=lambda now: None
     )
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(
-        ledger=book, pass_="train", clocked=True, rounds=0, progress=0.0, units=0, diverged="",
-        cls=SimpleNamespace(expires=lambda _: 0), settings=SimpleNamespace(consistency="bsp"),
-        done=lambda message, node: book.done(message.number, node),
+        ledger=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,
+        diverged="", cls=SimpleNamespace(expires=lambda _: 0),
+        settings=SimpleNamespace(consistency="bsp"),
+        done=lambda message, node, now: book.done(message.number, node),
         end_early=lambda why: book.end_after(2),
     )  # fmt: skip
     return (
         controller,
         book,
-        lambda: controller._step_training(controller.job, book, [worker]),
+        lambda: controller._step_training(controller.job, book, [worker], now.s),
         worker,
     )
 
@@ -96,20 +95,20 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
     stepped, now
 ):
     controller, book, step, worker = stepped
-    controller._end_early(controller.job, "target_loss")
+    controller._end_early(controller.job, "target_loss", now.s)
     for number in range(3 * MICRO_BATCHES):
         assert book.take(1).number == number
         now.s += DROP_S - 1  # all together take longer than one may
         step()
         controller.leases.done(
-            worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None
+            worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None, now.s
         )
     assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, False)
 
 
 def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now):
     controller, book, step, worker = stepped
-    controller._end_early(controller.job, "interrupt")
+    controller._end_early(controller.job, "interrupt", now.s)
     book.take(1)
     now.s += DROP_S - 1
     step()

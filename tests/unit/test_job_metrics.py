@@ -17,7 +17,7 @@ BLOCK = st.tuples(
 
 @given(blocks=st.lists(BLOCK, max_size=40), before=st.lists(BLOCK, max_size=4))
 def test_blocks_counted_at_once_are_as_if_counted_one_by_one(blocks, before):
-    singly, at_once = PassMetrics(lambda: 0.0, 2), PassMetrics(lambda: 0.0, 2)
+    singly, at_once = PassMetrics(2), PassMetrics(2)
     for block in before:
         singly.count(*block), at_once.count(*block)
     for block in blocks:
@@ -28,7 +28,7 @@ def test_blocks_counted_at_once_are_as_if_counted_one_by_one(blocks, before):
 
 
 def test_tally_resumed_stands_where_the_other_one_did():
-    first, second = PassMetrics(lambda: 0.0, 1), PassMetrics(lambda: 0.0)
+    first, second = PassMetrics(1), PassMetrics()
     for at in range(20):
         first.count(at // 10, at, at / 3, 2.0)
         first.took(at / 7)

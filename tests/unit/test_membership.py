@@ -1,95 +1,85 @@
 """Forming and coming back at the master: whom it waits for, whom it drops, when it goes on."""
 
-import time
-
 import pytest
+from master_parts import TestOutbox
 
 from snailps.api.tables import Table
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
-from snailps.master.journal import Fact, Journal
+from snailps.master.effects import Fact
+from snailps.master.events import Received
 from snailps.master.membership import LOSSES_PER_NODE, Membership
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
-from snailps.transport.control import Peer
 
 LIFE = 5
-
-
-class Server:
-    """Keeps the calls that it is to make."""
-
-    def __init__(self):
-        self.calls = {}
-
-    def call(self, peer, message, on_answer):
-        self.calls.setdefault(peer, []).append((message, on_answer))
-
-    def answer(self, member, answer=None, at=-1):
-        self.calls[member.peer][at][1](answer or messages.Ok())
-
-
-class Notes(Journal):
-    """A journal that keeps its facts here."""
-
-    def __init__(self):
-        super().__init__(None)
-        self.facts = []
-
-    def note(self, kind, data):
-        self.facts.append((kind, data))
 
 
 class Cluster:
     """Members of a master, without any process."""
 
     def __init__(self, servers=2, workers=1, facts=(), **settings):
-        self.server = Server()
+        self.now = 100.0
+        self.out = TestOutbox()
         self.failed, self.ready, self.unready = [], [], []
         self.members = Membership(
             MasterSettings(
                 expected_node_num=servers + workers, expected_servers=servers, **settings
             ),
             LIFE,
-            self.server,
+            self.out,
             self.failed.append,
-            self.ready.append,
+            lambda member, now: self.ready.append(member),
             self._unready,
-            journal := Notes(),
+            self.now,
         )
-        self.facts = journal.facts
+        self.facts = self.out.facts
         for fact in facts:
             self.members.replay(fact)
-        self._port = 1000
+        self._port, self._peer = 1000, 0
 
-    def _unready(self, member, text):
+    def _unready(self, member, text, now):
         self.unready.append((member.number, text))
         member.missed = text  # as a master does that takes over
         if not self.members.formed_before:
-            self.members.lost_while_forming(member, text)
+            self.lost(member, text)
+
+    def lost(self, member, why):
+        self.members.lost_while_forming(member, why, self.now)
+
+    def _received(self, message, told):
+        self._peer += 1
+        return Received(self._peer, message, told.append, ("h", 7))
 
     def register(self, role):
-        peer = Peer.absent()
         self._port += 1
         endpoints = [["127.0.0.1", self._port]] if role == "server" else []
         told = []
-        self.members.register(peer, messages.Register(role, "h", 1, 1, endpoints), told.append)
+        message = messages.Register(role, "h", 1, 1, endpoints)
+        self.members.register(self._received(message, told), message, self.now)
         return self.members.all[told[0].node]
 
     def rejoin(self, number, role, epoch, state=None):
-        peer = Peer.absent()
         endpoints = [["127.0.0.1", 1000 + number]] if role == "server" else []
         message = messages.Rejoin(
             LIFE, number, number, role, "h", 1, 1, endpoints, epoch, "", state or {}
         )
-        return self.members.rejoin(peer, message, lambda answer: None)
+        return self.members.rejoin(self._received(message, []), message, self.now)
+
+    def calls(self, member):
+        """What a member was told to do."""
+        return [order for peer, order, _ in self.out.orders if peer == member.peer]
+
+    def answer(self, member, answer=None, at=-1):
+        told = [on_answer for peer, _, on_answer in self.out.orders if peer == member.peer]
+        told[at](answer or messages.Ok(), self.now)
 
     def check(self, later_s=0.0):
-        before = self.members.route
-        formed = self.members.check_formed(time.monotonic() + later_s)
+        before, now = self.members.route, self.now + later_s
+        formed = self.members.check_formed(now)
         if self.members.route is not before and self.members.route is not None:
             assert not formed  # a route is told in the turn behind the one that made it
-            formed = self.members.check_formed(time.monotonic() + later_s)
+            formed = self.members.check_formed(now)
         return formed
 
     def formed(self):
@@ -97,7 +87,7 @@ class Cluster:
         nodes = [self.register(role) for role in ("server", "server", "worker")]
         self.check()
         for node in nodes:
-            self.server.answer(node)
+            self.answer(node)
         return nodes
 
 
@@ -130,14 +120,14 @@ def test_worker_that_is_lost_before_the_route_is_waited_for_again():
     for role in ("server", "server"):
         cluster.register(role)
     lost = cluster.register("worker")
-    cluster.members.lost_while_forming(lost, "is lost: killed")
+    cluster.lost(lost, "is lost: killed")
     assert not cluster.check()
     assert "1 more of 3 nodes" in cluster.members.missing()
     again = cluster.register("worker")
     assert again.number != lost.number
     assert not cluster.check()
     for member in cluster.members.nodes():
-        cluster.server.answer(member)
+        cluster.answer(member)
     assert cluster.check()
     assert not cluster.failed
 
@@ -147,13 +137,13 @@ def test_worker_that_is_lost_with_the_route_leaves_the_route_as_it_is():
     first, second, lost = (cluster.register(role) for role in ("server", "server", "worker"))
     cluster.check()
     for server in (first, second):
-        cluster.server.answer(server)
-    cluster.members.lost_while_forming(lost, "is lost: killed")
+        cluster.answer(server)
+    cluster.lost(lost, "is lost: killed")
     assert not cluster.check()
     assert cluster.members.route.epoch == 1
     again = cluster.register("worker")
     assert not cluster.check()
-    cluster.server.answer(again)
+    cluster.answer(again)
     assert cluster.check()
 
 
@@ -161,19 +151,19 @@ def test_server_that_is_lost_with_the_route_makes_another_route():
     cluster = Cluster()
     lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
     cluster.check()
-    cluster.server.answer(second)
-    cluster.server.answer(worker)
-    cluster.members.lost_while_forming(lost, "is lost: killed")
+    cluster.answer(second)
+    cluster.answer(worker)
+    cluster.lost(lost, "is lost: killed")
     assert cluster.members.route is None
     again = cluster.register("server")
-    assert again.peer not in cluster.server.calls  # not the void one
+    assert not cluster.calls(again)  # not the void one
     assert not cluster.check()
     assert cluster.members.route.epoch == 2
     assert [s.server for s in cluster.members.route.shards] == [second.number, again.number]
     for member in (second, worker):
-        cluster.server.answer(member)
+        cluster.answer(member)
     assert not cluster.check()
-    cluster.server.answer(again)
+    cluster.answer(again)
     assert cluster.check()
     assert not cluster.failed
 
@@ -182,14 +172,14 @@ def test_answer_to_a_void_route_counts_for_nothing():
     cluster = Cluster()
     lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
     cluster.check()
-    cluster.members.lost_while_forming(lost, "is lost: killed")
-    cluster.server.answer(second)
-    cluster.server.answer(worker, WaitTimeout("cannot reach server 1"))
+    cluster.lost(lost, "is lost: killed")
+    cluster.answer(second)
+    cluster.answer(worker, WaitTimeout("cannot reach server 1"))
     assert not second.acknowledged
     assert not cluster.unready
     cluster.register("server")
     cluster.check()
-    cluster.server.answer(worker, WaitTimeout("cannot reach server 1"), at=0)  # of the first route
+    cluster.answer(worker, WaitTimeout("cannot reach server 1"), at=0)  # of the first route
     assert not cluster.unready
 
 
@@ -199,7 +189,7 @@ def test_replacement_has_the_whole_time_and_whoever_lacks_is_named_at_its_end():
     cluster.register("server")
     cluster.members._since -= 59.0
     lost = cluster.register("worker")
-    cluster.members.lost_while_forming(lost, "is lost: connection closed")
+    cluster.lost(lost, "is lost: connection closed")
     assert not cluster.check(later_s=59.0)
     assert not cluster.failed
     cluster.check(later_s=61.0)
@@ -213,7 +203,7 @@ def test_processes_that_are_lost_again_and_again_end_the_forming():
     cluster = Cluster()
     for number in range(3 * LOSSES_PER_NODE + 1):
         assert not cluster.failed, number
-        cluster.members.lost_while_forming(cluster.register("worker"), "is lost: killed")
+        cluster.lost(cluster.register("worker"), "is lost: killed")
     assert "Look at their logs" in cluster.failed[0]
 
 
@@ -221,7 +211,7 @@ def test_worker_in_place_of_a_lost_server_is_no_end():
     cluster = Cluster()
     lost = cluster.register("server")
     cluster.register("server")
-    cluster.members.lost_while_forming(lost, "is lost: killed")
+    cluster.lost(lost, "is lost: killed")
     cluster.register("worker")
     cluster.register("worker")
     assert not cluster.check()
@@ -236,7 +226,7 @@ def test_member_that_does_not_connect_in_time_is_dropped_and_named():
     first, second, slow = (cluster.register(role) for role in ("server", "server", "worker"))
     cluster.check()
     for server in (first, second):
-        cluster.server.answer(server)
+        cluster.answer(server)
     assert not cluster.check(later_s=59.0)
     assert not cluster.unready
     assert not cluster.check(later_s=61.0)
@@ -253,13 +243,13 @@ def test_server_that_never_takes_the_route_is_given_up_and_the_others_form_on():
     slow, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
     cluster.check()
     for member in (second, worker):
-        cluster.server.answer(member)
+        cluster.answer(member)
     assert not cluster.check(later_s=61.0)
     assert [number for number, _ in cluster.unready] == [slow.number]
     cluster.register("server")
     cluster.check()
     for member in cluster.members.nodes():
-        cluster.server.answer(member)
+        cluster.answer(member)
     assert cluster.check()
     assert not cluster.failed
 
@@ -268,15 +258,15 @@ def test_answer_to_a_void_route_is_none_to_the_one_that_followed():
     cluster = Cluster()
     lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
     cluster.check()
-    cluster.members.lost_while_forming(lost, "is lost: killed")
+    cluster.lost(lost, "is lost: killed")
     again = cluster.register("server")
     cluster.check()
-    cluster.server.answer(worker, at=0)  # on its way when the first route became void
+    cluster.answer(worker, at=0)  # on its way when the first route became void
     assert not worker.acknowledged
     for member in (second, again):
-        cluster.server.answer(member)
+        cluster.answer(member)
     assert not cluster.check()
-    cluster.server.answer(worker)
+    cluster.answer(worker)
     assert cluster.check()
 
 
@@ -284,10 +274,10 @@ def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over
     cluster = Cluster()
     nodes = [cluster.register(role) for role in ("server", "server", "worker")]
     cluster.check()
-    cluster.members.lost_while_forming(nodes.pop(), "is lost: killed")
+    cluster.lost(nodes.pop(), "is lost: killed")
     again = cluster.register("worker")
     for member in (*nodes, again):
-        cluster.server.answer(member)
+        cluster.answer(member)
     assert cluster.check()
     facts = [Fact(kind, data) for kind, data in cluster.facts]
     shards = Fact("shards", {"epoch": 1, "shards": []})
@@ -310,14 +300,14 @@ def test_newcomer_holds_up_no_master_that_takes_over():
     newcomer = cluster.rejoin(4, "worker", 0, {"started": False})
     assert cluster.check()
     assert not cluster.ready
-    cluster.server.answer(newcomer)
+    cluster.answer(newcomer)
     assert cluster.ready == [newcomer]
 
 
 def test_newcomer_that_gets_ready_while_a_master_takes_over_is_known_to_the_next():
     cluster = Cluster(facts=past())
     newcomer = cluster.register("worker")
-    cluster.server.answer(newcomer)
+    cluster.answer(newcomer)
     members = [data["number"] for kind, data in cluster.facts if kind == "member"]
     assert members == [newcomer.number]
 
@@ -330,7 +320,7 @@ def test_newcomer_that_comes_back_late_is_taken_in(role, state):
     assert cluster.check()
     newcomer = cluster.rejoin(4, role, 0, state)
     assert newcomer.late
-    cluster.server.answer(newcomer)
+    cluster.answer(newcomer)
     assert cluster.ready == [newcomer]
 
 
@@ -360,9 +350,9 @@ def test_newcomer_of_a_running_cluster_that_never_connects_is_given_up():
     cluster.formed()
     assert cluster.check()
     newcomer = cluster.register("worker")
-    cluster.members.check_joining(time.monotonic() + 59.0)
+    cluster.members.check_joining(cluster.now + 59.0)
     assert not cluster.unready
-    cluster.members.check_joining(time.monotonic() + 61.0)
+    cluster.members.check_joining(cluster.now + 61.0)
     assert [number for number, _ in cluster.unready] == [newcomer.number]
 
 
@@ -372,10 +362,10 @@ def test_newcomer_holds_up_no_table():
     assert cluster.check()
     cluster.register("server")
     answers, declare = [], messages.Declare([Table("rows", 4).to_dict()])
-    cluster.members.table_registry.declare(worker, declare, answers.append)
+    cluster.members.table_registry.declare(worker, declare, answers.append, cluster.now)
     for server in servers:
         assert not answers
-        cluster.server.answer(server)
+        cluster.answer(server)
     assert answers == [messages.Declared([1])]
 
 
@@ -386,13 +376,13 @@ def test_cluster_that_was_never_complete_forms_on_under_the_next_master():
     cluster.rejoin(3, "worker", 0)
     assert not cluster.check()
     assert "server 2" in cluster.members.missing()
-    cluster.members.lost_while_forming(cluster.members.all[2], "did not come back")
+    cluster.lost(cluster.members.all[2], "did not come back")
     assert not cluster.check()
     again = cluster.register("server")
     assert not cluster.check()
     assert cluster.members.route.epoch == 5
     for member in cluster.members.nodes():
-        cluster.server.answer(member)
+        cluster.answer(member)
     assert again.acknowledged
     assert cluster.check()
 
@@ -401,5 +391,5 @@ def test_lost_connection_is_no_answer():
     cluster = Cluster()
     nodes = [cluster.register(role) for role in ("server", "server", "worker")]
     cluster.check()
-    cluster.server.answer(nodes[0], ConnectionLost("gone"))
+    cluster.answer(nodes[0], ConnectionLost("gone"))
     assert not cluster.unready

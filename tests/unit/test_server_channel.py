@@ -4,10 +4,10 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from snailps.master.server_channel import ServerChannel
 
 from snailps.errors import CheckpointError
 from snailps.master import server_channel
-from snailps.master.server_channel import ServerChannel
 from snailps.transport import messages
 
 

@@ -17,18 +17,17 @@ class World:
         self.serves = {0: 1, 1: 1, 2: 2, 3: 2}
         self.calls, self.failed, self.now = [], [], 0.0
         self.shard_orders = ShardOrders(
-            lambda: 4, self.serves.__getitem__, self._call, self.failed.append, LIMIT_S,
-            lambda: self.now,
-        )  # fmt: skip
+            lambda: 4, self.serves.__getitem__, self._call, self.failed.append, LIMIT_S
+        )
 
-    def _call(self, server, message, on_answer):
+    def _call(self, server, message, on_answer, now):
         self.calls.append((server, message, on_answer))
 
     def answer(self, at=0, done=None, error=None, **data):
         """Answers an open call; by default all that was asked is done."""
         _, message, on_answer = self.calls.pop(at)
         shards = message.shards if done is None else done
-        on_answer(error or m.Report({"done": shards, **data}))
+        on_answer(error or m.Report({"done": shards, **data}), self.now)
 
     @property
     def asked(self):
@@ -41,22 +40,22 @@ def world():
 
 
 def test_each_server_is_asked_once_for_all_its_shards(world):
-    world.shard_orders.set_clock(3, early=True)
+    world.shard_orders.set_clock(3, early=True, now=0.0)
     assert world.asked == [(1, m.SetClock, [0, 1]), (2, m.SetClock, [2, 3])]
     assert not world.shard_orders.clocks_set
     world.answer()
     world.answer()
     assert world.shard_orders.clocks_set
-    world.shard_orders.step()
+    world.shard_orders.step(world.now)
     assert not world.calls
 
 
 def test_shards_of_a_lost_server_are_asked_where_they_are_then(world):
-    world.shard_orders.close_clock(3, [0, 1])
+    world.shard_orders.close_clock(3, [0, 1], 0.0)
     world.answer(error=ConnectionLost("closed"))
     world.answer()
     world.serves.update({0: 2, 1: 2})
-    world.shard_orders.step()
+    world.shard_orders.step(world.now)
     assert world.asked == [(2, m.CloseClock, [0, 1])]
     world.answer()
     assert world.shard_orders.clocks_set
@@ -64,39 +63,39 @@ def test_shards_of_a_lost_server_are_asked_where_they_are_then(world):
 
 def test_a_shard_that_changes_over_is_asked_afterwards(world):
     world.serves[2] = 0
-    world.shard_orders.fence(7)
+    world.shard_orders.fence(7, 0.0)
     assert world.asked == [(1, m.Fence, [0, 1]), (2, m.Fence, [3])]
     world.serves[2] = 1
-    world.shard_orders.step()
+    world.shard_orders.step(world.now)
     assert world.asked[2:] == [(1, m.Fence, [2])]
 
 
 def test_a_server_that_has_just_handed_a_shard_over_leaves_it_undone(world):
-    world.shard_orders.set_clock(0, early=False)
+    world.shard_orders.set_clock(0, early=False, now=0.0)
     world.answer(1, done=[2])
     world.serves[3] = 1
-    world.shard_orders.step()
+    world.shard_orders.step(world.now)
     assert world.asked == [(1, m.SetClock, [0, 1]), (1, m.SetClock, [3])]
 
 
 def test_a_shard_does_one_after_the_other(world):
-    world.shard_orders.set_clock(0, early=False)
-    world.shard_orders.fence(7, Entry(1, None, 0, 0.0, 0.0, 4, 1, 2, -1))
+    world.shard_orders.set_clock(0, early=False, now=0.0)
+    world.shard_orders.fence(7, 0.0, Entry(1, None, 0, 0.0, 0.0, 4, 1, 2, -1))
     assert len(world.calls) == 2
     world.answer()
-    world.shard_orders.step()
+    world.shard_orders.step(world.now)
     assert world.asked == [(2, m.SetClock, [2, 3]), (1, m.Fence, [0, 1])]
     assert world.calls[1][1] == m.Fence(7, 4, 1, 2, [0, 1])
 
 
 def test_a_refusal_of_what_must_be_done_ends_the_job(world):
-    world.shard_orders.set_clock(0, early=False)
+    world.shard_orders.set_clock(0, early=False, now=0.0)
     world.answer(error=RemoteError("no memory"))
     assert world.failed == ["server 1 cannot set its clock: no memory"]
 
 
 def test_a_refusal_of_what_may_fail_is_logged(world, caplog):
-    world.shard_orders.expire(8, 2)
+    world.shard_orders.expire(8, 2, 0.0)
     world.answer(error=RemoteError("no memory"))
     world.answer(expired=5)
     assert not world.failed
@@ -107,11 +106,11 @@ def test_a_refusal_of_what_may_fail_is_logged(world, caplog):
 
 def test_a_shard_that_nobody_serves_for_too_long_is_named(world):
     world.serves[2] = 0
-    world.shard_orders.close_clock(3, [0])
+    world.shard_orders.close_clock(3, [0], 0.0)
     world.answer()
     world.answer()
     world.now = LIMIT_S + 1
-    world.shard_orders.step()
+    world.shard_orders.step(world.now)
     assert "close clock 3 for shard 2" in world.failed[0]
 
 
@@ -122,7 +121,7 @@ def test_orders_that_all_wait_for_one_cost_nothing_while_they_do():
         lambda: 800, lambda shard: looks.append(shard) or 1, lambda *call: None, pytest.fail, 60.0
     )
     for worker in range(100):
-        shard_orders.fence(worker)
+        shard_orders.fence(worker, 0.0)
     assert len(looks) == 800
-    shard_orders.step()
+    shard_orders.step(0.0)
     assert len(looks) == 800

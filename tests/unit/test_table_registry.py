@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from master_parts import TestOutbox
 
 from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost
-from snailps.master.journal import Journal
 from snailps.master.table_registry import TableRegistry
 from snailps.transport import messages as m
 
@@ -18,28 +18,25 @@ class World:
 
     def __init__(self, servers=3):
         self.servers = [
-            SimpleNamespace(number=n, name=f"server {n}") for n in range(1, servers + 1)
+            SimpleNamespace(number=n, peer=n, name=f"server {n}") for n in range(1, servers + 1)
         ]
-        self.open, self.failed = [], []
+        self.out, self.failed = TestOutbox(), []
         self.table_registry = TableRegistry(
-            lambda: list(self.servers),
-            lambda member, message, answer: self.open.append((member, message, answer)),
-            self.failed.append,
-            Journal(None),
+            lambda: list(self.servers), self.out, self.failed.append
         )
 
     def declare(self, *names, dim=4):
         """A worker declares tables; what it is answered."""
         answers = []
         tables = [Table(name, dim).to_dict() for name in names]
-        self.table_registry.declare(WORKER, m.Declare(tables), answers.append)
+        self.table_registry.declare(WORKER, m.Declare(tables), answers.append, 0.0)
         return answers
 
     def answer(self, what=None):
         """Every server answers what it was told."""
-        told, self.open = self.open, []
+        told, self.out.orders = self.out.orders, []
         for _, _, answer in told:
-            answer(what or m.Ok())
+            answer(what or m.Ok(), 0.0)
         return [message for _, message, _ in told]
 
 
@@ -52,19 +49,21 @@ def test_servers_make_a_table_once_however_many_workers_declare_it():
     assert [number for number, _ in orders[0].tables] == [1, 2]
     assert all(answer == [m.Declared([1, 2])] for answer in answers)
     assert world.declare("bias") == [m.Declared([2])]  # made: nobody needs to be asked
-    assert not world.open
+    assert not world.out.orders
 
 
 def test_only_new_tables_are_ordered_and_all_are_waited_for():
     world = World()
     first = world.declare("rows")
     second = world.declare("rows", "bias")
-    assert [[n for n, _ in message.tables] for _, message, _ in world.open] == [[1]] * 3 + [[2]] * 3
-    later, world.open = world.open[3:], world.open[:3]
+    assert [[n for n, _ in message.tables] for _, message, _ in world.out.orders] == [[1]] * 3 + [
+        [2]
+    ] * 3
+    later, world.out.orders = world.out.orders[3:], world.out.orders[:3]
     world.answer()
     assert first == [m.Declared([1])]
     assert not second
-    world.open = later
+    world.out.orders = later
     world.answer()
     assert second == [m.Declared([1, 2])]
 
@@ -99,11 +98,11 @@ def test_tables_of_a_master_before_are_made_again_and_waited_for():
     world = World()
     world.declare("rows")
     world.answer()
-    world.table_registry.remake()
+    world.table_registry.remake(0.0)
     answers = world.declare("rows")
     assert not answers
     assert len(world.answer()) == 3
     assert answers == [m.Declared([1])]
-    world.table_registry.remake()
+    world.table_registry.remake(0.0)
     world.answer(ClusterError("no memory"))
     assert world.failed

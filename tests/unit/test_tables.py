@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from master_parts import TestOutbox
 
 from snailps import Table, Tensor, kernels
 from snailps.api.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.errors import ClusterError, ConfigError, MisuseError, SnailError
-from snailps.master.journal import Journal
 from snailps.master.member import Member
 from snailps.master.table_registry import TableRegistry
 from snailps.store._store import ShardStore
@@ -228,24 +228,20 @@ def test_values_to_push_become_float32_or_are_refused_with_their_dtype():
 
 def test_declaration_that_is_refused_in_part_leaves_no_table():
     """A table that no server was told to make would fail whoever reads all of them."""
-    orders, answers = [], []
-    server = Member(1, "server", "h", 1, None, [])
-    table_registry = TableRegistry(
-        lambda: [server],
-        lambda member, order, on_answer: orders.append((order, on_answer)),
-        lambda text: None,
-        Journal(None),
-    )
+    out, answers = TestOutbox(), []
+    orders = out.orders
+    server = Member(1, "server", "h", 1, 1, [])
+    table_registry = TableRegistry(lambda: [server], out, pytest.fail)
     one, other = Table("one", 4), Table("one", 5)
-    driver = Member(2, "driver", "h", 1, None, [])
+    driver = Member(2, "driver", "h", 1, 2, [])
     declare = messages.Declare([Table("new", 4).to_dict(), one.to_dict(), other.to_dict()])
     with pytest.raises(ConfigError, match="two ways"):
-        table_registry.declare(driver, declare, answers.append)
+        table_registry.declare(driver, declare, answers.append, 0.0)
     assert (table_registry.tables, table_registry.made(), orders) == ({}, [], [])
-    table_registry.declare(driver, messages.Declare([one.to_dict()]), answers.append)
-    orders.pop()[1](messages.Ok())
+    table_registry.declare(driver, messages.Declare([one.to_dict()]), answers.append, 0.0)
+    orders.pop()[2](messages.Ok(), 0.0)
     assert answers.pop() == messages.Declared([1])
     again = messages.Declare([one.to_dict(), Table("new", 4).to_dict()])
-    table_registry.declare(driver, again, answers.append)
-    orders.pop()[1](ClusterError("no memory"))
+    table_registry.declare(driver, again, answers.append, 0.0)
+    orders.pop()[2](ClusterError("no memory"), 0.0)
     assert set(table_registry.tables) == {"one"}  # which the server has

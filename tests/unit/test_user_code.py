@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from snailps import Block, Table, Worker
-from snailps.errors import ClusterError, ConfigError, MisuseError, place_of
-from snailps.node.process import explain
+from snailps.errors import ClusterError, ConfigError, MisuseError, explain, place_of
 from snailps.worker.user_code import named, numbers_of
 
 HERE = __file__

@@ -34,7 +34,7 @@ class ExpiryClock:
     Parameters
     ----------
     members : Membership
-        Their `rows` are given the orders, their journal gets every tick.
+        Their `rows` are given the orders, the journal gets every tick.
     """
 
     def __init__(self, members: Membership) -> None:
@@ -45,17 +45,17 @@ class ExpiryClock:
         """Another job begins."""
         self.ticks = [0]
 
-    def resume(self, ticks: list[int]) -> None:
+    def resume(self, ticks: list[int], now: float) -> None:
         """The clock stands here: an earlier life of the job had come so far."""
         self.ticks = ticks
         if ticks[-1]:
-            self._members.rows.expire(ticks[-1], oldest_kept(ticks))
+            self._members.rows.expire(ticks[-1], oldest_kept(ticks), now)
 
-    def step(self, job: Job) -> None:
+    def step(self, job: Job, now: float) -> None:
         """Moves the clock on, and has the servers delete what no push touched for so long."""
         period = job.cls.expires(job.settings)
         tick = job.units * TICKS // period if period else 0
         if tick > self.ticks[-1] and not self._members.rows.expiring:
-            self._members.journal.note("tick", {"tick": tick})
+            self._members.out.note("tick", {"tick": tick})
             self.ticks.append(tick)
-            self._members.rows.expire(tick, oldest_kept(self.ticks))
+            self._members.rows.expire(tick, oldest_kept(self.ticks), now)

@@ -3,7 +3,8 @@
     settings -> Job.load -> prepare (files -> blocks) -> Ledger of "survey" -> summary
              -> Ledger of "train" -> figures -> export
 
-It owns what is to be done and what has been done; it knows no connection.  `leases/service.py` asks
+It owns what is to be done and what has been done; it knows no connection, and `now`, monotonic
+seconds, is what it knows of time.  `leases/service.py` asks
 it for leases and tells it what came back; sums of figures are `metrics.py`'s.
 """
 
@@ -11,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import Surveyor, Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
+from snailps.config.output import check_output
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.position import Outcomes, Position
-from snailps.master.job.settings import check_output, job_settings, without_effect
+from snailps.master.job.settings import job_settings, without_effect
 from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import Entry, Ledger
 from snailps.transport import messages
-from snailps.transport.control import Encoded
+from snailps.transport.control.encoded import Encoded
 from snailps.transport.frame import CONTROL_BODY_MAX
 
 log = logging.getLogger(__name__)
@@ -88,15 +89,15 @@ class Job:
         Where the settings come from.
     also_known : sequence of settings classes
         Whose keys may stand in the same file.
-    clock : callable
-        Monotonic seconds.
+    now : float
+        Monotonic seconds, as everywhere here.
     """
 
     def __init__(
         self,
         raw: RawConfig,
         also_known: tuple[type[Any], ...] = (),
-        clock: Callable[[], float] = time.monotonic,
+        now: float = 0.0,
     ) -> None:
         entry = raw.explicit("worker_class", JobSettings)
         if entry is None or not entry.value:
@@ -125,10 +126,9 @@ class Job:
         self._start: messages.Start | None = None
         self._summary_message: tuple[bytes, Encoded] | None = None
         self.input = JobInput(self.cls, self.settings)
-        self._clock = clock
-        self._begun = clock()
+        self._begun = now
         self._pass_begun = self._begun
-        self._metrics = PassMetrics(clock)
+        self._metrics = PassMetrics()
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._results = _InOrder()
@@ -146,7 +146,7 @@ class Job:
         ConfigError
             No input is named, or nothing can be written where the output is to go.
         """
-        check_output(self.settings)
+        check_output(self.settings.output)
         if self.rounds:  # each worker finds its own data
             return
         if not self.settings.input:
@@ -172,7 +172,7 @@ class Job:
     # --- passes ----------------------------------------------------------------------------
 
     def begin_pass(
-        self, name: str, nodes: Sequence[int] = (), position: Position | None = None
+        self, name: str, now: float, nodes: Sequence[int] = (), position: Position | None = None
     ) -> None:
         """Opens the book of leases of "survey" or "train", the latter for these workers.
 
@@ -185,12 +185,12 @@ class Job:
             self.summary, self._surveyor = position.summary, None
         self.ledger = self._book(nodes, position) if train else Ledger(self.input.blocks)
         self._results, self._parts = _InOrder(self.ledger.finished), _InOrder()
-        self._pass_begun = self._clock()
+        self._pass_begun = now
         # Losses by epoch, or by round as they come: there may be very many of those.
-        self._metrics = PassMetrics(self._clock, 0 if self.rounds else self.settings.epochs)
+        self._metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
         self.outcomes = Outcomes(self.ledger.size if train and not self.rounds else 0)
         if position is not None:
-            self._resume_figures(position)
+            self._resume_figures(position, now)
 
     def _book(self, nodes: Sequence[int], position: Position | None) -> Ledger:
         """The book of the training, by the settings' consistency."""
@@ -209,17 +209,18 @@ class Job:
             return SspLedger(*all_, nodes=nodes, staleness=staleness)
         return Ledger(*all_)
 
-    def end_pass(self) -> None:
+    def end_pass(self, now: float) -> None:
         """Notes how long the pass took."""
-        self._seconds[self.pass_] = self._clock() - self._pass_begun
+        self._seconds[self.pass_] = now - self._pass_begun
 
     # --- checkpoints -----------------------------------------------------------------------
 
-    def position(self, clock: int = -1) -> Position:
+    def position(self, now: float, clock: int = -1) -> Position:
         """How far the training is, as a checkpoint of now has it.
 
         Parameters
         ----------
+        now : float
         clock : int
             The checkpoint is of the beginning of this clock, in bsp and in rounds.
         """
@@ -229,8 +230,8 @@ class Job:
         figures: dict[str, Any] = {
             "lr": self._metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
-            "train_s": self.elapsed_s,
-            "wall_s": self._clock() - self._begun,
+            "train_s": self.elapsed_s(now),
+            "wall_s": now - self._begun,
         }
         if self.rounds:
             figures |= {"rounds": self.round_figures, "units": self._at_round[0]}
@@ -245,7 +246,7 @@ class Job:
             figures,
         )
 
-    def _resume_figures(self, position: Position) -> None:
+    def _resume_figures(self, position: Position, now: float) -> None:
         """Takes the figures of an earlier life of the job."""
         assert self.ledger is not None
         self.outcomes.resume(position.outcomes)
@@ -263,8 +264,8 @@ class Job:
             self.begin_round()
         self._metrics.lr = figures["lr"]
         self._seconds["survey"] = figures["survey_s"]
-        self._pass_begun = self._clock() - figures["train_s"]
-        self._begun = self._clock() - figures["wall_s"]
+        self._pass_begun = now - figures["train_s"]
+        self._begun = now - figures["wall_s"]
 
     def base(self) -> Position:
         """The position at which the training begins, when nothing of it is done."""
@@ -327,14 +328,14 @@ class Job:
         units, losses = state["at_round"]
         self._at_round = (int(units), losses)
 
-    def replay(self, message: messages.Done, node: int) -> bool:
+    def replay(self, message: messages.Done, node: int, now: float) -> bool:
         """Takes the result of a block that is known to be this node's; False if it is done."""
         assert self.ledger is not None
-        return self.ledger.claim(message.number, node) and self.done(message, node)
+        return self.ledger.claim(message.number, node) and self.done(message, node, now)
 
-    def began(self, job_s: float, pass_s: float) -> None:
+    def began(self, job_s: float, pass_s: float, now: float) -> None:
         """The job and its pass began so many seconds ago, under another master."""
-        self._begun, self._pass_begun = self._clock() - job_s, self._clock() - pass_s
+        self._begun, self._pass_begun = now - job_s, now - pass_s
         self._metrics.forget_rate()
 
     def begin_round(self) -> None:
@@ -343,10 +344,10 @@ class Job:
         losses = self._metrics.losses[: self.ledger.round]
         self._at_round = (self.units, [list(sums) for sums in losses])
 
-    def limit_reached(self) -> str:
+    def limit_reached(self, now: float) -> str:
         """Name of the setting that ends the training now; empty while none does."""
         settings = self.settings
-        if settings.max_seconds and self.elapsed_s >= settings.max_seconds:
+        if settings.max_seconds and self.elapsed_s(now) >= settings.max_seconds:
             return "max_seconds"
         if self.clocked:
             return "target_loss" if self._reached_in >= 0 else ""
@@ -364,20 +365,18 @@ class Job:
         else:
             self.ledger.close()
 
-    @property
-    def progress(self) -> float:
+    def progress(self, now: float) -> float:
         """Share of the pass, 0 to 1: of its bytes, or of `max_seconds` where that is more."""
         assert self.ledger is not None
         limit_s = self.settings.max_seconds if self.pass_ == "train" else 0.0
-        spent = min(1.0, self.elapsed_s / limit_s) if limit_s else 0.0
+        spent = min(1.0, self.elapsed_s(now) / limit_s) if limit_s else 0.0
         return max(self.ledger.progress, spent)
 
-    @property
-    def elapsed_s(self) -> float:
+    def elapsed_s(self, now: float) -> float:
         """Seconds of the present pass."""
-        return self._clock() - self._pass_begun
+        return now - self._pass_begun
 
-    def _shares(self, entry: Entry) -> list[float]:
+    def _shares(self, entry: Entry, now: float) -> list[float]:
         """Share of the training before and after a block that is leased now.
 
         A worker leases a block when it begins the one before it.  So where time is limited, the
@@ -387,8 +386,9 @@ class Job:
         shares = [entry.before, entry.after]
         limit_s = 0.0 if self.clocked else self.settings.max_seconds
         if limit_s and self.pass_ == "train":
+            elapsed_s = self.elapsed_s(now)
             shares = [
-                min(1.0, max(share, (self.elapsed_s + blocks * self._metrics.block_s) / limit_s))
+                min(1.0, max(share, (elapsed_s + blocks * self._metrics.block_s) / limit_s))
                 for blocks, share in enumerate(shares, 1)
             ]
         return shares
@@ -435,7 +435,7 @@ class Job:
         assert self._summary_message is not None
         return self._summary_message[1]
 
-    def lease(self, node: int, back: bool = False) -> messages.Leased | None:
+    def lease(self, node: int, now: float, back: bool = False) -> messages.Leased | None:
         """The next block for a node, or None when there is none to give just now.
 
         With `back` only one that has come back, of a clock that others may wait for.
@@ -454,12 +454,27 @@ class Job:
             entry.block.stop,
             entry.epoch,
             block_seed(self.settings.seed, entry.number),
-            self._shares(entry),
+            self._shares(entry, now),
             entry.clock,
             entry.slot,
             entry.slots,
             entry.index,
         )
+
+    def check_fetch(self, number: int, unit: str) -> None:
+        """Refuses a request for bytes of what is no block.
+
+        Raises
+        ------
+        ProtocolError
+        """
+        if (
+            self.ledger is None
+            or self.rounds
+            or unit not in ("line", "word")
+            or not 0 <= number < self.ledger.size
+        ):
+            raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
     def content(self, number: int, unit: str) -> bytes:
         """Bytes of a leased block, for a worker that cannot open its path.
@@ -469,16 +484,11 @@ class Job:
         DataError
             The master cannot read it either.
         """
-        if (
-            self.ledger is None
-            or self.rounds
-            or unit not in ("line", "word")
-            or not 0 <= number < self.ledger.size
-        ):
-            raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
+        self.check_fetch(number, unit)
+        assert self.ledger is not None
         return self.input.read(self.ledger.entry(number).block, unit)
 
-    def done(self, message: messages.Done, node: int) -> bool:
+    def done(self, message: messages.Done, node: int, now: float) -> bool:
         """Takes the result of a block; False if that block is not this node's."""
         if self.ledger is None or message.pass_ != self.pass_:
             return False
@@ -488,12 +498,12 @@ class Job:
                 return False
             self._merge(message)
             self.ledger.done(message.number, node)
-            self._metrics.came(message.units)
+            self._metrics.came(message.units, now)
             self._metrics.add(message.units)
             return True
         if not self.ledger.done(message.number, node):
             return False
-        self._metrics.came(message.units)
+        self._metrics.came(message.units, now)
         self._metrics.took(message.seconds)
         if not self.rounds:
             self.outcomes.done(
@@ -579,17 +589,18 @@ class Job:
         """Learning rate at the end of the last block, where the model tells it."""
         return self._metrics.lr
 
-    def rate(self) -> float:
+    def rate(self, now: float) -> float:
         """Units per second over the last few seconds."""
-        return self._metrics.rate(self._pass_begun)
+        return self._metrics.rate(self._pass_begun, now)
 
-    def figures(self, nodes: Mapping[str, float]) -> dict[str, Any]:
+    def figures(self, nodes: Mapping[str, float], now: float) -> dict[str, Any]:
         """Figures of the run.
 
         Parameters
         ----------
         nodes : mapping
             Sums over nodes: ``peak_rss_mb``, and ``bytes_in``, ``bytes_out`` of their clients.
+        now : float
         """
         assert self.ledger is not None
         kind = self.cls.counts
@@ -609,7 +620,7 @@ class Job:
             kind: units,
             "train_s": round(seconds, 3),
             "survey_s": round(self._seconds.get("survey", 0.0), 3),
-            "wall_s": round(self._clock() - self._begun, 3),
+            "wall_s": round(now - self._begun, 3),
             "train_loss": known[-1] if known else None,
             "loss_by_epoch": losses,
             "progress": round(self.ledger.progress, 6),

@@ -2,14 +2,14 @@
 
     results of blocks, in the order in which they count -> PassMetrics -> loss, rate, block_s
 
-It owns sums and means; it knows no block, no lease and no limit.
+It owns sums and means; it knows no block, no lease and no limit.  `now` is monotonic seconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,6 @@ class PassMetrics:
 
     Parameters
     ----------
-    clock : callable
-        Monotonic seconds.
     epochs : int
         Epochs that have a loss from the beginning; others get theirs as they come.
 
@@ -42,11 +40,10 @@ class PassMetrics:
         Left out as malformed, in the first epoch.
     """
 
-    def __init__(self, clock: Callable[[], float], epochs: int = 0) -> None:
+    def __init__(self, epochs: int = 0) -> None:
         self.units = self.block_units = self.bad_lines = 0
         self.losses = [[0.0, 0.0] for _ in range(epochs)]
         self.lr: float | None = None
-        self._clock = clock
         self._rates: deque[tuple[float, int]] = deque()
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_BLOCKS)
         self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
@@ -109,9 +106,9 @@ class PassMetrics:
         self._durations.clear()
         self._durations.extend(snapshot["durations"])
 
-    def came(self, units: int) -> None:
+    def came(self, units: int, now: float) -> None:
         """A block has come in just now, whenever it counts."""
-        self._rates.append((self._clock(), units))
+        self._rates.append((now, units))
 
     def took(self, seconds: float) -> None:
         """A block was trained for so long."""
@@ -141,9 +138,8 @@ class PassMetrics:
         """Mean loss of each epoch or round; None where nothing is known."""
         return [sums[0] / sums[1] if sums[1] else None for sums in self.losses]
 
-    def rate(self, begun: float) -> float:
+    def rate(self, begun: float, now: float) -> float:
         """Units per second over the last `RATE_WINDOW_S` seconds of a pass that began then."""
-        now = self._clock()
         while self._rates and now - self._rates[0][0] > RATE_WINDOW_S:
             self._rates.popleft()
         window = min(RATE_WINDOW_S, now - begun)

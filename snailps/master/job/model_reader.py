@@ -1,9 +1,10 @@
 """What the master itself does with the tables of a job: looks at the model, and the export.
 
-    inspect, after_round, export -> ShardConnections -> Results -> the model's class -> figures
+    inspect, after_round, load, export -> ShardConnections -> Results -> the model's class
 
-Each reading is for a thread beside the master's loop.  It owns the connections that this takes,
-and one for all rounds.  When to look, and what comes of the figures, is the course's matter.
+Each reading is a `Work`, in a thread beside the master's loop.  It owns the connections that this
+takes, and one for all rounds.  When to look, and what comes of the figures, is the controller's
+matter.
 """
 
 from __future__ import annotations
@@ -13,18 +14,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
-from snailps.api.worker import Worker
-from snailps.errors import ClusterError
+from snailps.errors import ClusterError, explain
 from snailps.master.job.job import Job
 from snailps.master.leases import BspLedger
-from snailps.master.membership import Membership
-from snailps.node.background import in_thread
-from snailps.node.process import explain
+from snailps.master.services import Reading
 from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
@@ -32,8 +30,6 @@ from snailps.transport.security.trust import Trust
 
 log = logging.getLogger(__name__)
 
-LOOKS = 10
-"""How often the model's inspector looks during the training."""
 Result = TypeVar("Result")
 
 
@@ -42,64 +38,34 @@ class ModelReader:
 
     Parameters
     ----------
-    members : Membership
     timeout_s : float
         Limit of one request, seconds.
     trust : Trust
         What the servers are asked for.
-    figures : callable
-        The figures of the run so far, which the model's class may see.
+    life : int
+        Of the cluster.
     """
 
-    def __init__(
-        self,
-        members: Membership,
-        timeout_s: float,
-        trust: Trust,
-        figures: Callable[[], dict[str, Any]],
-    ) -> None:
-        self._members, self._timeout_s, self._trust = members, timeout_s, trust
-        self._figures = figures
+    def __init__(self, timeout_s: float, trust: Trust, life: int) -> None:
+        self._timeout_s, self._trust, self._life = timeout_s, trust, life
+        self._route: Route | None = None
         self._of_rounds: tuple[Results, Callable[[], None]] | None = None
-        self._look: Future[None] | None = None
-        self._looks = 0
         self._links: set[ShardConnections] = set()
         self._closed = threading.Event()
-        self.exporting: ExportProgress | None = None
+        self._told: ExportProgress | None = None
 
-    @property
-    def looking(self) -> bool:
-        """The model's inspector is at work."""
-        return self._look is not None and not self._look.done()
+    # --- of the loop -----------------------------------------------------------------------------
 
-    def begin(self, progress: float = 0.0) -> None:
-        """A job begins, or goes on where this much of it is done."""
-        self._looks = int(progress * LOOKS)
-        self.exporting = None
+    def follow(self, route: Route) -> None:
+        """There is a new route: connections follow it."""
+        self._route = route
+        for links in list(self._links):
+            links.follow(route)
 
-    def look(self, job: Job) -> None:
-        """Has the model's inspector look, once each tenth of the training."""
-        looks = int(job.progress * LOOKS)
-        if looks > self._looks and not self.looking:
-            self._looks = looks
-            self._look = in_thread("snailps-look", lambda: self._inspect(job))
-
-    def after_round(self, job: Job, round_: int) -> Future[Mapping[str, Any]]:
-        """Has the model look at itself after a round."""
-        if job.cls.after_round.__func__ is Worker.after_round.__func__:  # type: ignore[attr-defined]
-            nothing: Future[Mapping[str, Any]] = Future()
-            nothing.set_result({})
-            return nothing
-        told = {"train_s": round(job.elapsed_s, 3), "workers": len(self._members.nodes("worker"))}
-
-        def look() -> Mapping[str, Any]:
-            if self._of_rounds is None:  # for all rounds: workers wait while it connects
-                self._of_rounds = self._results(job)
-            results, _ = self._of_rounds
-            results.figures = {**self._figures(), **told}
-            return job.cls.after_round(results, round_)
-
-        return in_thread("snailps-round", look)
+    def cancel(self) -> None:
+        """Ends the export that is under way, whatever it waits for."""
+        for links in list(self._links):
+            links.client.fail("the export was interrupted")
 
     def leave_rounds(self) -> None:
         """No round is looked at any more."""
@@ -107,91 +73,94 @@ class ModelReader:
         if tables is not None:
             tables[1]()
 
-    def export(self, job: Job) -> dict[str, Any]:
-        """Judges the model and writes it; the figures of that.  Takes as long as it does."""
-        begin = time.monotonic()
-        told = self.exporting = ExportProgress()
-        if isinstance(job.ledger, BspLedger):
-            self._reach(job.ledger.open_clock)
-        self._inspect(job)
-        figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
-        told.check()
-        figures |= self.read(job, lambda results: _judge_and_export(job, results), told)
-        if job.settings.output:
-            figures["export_s"] = round(time.monotonic() - begin, 3)
-        return figures
-
-    def cancel(self) -> None:
-        """Ends the export that is under way, whatever it waits for."""
-        if self.exporting is not None:
-            self.exporting.cancel()
-        for links in list(self._links):
-            links.client.fail("the export was interrupted")
-
-    def read(
-        self, job: Job, work: Callable[[Results], Result], told: ExportProgress | None = None
-    ) -> Result:
-        """Calls `work` on the tables of the job; takes as long as that does."""
-        results, close = self._results(job, told)
-        try:
-            results.exporting.check()  # it may have been cancelled while this connected
-            return work(results)
-        finally:
-            close()
-
-    def reroute(self, route: Route) -> None:
-        """Shards are elsewhere: the clients follow."""
-        for links in list(self._links):
-            links.follow(route)
-
     def close(self) -> None:
         """Fails whatever is being read."""
         self._closed.set()
         for links in list(self._links):
             links.client.fail("the cluster has ended")
 
-    def _inspect(self, job: Job) -> None:
+    # --- beside the loop -------------------------------------------------------------------------
+
+    def inspect(self, job: Job, reading: Reading) -> None:
+        """Has the model's inspector look; `Job.validation` gets what it finds."""
         look = job.cls.inspector(job.settings)
         if look is None:
             return
         try:
-            found = self.read(job, look)
+            found = self.load(job, look, reading)
         except Exception as error:  # a look is no reason to lose the model
             log.error("cannot look at the model, the job goes on: %s", explain(error))
             return
         job.validation = {name: list(figures) for name, figures in found.items()}
 
-    def _reach(self, clock: int) -> None:
+    def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
+        """Has the model look at itself after a round."""
+        if self._of_rounds is None:  # for all rounds: workers wait while it connects
+            self._of_rounds = self._results(job, reading)
+        results, _ = self._of_rounds
+        results.figures = reading.figures
+        return job.cls.after_round(results, round_)
+
+    def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
+        """Judges the model and writes it; the figures of that.  Takes as long as it does."""
+        begin = time.monotonic()
+        self._told = told
+        if isinstance(job.ledger, BspLedger):
+            self._reach(job.ledger.open_clock, reading)
+        self.inspect(job, reading)
+        figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
+        told.check()
+        judge = partial(_judge_and_export, job)
+        figures |= self.load(job, judge, reading, told)
+        if job.settings.output:
+            figures["export_s"] = round(time.monotonic() - begin, 3)
+        return figures
+
+    def load(
+        self,
+        job: Job,
+        work: Callable[[Results], Result],
+        reading: Reading,
+        told: ExportProgress | None = None,
+    ) -> Result:
+        """Calls `work` on the tables of the job; takes as long as that does."""
+        results, close = self._results(job, reading, told)
+        try:
+            results.exporting.check()  # it may have been cancelled while this connected
+            return work(results)
+        finally:
+            close()
+
+    def _reach(self, clock: int, reading: Reading) -> None:
         """Waits until all clocks below are applied.
 
         Seals of a clock that was held are acknowledged before it is: if that failed and no worker
         has asked for the next one, nobody knows yet.
         """
-        links, close = self._connect()
+        links, close = self._connect(reading)
         try:
             links.client.reach_async(clock).wait(self._timeout_s)
         finally:
             close()
 
     def _gives_up(self) -> bool:
-        told = self.exporting
+        told = self._told
         return self._closed.is_set() or (told is not None and told.cancelled)
 
-    def _connect(self) -> tuple[ShardConnections, Callable[[], None]]:
+    def _connect(self, reading: Reading) -> tuple[ShardConnections, Callable[[], None]]:
         """Connections of the master's own to all shards, and how to close them."""
 
         def newest() -> Route:
-            route = self._members.route
-            assert route is not None
-            return route
+            assert self._route is not None
+            return self._route
 
         def make(route: Route, superseded: Callable[[], bool]) -> ShardConnections:
             return ShardConnections(
                 route,
                 Role.MASTER,
                 node=0,
-                incarnation=self._members.new_number(),
-                job=self._members.life,
+                incarnation=next(reading.numbers),
+                job=self._life,
                 timeout_s=self._timeout_s,
                 trust=self._trust,
                 give_up=self._gives_up,
@@ -200,8 +169,7 @@ class ModelReader:
 
         links = connect(newest, make)
         self._links.add(links)
-        if self._members.route is not None:  # it may have changed while we connected
-            links.follow(self._members.route)
+        links.follow(newest())  # it may have changed while we connected
         if self._closed.is_set():
             links.client.fail("the cluster has ended")
 
@@ -212,16 +180,16 @@ class ModelReader:
         return links, close
 
     def _results(
-        self, job: Job, told: ExportProgress | None = None
+        self, job: Job, reading: Reading, told: ExportProgress | None = None
     ) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""
-        links, close = self._connect()
+        links, close = self._connect(reading)
         route = links.route
-        tables = dict(self._members.table_registry.tables)
+        tables = reading.tables
         results = Results(
             job.settings,
             job.summary or b"",
-            dict(self._figures()),
+            dict(reading.figures),
             links.client,
             {name: number for name, (number, _) in tables.items()},
             {name: table for name, (_, table) in tables.items()},

@@ -10,22 +10,19 @@ workers have leased, and told in the last moments, they say themselves when they
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from snailps.config import CHECKPOINT_SETTINGS, MasterSettings, to_mapping
+from numpy.typing import NDArray
+
 from snailps.errors import ConfigError
+from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.position import Position, unpack
-from snailps.master.journal import Fact, Journal
 from snailps.master.leases import BspLedger, RoundLedger
 from snailps.master.membership import Membership
-from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.sockets import is_there
 
 if TYPE_CHECKING:
     from snailps.master.job.controller import JobController
@@ -33,73 +30,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-_MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
-"""Settings of a job that are the master's own affair."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What an earlier master of this life has left.
 
-
-def journal_path(settings: MasterSettings, job: Job) -> Path | None:
-    """Folder of a job's journal; None where there is none."""
-    path = settings.journal_dir or (f"{job.settings.output}.journal" if job.settings.output else "")
-    return Path(path).expanduser().absolute() if path else None
-
-
-def life_of(life: int, job: Job, frag_num: int) -> Fact:
-    """The first fact of a run."""
-    about = {"life": life, "at": time.time(), "job": _identity(job, frag_num)}
-    return Fact("life", about)
-
-
-def unended(journal: Journal, job: Job, frag_num: int) -> list[Fact]:
-    """Takes a journal; the facts of its run, if that is to be taken over.
-
-    Raises
-    ------
-    SnailError
-        The journal is in use, damaged, or of another job that still runs.
+    Attributes
+    ----------
+    facts : list of Fact
+    path : str
+        Of its journal, for people.
+    base : bytes
+        The position at which the training began, see `job.position`; empty: it had not.
+    arrays : mapping
+        Of the newest state that the facts tell of.
     """
-    there = journal.take()
-    if there and job.settings.fresh:
-        log.warning("%s: begun anew with --fresh: the run before is given up", journal.path)
-    facts = [] if job.settings.fresh else journal.read()
-    if not facts:
-        return []
-    kinds = {fact.kind for fact in facts}
-    if "stopped" in kinds and "exported" not in kinds:
-        return []
-    routes = [fact.data["route"] for fact in facts if fact.kind == "route"]
-    if routes and "exported" not in kinds:
-        places = [(shard.host, shard.port) for shard in Route.from_dict(routes[-1]).shards]
-        if not any(is_there(place) for place in places):
-            log.warning(
-                "%s: of the run before nobody is left, and its rows are gone: a new one begins",
-                journal.path,
-            )
-            return []
-    theirs, ours = facts[0].data["job"], _identity(job, frag_num)
-    differ = [
-        f"{name} is {ours.get(name)} here and {theirs.get(name)} there"
-        for name in sorted({*ours, *theirs})
-        if theirs.get(name) != ours.get(name)
-    ]
-    if differ and not routes:
-        return []  # it had not even formed its cluster
-    if differ:
-        raise ConfigError(
-            f"{journal.path} is the journal of another job, which has not ended: "
-            f"{'; '.join(differ[:3])}. Start it with its own settings, or begin anew with --fresh"
-        )
-    journal.check(facts)
-    log.warning("%s: a run has not ended: taking it over", journal.path)
-    return facts
 
-
-def _identity(job: Job, frag_num: int) -> dict[str, str]:
-    settings = to_mapping(job.settings)
-    return {
-        "worker_class": job.worker_class,
-        "frag_num": str(frag_num),
-        **{name: text for name, text in settings.items() if name not in _MAY_DIFFER},
-    }
+    facts: list[Fact]
+    path: str = ""
+    base: bytes = b""
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class JobRecovery:
@@ -107,19 +56,20 @@ class JobRecovery:
 
     Parameters
     ----------
-    facts : sequence of Fact
+    past : Past or None
         None: this master is the first.
     members : Membership
     """
 
-    def __init__(self, facts: Sequence[Fact], members: Membership) -> None:
-        self._facts = list(facts)
+    def __init__(self, past: Past | None, members: Membership) -> None:
+        self._past = past or Past([])
+        self._facts = self._past.facts
         self._members = members
-        self.known = bool(facts)
-        self.begun = any(fact.kind in ("survey", "train") for fact in facts)
+        self.known = bool(self._facts)
+        self.begun = any(fact.kind in ("survey", "train") for fact in self._facts)
         """Whether the job had begun with something that must not be done again."""
 
-    def go_on(self, controller: JobController, job: Job) -> None:
+    def go_on(self, controller: JobController, job: Job, now: float) -> None:
         """Brings a prepared job to where it was; all members that come back are back.
 
         Raises
@@ -128,25 +78,24 @@ class JobRecovery:
             The input has changed, or the journal is damaged.
         """
         self.begun = False
-        self._members.table_registry.remake()
+        self._members.table_registry.remake(now)
         controller.checkpoints.forget_others()
-        now = time.time()
+        wall = controller.wall_s + now
         train, exported = self._last("train"), self._last("exported")
-        job_s = max(0.0, now - self._last("life")["at"])
+        job_s = max(0.0, wall - self._last("life")["at"])
         if train:
-            self._train(controller, job, train)
-            job.began(job_s, max(0.0, now - train["at"]))
+            self._train(controller, job, train, now)
+            job.began(job_s, max(0.0, wall - train["at"]), now)
         else:
-            controller.begin_survey(job)
-            job.began(job_s, 0.0)
+            controller.begin_survey(job, now)
+            job.began(job_s, 0.0, now)
             if any(fact.kind == "summary" for fact in self._facts):
                 job.adopt(self._base(job))
-                controller.summarised()
+                controller.summarised(now)
         if exported:
-            job.end_pass()
-            controller.ended(exported["figures"])
-        self._facts.clear()  # they may be many, and have said all
-        share, what = job.progress, "training" if job.pass_ == "train" else "survey"
+            controller.exported_before(job, exported["figures"], now)
+        self._past, self._facts = Past([]), []  # they may be many, and have said all
+        share, what = job.progress(now), "training" if job.pass_ == "train" else "survey"
         log.warning("took over from the master before: %.0f%% of the %s done", 100 * share, what)
 
     def _last(self, kind: str) -> dict[str, Any]:
@@ -155,27 +104,29 @@ class JobRecovery:
 
     def _base(self, job: Job) -> Position:
         """The position at which the training began."""
-        position = unpack(self._members.journal.base())
+        position = unpack(self._past.base)
         if sorted(position.sources) != sorted(job.input.sources):
             raise ConfigError(
-                f"{self._members.journal.path}: the input has other files, or files of other "
+                f"{self._past.path}: the input has other files, or files of other "
                 "lengths, than the run had that is to be taken over. Put them back, or begin anew "
                 "with --fresh"
             )
         return position
 
-    def _train(self, controller: JobController, job: Job, train: dict[str, Any]) -> None:
+    def _train(
+        self, controller: JobController, job: Job, train: dict[str, Any], now: float
+    ) -> None:
         position = self._base(job)
         ticks = [int(tick) for tick in position.figures.get("ticks", [0])]
         state = self._last("state")
         if state:
-            arrays = self._members.journal.state_arrays()
+            arrays = self._past.arrays
             began = replace(position, outcomes=arrays["outcomes"])
-            controller.begin_training(job, train["nodes"], began)
+            controller.begin_training(job, train["nodes"], began, now)
             job.resume(state["job"], arrays)
             ticks = [int(tick) for tick in state["ticks"]]
         else:
-            controller.begin_training(job, train["nodes"], position)
+            controller.begin_training(job, train["nodes"], position, now)
         controller.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
         stands = False
@@ -195,44 +146,44 @@ class JobRecovery:
                 job.begin_round()
                 closing = []
             elif fact.kind == "early":
-                self._early(controller, job, **fact.data)
+                self._early(controller, job, now=now, **fact.data)
             else:
                 stands = stands or fact.kind == "clocks"
-                _replay(job, fact)
-        controller.expiry.resume(ticks)
+                _replay(job, fact, now)
+        controller.expiry.resume(ticks, now)
         controller.leases.clocks_noted = stands
         if job.clocked and not stands:
-            controller.set_clock(job, position.clock)
+            controller.set_clock(job, position.clock, now)
         if closing and controller.round is not None:
-            controller.round.close(closing)
-        self._fence(job)
+            controller.round.close(closing, now)
+        self._fence(job, now)
 
-    def _early(self, controller: JobController, job: Job, why: str, size: int) -> None:
+    def _early(self, controller: JobController, job: Job, why: str, size: int, now: float) -> None:
         """The training was to end early."""
         job.ended_by = why
         if isinstance(job.ledger, BspLedger):
             job.ledger.end_after(-(-size // job.ledger.micro_batches) - 1)
         elif job.ledger is not None:
             job.ledger.close()
-        controller.ends_early(interrupted=why == "interrupt")
+        controller.ends_early(interrupted=why == "interrupt", now=now)
 
-    def _fence(self, job: Job) -> None:
+    def _fence(self, job: Job, now: float) -> None:
         """Shuts out again whoever was lost before; and seals what it had pushed whole."""
         for number, lost in self._members.gone.items():
             if lost:
                 ledger = job.ledger
                 last = ledger.last_of(number) if isinstance(ledger, BspLedger) else None
-                self._members.rows.fence(number, last)
+                self._members.rows.fence(number, now, last)
 
 
-def _replay(job: Job, fact: Fact) -> None:
+def _replay(job: Job, fact: Fact, now: float) -> None:
     """Does with a job what was done with it; facts that are not of the training are left out."""
     ledger, data = job.ledger, fact.data
     assert ledger is not None
     if fact.kind == "done":
         node = data["node"]
         fields = {name: value for name, value in data.items() if name != "node"}
-        job.replay(messages.Done("train", **fields), node)
+        job.replay(messages.Done("train", **fields), node, now)
     elif fact.kind == "settled":
         job.outcomes.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":

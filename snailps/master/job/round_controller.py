@@ -2,23 +2,24 @@
 
     RoundLedger.ready or deadline -> CloseClock to every server -> answers -> after_round -> next
 
-Which entries there are is `leases.RoundLedger`'s matter, rows are the shards'.  Called by the
-master's loop; it waits for nothing itself.
+Which entries there are is `leases.RoundLedger`'s matter, rows are the shards'.  `now` is monotonic
+seconds.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from snailps.errors import SnailError
+from snailps.errors import SnailError, explain
+from snailps.master.effects import Outbox
+from snailps.master.events import WorkDone
 from snailps.master.job.job import Job
 from snailps.master.leases import RoundLedger
-from snailps.master.membership import Membership
-from snailps.node.process import explain
+
+if TYPE_CHECKING:
+    from snailps.master.membership import Membership
 
 log = logging.getLogger(__name__)
 
@@ -31,48 +32,44 @@ class RoundController:
     job : Job
         In its training.
     members : Membership
+    out : Outbox
+        The journal gets ``close`` with its parts, and ``round``.
     look : callable
-        ``look(job, round)``: begins `Worker.after_round` beside the loop.
+        ``look(job, round, then, now)``: has `Worker.after_round` called beside the loop.
     fail : callable
         Ends the cluster, with a sentence.
-    clock : callable
-        Monotonic seconds.
     is_saving : callable
         Whether a checkpoint is being written: no round is closed then, the rows stay as they are.
-    note : callable
-        Gets what a master that takes over has to know: ``close`` with its parts, ``round``.
     """
 
     def __init__(
         self,
         job: Job,
         members: Membership,
-        look: Callable[[Job, int], Future[Mapping[str, Any]]],
+        out: Outbox,
+        look: Callable[[Job, int, Callable[[WorkDone, float], None], float], None],
         fail: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
         is_saving: Callable[[], bool] = lambda: False,
-        note: Callable[[str, dict[str, Any]], None] = lambda kind, data: None,
     ) -> None:
         assert isinstance(job.ledger, RoundLedger)
         self._job, self._ledger, self._members = job, job.ledger, members
-        self._begin_look, self._fail, self._clock = look, fail, clock
-        self._is_saving, self._note = is_saving, note
+        self._out, self._begin_look, self._fail = out, look, fail
+        self._is_saving = is_saving
         self._deadline_s = job.cls.deadline(job.settings)
         self._begun: float | None = None
-        self._closing = False
-        self._look: Future[Mapping[str, Any]] | None = None
+        self._closing = self._looks = self._forgotten = False
 
     @property
     def looks(self) -> bool:
         """`Worker.after_round` is under way."""
-        return self._look is not None
+        return self._looks
 
     @property
     def closing(self) -> bool:
         """The round is being applied, or looked at."""
         return self._closing
 
-    def lost(self) -> None:
+    def lost(self, now: float) -> None:
         """A worker was lost at its part: where nobody else has begun, the round begins again.
 
         Some shards may have its seal.  What another worker brings for the same slot would be
@@ -80,51 +77,55 @@ class RoundController:
         """
         if not (self._closing or self._ledger.begun):
             self._begun = None
-            self._members.rows.set_clock(self._ledger.round, early=True)
+            self._members.rows.set_clock(self._ledger.round, early=True, now=now)
 
-    def step(self) -> None:
+    def step(self, now: float) -> None:
         """Goes on where something has come to its end."""
-        if self._closing and self._look is None and self._members.rows.clocks_set:
-            self._look = self._begin_look(self._job, self._ledger.round)
-        if self._look is not None:
-            self._looked()
+        if self._closing and not self._looks and self._members.rows.clocks_set:
+            self._looks = True
+            self._begin_look(self._job, self._ledger.round, self._looked, now)
         # What all have done when Ctrl-C comes is not lost; behind the target nothing is wanted.
         whole = self._ledger.ready and self._job.ended_by != "target_loss"
         over = self._ledger.over and not whole
         if self._closing or over or not self._ledger.begun:
             return
         if self._begun is None:
-            self._begun = self._clock()
-        late_s = self._clock() - self._begun
+            self._begun = now
+        late_s = now - self._begun
         if not self._ledger.ready and self._deadline_s and late_s >= self._deadline_s:
             late = self._ledger.cut_off()
             if late:
                 names = ", ".join(f"worker {node}" for node in late)
                 log.info("round %d goes on without %s", self._ledger.round + 1, names)
         if self._ledger.ready and not self._is_saving():
-            self.close(self._ledger.parts)
+            self.close(self._ledger.parts, now)
 
-    def close(self, parts: list[int]) -> None:
+    def close(self, parts: list[int], now: float) -> None:
         """Has the shards apply the round with these slots; again it is harmless."""
-        self._note("close", {"parts": parts})
+        self._out.note("close", {"parts": parts})
         self._closing = True
-        self._members.rows.close_clock(self._ledger.round, parts)
+        self._members.rows.close_clock(self._ledger.round, parts, now)
 
-    def _looked(self) -> None:
-        assert self._look is not None
-        if not self._look.done():
+    def forget(self) -> None:
+        """The job is over: what comes of a look does not matter."""
+        self._forgotten = True
+
+    def _looked(self, look: WorkDone, now: float) -> None:
+        if self._forgotten:
             return
-        look, self._look = self._look, None
-        self._closing, self._begun = False, None
+        self._closing = self._looks = False
+        self._begun = None
         number = self._ledger.round + 1  # for people
         try:
-            figures = dict(look.result())
-            self._note("round", {"figures": figures})
+            if look.error is not None:
+                raise look.error
+            figures = dict(look.result)
+            self._out.note("round", {"figures": figures})
             self._job.round_done(figures)
         except SnailError as error:
             self._fail(str(error))
         except Exception as error:
-            log.exception("after_round failed")
+            log.error("after_round failed", exc_info=error)
             self._fail(f"round {number}: after_round failed at the master: {explain(error)}")
         else:
             self._ledger.advance()

@@ -11,20 +11,27 @@ from typing import Any
 from snailps.master.job.job import Job
 from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.node.process import peak_rss_mb
 
 
 def run_figures(
-    job: Job, members: Membership, known: Mapping[str, Any], saved: Mapping[str, Any]
+    job: Job,
+    members: Membership,
+    known: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    own_rss_mb: float,
+    now: float,
 ) -> dict[str, Any]:
-    """Figures of the run, those `known` of its export and those of its checkpoints among them."""
+    """Figures of the run, those `known` of its export and those of its checkpoints among them.
+
+    `own_rss_mb`: the largest resident size of this process.
+    """
     everyone = [*members.all.values(), *members.left]
     told = [member.figures for member in everyone]
     sums = {
         key: float(sum(figures.get(key, 0) for figures in told))
         for key in ("bytes_in", "bytes_out", "peak_rss_mb")
     }
-    sums["peak_rss_mb"] += peak_rss_mb()
+    sums["peak_rss_mb"] += own_rss_mb
     sums["peak_rss_mb"] += sum(
         float(member.stats.get("peak_rss_mb", 0.0))
         for member in everyone
@@ -32,7 +39,7 @@ def run_figures(
     )
     expired = members.rows.expired
     return {
-        **job.figures(sums),
+        **job.figures(sums, now),
         **known,
         "rows": members.shard_sum("rows"),
         **({"expired": expired} if expired else {}),

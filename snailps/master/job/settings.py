@@ -5,9 +5,7 @@ worker class, RawConfig -> job_settings -> JobSettings, checked
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig
@@ -53,19 +51,3 @@ def job_settings(
             "would depend on who was how fast. Leave expire_after at 0, or use async or ssp"
         )
     return settings
-
-
-def check_output(settings: JobSettings) -> None:
-    """Makes the folder of the result, now: hours later would be too late to find it missing."""
-    if not settings.output:
-        return
-    folder = Path(settings.output).absolute().parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"output: {settings.output}: cannot write in {folder}: {error.strerror}; "
-            "choose another output"
-        ) from None

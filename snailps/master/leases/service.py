@@ -5,22 +5,24 @@
 
 It owns the calls of workers that wait for a block, says for whom they wait, and for whom nobody
 waits any more.  It knows no phase of the job (`job/controller.py`) and no connection: answers go
-through the `Reply` that came with a call.
+with the number that came with a call.  `now` is monotonic seconds.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any
 
-from snailps.errors import ClusterError, ProtocolError
+from snailps.errors import ClusterError, ProtocolError, SnailError, explain
+from snailps.master.effects import Outbox
+from snailps.master.events import WorkDone
 from snailps.master.job.job import DONE_FIELDS, Job
 from snailps.master.leases import BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Entry, Ledger
-from snailps.master.member import Member, Reply
+from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.transport import messages
 
@@ -32,10 +34,10 @@ SECONDS_LEAST = 1e-6
 """Of a block, where its rate is reckoned: clocks tell nothing finer."""
 NAMES_S = 0.2
 """Between two looks at who waits for whom."""
-TURN_S = 0.01
-"""How long workers that wait are answered in one go; the next turn of the loop goes on there."""
+ANSWERS_MAX = 256
+"""Workers that wait and are looked at in one go, some milliseconds; the next one goes on there."""
 
-Call = tuple[Member, str, Reply]
+Call = tuple[Member, str, int]
 
 
 class LeaseService:
@@ -44,16 +46,12 @@ class LeaseService:
     Parameters
     ----------
     members : Membership
-    tell : callable
-        ``tell(member, message)``: sends a note.
+    out : Outbox
     """
 
-    def __init__(
-        self, members: Membership, tell: Callable[[Member, messages.Message], None]
-    ) -> None:
+    def __init__(self, members: Membership, out: Outbox) -> None:
         self.job: Job | None = None
-        self._members, self._tell = members, tell
-        self._journal = members.journal
+        self._members, self._out = members, out
         self._asking: deque[Call] = deque()  # to be looked at
         self._refused: dict[int, list[Call]] = {}  # by worker: until the book wakes it
         self._seen: tuple[Any, ...] = ()  # where the job was then
@@ -78,69 +76,80 @@ class LeaseService:
     def close(self) -> None:
         """Refuses whatever still waits."""
         self._look_at_all()
-        for _, _, reply in self._asking:
-            reply(ClusterError("the job is over"))
+        for _, _, call in self._asking:
+            self._out.reply(call, ClusterError("the job is over"))
         self._asking.clear()
 
     # --- what workers ask and say --------------------------------------------------------------
 
-    def lease(self, member: Member, message: messages.Lease, reply: Reply) -> None:
+    def lease(self, member: Member, message: messages.Lease, call: int, now: float) -> None:
         """A worker wants a block; answered now or when it is known that there is none."""
         if member.dropped:
-            reply(messages.Leased(-1))
+            self._out.reply(call, messages.Leased(-1))
             return
         job, _ = self.running()
         if message.back:
             wanted = message.pass_ == job.pass_ and not member.leaving
-            lease = job.lease(member.number, back=True) if wanted else None
-            reply(lease or messages.Leased(-1))
+            lease = job.lease(member.number, now, back=True) if wanted else None
+            self._out.reply(call, lease or messages.Leased(-1))
             return
-        self._asking.append((member, message.pass_, reply))
-        self.answer()
+        self._asking.append((member, message.pass_, call))
+        self.answer(now)
 
-    def done(self, member: Member, message: messages.Done, reply: Reply) -> None:
+    def done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
         """A worker finished a block."""
         if member.dropped:
-            reply(messages.Enough())
+            self._out.reply(call, messages.Enough())
             return
         job, ledger = self.running()
         void = isinstance(ledger, RoundLedger) and ledger.is_void(message.number)
-        if job.done(message, member.number):
+        if job.done(message, member.number, now):
             self._note_done(message, member)
         elif not void and not member.resume_state:  # who came back may say it a second time
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(ledger, BspLedger):  # up to three clocks are left, each of many blocks
-            self.hurry()
-        member.done, member.block_since = member.done + 1, time.monotonic()
+            self.hurry(now)
+        member.done, member.block_since = member.done + 1, now
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / max(message.seconds, SECONDS_LEAST)
-        reply(messages.Enough() if ledger.drops else messages.Ok())
-        self.answer()
+        self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
+        self.answer(now)
         if member.number in self._refused and not member.waits:
-            self._name_wait(ledger, member)  # it asked while it had this block
+            self._name_wait(ledger, member, now)  # it asked while it had this block
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
         if message.pass_ == "train":
             said = {name: getattr(message, name) for name in DONE_FIELDS}
-            self._journal.note("done", {"node": member.number, **said})
+            self._out.note("done", {"node": member.number, **said})
 
-    def fetch(self, member: Member, message: messages.Fetch, reply: Reply) -> None:
-        """A worker cannot open its block's path and wants the bytes."""
+    def fetch(self, member: Member, message: messages.Fetch, call: int) -> None:
+        """A worker cannot open its block's path and wants the bytes, which are read beside."""
         job, ledger = self.running()
-        reply(messages.Content(job.content(message.number, message.unit)))
+        job.check_fetch(message.number, message.unit)
+        read = partial(job.content, message.number, message.unit)
+        self._out.work(read, partial(self._fetched, call), "fetch")
         member.fetched += 1
         member.lacks = ledger.entry(message.number).block.path
+
+    def _fetched(self, call: int, done: WorkDone, now: float) -> None:
+        if done.error is None:
+            self._out.reply(call, messages.Content(done.result))
+        elif isinstance(done.error, SnailError):
+            self._out.reply(call, done.error)
+        else:
+            text = f"the master cannot read the block: {explain(done.error)}"
+            self._out.reply(call, ClusterError(text))
 
     def settled(self, member: Member, numbers: list[Any]) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None:
-            self._journal.note("settled", {"node": member.number, "numbers": numbers})
+            self._out.note("settled", {"node": member.number, "numbers": numbers})
             self.job.outcomes.settle(numbers, member.number)
 
-    def finished(self, member: Member, figures: dict[str, float]) -> None:
+    def finished(self, member: Member, figures: dict[str, float], now: float) -> None:
         """A worker has ended its part of the job."""
         if self.job is not None and not member.dropped:
-            self._journal.note("settled_all", {"node": member.number, "but": []})
+            self._out.note("settled_all", {"node": member.number, "but": []})
             self.job.outcomes.settle_all(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
@@ -148,11 +157,11 @@ class LeaseService:
         member.finished, member.figures, member.state = True, figures, "finished"
         if self.job is not None and self.job.ledger is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
-            self.answer()
+            self.answer(now)
 
     # --- who comes and goes --------------------------------------------------------------------
 
-    def came_back(self, member: Member) -> None:
+    def came_back(self, member: Member, now: float) -> None:
         """A worker that an earlier master knew: takes over what it has leased and has told."""
         job, resume_state = self.job, member.resume_state
         if job is None or job.ledger is None:
@@ -162,10 +171,10 @@ class LeaseService:
         if job.pass_ == "train":
             for fields in resume_state["told"]:
                 done = messages.Done("train", **fields)
-                if job.replay(done, node):
+                if job.replay(done, node, now):
                     self._note_done(done, member)
             job.outcomes.settle_all(node, resume_state["unsettled"])
-            self._journal.note("settled_all", {"node": node, "but": resume_state["unsettled"]})
+            self._out.note("settled_all", {"node": node, "but": resume_state["unsettled"]})
         if resume_state["finished"] is not None:
             member.finished, member.figures, member.state = (
                 True,
@@ -177,33 +186,33 @@ class LeaseService:
             if pass_ == job.pass_:
                 job.ledger.claim(number, node)
 
-    def all_back(self, job: Job) -> None:
+    def all_back(self, job: Job, now: float) -> None:
         """All that come back are back: tells them what the master before may not have told."""
-        self.answer()
+        self.answer(now)
         if job.clocked:
             self.tell_workers(messages.CameBack())
         self._told_clock = -1
 
-    def leaving(self, member: Member) -> None:
+    def leaving(self, member: Member, now: float) -> None:
         """A worker finishes its block and goes; nobody waits for more of it."""
         if self.job is not None and self.job.ledger is not None:
-            self._journal.note("leave", {"node": member.number})
+            self._out.note("leave", {"node": member.number})
             self.job.ledger.leave(member.number)
         self._asking.extend(self._refused.pop(member.number, ()))
-        self.answer()
+        self.answer(now)
 
-    def released(self, member: Member, on_lost: Callable[[], None]) -> int:
+    def released(self, member: Member, on_lost: Callable[[float], None], now: float) -> int:
         """A worker has gone: its blocks go to others, once `on_lost` was told; returns how many."""
         job = self.job
         if job is None or job.ledger is None:
             return 0
         self.number_changed()
         self._refused.pop(member.number, None)
-        self._journal.note("retire", {"node": member.number})
+        self._out.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
         if numbers:
-            on_lost()
-        self.answer()
+            on_lost(now)
+        self.answer(now)
         if numbers and job.clocked:
             self.tell_workers(messages.CameBack())
         return len(numbers)
@@ -221,17 +230,17 @@ class LeaseService:
         before = job.ledger.losses
         number = job.ledger.blame(member.number)
         for entry in job.ledger.losses.items() - before.items():
-            self._journal.note("loss", {"number": entry[0]})
+            self._out.note("loss", {"number": entry[0]})
         if number < 0:
             return ""
         block = job.ledger.entry(number).block
         where = f" ({block.path}, bytes {block.start:,} to {block.stop:,})" if block.path else ""
         return f"block {number}{where} has cost {LOSSES_MAX} workers: look at what is in it"
 
-    def drop_late(self, ledger: Ledger, workers: list[Member]) -> bool:
+    def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
         """Waits no more for blocks at work, the book closed, if it is time; whether for any."""
         late = [member for member in workers if not (member.finished or member.dropped)]
-        if not late or not ledger.closed or time.monotonic() < self._drop_at:
+        if not late or not ledger.closed or now < self._drop_at:
             return False
         for member in late:
             if isinstance(ledger, BspLedger):
@@ -242,13 +251,13 @@ class LeaseService:
             log.warning("%s is not waited for: %.0f s at its block", member.name, DROP_S)
         return True
 
-    def hurry(self) -> None:
+    def hurry(self, now: float) -> None:
         """Blocks at work, once the book is closed, are not waited for longer than `DROP_S`."""
-        self._drop_at = time.monotonic() + DROP_S
+        self._drop_at = now + DROP_S
 
     # --- answers and notes ---------------------------------------------------------------------
 
-    def answer(self) -> None:
+    def answer(self, now: float) -> None:
         """Answers what can be answered; the rest waits for blocks that may come back.
 
         A worker that was refused is looked at again when its book wakes it, and all of them when
@@ -265,13 +274,10 @@ class LeaseService:
         for node in ledger.woken(self._refused):
             self._asking.extend(self._refused.pop(node, ()))
         unset: list[Call] = []
-        until = time.monotonic() + TURN_S
-        while self._asking:
+        for _ in range(min(len(self._asking), ANSWERS_MAX)):
             call = self._asking.popleft()
-            if not self._answer(job, ledger, call):
+            if not self._answer(job, ledger, call, now):
                 unset.append(call)
-            if time.monotonic() > until:
-                break
         self._asking.extendleft(reversed(unset))
 
     @property
@@ -284,67 +290,66 @@ class LeaseService:
             self._asking.extend(calls)
         self._refused.clear()
 
-    def _answer(self, job: Job, ledger: Ledger, call: Call) -> bool:
+    def _answer(self, job: Job, ledger: Ledger, asking: Call, now: float) -> bool:
         """Answers a worker, or has it wait; False: until the shards have set their clocks."""
-        member, pass_, reply = call
+        member, pass_, call = asking
         if member.number not in self._members.all:
             return True
         current = pass_ == job.pass_
         ready = not (job.clocked and pass_ == "train") or self._members.rows.clocks_set
         wanted = current and ready and not member.leaving
-        lease = job.lease(member.number) if wanted else None
+        lease = job.lease(member.number, now) if wanted else None
         if lease is not None:
             if job.clocked and not self.clocks_noted:
                 self.clocks_noted = True
-                self._journal.note("clocks", {})
+                self._out.note("clocks", {})
             if member.waits or not member.block_since:
-                member.block_since = time.monotonic()
-            member.wait_for("")
+                member.block_since = now
+            member.wait_for("", now)
             member.worked = True
             member.state = "counting" if pass_ == "survey" else "training"
-            reply(lease)
+            self._out.reply(call, lease)
         elif not current or member.leaving or ledger.over or ledger.drops:
-            member.wait_for("")
-            reply(messages.Leased(-1))
+            member.wait_for("", now)
+            self._out.reply(call, messages.Leased(-1))
         else:
             if not member.waits:
-                self._name_wait(ledger, member)
+                self._name_wait(ledger, member, now)
             if not ready:
                 return False
-            self._refused.setdefault(member.number, []).append(call)
+            self._refused.setdefault(member.number, []).append(asking)
         return True
 
-    def _name_wait(self, ledger: Ledger, member: Member) -> None:
+    def _name_wait(self, ledger: Ledger, member: Member, now: float) -> None:
         """Says for whom a worker waits that gets no block, unless it still has one."""
         if not ledger.held_by(member.number):
-            member.wait_for(str(ledger.wait_of(member.number)))
+            member.wait_for(str(ledger.wait_of(member.number)), now)
 
-    def note_waits(self, job: Job, ledger: Ledger, workers: list[Member]) -> None:
+    def note_waits(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
         """Says for whom workers wait that get no block, or are held up by a clock, and logs it.
 
         Less often where they are many.
         """
-        now = time.monotonic()
         if now < self._name_at:
             return
         self._name_at = now + max(NAMES_S, len(workers) / 500)
         calls = [*self._asking, *(call for calls in self._refused.values() for call in calls)]
         asking = {member.number for member, _, _ in calls}
         for member, _, _ in calls:
-            self._name_wait(ledger, member)
+            self._name_wait(ledger, member, now)
         for member in workers:
             if job.clocked and not job.rounds:
                 held_up = ledger.held_up(member.number)
                 if held_up is not None:
-                    member.wait_for(str(held_up))
+                    member.wait_for(str(held_up), now)
                 elif member.number not in asking:
-                    member.wait_for("")
-            member.log_wait()
+                    member.wait_for("", now)
+            member.log_wait(now)
 
     def tell_workers(self, message: messages.Message) -> None:
         """Sends a note to every worker."""
         for member in self._members.joined("worker"):
-            self._tell(member, message)
+            self._out.send(member.peer, message)
 
     def number_changed(self) -> None:
         """A worker has come or gone: `tell` says so, not where clocks are."""
@@ -364,7 +369,7 @@ class LeaseService:
             note = messages.Workers(len(workers))
             for member in workers:
                 if member not in but:
-                    self._tell(member, note)
+                    self._out.send(member.peer, note)
         if isinstance(job.ledger, SspLedger) and job.settings.consistency == "ssp":
             clock, node = job.ledger.slowest()
             if clock != self._told_clock:
@@ -372,4 +377,4 @@ class LeaseService:
                 slowest = messages.Slowest(clock, node)
                 for member in self._members.joined("worker"):
                     if not member.finished:
-                        self._tell(member, slowest)
+                        self._out.send(member.peer, slowest)

@@ -4,19 +4,22 @@ the route.
     members, notes of servers, time -> ReplicationPlanner
         -> orders to servers, TakeRoute to all, the verdict
 
-It joins `planner.py`, which knows no connection, with the members, which know no shard.
+It joins `planner.py`, which knows no member, with the members, which know no shard.  `now` is
+monotonic seconds.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
-from snailps.master.member import Answer, Member, Reply
+from snailps.master.effects import OnAnswer, Outbox
+from snailps.master.events import Answer
+from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.replication.effects import (
     Effect,
@@ -32,7 +35,6 @@ from snailps.master.replication.planner import ReplicationPlanner
 from snailps.master.replication.redundancy import shards_text
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.limits import Limits
-from snailps.store.route import Route
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -45,14 +47,11 @@ class ReplicationController:
     ----------
     settings : MasterSettings
     members : Membership
-    tell : callable
-        ``tell(member, message)``: sends a note.
+    out : Outbox
     expel : callable
-        ``expel(member, why)``: closes a member's connection and takes it for lost.
+        ``expel(member, why, now)``: closes a member's connection and takes it for lost.
     fail : callable
         Ends the cluster, with a sentence.
-    on_route : callable
-        Told of a new route.
     on_rows_lost : callable
         Ends the cluster, with a sentence: nobody has the rows of a lost server.
     """
@@ -61,16 +60,15 @@ class ReplicationController:
         self,
         settings: MasterSettings,
         members: Membership,
+        out: Outbox,
         *,
-        tell: Callable[[Member, messages.Message], None],
-        expel: Callable[[Member, str], None],
+        expel: Callable[[Member, str, float], None],
         fail: Callable[[str], None],
-        all_leave: Callable[[str], None],
-        on_route: Callable[[Route], None],
+        all_leave: Callable[[str, float], None],
         on_rows_lost: Callable[[str], None],
     ) -> None:
-        self._members, self._tell, self._expel, self._all_leave = members, tell, expel, all_leave
-        self._on_route, self._on_rows_lost = on_route, on_rows_lost
+        self._members, self._out, self._expel, self._all_leave = members, out, expel, all_leave
+        self._on_rows_lost = on_rows_lost
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         limits = Limits.of(settings.request_timeout)
         self.standbys = ReplicationPlanner(
@@ -82,50 +80,50 @@ class ReplicationController:
         self.shard_orders = ShardOrders(
             lambda: self.standbys.count,
             self.standbys.primary_of,
-            self._call,
+            self._order,
             fail,
             limits.changeover_s,
         )
-        self._drains: dict[int, list[Reply]] = {}
+        self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False
         self._rerouted = False
         members.on_stats = self._heard
 
     # --- who is there ----------------------------------------------------------------------------
 
-    def formed(self) -> None:
+    def formed(self, now: float) -> None:
         """Every member has the route."""
         assert self._members.route is not None
         self._formed = True
         hosts = {member.number: member.host for member in self._members.joined("server")}
-        now = time.monotonic()
         if not self._members.shards:
             self.standbys.form(self._members.route, hosts, now)
-            self._work()
+            self._work(now)
             return
         self.standbys.restore(self._members.shards, self._members.route, hosts, now)
-        self._work()
+        self._work(now)
         for member in self._members.nodes("server"):
             for shard, copy, trouble in member.resume_state.get("standbys", []):
                 if trouble:
-                    self.note(member, messages.Unbacked(int(shard), int(copy), str(trouble)))
+                    unbacked = messages.Unbacked(int(shard), int(copy), str(trouble))
+                    self.note(member, unbacked, now)
                 else:
-                    self.note(member, messages.Backed(int(shard), int(copy)))
+                    self.note(member, messages.Backed(int(shard), int(copy)), now)
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Member, now: float) -> None:
         """A server has come to a running cluster, and has the route."""
         if self._formed:
-            self.standbys.join(member.number, member.host, time.monotonic())
-            self._work()
+            self.standbys.join(member.number, member.host, now)
+            self._work(now)
 
-    def lost(self, member: Member, why: str) -> None:
+    def lost(self, member: Member, why: str, now: float) -> None:
         """A server is gone: its standbys take over, or the job is over."""
         self._members.remove(member)
-        self.standbys.lost(member.number, time.monotonic(), f"{member.name} is lost: {why}")
+        self.standbys.lost(member.number, now, f"{member.name} is lost: {why}")
         self._answer_drains(member.number, None)
-        self._work()
+        self._work(now)
 
-    def drain(self, number: int, reply: Reply | None = None) -> None:
+    def drain(self, number: int, now: float, call: int | None = None) -> None:
         """A server is to leave: its shards move to others.
 
         Raises
@@ -141,30 +139,29 @@ class ReplicationController:
             raise ClusterError("the cluster is not complete yet: there is nothing to move")
         if not member.joined:
             raise ClusterError(f"{member.name} still joins: it has nothing to move")
-        if reply is not None:
-            self._drains.setdefault(number, []).append(reply)
+        if call is not None:
+            self._drains.setdefault(number, []).append(call)
         if not member.leaving:
             member.leaving, member.state = True, "leaving"
             shards = self.standbys.shards_of(number)
             log.info("%s is to leave: %d shards move to others", member.name, len(shards))
-            self.standbys.leave(number, time.monotonic())
-            self._work()
+            self.standbys.leave(number, now)
+            self._work(now)
 
     # --- the loop --------------------------------------------------------------------------------
 
-    def step(self, held: bool) -> None:
+    def step(self, held: bool, now: float) -> None:
         """Looks what time has brought; `held`: nothing is to move just now."""
         if not self._formed:
             return
-        now = time.monotonic()
         self.standbys.held = held
         self.standbys.tick(now)
-        self._work()
+        self._work(now)
         if self.standbys.redundancy.resuming:
-            self._followed()
-        self.shard_orders.step()
+            self._followed(now)
+        self.shard_orders.step(now)
 
-    def tell(self) -> None:
+    def tell(self, now: float) -> None:
         """Tells everybody the route, if it is new; requests of those who know it first wait.
 
         Once in a turn of the loop, however many shards have changed over in it: with eight shards a
@@ -172,28 +169,29 @@ class ReplicationController:
         """
         if self._rerouted:
             self._rerouted = False
-            self._members.send_route()
+            self._members.send_route(now)
 
-    def _heard(self, member: Member) -> None:
+    def _heard(self, member: Member, now: float) -> None:
         """A server has told how far its copies are."""
-        now = time.monotonic()
         for kind, name in (("shards", "seeded"), ("standbys", "relayed")):
             for shard in member.stats.get(kind, []):
                 share = float(shard["replica"][name])
                 self.standbys.seeded(member.number, int(shard["shard"]), share, now)
 
     def note(
-        self, member: Member, note: messages.Backed | messages.Unbacked | messages.Yielded
+        self,
+        member: Member,
+        note: messages.Backed | messages.Unbacked | messages.Yielded,
+        now: float,
     ) -> None:
         """A server tells of a shard's standby."""
-        now = time.monotonic()
         if isinstance(note, messages.Backed):
             self.standbys.backed(member.number, note, now)
         elif isinstance(note, messages.Unbacked):
             self.standbys.unbacked(member.number, note, now)
         else:
             self.standbys.yielded(member.number, note, now)
-        self._work()
+        self._work(now)
 
     def figures(self) -> dict[str, Any]:
         """What losses and moves there were since it was last asked."""
@@ -205,7 +203,7 @@ class ReplicationController:
 
     # --- how -------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, now: float) -> None:
         """Carries out what has been decided, and what comes of that; the journal knows it first."""
         if self._working:
             return  # an order found its server gone: what comes of that has its turn behind it
@@ -214,57 +212,55 @@ class ReplicationController:
             while True:
                 if changes := self.standbys.changes():
                     self._members.shards = with_changes(self._members.shards, changes)
-                    self._members.journal.note("shards", changes)
+                    self._out.note("shards", changes)
                 effects = self.standbys.effects()
                 if not effects:
                     return
                 for effect in effects:
-                    self._do(effect)
+                    self._do(effect, now)
         finally:
             self._working = False
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: Effect, now: float) -> None:
         if isinstance(effect, Order):
-            self._call(effect.server, effect.message, self._answering(effect))
+            self._order(effect.server, effect.message, partial(self._answered, effect), now)
         elif isinstance(effect, Rerouted):
             self._reroute()
         elif isinstance(effect, Expelled):
             member = self._members.all.get(effect.server)
             if member is not None:
-                self._expel(member, effect.why)
+                self._expel(member, effect.why, now)
         elif isinstance(effect, Emptied):
             member = self._members.all.get(effect.server)
             if member is not None:
                 log.info("%s has no shard left and leaves", member.name)
-                self._tell(member, messages.Stop(False, "left as asked, all shards have moved"))
+                text = "left as asked, all shards have moved"
+                self._out.send(member.peer, messages.Stop(False, text))
         elif isinstance(effect, Stuck):
-            self._stuck(effect)
+            self._stuck(effect, now)
         elif isinstance(effect, RowsLost):
             self._rows_lost(effect)
 
-    def _answering(self, order: Order) -> Callable[[Answer], None]:
-        def answered(answer: Answer) -> None:
-            if isinstance(answer, ConnectionLost):
-                return  # whoever watches over losses tells
-            refused = isinstance(answer, SnailError)
-            self.standbys.answered(
-                order,
-                None if isinstance(answer, SnailError) else answer,
-                str(answer) if refused else "",
-                time.monotonic(),
-            )
-            self._work()
+    def _answered(self, order: Order, answer: Answer, now: float) -> None:
+        if isinstance(answer, ConnectionLost):
+            return  # whoever watches over losses tells
+        refused = isinstance(answer, SnailError)
+        self.standbys.answered(
+            order,
+            None if isinstance(answer, SnailError) else answer,
+            str(answer) if refused else "",
+            now,
+        )
+        self._work(now)
 
-        return answered
-
-    def _call(
-        self, server: int, message: messages.Message, on_answer: Callable[[Answer], None]
+    def _order(
+        self, server: int, message: messages.Message, on_answer: OnAnswer, now: float
     ) -> None:
         member = self._members.all.get(server)
         if member is None:
-            on_answer(ConnectionLost(f"server {server} is gone"))
+            on_answer(ConnectionLost(f"server {server} is gone"), now)
         else:
-            self._members.call(member, message, on_answer)
+            self._members.order(member, message, on_answer)
 
     def _reroute(self) -> None:
         """There is a new route; `tell` tells it."""
@@ -272,17 +268,16 @@ class ReplicationController:
         assert route is not None
         self._members.take(route)
         log.info("route epoch %d", route.epoch)
-        self._on_route(route)
         self._rerouted = True
 
-    def _followed(self) -> None:
+    def _followed(self, now: float) -> None:
         """Counts the route as taken once everybody who pulls has it."""
         asking = [m for m in self._members.all.values() if m.role == "worker" and m.acknowledged]
         if self._members.route is not None:
             epoch = min([m.epoch for m in asking], default=self._members.route.epoch)
-            self.standbys.followed(epoch, time.monotonic())
+            self.standbys.followed(epoch, now)
 
-    def _stuck(self, effect: Stuck) -> None:
+    def _stuck(self, effect: Stuck, now: float) -> None:
         member = self._members.all.get(effect.server)
         if member is None:
             return
@@ -291,7 +286,8 @@ class ReplicationController:
         if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
             self._all_leave(
                 f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
-                f"{effect.why}"
+                f"{effect.why}",
+                now,
             )
             return
         text = f"{member.name} cannot leave: {effect.why}"
@@ -299,8 +295,8 @@ class ReplicationController:
         self._answer_drains(effect.server, ClusterError(text))
 
     def _answer_drains(self, number: int, error: SnailError | None) -> None:
-        for reply in self._drains.pop(number, []):
-            reply(error or messages.Ok())
+        for call in self._drains.pop(number, []):
+            self._out.reply(call, error or messages.Ok())
 
     def _rows_lost(self, effect: RowsLost) -> None:
         self._on_rows_lost(

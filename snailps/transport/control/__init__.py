@@ -3,14 +3,14 @@
     `ControlServer`  the master's end                     server.py
     `ControlClient`  a node's end; `visit`: a caller's    client.py
     `listen`, `dial` the sockets they are given           transport/sockets.py
-    `Encoded`        a message made ready for many        send_queue.py
+    `Encoded`        a message made ready for many        encoded.py
     `Trust`          who is let in                        transport/security/trust.py
 
 This module only gathers the names that processes use.
 """
 
 from snailps.transport.control.client import AnswerOrFuture, ControlClient, visit
-from snailps.transport.control.send_queue import Encoded
+from snailps.transport.control.encoded import Encoded
 from snailps.transport.control.server import ControlServer, Peer
 from snailps.transport.security.tls_link import Address
 from snailps.transport.security.trust import Trust

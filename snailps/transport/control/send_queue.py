@@ -11,8 +11,8 @@ from __future__ import annotations
 import socket
 from collections import deque
 
-from snailps.transport import messages
-from snailps.transport.frame import Frame, Kind, encode_header, pack_body
+from snailps.transport.control.encoded import Encoded
+from snailps.transport.frame import Frame, Kind, encode_header
 
 SEND_BYTES = 256 << 10
 """Given to the socket in one call, at most or in one buffer."""
@@ -20,18 +20,6 @@ SHARED_BYTES = 4 << 10
 """A body of fewer is copied behind its header: cheaper than a buffer of its own."""
 BUFFERS_MAX = 16
 """Buffers that one call sends."""
-
-
-class Encoded:
-    """A message as the body of a control frame, encoded and packed once, for many peers.
-
-    Made anywhere, in a thread too: packing 60 MB takes a fifth of a second.
-    """
-
-    __slots__ = ("body", "flags")
-
-    def __init__(self, message: messages.Message) -> None:
-        self.body, self.flags = pack_body(Kind.CALL, messages.encode(message))
 
 
 class SendQueue:

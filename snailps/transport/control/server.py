@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
-from snailps.transport.control.send_queue import Encoded, SendQueue
+from snailps.transport.control.encoded import Encoded
+from snailps.transport.control.send_queue import SendQueue
 from snailps.transport.frame import (
     CONTROL_BODY_MAX,
     HANDSHAKE_BODY_MAX,

@@ -1,0 +1,32 @@
+"""Whether a result can be written where a setting says.
+
+output -> check_output -> its folder, made
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from snailps.errors import ConfigError
+
+
+def check_output(output: str) -> None:
+    """Makes the folder of the result, now: hours later would be too late to find it missing.
+
+    Raises
+    ------
+    ConfigError
+        Nothing can be written there.
+    """
+    if not output:
+        return
+    folder = Path(output).absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"output: {output}: cannot write in {folder}: {error.strerror}; choose another output"
+        ) from None

@@ -1,0 +1,127 @@
+"""An order to several members, until all have done it: who has answered, who is waited for.
+
+    Broadcast(members, order) -> an `Order` to each -> answers, or notes that follow -> on_end, once
+
+A member that is lost has nothing more to say: by `loss` that is as good as an answer, or the end.
+What the answers mean, and what a master that takes over orders again, is its owner's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+from snailps.errors import ConnectionLost
+from snailps.master.effects import Outbox
+from snailps.master.events import Answer
+from snailps.master.member import Member, names_of
+from snailps.transport import messages
+
+Loss = Literal["drop", "fail"]
+
+
+class Broadcast:
+    """One order and its answers.
+
+    Parameters
+    ----------
+    out : Outbox
+    members : iterable of Member
+        With none of them it ends at once.
+    order : Message
+    on_end : callable
+        ``on_end(broadcast, now)``, once: `error` says whether all have done it.
+    now : float
+    loss : str
+        ``drop``: a lost member is not waited for; ``fail``: the broadcast has failed.
+    expects : type, optional
+        The note that says that a member has done it, where the answer says only that it will;
+        by default the answer itself.
+    refused : str
+        What a member cannot do that refuses, for `error`.
+
+    Attributes
+    ----------
+    told : dict
+        What each member, by its number, has answered.
+    error : str
+        Why it failed, naming the member; empty: it did not.
+    """
+
+    def __init__(
+        self,
+        out: Outbox,
+        members: Iterable[Member],
+        order: messages.Message,
+        on_end: Callable[[Broadcast, float], None],
+        now: float,
+        *,
+        loss: Loss,
+        expects: type[messages.Message] | None = None,
+        refused: str = "",
+    ) -> None:
+        self.left = {member.number: member for member in members}
+        self.told: dict[int, Any] = {}
+        self.error = ""
+        self._loss, self._expects, self._on_end = loss, expects, on_end
+        self._refused = f" {refused}" if refused else ""
+        self._over = False
+        for member in self.left.values():
+            out.order(member.peer, order, partial(self._answered, member))
+        if not self.left:
+            self._end("", now)
+
+    @property
+    def waits_for(self) -> str:
+        """Who has not done it yet, in words."""
+        return names_of([*self.left.values()])
+
+    def heard(self, member: Member, note: messages.Message, now: float) -> None:
+        """A member says that it has done it; `text` of such a note is why it has not."""
+        if member.number not in self.left or self._over:
+            return
+        text = getattr(note, "text", "")
+        if text:
+            self._end(f"{member.name}: {text}", now)
+        else:
+            self._tell(member, note, now)
+
+    def lost(self, member: Member, why: str, now: float) -> None:
+        """A member is gone, whatever it had still to say."""
+        if self._over or member.number not in self.left:
+            return
+        if self._loss == "fail":
+            self._end(f"{member.name}: it is lost: {why}", now)
+        else:
+            self._tell(member, None, now)
+
+    def give_up(self, why: str, now: float) -> None:
+        """Nobody is waited for any more."""
+        self._end(why, now)
+
+    def forget(self) -> None:
+        """Ends it without a word."""
+        self._over = True
+
+    def _answered(self, member: Member, answer: Answer, now: float) -> None:
+        if self._over:
+            return
+        if isinstance(answer, ConnectionLost):
+            self.lost(member, str(answer), now)
+        elif isinstance(answer, messages.Message):
+            if self._expects is None:
+                self._tell(member, answer, now)
+        else:
+            self._end(f"{member.name}{self._refused}: {answer}", now)
+
+    def _tell(self, member: Member, answer: messages.Message | None, now: float) -> None:
+        if self.left.pop(member.number, None) is not None and answer is not None:
+            self.told[member.number] = answer
+        if not self.left:
+            self._end("", now)
+
+    def _end(self, error: str, now: float) -> None:
+        if not self._over:
+            self._over, self.error = True, error
+            self._on_end(self, now)

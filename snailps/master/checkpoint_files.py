@@ -1,0 +1,162 @@
+"""Checkpoints as files: folders looked at, begun, completed, pruned; beside the master's loop.
+
+    open -> candidates, newest first      begin -> part -> complete -> manifest, rename, prune
+
+Every method takes as long as the disk does, and is called as a `Work`.  When a checkpoint is made,
+and what belongs to it, is `checkpoints.py`'s matter; rows are written by servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from snailps.config import JobSettings
+from snailps.errors import CheckpointError, SnailError
+from snailps.master.job.position import Position, pack, unpack
+from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, read_course, write_course
+from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.shard_file import FileEntry
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointFiles:
+    """The checkpoints' folder of one job after the other."""
+
+    def __init__(self) -> None:
+        self._folder: CheckpointFolder | None = None
+        self._taken = 0  # how many folders, one after the other
+        self._guard = threading.Lock()
+
+    def open(self, settings: JobSettings, *, resumes: bool) -> Opened | None:
+        """Takes the folder of a job and reads what is there; None: the job has no checkpoints.
+
+        Raises
+        ------
+        SnailError
+            The folder cannot be used, or holds damaged checkpoints only.
+        """
+        self.release(self._taken, "")
+        on = settings.checkpoint_interval or settings.param_backup_period
+        if not (on or settings.checkpoint_dir):
+            return None
+        path = folder_of(settings)
+        folder = CheckpointFolder(path)
+        folder.take()
+        with self._guard:
+            self._folder, self._taken = folder, self._taken + 1
+        if settings.fresh and resumes:
+            folder.set_passed("begun anew with --fresh")
+        candidates, bad = [], []
+        for one in folder.candidates():
+            if one.state == "good":
+                assert one.manifest is not None
+                position = unpack(read_course(one.path, one.manifest))
+                candidates.append(Candidate(one.number, str(one.path), one.manifest, position))
+            else:
+                log.warning("checkpoint %d is %s: %s", one.number, one.state, one.why)
+                bad.append(one)
+        if not candidates and any(one.state == "damaged" for one in bad):
+            raise CheckpointError(
+                f"{path}: no checkpoint here is good, and {bad[0].number} is {bad[0].state}: "
+                f"{bad[0].why}. Mend it, or begin anew with --fresh"
+            )
+        return Opened(self._taken, str(path), candidates)
+
+    def clear(self) -> None:
+        """Removes what an earlier master left half written."""
+        assert self._folder is not None
+        self._folder.clear()
+
+    def begin(self, above: int, life: int, needed_bytes: int) -> Begun:
+        """Begins a checkpoint, with a number greater than `above`.
+
+        Raises
+        ------
+        CheckpointError
+            The disk cannot hold it.
+        """
+        folder = self._folder
+        assert folder is not None
+        saved_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        _check_room(folder.path, needed_bytes)
+        number = max(folder.next_number(), above + 1)
+        part = folder.begin(number)
+        try:
+            (part / BEGUN).write_text(f"{life:016x}\n")
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+        return Begun(number, str(part), saved_at)
+
+    def complete(
+        self,
+        begun: Begun,
+        files: Sequence[dict[str, Any]],
+        position: Position,
+        *,
+        life: int,
+        frag_num: int,
+        tables: tuple[dict[str, Any], ...],
+        about: dict[str, Any],
+        kept: int,
+    ) -> Completed:
+        """Gives a checkpoint its name, now that all files are there; removes the oldest ones."""
+        folder, part, number = self._folder, Path(begun.part), begun.number
+        assert folder is not None
+        entries = tuple(FileEntry.from_dict(item, f"checkpoint {number}") for item in files)
+        course = write_course(part, pack(position))
+        (part / BEGUN).unlink()
+        manifest = Manifest(
+            number, life, begun.saved_at, frag_num, tables, entries, about, course
+        )  # fmt: skip
+        path = folder.complete(part, manifest)
+        with contextlib.suppress(SnailError, OSError):
+            folder.prune(kept)
+        return Completed(str(path), manifest.rows, manifest.total_bytes)
+
+    def drop(self, begun: Begun) -> None:
+        """Removes one that failed: servers that still write find their files gone."""
+        shutil.rmtree(begun.part, ignore_errors=True)
+
+    def release(self, taken: int, why: str) -> None:
+        """Lets go of the folder; nothing goes on from its checkpoints; empty `why`: it may."""
+        with self._guard:
+            if taken != self._taken:
+                return  # another job has its own by now
+            folder, self._folder = self._folder, None
+        if folder is not None:
+            if why:
+                with contextlib.suppress(SnailError, OSError):
+                    folder.set_passed(why)
+            folder.release()
+
+
+def folder_of(settings: JobSettings) -> Path:
+    """Where a job's checkpoints are."""
+    if settings.checkpoint_dir:
+        return Path(settings.checkpoint_dir).expanduser().absolute()
+    return Path(f"{settings.output}.checkpoints" if settings.output else "checkpoints").absolute()
+
+
+def _check_room(path: Path, needed: int) -> None:
+    """Refuses to begin what the disk cannot hold."""
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return
+    free = status.f_bavail * status.f_frsize
+    if free < needed:
+        raise CheckpointError(
+            f"{path}: the disk is full: a checkpoint needs {needed / 1e6:,.1f} MB, "
+            f"{free / 1e6:,.1f} MB are free. Make room, or keep fewer (checkpoints_kept)"
+        )

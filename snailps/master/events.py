@@ -1,0 +1,111 @@
+"""What happens to a master: the events that `MasterCore.handle` takes.  Declarations only.
+
+    sockets, threads, signals, the clock -> process.py -> Event -> MasterCore
+
+Connections and calls are numbers that `process.py` gives; no number is given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from snailps.errors import SnailError
+from snailps.transport import messages
+
+if TYPE_CHECKING:
+    from snailps.master.job.job import Job
+
+Answer = messages.Message | SnailError
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process is up, with the job of its settings, if it has one, and its expected workers."""
+
+    job: Job | None = None
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Members can come from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of a peer; `call` is the number to answer, or None for a note."""
+
+    peer: int
+    message: messages.Message
+    call: int | None = None
+    address: tuple[str, int] = ("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to an `Order`; `ConnectionLost`: there will be none."""
+
+    order: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A connection was lost, or closed by the peer."""
+
+    peer: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeats:
+    """Seconds since each member was last heard, and whose heartbeat connection is closed."""
+
+    silences: Mapping[int, float]
+    closed: Container[int] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """The end of a `Work`: its result, or the error it raised."""
+
+    work: int
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """This process was asked to end (SIGINT, SIGTERM)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalGrown:
+    """The journal is long enough to be compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFailed:
+    """The journal cannot be written any more: no other master can take over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: at least every 50 ms."""
+
+
+Event = (
+    Started
+    | Listening
+    | Received
+    | Answered
+    | Gone
+    | Heartbeats
+    | WorkDone
+    | Signal
+    | JournalGrown
+    | JournalFailed
+    | Tick
+)

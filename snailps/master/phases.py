@@ -1,0 +1,68 @@
+"""Phases of a cluster and of its job, and which may follow which.
+
+    PhaseTable.to(phase): a transition that the table does not have is a defect, and raises
+
+The values are what `status` tells; see `node.status.Phase`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ClusterPhase(str, enum.Enum):
+    """Where the life of a cluster is."""
+
+    FORMING = "forming"
+    FORMED = "idle"  # what is done then, its job tells
+    STOPPING = "stopping"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class JobPhase(str, enum.Enum):
+    """Where the job is."""
+
+    IDLE = "idle"  # there is none
+    PREPARING = "preparing"  # its input is looked for
+    READY = "ready"  # ... and found: it waits for the cluster, or a worker
+    RESTORING = "restoring"  # servers take their rows from a checkpoint
+    SURVEY = "survey"
+    LOADING = "loading"  # the model's class fills tables
+    TRAINING = "training"
+    EXPORTING = "exporting"
+    STOPPING = "stopping"  # it has failed; its workers are sent away
+
+
+_C, _J = ClusterPhase, JobPhase
+CLUSTER: dict[ClusterPhase, set[ClusterPhase]] = {
+    _C.FORMING: {_C.FORMED, _C.STOPPING},
+    _C.FORMED: {_C.STOPPING},
+    _C.STOPPING: {_C.DONE, _C.FAILED},
+    _C.DONE: set(),
+    _C.FAILED: set(),
+}
+_OVER = {_J.IDLE}  # in a session any phase may end the job
+JOB: dict[JobPhase, set[JobPhase]] = {
+    _J.IDLE: {_J.PREPARING, _J.STOPPING, _J.IDLE},
+    _J.PREPARING: {_J.READY, *_OVER},
+    _J.READY: {_J.RESTORING, _J.SURVEY, _J.TRAINING, *_OVER},
+    _J.RESTORING: {_J.TRAINING, *_OVER},
+    _J.SURVEY: {_J.LOADING, _J.TRAINING, *_OVER},
+    _J.LOADING: {_J.TRAINING, *_OVER},
+    _J.TRAINING: {_J.EXPORTING, *_OVER},
+    _J.EXPORTING: {*_OVER},
+    _J.STOPPING: {*_OVER},
+}
+
+
+def cluster_step(old: ClusterPhase, new: ClusterPhase) -> ClusterPhase:
+    """The new phase of a cluster."""
+    assert new in CLUSTER[old], f"a cluster does not go from {old.value} to {new.value}"
+    return new
+
+
+def job_step(old: JobPhase, new: JobPhase) -> JobPhase:
+    """The new phase of a job."""
+    assert new in JOB[old], f"a job does not go from {old.value} to {new.value}"
+    return new

@@ -1,0 +1,91 @@
+"""Whether a run is to be taken over: reads the journal that an earlier master left.
+
+    settings -> journal_path -> Journal.take, read -> unended -> Past -> MasterCore
+
+It decides by the journal and by whether anybody is left; what the facts mean, the parts of the core
+know that noted them.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from snailps.config import CHECKPOINT_SETTINGS, MasterSettings, to_mapping
+from snailps.errors import ConfigError
+from snailps.master.effects import Fact
+from snailps.master.job.job import Job
+from snailps.master.job.recovery import Past
+from snailps.master.journal import Journal
+from snailps.store.route import Route
+from snailps.transport.sockets import is_there
+
+log = logging.getLogger(__name__)
+
+_MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
+"""Settings of a job that are the master's own affair."""
+
+
+def journal_path(settings: MasterSettings, job: Job) -> Path | None:
+    """Folder of a job's journal; None where there is none."""
+    path = settings.journal_dir or (f"{job.settings.output}.journal" if job.settings.output else "")
+    return Path(path).expanduser().absolute() if path else None
+
+
+def life_of(life: int, job: Job, frag_num: int, at: float) -> Fact:
+    """The first fact of a run that begins `at` these seconds since 1970."""
+    about = {"life": life, "at": at, "job": _identity(job, frag_num)}
+    return Fact("life", about)
+
+
+def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
+    """Takes a journal; what it has of its run, if that is to be taken over.
+
+    Raises
+    ------
+    SnailError
+        The journal is in use, damaged, or of another job that still runs.
+    """
+    there = journal.take()
+    if there and job.settings.fresh:
+        log.warning("%s: begun anew with --fresh: the run before is given up", journal.path)
+    facts = [] if job.settings.fresh else journal.read()
+    if not facts:
+        return None
+    kinds = {fact.kind for fact in facts}
+    if "stopped" in kinds and "exported" not in kinds:
+        return None
+    routes = [fact.data["route"] for fact in facts if fact.kind == "route"]
+    if routes and "exported" not in kinds:
+        places = [(shard.host, shard.port) for shard in Route.from_dict(routes[-1]).shards]
+        if not any(is_there(place) for place in places):
+            log.warning(
+                "%s: of the run before nobody is left, and its rows are gone: a new one begins",
+                journal.path,
+            )
+            return None
+    theirs, ours = facts[0].data["job"], _identity(job, frag_num)
+    differ = [
+        f"{name} is {ours.get(name)} here and {theirs.get(name)} there"
+        for name in sorted({*ours, *theirs})
+        if theirs.get(name) != ours.get(name)
+    ]
+    if differ and not routes:
+        return None  # it had not even formed its cluster
+    if differ:
+        raise ConfigError(
+            f"{journal.path} is the journal of another job, which has not ended: "
+            f"{'; '.join(differ[:3])}. Start it with its own settings, or begin anew with --fresh"
+        )
+    base, arrays = journal.check(facts)
+    log.warning("%s: a run has not ended: taking it over", journal.path)
+    return Past(facts, str(journal.path), base, arrays)
+
+
+def _identity(job: Job, frag_num: int) -> dict[str, str]:
+    settings = to_mapping(job.settings)
+    return {
+        "worker_class": job.worker_class,
+        "frag_num": str(frag_num),
+        **{name: text for name, text in settings.items() if name not in _MAY_DIFFER},
+    }

@@ -1,0 +1,75 @@
+"""Work beside the master's loop: a thread for each, or for all of a lane, one after the other.
+
+    Work -> Works.begin -> thread -> Works.ended -> WorkDone
+
+Of the master's loop; `run` alone is called in other threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from snailps.master.effects import Work
+from snailps.master.events import WorkDone
+from snailps.node.background import in_thread
+
+
+class Works:
+    """Everything that is done beside the loop just now."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, Future[Any]] = {}
+        self._lanes: dict[str, deque[Work]] = {}  # those that wait behind a running one
+        self._lane_of: dict[int, str] = {}
+
+    def begin(self, work: Work) -> None:
+        """Begins it, or has it wait for those of its lane."""
+        if work.lane and work.lane in self._lanes:
+            self._lanes[work.lane].append(work)
+            return
+        if work.lane:
+            self._lanes[work.lane] = deque()
+            self._lane_of[work.number] = work.lane
+        self._run(work.number, work.run)
+
+    def _run(self, number: int, run: Callable[[], Any]) -> None:
+        self._running[number] = in_thread(f"snailps-work-{number}", run)
+
+    def ended(self) -> list[WorkDone]:
+        """What has come to its end since the last time."""
+        if not self._running:
+            return []
+        found = []
+        for number in [n for n, future in self._running.items() if future.done()]:
+            future = self._running.pop(number)
+            error = future.exception()
+            result = future.result() if error is None else None
+            found.append(WorkDone(number, result, error))
+            self._next_of(self._lane_of.pop(number, ""))
+        return found
+
+    def _next_of(self, lane: str) -> None:
+        if not lane:
+            return
+        if self._lanes[lane]:
+            work = self._lanes[lane].popleft()
+            self._lane_of[work.number] = lane
+            self._run(work.number, work.run)
+        else:
+            del self._lanes[lane]
+
+    def has(self, lane: str) -> bool:
+        """Whether anything of a lane is under way."""
+        return lane in self._lanes
+
+    def wait(self, limit_s: float, *, all_: bool = False) -> None:
+        """Waits for what is under way; by default for the first to end, whose error is raised."""
+        if all_:
+            wait(self._running.values(), limit_s)
+            return
+        done, _ = wait(self._running.values(), limit_s, FIRST_COMPLETED)
+        for future in done:
+            future.result()

@@ -1,0 +1,23 @@
+"""A message made ready for sending, once for all who get it.
+
+    message -> Encoded -> SendQueue of each peer
+
+No sockets, clocks or threads here.
+"""
+
+from __future__ import annotations
+
+from snailps.transport import messages
+from snailps.transport.frame import Kind, pack_body
+
+
+class Encoded:
+    """A message as the body of a control frame, encoded and packed once, for many peers.
+
+    Made anywhere, in a thread too: packing 60 MB takes a fifth of a second.
+    """
+
+    __slots__ = ("body", "flags")
+
+    def __init__(self, message: messages.Message) -> None:
+        self.body, self.flags = pack_body(Kind.CALL, messages.encode(message))

@@ -1,0 +1,97 @@
+"""Parts of a master's core for tests: an outbox that keeps what it gets, a job with a clock."""
+
+from snailps.master.effects import Outbox
+from snailps.master.events import WorkDone
+from snailps.master.job.job import Job
+
+
+class TestOutbox(Outbox):
+    """Calls are functions of the test, which get the answer; orders and facts are kept.
+
+    Attributes
+    ----------
+    orders : list of (peer, message, on_answer)
+    sent : list of (peer, message)
+    facts : list of (kind, data)
+    works : list of (run, then)
+    """
+
+    __test__ = False
+
+    def __init__(self):
+        super().__init__(kept=True)
+        self.orders, self.sent, self.facts, self.works = [], [], [], []
+
+    def reply(self, call, answer):
+        call(answer)
+
+    def order(self, peer, message, on_answer):
+        self.orders.append((peer, message, on_answer))
+
+    def send(self, peer, message):
+        self.sent.append((peer, message))
+
+    def note(self, kind, data):
+        self.facts.append((kind, data))
+
+    def work(self, run, then, lane=""):
+        self.works.append((run, then))
+        return len(self.works)
+
+    def do_works(self, now=0.0):
+        """Does what was to be done beside the loop, and all that comes of it."""
+        while self.works:
+            run, then = self.works.pop(0)
+            try:
+                done = WorkDone(0, run())
+            except Exception as error:
+                done = WorkDone(0, None, error)
+            then(done, now)
+
+
+class TimedJob:
+    """A job whose methods get the time from a clock in the test's hand."""
+
+    def __init__(self, raw, also_known=(), clock=lambda: 0.0):
+        vars(self).update(clock=clock, job=Job(raw, also_known, clock()))
+
+    def __getattr__(self, name):
+        return getattr(self.job, name)
+
+    def __setattr__(self, name, value):
+        setattr(self.job, name, value)
+
+    @property
+    def progress(self):
+        return self.job.progress(self.clock())
+
+    @property
+    def elapsed_s(self):
+        return self.job.elapsed_s(self.clock())
+
+    def begin_pass(self, name, nodes=(), position=None):
+        self.job.begin_pass(name, self.clock(), nodes, position)
+
+    def end_pass(self):
+        self.job.end_pass(self.clock())
+
+    def position(self, clock=-1):
+        return self.job.position(self.clock(), clock)
+
+    def lease(self, node, back=False):
+        return self.job.lease(node, self.clock(), back)
+
+    def done(self, message, node):
+        return self.job.done(message, node, self.clock())
+
+    def replay(self, message, node):
+        return self.job.replay(message, node, self.clock())
+
+    def rate(self):
+        return self.job.rate(self.clock())
+
+    def limit_reached(self):
+        return self.job.limit_reached(self.clock())
+
+    def figures(self, nodes):
+        return self.job.figures(nodes, self.clock())

@@ -1,0 +1,393 @@
+"""`MasterCore` by events alone, without process, socket or thread: what it wants done."""
+
+import pytest
+from cluster_models import COUNTER, write_numbers
+
+from snailps.config import JobSettings, MasterSettings, RawConfig
+from snailps.errors import ClusterError, ConnectionLost, ProtocolError
+from snailps.master import effects, events
+from snailps.master.core import MasterCore
+from snailps.master.effects import Fact
+from snailps.master.job.job import Job
+from snailps.master.job.position import pack
+from snailps.master.job.recovery import Past
+from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
+from snailps.transport import messages as m
+
+LIFE = 7
+
+
+class Files:
+    """No checkpoints."""
+
+    def open(self, settings, *, resumes):
+        return None
+
+    def clear(self):
+        pass
+
+    def release(self, taken, why):
+        pass
+
+
+class Reader:
+    """Reads and writes nothing."""
+
+    def inspect(self, job, reading):
+        pass
+
+    def export(self, job, reading, told):
+        return {"files": []}
+
+
+class Services:
+    """What would be done beside the loop."""
+
+    def __init__(self):
+        self.files, self.reader, self.base = Files(), Reader(), b""
+
+    def keep_base(self, position):
+        self.base = pack(position)
+
+
+class World:
+    """A core, and peers that do as they are told unless a test says otherwise.
+
+    Attributes
+    ----------
+    effects : list
+        All that the core wanted done, in order.
+    obey : bool
+        Whether orders are answered at once.
+    """
+
+    def __init__(self, job=None, past=None, **settings):
+        settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
+        self.now, self.effects, self.obey = 100.0, [], True
+        self.services, self.answers = Services(), {}
+        self._peer = self._call = 0
+        self.core = MasterCore(
+            MasterSettings(**settings), self.services, life=LIFE, now=self.now, kept=True, past=past
+        )
+        self.handle(events.Started(job, 2))
+        self.handle(events.Listening())
+
+    def handle(self, event):
+        """Gives the core an event, and performs what it wants."""
+        for effect in self.core.handle(event, self.now):
+            self.effects.append(effect)
+            if isinstance(effect, effects.Work):
+                self.handle(events.WorkDone(effect.number, effect.run()))
+            elif isinstance(effect, effects.Answering):
+                self.answers[effect.call] = effect.answer
+            elif isinstance(effect, effects.Order) and self.obey:
+                self.handle(events.Answered(effect.number, self.does(effect.message)))
+
+    def does(self, order):
+        """What a peer answers to an order."""
+        shards = {"done": getattr(order, "shards", []), "shards": [], "standbys": []}
+        return m.Report(shards) if isinstance(order, m.Ask | m.Fence) else m.Ok()
+
+    def tick(self, seconds=0.05, times=1):
+        for _ in range(times):
+            self.now += seconds
+            self.handle(events.Tick())
+
+    def call(self, peer, message):
+        """A call of a peer; the number of it."""
+        self._call += 1
+        self.handle(events.Received(peer, message, 1000 + self._call, ("h", peer)))
+        return 1000 + self._call
+
+    def ask(self, peer, message):
+        """The same; its answer, or None."""
+        return self.answers.get(self.call(peer, message))
+
+    def note(self, peer, message):
+        self.handle(events.Received(peer, message))
+
+    def join(self, role):
+        """Another process registers; its connection."""
+        self._peer += 1
+        places = [["h", 5000 + self._peer]] if role == "server" else []
+        welcome = self.ask(self._peer, m.Register(role, "h", self._peer, 1, places))
+        assert isinstance(welcome, m.Welcome)
+        return self._peer
+
+    def forms(self):
+        """One server and two workers are here."""
+        peers = [self.join(role) for role in ("server", "worker", "worker")]
+        self.tick(times=4)
+        assert self.core.phase is ClusterPhase.FORMED
+        return peers
+
+    def sent(self, peer, kind=object):
+        found = [e.message for e in self.effects if isinstance(e, effects.Send) and e.peer == peer]
+        return [message for message in found if isinstance(message, kind)]
+
+    def facts(self):
+        return [Fact(e.kind, e.data) for e in self.effects if isinstance(e, effects.Note)]
+
+    def trains(self, peer):
+        """A worker trains one block; False: there is none for it just now."""
+        lease = self.ask(peer, m.Lease("train"))
+        if lease is None or lease.number < 0:
+            return False
+        figures = {"loss": 1.0, "examples": 1.0}
+        self.ask(peer, m.Done("train", lease.number, 5, 0.1, figures))
+        self.note(peer, m.Settled([lease.number]))
+        return True
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    write_numbers(tmp_path / "in.txt", 100)
+
+    def make(**settings):
+        values = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50"}
+        raw = RawConfig.from_mapping({**values, **settings}, "test")
+        return Job(raw, (JobSettings, MasterSettings), 100.0)
+
+    return make
+
+
+# --- forming -------------------------------------------------------------------------------------
+
+
+def test_cluster_forms_and_all_are_told_the_job(make_job):
+    world = World(make_job())
+    server, *workers = world.forms()
+    assert world.core.told_phase == "training"
+    assert all(len(world.sent(worker, m.Start)) == 1 for worker in workers)
+    assert not world.sent(server, m.Start)
+
+
+def test_route_is_with_the_journal_before_anybody_is_told_of_it(make_job):
+    world = World(make_job())
+    world.forms()
+    noted = next(
+        n for n, e in enumerate(world.effects)
+        if isinstance(e, effects.Note) and e.kind == "route"
+    )  # fmt: skip
+    told = next(
+        n for n, e in enumerate(world.effects)
+        if isinstance(e, effects.Order) and isinstance(e.message, m.TakeRoute)
+    )  # fmt: skip
+    assert noted < told
+
+
+def test_nobody_comes_in_time_and_the_master_says_who_lacks():
+    world = World(master_time_out=60.0)
+    world.join("server")
+    world.tick(seconds=61.0)
+    assert world.core.phase is ClusterPhase.STOPPING
+    assert "still missing 2 more of 3 nodes" in world.core.verdict
+
+
+def test_worker_that_is_lost_while_the_cluster_forms_is_replaced(make_job):
+    world = World(make_job())
+    server, lost = world.join("server"), world.join("worker")
+    world.handle(events.Gone(lost, "connection closed"))
+    others = [world.join("worker"), world.join("worker")]
+    world.tick(times=4)
+    assert world.core.phase is ClusterPhase.FORMED
+    assert all(world.sent(worker, m.Start) for worker in others)
+    assert not world.sent(server, m.Stop)
+
+
+# --- joining, losses -----------------------------------------------------------------------------
+
+
+def test_worker_that_joins_is_told_the_job_and_the_others_how_many_they_are(make_job):
+    world = World(make_job())
+    _, first, second = world.forms()
+    joined = world.join("worker")
+    world.tick()
+    assert [start.workers for start in world.sent(joined, m.Start)] == [3]
+    for worker in (first, second):
+        assert [note.workers for note in world.sent(worker, m.Workers)] == [3]
+
+
+def test_block_of_a_lost_worker_goes_to_another_once_it_is_fenced(make_job):
+    world = World(make_job())
+    _, lost, other = world.forms()
+    lease = world.ask(lost, m.Lease("train"))
+    world.handle(events.Gone(lost, "connection closed"))
+    fences = [e for e in world.effects if isinstance(e, effects.Order)]
+    assert isinstance(fences[-1].message, m.Fence)
+    taken = {world.ask(other, m.Lease("train")).number for _ in range(2)}
+    assert lease.number in taken
+    world.tick()
+    assert world.core.phase is ClusterPhase.FORMED
+
+
+def test_silent_worker_is_expelled_and_told_so(make_job):
+    world = World(make_job(), heartbeat_timeout=30.0)
+    server, silent, other = world.forms()
+    numbers = {peer: member.number for peer, member in world.core.members.peers.items()}
+    heard = {numbers[server]: 0.1, numbers[other]: 0.2, numbers[silent]: 31.0}
+    world.handle(events.Heartbeats(heard))
+    assert "silent for 31 s" in world.sent(silent, m.Stop)[0].text
+    assert effects.Close(silent) in world.effects
+    assert effects.Forget(numbers[silent]) in world.effects
+    assert not world.sent(other, m.Stop)
+
+
+def test_lost_server_without_standby_ends_the_job_and_says_why(make_job):
+    world = World(make_job(), replication="none")
+    server, *workers = world.forms()
+    world.handle(events.Gone(server, "connection closed"))
+    assert world.core.phase is ClusterPhase.STOPPING
+    assert "replication is 'none'" in world.core.verdict
+    assert all(world.sent(worker, m.Stop)[0].failed for worker in workers)
+    for worker in workers:
+        world.handle(events.Gone(worker, "connection closed"))
+    world.tick()
+    assert world.core.phase is ClusterPhase.FAILED
+
+
+def test_order_to_a_server_that_is_lost_is_answered_by_the_loss(make_job):
+    """`Answered` and `Gone` come in that order, and the first decides nothing."""
+    world = World(make_job())
+    server, *_ = world.forms()
+    world.obey = False
+    world.tick(seconds=2.0)  # it asks for statistics
+    order = [e for e in world.effects if isinstance(e, effects.Order) and e.peer == server][-1]
+    world.handle(events.Answered(order.number, ConnectionLost("closed")))
+    assert world.core.phase is ClusterPhase.FORMED
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def test_job_ends_well_and_the_master_when_all_have_left(make_job):
+    world = World(make_job())
+    peers = world.forms()
+    workers = peers[1:]
+    while sum(world.trains(worker) for worker in workers):
+        world.tick()
+    for worker in workers:
+        world.note(worker, m.Finished({}))
+    world.tick(times=3)
+    assert (world.core.phase, world.core.code) == (ClusterPhase.STOPPING, 0)
+    kinds = [fact.kind for fact in world.facts()]
+    assert kinds[-2:] == ["exported", "stopped"]
+    assert kinds.count("done") == world.core.job_controller.job.ledger.size
+    for peer in peers:
+        world.note(peer, m.Bye({}))
+        world.handle(events.Gone(peer, "connection closed"))
+    world.tick()
+    assert world.core.phase is ClusterPhase.DONE
+
+
+def test_signal_ends_the_training_early_and_a_second_one_at_once(make_job):
+    world = World(make_job())
+    server, *workers = world.forms()
+    world.handle(events.Signal())
+    world.tick()
+    assert world.core.job_controller.interrupted
+    assert world.ask(workers[0], m.Lease("train")).number == -1
+    world.handle(events.Signal())
+    world.tick()
+    assert (world.core.phase, world.core.code) == (ClusterPhase.STOPPING, 130)
+    assert "nothing was saved" in world.sent(server, m.Stop)[0].text
+
+
+def test_members_that_say_no_goodbye_are_not_waited_for_without_end(make_job):
+    world = World(make_job())
+    world.forms()
+    for _ in range(2):
+        world.handle(events.Signal())
+    world.tick()
+    world.tick(seconds=60.0)
+    assert world.core.is_over
+
+
+# --- takeover ------------------------------------------------------------------------------------
+
+
+def takes_over(world, job):
+    """A master that goes on from the facts of another one."""
+    first = Fact("life", {"life": LIFE, "at": 0.0, "job": {}})
+    facts = [first, Fact("numbers", {"until": 1024}), *world.facts()]
+    return World(job, Past(facts, "journal", world.services.base))
+
+
+def rejoin(world, peer, number, role, **state):
+    places = [["h", 5000 + number]] if role == "server" else []
+    message = m.Rejoin(LIFE, number, number, role, "h", number, 1, places, 1, "", state)
+    return world.ask(peer, message)
+
+
+def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
+    before = World(make_job())
+    _, first, _ = before.forms()
+    assert before.trains(first)
+    held = before.ask(first, m.Lease("train")).number
+    world = takes_over(before, make_job())
+    state = {"told": [], "unsettled": [], "finished": None, "started": True}
+    rejoin(world, 1, 1, "server", standbys=[])
+    rejoin(world, 2, 2, "worker", held=[["train", held]], **state)
+    world.tick(times=3)
+    assert world.core.told_phase == "forming"
+    early = world.call(2, m.Lease("train"))
+    assert early not in world.answers  # it waits until the job goes on
+    rejoin(world, 3, 3, "worker", held=[], **state)
+    world.tick(times=4)
+    assert world.core.told_phase == "training"
+    ledger = world.core.job_controller.job.ledger
+    assert ledger.finished == 1
+    assert held in ledger.held_by(2)
+    assert world.answers[early].number not in (held, -1)
+
+
+def test_member_that_does_not_come_back_is_given_up_and_the_job_goes_on(make_job):
+    before = World(make_job())
+    before.forms()
+    world = takes_over(before, make_job())
+    rejoin(world, 1, 1, "server", standbys=[])
+    state = {"told": [], "unsettled": [], "finished": None, "started": True, "held": []}
+    rejoin(world, 2, 2, "worker", **state)
+    for _ in range(70):
+        world.tick(seconds=1.0)
+        world.handle(events.Heartbeats({1: 0.1, 2: 0.1}))
+    world.tick(times=2)
+    assert world.core.told_phase == "training"
+    assert [n.number for n in world.core.members.joined("worker")] == [2]
+
+
+# --- what peers may not do -----------------------------------------------------------------------
+
+
+def test_message_that_cannot_be_handled_breaks_its_sender_alone(make_job):
+    world = World(make_job())
+    _, worker, _ = world.forms()
+    world.note(worker, m.Done("train", 0, 1, 1.0, {}))  # is a call
+    world.note(77, m.Finished({}))
+    broken = [e for e in world.effects if isinstance(e, effects.Broken)]
+    assert [(e.peer, type(e.error)) for e in broken] == [
+        (worker, ProtocolError),
+        (77, ProtocolError),
+    ]
+    assert world.core.phase is ClusterPhase.FORMED
+
+
+def test_call_that_is_refused_is_answered_with_the_reason():
+    world = World()
+    world.join("server")
+    driver = world.join("driver")
+    assert "takes no job now" in str(world.ask(driver, m.Submit({})))
+    assert isinstance(world.ask(driver, m.Drain(1)), ClusterError)
+
+
+# --- phases --------------------------------------------------------------------------------------
+
+
+def test_transitions_that_are_not_in_the_table_raise():
+    assert job_step(JobPhase.IDLE, JobPhase.PREPARING) is JobPhase.PREPARING
+    with pytest.raises(AssertionError, match="does not go from idle to training"):
+        job_step(JobPhase.IDLE, JobPhase.TRAINING)
+    with pytest.raises(AssertionError, match="does not go from done to idle"):
+        cluster_step(ClusterPhase.DONE, ClusterPhase.FORMED)
+    assert set(JOB) == set(JobPhase)
+    assert set(CLUSTER) == set(ClusterPhase)
