@@ -1,0 +1,275 @@
+"""Checkpoints at the master, step by step: saved, restored, who is waited for, what gives up."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from master_parts import TestOutbox
+
+from snailps.api.tables import Table
+from snailps.errors import CheckpointError, ClusterError
+from snailps.master import checkpoints as module
+from snailps.master.broadcast import Broadcast
+from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController
+from snailps.master.services import Begun, Candidate, Completed
+from snailps.transport import messages as m
+
+
+def server(number, saved_bytes=0):
+    stats = {"saved_bytes": saved_bytes}
+    return SimpleNamespace(number=number, peer=number, name=f"server {number}", stats=stats)
+
+
+class Files:
+    """Checkpoints' folders, as names of what was done."""
+
+    def __init__(self):
+        self.done, self.full, self.number = [], False, 3
+
+    def begin(self, above, life, needed_bytes):
+        if self.full:
+            raise CheckpointError("the disk is full")
+        self.number = max(self.number, above) + 1
+        return Begun(self.number, f"part-{self.number}", "now")
+
+    def complete(self, begun, files, position, **about):
+        self.done.append(("complete", begun.number, files, position))
+        return Completed(f"checkpoint-{begun.number}", 10, 1000)
+
+    def drop(self, begun):
+        self.done.append(("drop", begun.number))
+
+
+class World:
+    """A controller, two servers, and answers that a test gives."""
+
+    def __init__(self, monkeypatch, clocked=False):
+        self.out, self.files, self.now = TestOutbox(), Files(), 100.0
+        self.servers = [server(1), server(2)]
+        self.restored, self.failed, self.clock = [], [], 0
+        registry = SimpleNamespace(tables={}, adopt=self._adopt)
+        members = SimpleNamespace(
+            joined=lambda role: self.servers, nodes=lambda role: self.servers, life=7, frag_num=64,
+            shard_sum=lambda name: 0, table_registry=registry,
+            order=lambda member, order, then: self.out.order(member.peer, order, then),
+        )  # fmt: skip
+        self.controller = CheckpointController(
+            members, self.out, self.files,
+            on_restored=lambda position, now: self.restored.append(position),
+            fail=self.failed.append,
+        )  # fmt: skip
+        monkeypatch.setattr(
+            CheckpointController, "_position",
+            lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
+        )  # fmt: skip
+        monkeypatch.setattr(module, "BspLedger", SimpleNamespace)
+        ledger = SimpleNamespace(open_clock=0)
+        self.job = SimpleNamespace(clocked=clocked, rounds=0, ledger=ledger)
+
+    def _adopt(self, tables, told, now):
+        told(m.Declared([table_number + 10 for table_number in range(len(tables))]), now)
+
+    def begin(self):
+        self.controller.begin(self.job, self.now)
+        self.out.do_works(self.now)
+
+    def orders(self, kind):
+        """Open orders of a kind: the functions that take their answers."""
+        found = [order for order in self.out.orders if isinstance(order[1], kind)]
+        self.out.orders = [order for order in self.out.orders if order not in found]
+        return found
+
+    def saved(self, *numbers, checkpoint=4, text=""):
+        for number in numbers:
+            note = m.Saved(checkpoint, [{"of": number}], text)
+            self.controller.heard(self.servers[number - 1], note, self.now)
+        self.out.do_works(self.now)
+
+    def step(self, seconds):
+        self.now += seconds
+        self.controller.step(self.now)
+        self.out.do_works(self.now)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    return World(monkeypatch)
+
+
+def test_checkpoint_is_complete_when_all_servers_have_saved(world):
+    world.begin()
+    assert [order.folder for _, order, _ in world.orders(m.Save)] == ["part-4"] * 2
+    world.saved(1)
+    assert world.controller.running
+    assert not world.files.done
+    world.saved(2)
+    (done,) = world.files.done
+    assert done == ("complete", 4, [{"of": 1}, {"of": 2}], "position -1")
+    assert (world.controller.running, world.controller.saved) == (False, 1)
+
+
+def test_words_of_an_earlier_checkpoint_and_of_those_that_have_told_are_no_answer(world):
+    world.begin()
+    world.saved(1, 2, checkpoint=3)
+    world.saved(1, 1)
+    assert world.controller.running
+    world.saved(2)
+    assert world.controller.saved == 1
+
+
+@pytest.mark.parametrize("why", ["lost", "refused", "told"])
+def test_server_that_cannot_save_gives_the_checkpoint_up_and_all_are_told(world, caplog, why):
+    world.begin()
+    orders = world.orders(m.Save)
+    if why == "lost":
+        world.controller.lost(world.servers[1], "its connection broke", world.now)
+    elif why == "refused":
+        orders[1][2](ClusterError("no memory"), world.now)
+    else:
+        world.saved(2, text="no space")
+    world.out.do_works(world.now)
+    words = {"lost": "it is lost: its connection broke", "refused": "no memory", "told": "no space"}
+    assert (
+        f"CHECKPOINT FAILED, training goes on unsaved (there is none yet): server 2: {words[why]}"
+        in caplog.text
+    )
+    assert len(world.orders(m.StopSaving)) == 2
+    assert world.files.done == [("drop", 4)]
+    assert not world.controller.running
+    world.begin()
+    assert world.orders(m.Save)[0][1].number == 5
+
+
+def test_server_that_is_lost_when_it_has_told_matters_no_more(world):
+    world.begin()
+    world.saved(1)
+    world.controller.lost(world.servers[0], "it left", world.now)
+    world.controller.lost(server(3), "it left", world.now)
+    world.saved(2)
+    assert world.controller.saved == 1
+
+
+def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
+    world.begin()
+    world.saved(1)
+    world.step(1.0)
+    world.servers[1].stats["saved_bytes"] = 5
+    world.step(LATE_S)
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        world.step(LATE_S + 1)
+        world.step(1.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"a checkpoint waits for server 2: not a byte in {LATE_S + 1:.0f} s"
+    ]
+    world.step(STALL_S)
+    assert "waited for server 2: not a byte in" in caplog.text
+    assert world.files.done == [("drop", 4)]
+
+
+def test_full_disk_is_told_before_any_server_is_asked(world, caplog):
+    world.files.full = True
+    world.begin()
+    assert "the disk is full" in caplog.text
+    assert not world.out.orders
+    assert not world.controller.running
+
+
+def test_checkpoint_of_a_job_with_clocks_is_of_the_greatest_one(monkeypatch):
+    world = World(monkeypatch, clocked=True)
+    world.begin()
+    for (_, order, told), clocks in zip(world.orders(m.Freeze), ([4, 5], [5, 4]), strict=True):
+        assert order == m.Freeze()
+        told(m.Report({"clocks": clocks}), world.now)
+    aligned = world.orders(m.Freeze)
+    assert [order.clock for _, order, _ in aligned] == [5, 5]
+    for _, _, told in aligned:
+        told(m.Report({"clocks": [5]}), world.now)
+    assert [order.clock for _, order, _ in world.orders(m.Save)] == [5, 5]
+    world.saved(1, 2)
+    world.job.ledger.open_clock = 4
+    world.step(1.0)
+    assert not world.files.done
+    world.job.ledger.open_clock = 5
+    world.step(1.0)
+    assert world.files.done[0][3] == "position 5"
+
+
+def test_blocks_that_are_never_told_give_a_checkpoint_with_clocks_up(monkeypatch, caplog):
+    world = World(monkeypatch, clocked=True)
+    world.begin()
+    for _ in range(2):
+        for _, _, told in world.orders(m.Freeze):
+            told(m.Report({"clocks": [5]}), world.now)
+    world.saved(1, 2)
+    world.step(STALL_S + 1)
+    assert "workers did not tell that their blocks are done" in caplog.text
+    assert len(world.orders(m.StopSaving)) == 2
+
+
+def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
+    world.controller.begin(world.job, world.now)
+    world.controller.abandon("the job has failed")
+    world.out.do_works(world.now)
+    assert world.files.done == [("drop", 4)]
+    assert not world.orders(m.Save)
+
+
+# --- restoring -----------------------------------------------------------------------------------
+
+
+def candidate(number):
+    manifest = SimpleNamespace(
+        tables=[{"number": 1, "table": Table("rows", 4).to_dict()}], job={"progress": 0.5},
+        saved_at="then",
+    )  # fmt: skip
+    return Candidate(number, f"checkpoint-{number}", manifest, f"position of {number}")
+
+
+def test_newest_checkpoint_that_can_be_loaded_is_gone_on_from(world, caplog):
+    world.controller._candidates = [candidate(8), candidate(7)]
+    world.controller.restore(world.now)
+    first = world.orders(m.Load)
+    assert [order.folder for _, order, _ in first] == ["checkpoint-8"] * 2
+    assert first[0][1].tables == [[1, 10]]
+    world.controller.heard(world.servers[0], m.Loaded(8, 5, "damaged"), world.now)
+    assert "checkpoint 8 cannot be used: server 1: damaged" in caplog.text
+    assert len(world.orders(m.StopSaving)) == 2
+    for one in world.servers:
+        world.controller.heard(one, m.Loaded(8, 5, ""), world.now)  # late: of the one given up
+    assert not world.restored
+    for one in world.servers:
+        world.controller.heard(one, m.Loaded(7, 5, ""), world.now)
+    assert world.restored == ["position of 7"]
+    assert (world.controller.continued_from, world.controller.resumes) == (7, False)
+
+
+def test_no_checkpoint_that_can_be_loaded_is_the_end(world):
+    world.controller._candidates = [candidate(8)]
+    world.controller.restore(world.now)
+    world.controller.lost(world.servers[1], "killed", world.now)
+    assert "no checkpoint could be used" in world.failed[0]
+    assert not world.restored
+
+
+# --- broadcasts ----------------------------------------------------------------------------------
+
+
+def test_broadcast_ends_once_with_what_all_have_answered():
+    out, ended = TestOutbox(), []
+    servers = [server(1), server(2)]
+    cast = Broadcast(
+        out, servers, m.Freeze(), lambda cast, now: ended.append(now), 0.0, loss="drop"
+    )
+    out.orders[0][2](m.Report({"a": 1}), 1.0)
+    assert cast.waits_for == "server 2"
+    cast.lost(servers[1], "killed", 2.0)
+    out.orders[1][2](m.Report({"a": 2}), 3.0)
+    assert (ended, cast.error) == ([2.0], "")
+    assert cast.told == {1: m.Report({"a": 1})}
+
+
+def test_broadcast_to_nobody_ends_at_once():
+    ended = []
+    Broadcast(TestOutbox(), [], m.Ok(), lambda cast, now: ended.append(now), 5.0, loss="fail")
+    assert ended == [5.0]
