@@ -1,4 +1,3 @@
-# cython: cdivision=True
 # Lists of keys on the wire: their digest, and keys in fewer than eight bytes.
 #
 #   keys -> smallest, bytes that the others need beyond it -> base, narrow keys -> keys
@@ -7,59 +6,6 @@
 # order: a difference to the smallest costs a byte more than one to the neighbour would in sorted
 # keys, and no sorting.
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcpy
-
-cdef enum:
-    NARROW_KEY_MAX = 4              # wider ones would save less than a reader's copy costs
-
-
-cdef inline uint64_t spread(uint64_t key) noexcept nogil:
-    """The high bits into the low ones, so that no two keys' changes cancel in a sum by plan."""
-    key *= <uint64_t>0xBF58476D1CE4E5B9
-    return key ^ (key >> 32)
-
-
-cdef inline uint64_t keys_digest(const uint64_t *keys, uint32_t n) noexcept nogil:
-    """A hash of n keys and their order; never 0.  Four sums at a time, for the multiplier's sake."""
-    cdef uint64_t odd = <uint64_t>0x9E3779B97F4A7C15
-    cdef uint64_t a = odd + n, b = 1, c = 2, d = 3
-    cdef uint32_t i = 0
-    while i + 4 <= n:
-        a = (a ^ spread(keys[i])) * odd
-        b = (b ^ spread(keys[i + 1])) * odd
-        c = (c ^ spread(keys[i + 2])) * odd
-        d = (d ^ spread(keys[i + 3])) * odd
-        a ^= a >> 29
-        b ^= b >> 29
-        c ^= c >> 29
-        d ^= d >> 29
-        i += 4
-    while i < n:
-        a = (a ^ spread(keys[i])) * odd
-        a ^= a >> 29
-        i += 1
-    a = (a ^ b) * odd
-    a = (a ^ (a >> 32) ^ c) * odd
-    a = (a ^ (a >> 32) ^ d) * odd
-    a ^= a >> 32
-    return a if a else 1
-
-
-cdef inline uint32_t key_bytes(const uint64_t *keys, uint32_t n, uint64_t *base) noexcept nogil:
-    """Bytes a key beyond `base`, the smallest; 0 = whole keys serve better."""
-    cdef uint64_t low = <uint64_t>0xFFFFFFFFFFFFFFFF
-    cdef uint64_t high = 0
-    cdef uint32_t i
-    cdef uint32_t wanted = 1
-    for i in range(n):
-        low = min(low, keys[i])
-        high = max(high, keys[i])
-    base[0] = low
-    if n < 4:
-        return 0
-    while wanted <= NARROW_KEY_MAX and (high - low) >> (8 * wanted):
-        wanted += 1
-    return wanted if wanted <= NARROW_KEY_MAX else 0
 
 
 cdef inline size_t narrow_keys_bytes(uint32_t n, uint32_t width) noexcept nogil:
@@ -67,40 +13,13 @@ cdef inline size_t narrow_keys_bytes(uint32_t n, uint32_t width) noexcept nogil:
     return (8 + <size_t>n * width + 7) & ~<size_t>7
 
 
-cdef inline void write_narrow_keys(char *to, const uint64_t *keys, uint32_t n, uint64_t base,
-                                   uint32_t width) noexcept nogil:
-    """Writes narrow_keys_bytes() bytes."""
-    cdef uint32_t i
-    cdef uint64_t rest
-    cdef char *end = to + narrow_keys_bytes(n, width)
-    memcpy(to, &base, 8)
-    to += 8
-    for i in range(n):
-        rest = keys[i] - base
-        if end - to >= 8:           # eight bytes in one store; the next key overwrites the zeros
-            memcpy(to, &rest, 8)
-        else:
-            memcpy(to, &rest, width)
-        to += width
-    while to < end:
-        to[0] = 0
-        to += 1
-
-
-cdef inline void read_narrow_keys(const char *inp, uint64_t *keys, uint32_t n,
-                                  uint32_t width) noexcept nogil:
-    """The n keys of base and narrow keys at `inp`."""
-    cdef const char *end = inp + narrow_keys_bytes(n, width)
-    cdef uint64_t mask = (<uint64_t>1 << (8 * width)) - 1
-    cdef uint64_t base, rest
-    cdef uint32_t i
-    memcpy(&base, inp, 8)
-    inp += 8
-    for i in range(n):
-        if end - inp >= 8:
-            memcpy(&rest, inp, 8)
-        else:
-            rest = 0
-            memcpy(&rest, inp, width)
-        keys[i] = base + (rest & mask)
-        inp += width
+# A hash of n keys and their order; never 0.  Four sums at a time, for the multiplier's sake.
+cdef uint64_t keys_digest(const uint64_t *keys, uint32_t n) noexcept nogil
+# Bytes a key beyond `base`, the smallest; 0 = whole keys serve better.
+cdef uint32_t key_bytes(const uint64_t *keys, uint32_t n, uint64_t *base) noexcept nogil
+# Writes narrow_keys_bytes() bytes.
+cdef void write_narrow_keys(char *to, const uint64_t *keys, uint32_t n, uint64_t base,
+                            uint32_t width) noexcept nogil
+# The n keys of base and narrow keys at `inp`.
+cdef void read_narrow_keys(const char *inp, uint64_t *keys, uint32_t n,
+                           uint32_t width) noexcept nogil

@@ -5,12 +5,19 @@
     replies, in any order -> scattered to their place in the caller's array
     sparse examples -> each shard its entries -> partial products, added up; dL/dZ -> all of them
 
-Here are the calls; what they do is in `_request_builder.pyx`, requests made from arrays;
-`_pending.pyx`, requests until their answer was seen; `_connections.pyx`, connections, kept.  Below
-these, without the GIL: a request and the sorting of its keys in `_request.pxd`, a connection's
-parts in `_link.pxd`, their bodies in `_body.pxd`, those of products in `_product_batch.pxd`,
-sending and receiving in `_link_io.pxd`, who does it in `_event_loop.pxd`.  It knows no models and
-no cluster: how to (re)connect is a function it is given, the route an array.
+Here are the calls; what they do:
+
+    `_request_builder`   requests made from arrays
+    `_pending`           requests until their answer was seen
+    `_connections`       connections, made again when they are lost; threads
+      `_event_loop`      who serves them, new requests in, lost connections out
+      `_link`            one connection: its requests, their parts, sending, receiving
+      `_part`            bodies of pulls and pushes; `_error_feedback`, `_key_list_directory`
+      `_product_batch`   a batch through a table: sorting, bodies
+      `_request`         a request, and its keys in order of shard and fragment
+
+The indented ones run without the GIL.  The client knows no models and no cluster: how to (re)connect
+is a function it is given, the route an array.
 
 What holds
 ----------
@@ -34,16 +41,19 @@ from collections import deque
 
 import numpy as np
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from snailps.errors import MisuseError, ProtocolError
 from snailps.transport.client._pending import Forward, Pending  # for whoever imports them from here
 
-from snailps.transport._frame cimport *
+from snailps.transport._frame cimport (
+    KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SCAN, KIND_SEAL, OPTION_STATE,
+)
 from snailps.transport._posix cimport load_flag
+from snailps.transport.client._connections cimport Connections
 from snailps.transport.client._pending cimport (
-    Forward as CForward, ClientRequests, Pending as CPending,
+    Forward as CForward, Pending as CPending, PendingRequests,
 )
 from snailps.transport.client._request cimport Request, add_newer
 from snailps.transport.client._request_builder cimport (
@@ -85,7 +95,7 @@ def _scanned(reply, table, dim):
             np.frombuffer(reply, "<f4", n * dim, 16 + 8 * n).reshape(n, dim))
 
 
-cdef class Client(ClientRequests):
+cdef class Client:
     """Pulls from and pushes to all shards of a cluster.
 
     Parameters
@@ -115,6 +125,45 @@ cdef class Client(ClientRequests):
     -----
     Thread-safe.  Calls made by one thread keep their order.
     """
+
+    cdef Connections connections
+    cdef PendingRequests requests
+    cdef readonly list names
+    cdef readonly double timeout_s
+
+    def __cinit__(self, connect, names, owner, uint32_t epoch, uint64_t job, uint64_t incarnation,
+                  double timeout_s=60.0, wire_ops=None, double failover_s=0.0):
+        self.names, self.timeout_s = list(names), timeout_s
+        self.connections = Connections(connect, names, owner, epoch, job, incarnation, wire_ops,
+                                       failover_s)
+        self.requests = PendingRequests(self.connections, timeout_s)
+
+    def start(self):
+        """Connects to every shard, then serves requests.
+
+        Raises
+        ------
+        SnailError
+            Whatever `connect` raises for a shard that cannot be reached; nothing stays open then.
+        """
+        self.connections.start(self.requests)
+
+    def close(self):
+        """Ends the threads and closes the connections.  Open requests fail.  Twice is harmless."""
+        self.connections.close()
+
+    def fail(self, text):
+        """Ends every request, now and later, with `ConnectionLost(text)`."""
+        self.connections.fail(text)
+
+    def reroute(self, uint32_t epoch, names):
+        """The route is another from now on: its epoch, and what to call its shards.
+
+        `connect` must know the new addresses when this is called.  Connections that hold stay as
+        they are; those that are lost are made again at once.
+        """
+        self.connections.reroute(epoch, names)
+        self.names = list(names)
 
     def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0,
                    bint ahead=False, int64_t clock=-1):
@@ -146,7 +195,7 @@ cdef class Client(ClientRequests):
         -------
         Pending
         """
-        return ask_rows(self, KIND_PULL, table, keys, rows, state, False, wire, False, False,
+        return ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, False,
                         ahead, clock, 0)
 
     def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False,
@@ -181,18 +230,18 @@ cdef class Client(ClientRequests):
         -------
         Pending
         """
-        return ask_rows(self, KIND_PUSH, table, keys, values, state, merge, wire, feedback, False,
+        return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, False,
                         False, clock, slot)
 
     def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, int64_t clock=-1):
         """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
-        return self.wait_alone(ask_rows(self, KIND_PULL, table, keys, rows, state, False, wire,
+        return self.requests.wait_alone(ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire,
                                         False, True, False, clock, 0))
 
     def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
              int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0):
         """`push_async` and its `wait`, some microseconds faster."""
-        self.wait_alone(ask_rows(self, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
+        self.requests.wait_alone(ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
                                  True, False, clock, slot))
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots):
@@ -215,7 +264,7 @@ cdef class Client(ClientRequests):
             Done when all shards have it.  Wait for the pushes first: one that was refused is known
             only then.  Sent again after a lost connection, behind what was pushed before.
         """
-        return ask_all(self, KIND_SEAL, clock, slot, slots)
+        return ask_all(self.requests, KIND_SEAL, clock, slot, slots)
 
     def reach_async(self, int64_t clock):
         """Asks every shard to answer when it has applied all clocks below `clock`.
@@ -225,7 +274,7 @@ cdef class Client(ClientRequests):
         Pending
             Overtakes what waits to be sent; `flush` does not wait for it.
         """
-        return ask_all(self, KIND_REACH, clock, 0, 0)
+        return ask_all(self.requests, KIND_REACH, clock, 0, 0)
 
     def forward_async(self, uint32_t table, ptr, keys, values, uint32_t dim, int wire=0,
                       bint keep=True):
@@ -258,7 +307,7 @@ cdef class Client(ClientRequests):
         MisuseError
             Arrays of another type or shape, or an example with more than 65,536 entries at a shard.
         """
-        return ask_forward(self, table, ptr, keys, values, dim, wire, keep)
+        return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep)
 
     def backward_async(self, CForward forward, gradient, int wire=0):
         """Starts the way back of a batch: dL/dZ to the shards, which step the rows that it touched.
@@ -285,7 +334,7 @@ cdef class Client(ClientRequests):
         MisuseError
             Another shape, or a batch that cannot go back.
         """
-        return ask_backward(self, forward, gradient, wire)
+        return ask_backward(self.requests, forward, gradient, wire)
 
     def scan(self, uint32_t table, uint32_t dim, fragments, ended=None):
         """Yields all stored rows of some fragments, in pieces of up to 1 MiB.
@@ -330,7 +379,7 @@ cdef class Client(ClientRequests):
                 walk = under_way.popleft()
                 (<CPending>walk.pending).wait()
                 cursor, keys, rows = _scanned(reply_of(walk.pending), table, dim)
-                if walk.epoch != self.core.epoch and (cursor or walk.seen):
+                if walk.epoch != self.connections.core.epoch and (cursor or walk.seen):
                     walk.begin_anew()
                     under_way.append(self._begin_scan(walk, table))
                     continue
@@ -350,17 +399,17 @@ cdef class Client(ClientRequests):
                 walk.pending.abandon()
 
     def _begin_scan(self, walk, table):
-        walk.epoch = self.core.epoch
+        walk.epoch = self.connections.core.epoch
         self._ask_scan(walk, table, 0)
         return walk
 
     def _ask_scan(self, walk, table, cursor):
         cdef uint32_t fragment
-        if not 0 <= walk.fragment < self.core.order.frag_num:
+        if not 0 <= walk.fragment < self.connections.core.order.frag_num:
             raise MisuseError(f"no fragment {walk.fragment}: the route has "
-                              f"{self.core.order.frag_num}")
+                              f"{self.connections.core.order.frag_num}")
         fragment = walk.fragment
-        walk.pending = ask_one(self, self.core.order.owner[fragment], KIND_SCAN, table,
+        walk.pending = ask_one(self.requests, self.connections.core.order.owner[fragment], KIND_SCAN, table,
                                _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
 
     def correct(self, CPending pull, CPending push, base=None):
@@ -405,7 +454,7 @@ cdef class Client(ClientRequests):
                 or a.table != b.table or a.dim != b.dim \
                 or (a.options ^ b.options) & OPTION_STATE \
                 or b.later != NULL \
-                or pull.client is not self or push.client is not self:
+                or pull.requests is not self.requests or push.requests is not self.requests:
             raise MisuseError("correct() wants a finished pull and a push of the same table, "
                               "both of this client")
         if base is not None:
@@ -417,7 +466,45 @@ cdef class Client(ClientRequests):
             second = where.rows
             second_stride = where.row_stride
         with nogil:
-            corrected = add_newer(&self.core.order, a, b, second, second_stride)
+            corrected = add_newer(&self.connections.core.order, a, b, second, second_stride)
         if corrected < 0:
             raise MemoryError
         return corrected
+
+    def flush(self, timeout_s=None):
+        """Waits until every request so far is answered; raises the first error of a push or seal.
+
+        Not for what waits for a clock, nor for what was abandoned.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Limit for all of them together, seconds; the client's own `timeout_s` if not given.
+        """
+        self.requests.flush(timeout_s)
+
+    def open_pushes(self):
+        """Pushes, and batches on their way back, that are not answered yet: a list of `Pending`."""
+        return self.requests.open_pushes()
+
+    def waits(self):
+        """The oldest requests of more than a second that are not answered: what, by whom, seconds.
+
+        A list of [str, str, float], the oldest first, at most three.  From any thread.
+        """
+        return self.requests.waits()
+
+    def goodput(self):
+        """Bytes moved both ways, and the seconds during which something was under way.
+
+        Only of times that moved enough to tell the speed of the network from its delays.
+        """
+        return self.connections.goodput()
+
+    def counters(self):
+        """Counts since the start, as a dict of numbers."""
+        return self.connections.counters()
+
+    def cut(self, uint32_t shard):
+        """Breaks the connection to a shard, as a network would.  For tests of recovery."""
+        self.connections.cut(shard)

@@ -6,7 +6,7 @@
 
 It owns the descriptors, the threads, and the state that is shared with code without the GIL (`Core`
 of `_link.pxd`).  It knows no keys and no arrays but the route: what a request says, and who waits
-for it, is the business of those who hand it in.  The work itself is in `_event_loop.pxd`.
+for it, is the business of those who hand it in.  The work itself is in `_event_loop.pyx`.
 """
 
 import threading
@@ -23,26 +23,32 @@ from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.transport._posix cimport *
-from snailps.transport.client._event_loop cimport *
+from snailps.transport._posix cimport (
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, c_close, epoll_create1,
+    epoll_ctl, epoll_event, eventfd, load_flag, pthread_cond_broadcast, pthread_cond_timedwait,
+    pthread_mutex_lock, pthread_mutex_unlock, store_flag, time_of, timespec,
+)
+from snailps.transport.client._event_loop cimport (
+    close_links, core_free, core_new, drive, end_exchange, enqueue, exchange, mend_again, mend_now,
+    next_to_mend, wake_exchange,
+)
 from snailps.transport.client._link cimport Core, IN_BYTES, Link, WINDOW, break_core
 from snailps.transport.client._request cimport Order, Request
 
 cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new route ends it
 
 
-cdef class ClientConnections:
-    """What is connected to all shards of a cluster: the part of a `Client` that has the sockets."""
+cdef class Connections:
+    """What is connected to all shards of a cluster; its parameters are those of `Client`."""
 
     def __cinit__(self, connect, names, owner, uint32_t epoch, uint64_t job, uint64_t incarnation,
-                  double timeout_s=60.0, wire_ops=None, double failover_s=0.0):
+                  wire_ops, double failover_s):
         cdef epoll_event event
         owners = np.ascontiguousarray(owner, np.uint32)
         if owners.ndim != 1 or owners.shape[0] == 0 or np.max(owners) >= len(names):
             raise MisuseError("the route names a shard that is not there")
         self.connect = connect
         self.names = list(names)
-        self.timeout_s = timeout_s
         self.threads = []
         self.core = core_new(len(names))
         if self.core == NULL:
@@ -63,17 +69,12 @@ cdef class ClientConnections:
         event.data.u64 = 0
         epoll_ctl(self.core.epoll_fd, EPOLL_CTL_ADD, self.core.wake_fd, &event)
 
-    def start(self):
-        """Connects to every shard, then serves requests.
-
-        Raises
-        ------
-        SnailError
-            Whatever `connect` raises for a shard that cannot be reached; nothing stays open then.
-        """
+    def start(self, requests):
+        """Connects to every shard, then serves requests; `requests` is kept until `close`."""
         cdef uint32_t shard
         if self.threads or self.core.ended:
             raise MisuseError("a client starts once")
+        self.requests = requests
         try:
             for shard in range(self.core.order.shards):
                 self.core.links[shard].new_fd = self.connect(shard)
@@ -86,17 +87,13 @@ cdef class ClientConnections:
             self.threads.append(thread)
 
     def fail(self, text):
-        """Ends every request, now and later, with `ConnectionLost(text)`."""
+        """Ends every request, now and later, with these words."""
         cdef bytes words = text.encode("utf-8", "replace")
         break_core(self.core, words, len(words), False)
         self._wake()
 
     def reroute(self, uint32_t epoch, names):
-        """The route is another from now on: its epoch, and what to call its shards.
-
-        `connect` must know the new addresses when this is called.  Connections that hold stay as they
-        are; those that are lost are made again at once.
-        """
+        """The route is another from now on."""
         if len(names) != len(self.names):
             raise MisuseError(f"a route of {len(names)} shards, this client has {len(self.names)}: "
                               "their number does not change")
@@ -105,10 +102,7 @@ cdef class ClientConnections:
             mend_now(self.core, epoch)
 
     def goodput(self):
-        """Bytes moved both ways, and the seconds during which something was under way.
-
-        Only of times that moved enough to tell the speed of the network from its delays.
-        """
+        """Bytes moved both ways, and the seconds during which something was under way."""
         return self.core.goodput_bytes, self.core.goodput_s
 
     def counters(self):
@@ -125,7 +119,7 @@ cdef class ClientConnections:
         }
 
     def close(self):
-        """Ends the threads and closes the connections.  Open requests fail.  Twice is harmless."""
+        """Ends the threads and closes the connections."""
         self.fail("the client was closed")
         with nogil:
             pthread_mutex_lock(&self.core.lock)
@@ -143,7 +137,7 @@ cdef class ClientConnections:
         close_links(self.core)
 
     def cut(self, uint32_t shard):
-        """Breaks the connection to a shard, as a network would.  For tests of recovery."""
+        """Breaks the connection to a shard, as a network would."""
         self.check_shard(shard)
         with nogil:
             pthread_mutex_lock(&self.core.lock)
@@ -264,7 +258,7 @@ cdef class ClientConnections:
 
 
 cdef int _take_memory(Core *core, owners) except -1:
-    """Input buffers of the links and the order of the fragments (`_request.pxd`)."""
+    """Input buffers of the links and the order of the fragments (`_request.pyx`)."""
     cdef Order *order = &core.order
     cdef const uint32_t *owner = <const uint32_t *><uintptr_t>owners.ctypes.data
     places = np.argsort(owners, kind="stable").astype(np.uint32)
@@ -280,9 +274,10 @@ cdef int _take_memory(Core *core, owners) except -1:
             or order.owner == NULL:
         raise MemoryError
     for i in range(order.shards):
-        core.links[i].inp = <char *>malloc(IN_BYTES)
-        if core.links[i].inp == NULL:
+        core.links[i].inp.data = <char *>malloc(IN_BYTES)
+        if core.links[i].inp.data == NULL:
             raise MemoryError
+        core.links[i].inp.cap = IN_BYTES
     for i in range(frag_num):
         order.owner[i] = owner[i]
         order.fragment_at[i] = by_place[i]

@@ -1,4 +1,3 @@
-# cython: cdivision=True
 # Error feedback: what rounding to a narrow wire type left unsent, by key.
 #
 #   table, key -> residue (float32 row) -> added to the key's next push, replaced by what is left
@@ -7,23 +6,9 @@
 # OWING_BYTES_MAX is reached, all residues are dropped and it begins anew; that costs each key one
 # rounding, as without feedback.  Knows no frames; used by who holds the client's turn.
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
 
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row
-
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void **taken, size_t alignment, size_t size)
-
-cdef extern from "<sys/mman.h>" nogil:
-    enum: MADV_HUGEPAGE
-    int madvise(void *start, size_t size, int advice)
-
-cdef enum:
-    OWING_BYTES_MAX = 256 << 20     # rows of one table
-    OWING_CHUNK = 2 << 20           # bytes of rows taken at a time: a huge page
-
 
 cdef struct OwingSlot:
     uint64_t key
@@ -43,101 +28,31 @@ cdef struct Owing:                  # of one table
     uint32_t row_max
 
 
-cdef inline float *_owing_row(const Owing *owing, uint64_t row) noexcept nogil:
+# The residues of a table; NULL = no memory.
+cdef Owing *owing_of(Owing **first, uint32_t table, uint32_t floats) noexcept nogil
+# Frees the list that begins here.
+cdef void owing_free(Owing *owing) noexcept nogil
+
+
+cdef inline float *owing_at(const Owing *owing, uint64_t row) noexcept nogil:
     return <float *>owing.chunks[row // owing.chunk_rows] \
         + <uint64_t>(row % owing.chunk_rows) * owing.floats
 
 
-cdef inline void owing_free(Owing *owing) noexcept nogil:
-    """Frees the list that begins here."""
-    cdef Owing *following
-    cdef uint32_t i
-    while owing != NULL:
-        following = owing.next
-        for i in range(owing.chunk_num):
-            free(owing.chunks[i])
-        free(owing.chunks)
-        free(owing.slots)
-        free(owing)
-        owing = following
-
-
-cdef inline Owing *owing_of(Owing **first, uint32_t table, uint32_t floats) noexcept nogil:
-    """The residues of a table; NULL = no memory."""
-    cdef Owing *owing = first[0]
-    while owing != NULL:
-        if owing.table == table and owing.floats == floats:
-            return owing
-        owing = owing.next
-    owing = <Owing *>calloc(1, sizeof(Owing))
-    if owing == NULL:
-        return NULL
-    owing.table = table
-    owing.floats = floats
-    owing.chunk_rows = max(<uint32_t>OWING_CHUNK // (4 * floats), <uint32_t>1)
-    owing.row_max = max(<uint32_t>OWING_BYTES_MAX // (4 * floats), <uint32_t>1)
-    owing.next = first[0]
-    first[0] = owing
-    return owing
-
-
-cdef inline bint _grow_index(Owing *owing) noexcept nogil:
-    """Doubles the index; False = no memory, nothing changed."""
-    cdef uint64_t size = (owing.mask + 1) * 2 if owing.slots != NULL else 1024
-    cdef OwingSlot *slots = <OwingSlot *>calloc(size, sizeof(OwingSlot))
-    cdef uint64_t i, at
-    if slots == NULL:
-        return False
-    if owing.slots != NULL:
-        for i in range(owing.mask + 1):
-            if owing.slots[i].row:
-                at = hash_key(owing.slots[i].key) & (size - 1)
-                while slots[at].row:
-                    at = (at + 1) & (size - 1)
-                slots[at] = owing.slots[i]
-    free(owing.slots)
-    owing.slots = slots
-    owing.mask = size - 1
-    return True
-
-
-cdef inline float *_new_row(Owing *owing, uint64_t at, uint64_t key) noexcept nogil:
-    """A row of zeros for the key at an empty slot; NULL = no memory."""
-    cdef char **grown
-    cdef uint32_t row = owing.row_num
-    if row == owing.chunk_num * owing.chunk_rows:
-        grown = <char **>realloc(owing.chunks, (owing.chunk_num + 1) * sizeof(char *))
-        if grown == NULL:
-            return NULL
-        owing.chunks = grown
-        if posix_memalign(<void **>&grown[owing.chunk_num], OWING_CHUNK,
-                          max(<uint32_t>OWING_CHUNK, 4 * owing.floats)) != 0:
-            return NULL
-        madvise(grown[owing.chunk_num], OWING_CHUNK, MADV_HUGEPAGE)
-        owing.chunk_num += 1
-    owing.row_num += 1
-    owing.slots[at].key = key
-    owing.slots[at].row = row + 1
-    memset(_owing_row(owing, row), 0, 4 * <uint64_t>owing.floats)
-    return _owing_row(owing, row)
+# The row of a key that has none yet.
+cdef float *owing_new_row(Owing *owing, uint64_t key) noexcept nogil
 
 
 cdef inline float *owing_row(Owing *owing, uint64_t key) noexcept nogil:
-    """The residue of a key, zeros if it is new; NULL = no memory."""
+    """The residue of a key, zeros if it is new; NULL = no memory.  Inline: a lookup for each value."""
     cdef uint64_t at
-    if owing.slots == NULL or owing.row_num * <uint64_t>4 > (owing.mask + 1) * 3:
-        if not _grow_index(owing):
-            return NULL
-    at = hash_key(key) & owing.mask
-    while owing.slots[at].row:
-        if owing.slots[at].key == key:
-            return _owing_row(owing, owing.slots[at].row - 1)
-        at = (at + 1) & owing.mask
-    if owing.row_num == owing.row_max:
-        memset(owing.slots, 0, (owing.mask + 1) * sizeof(OwingSlot))
-        owing.row_num = 0
+    if owing.slots != NULL:
         at = hash_key(key) & owing.mask
-    return _new_row(owing, at, key)
+        while owing.slots[at].row:
+            if owing.slots[at].key == key:
+                return owing_at(owing, owing.slots[at].row - 1)
+            at = (at + 1) & owing.mask
+    return owing_new_row(owing, key)
 
 
 cdef inline void owing_fetch_index(const Owing *owing, uint64_t key) noexcept nogil:
@@ -154,5 +69,5 @@ cdef inline void owing_fetch_row(const Owing *owing, uint64_t key) noexcept nogi
     if owing.slots != NULL:
         at = hash_key(key) & owing.mask
         if owing.slots[at].row:
-            fetch_row(<const char *>_owing_row(owing, owing.slots[at].row - 1),
+            fetch_row(<const char *>owing_at(owing, owing.slots[at].row - 1),
                       4 * owing.floats, FETCH_AT_CLIENT)

@@ -1,36 +1,27 @@
-# cython: cdivision=True
-# What the client keeps of all its connections (`Core`) and of one (`Link`): requests that wait for
-# their turn, and the parts of them that are under way.
+# The client's connections: all of them (`Core`) and one (`Link`), with the requests that wait for their
+# turn and the parts of them that are under way; parts out, replies in.
 #
 #   queue of requests -> parts of about 64 KiB, in order -> answered, in any order -> done
+#   parts -> bodies (`_part.pyx`) -> frames -> socket
+#   socket -> replies, in any order -> rows to their places in the caller's array
 #
-# `_link_io.pxd` sends and receives them.  All of it belongs to who holds `Core.turn`; what it shares
-# with others is in `Core`, under `Core.lock`.
+# Knows neither how connections are made nor who waits.  All of it belongs to who holds `Core.turn`;
+# what it shares with others is in `Core`, under `Core.lock`.
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.transport._frame cimport *
-from snailps.transport._posix cimport *
-from snailps.transport.client._body cimport *
+from snailps.transport._frame cimport DATA_BODY_MAX, FRAME_HEADER_BYTES
+from snailps.transport._posix cimport pthread_cond_t, pthread_mutex_t
+from snailps.transport._socket_io cimport Buffer
 from snailps.transport.client._error_feedback cimport Owing
-from snailps.transport.client._key_list_directory cimport Lists, NO_PLACE, lists_release
-from snailps.transport.client._product_batch cimport part_examples
-from snailps.transport.client._request cimport KIND_RAW, Order, Pool, Request
+from snailps.transport.client._key_list_directory cimport Lists
+from snailps.transport.client._part cimport Part
+from snailps.transport.client._request cimport Order, Pool, Request
 
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two
     NO_PART = WINDOW
-    # Parts of pulls whose clock has not come: what a shard keeps of a connection is bounded, and a
-    # push that could not be sent behind them would be what they wait for.
-    WAITING_MAX = 128
-    OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
-    SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
     KEPT_MAX = 64                   # rooms kept for later parts
-    GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
-    GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
-    RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)
     TEXT_MAX = 4096
     WORDS_MAX = 512
@@ -76,13 +67,8 @@ cdef struct Link:                   # the connection to one shard
     char *kept[KEPT_MAX]            # rooms of parts, to be used again
     uint32_t kept_num
     uint64_t cut_parts              # so far
-    char *inp                       # IN_BYTES
-    size_t in_start
-    size_t in_end
-    char *out
-    size_t out_cap
-    size_t out_start
-    size_t out_end
+    Buffer inp                      # IN_BYTES
+    Buffer out
     uint64_t reconnects
 
 
@@ -128,227 +114,23 @@ cdef struct Core:
     uint64_t open_requests
 
 
-cdef inline void finish_if_done(Core *core, Request *r) noexcept nogil:
-    """Tells who waits.  Whoever sees `done` may free the request: nothing touches it afterwards."""
-    if r.unsent == 0 and r.open == 0:
-        pthread_mutex_lock(&core.lock)
-        core.open_requests -= 1
-        store_flag(&r.done, 1)
-        pthread_cond_broadcast(&core.changed)
-        pthread_mutex_unlock(&core.lock)
-
-
-cdef inline void break_core(Core *core, const char *text, uint64_t text_bytes,
-                            bint is_body) noexcept nogil:
-    """Every request fails from now on; the first reason stands."""
-    pthread_mutex_lock(&core.lock)
-    if not core.broken:
-        core.text_bytes = <uint32_t>min(text_bytes, <uint64_t>TEXT_MAX)
-        memcpy(core.text, text, core.text_bytes)
-        core.text_is_body = is_body
-        store_flag(&core.broken, 1)
-        pthread_cond_broadcast(&core.mend)
-    pthread_mutex_unlock(&core.lock)
-
-
-cdef inline void note_goodput(Core *core) noexcept nogil:
-    """Counts the busy time that ends here, or a piece of it."""
-    cdef uint64_t moved = core.bytes_in + core.bytes_out - core.busy_bytes
-    cdef double now
-    if moved < GOODPUT_BYTES_MAX and (core.open_parts or moved < GOODPUT_BYTES_MIN):
-        return
-    now = now_s()
-    core.goodput_s += now - core.busy_since
-    core.goodput_bytes += moved
-    core.busy_since = now
-    core.busy_bytes += moved
-
-
-# --- parts ---------------------------------------------------------------------------------------
-
-cdef inline bint queue_put(Queue *q, Request *r) noexcept nogil:
-    """False = no memory."""
-    cdef Turn *grown
-    cdef uint32_t cap
-    if q.head + q.count == q.cap:
-        if q.head > q.cap >> 1:
-            memmove(q.items, q.items + q.head, q.count * sizeof(Turn))
-            q.head = 0
-        else:
-            cap = q.cap * 2 if q.cap else 16
-            grown = <Turn *>realloc(q.items, cap * sizeof(Turn))
-            if grown == NULL:
-                return False
-            q.items = grown
-            q.cap = cap
-    q.items[q.head + q.count].request = r
-    q.items[q.head + q.count].group = 0
-    q.items[q.head + q.count].at = 0
-    q.count += 1
-    return True
-
-
-cdef inline void queue_by_clock(Queue *q) noexcept nogil:
-    """Moves the last one in front of those of higher clocks, begun or not: who waits for a clock must
-    not hold up who is needed to end the one before."""
-    cdef uint32_t i = q.head + q.count - 1
-    cdef Turn last = q.items[i]
-    while i > q.head and q.items[i - 1].request.clock > last.request.clock:
-        q.items[i] = q.items[i - 1]
-        i -= 1
-    q.items[i] = last
-
-
-cdef inline void leave_queue(Core *core, Queue *q) noexcept nogil:
-    """The first request of the queue has all its parts."""
-    cdef Request *r = q.items[q.head].request
-    q.head += 1
-    q.count -= 1
-    if q.count == 0:
-        q.head = 0
-    r.unsent -= 1
-    finish_if_done(core, r)
-
-
-cdef inline void no_parts(Link *link) noexcept nogil:
-    """Empties the table of open parts."""
-    cdef uint32_t i
-    for i in range(WINDOW):
-        link.parts[i].request = NULL
-        link.free_slots[i] = WINDOW - 1 - i
-    link.free_count = WINDOW
-    link.oldest = link.newest = link.unwritten = NO_PART
-
-
-cdef inline Part *open_part(Core *core, Link *link, Request *r) noexcept nogil:
-    """A new part at the end of the list; there must be a free slot."""
-    cdef uint32_t slot
-    cdef Part *part
-    link.free_count -= 1
-    slot = link.free_slots[link.free_count]
-    part = &link.parts[slot]
-    link.cut_parts += 1
-    part.number = link.cut_parts * WINDOW + slot
-    part.request = r
-    part.place = NO_PLACE
-    part.kept = NULL
-    part.kept_filled = False
-    part.before = link.newest
-    part.after = NO_PART
-    if link.newest == NO_PART:
-        link.oldest = slot
-    else:
-        link.parts[link.newest].after = slot
-    link.newest = slot
-    if link.unwritten == NO_PART:
-        link.unwritten = slot
-    r.open += 1
-    if core.open_parts == 0:
-        core.busy_since = now_s()
-        core.busy_bytes = core.bytes_in + core.bytes_out
-    core.open_parts += 1
-    return part
-
-
-cdef inline void close_part(Core *core, Link *link, uint32_t slot, bint refused) noexcept nogil:
-    cdef Part *part = &link.parts[slot]
-    lists_release(&link.lists, part.place, refused)
-    if part.kept != NULL:
-        if link.kept_num < KEPT_MAX:
-            link.kept[link.kept_num] = part.kept
-            link.kept_num += 1
-        else:
-            free(part.kept)
-    core.open_parts -= 1
-    link.waiting -= part.request.clocked and part.request.kind == KIND_PULL
-    note_goodput(core)
-    part.request.open -= 1
-    part.request = NULL
-    if part.before == NO_PART:
-        link.oldest = part.after
-    else:
-        link.parts[part.before].after = part.after
-    if part.after == NO_PART:
-        link.newest = part.before
-    else:
-        link.parts[part.after].before = part.before
-    if link.unwritten == slot:
-        link.unwritten = part.after
-    link.free_slots[link.free_count] = slot
-    link.free_count += 1
-
-
-cdef inline bint waits_for_so_early(const Link *link, uint64_t clock) noexcept nogil:
-    """Whether a part is open that waits for this clock or one before: its answer would tell."""
-    cdef uint32_t slot = link.oldest
-    cdef const Request *r
-    while slot != NO_PART:
-        r = link.parts[slot].request
-        if r.clocked and r.kind == KIND_PULL and r.clock <= clock:
-            return True
-        slot = link.parts[slot].after
-    return False
-
-
-cdef inline Queue *next_queue(Core *core, Link *link) noexcept nogil:
-    """Where the next part comes from."""
-    cdef Request *r
-    if link.ahead.count:
-        return &link.ahead
-    while link.clocked.count:
-        r = link.clocked.items[link.clocked.head].request
-        if load_flag(&r.abandoned):
-            leave_queue(core, &link.clocked)
-        elif r.clock <= link.reached or link.waiting < WAITING_MAX \
-                or not waits_for_so_early(link, r.clock):
-            return &link.clocked
-        else:
-            break
-    return &link.queue
-
-
-cdef inline bint cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
-    """Makes the next part of a queue's first request; False when there is none or no slot."""
-    cdef Queue *q = next_queue(core, link)
-    cdef Turn *turn
-    cdef Request *r
-    cdef Part *part
-    cdef uint32_t i, stop_group
-    if link.free_count == 0 or q.count == 0:
-        return False
-    turn = &q.items[q.head]
-    r = turn.request
-    part = open_part(core, link, r)
-    part.seq = 0
-    if r.kind == KIND_RAW:
-        leave_queue(core, q)
-        return True
-    if r.product != NULL:
-        part.start = turn.at                    # examples, where others have keys
-        part.count = part_examples(r, shard, turn.at)
-        if r.kind == KIND_BACKWARD:
-            core.seq += 1
-            part.seq = core.seq
-        turn.at += part.count
-        if turn.at == r.product.examples:
-            leave_queue(core, q)
-        return True
-    stop_group = r.shard_group[shard + 1]
-    if turn.group < r.shard_group[shard]:       # the first part of this request
-        turn.group = r.shard_group[shard]
-        turn.at = r.group_start[turn.group]
-    part.start = turn.at
-    part.group = turn.group
-    part.count = min(rows_per_part(r), r.group_start[stop_group] - turn.at)
-    if r.kind == KIND_PUSH:
-        core.seq += 1
-        part.seq = core.seq
-        for i in range(part.start, part.start + part.count):
-            r.stamps[i] = part.seq
-    link.waiting += r.clocked and r.kind == KIND_PULL
-    turn.at += part.count
-    while turn.group < stop_group and r.group_start[turn.group + 1] <= turn.at:
-        turn.group += 1
-    if turn.group == stop_group:
-        leave_queue(core, q)
-    return True
+# Tells who waits.  Whoever sees `done` may free the request: nothing touches it afterwards.
+cdef void finish_if_done(Core *core, Request *r) noexcept nogil
+# Every request fails from now on; the first reason stands.
+cdef void break_core(Core *core, const char *text, uint64_t text_bytes, bint is_body) noexcept nogil
+# Puts a request behind the others; False = no memory.
+cdef bint queue_put(Queue *q, Request *r) noexcept nogil
+# Moves the last one in front of those of higher clocks, begun or not: who waits for a clock must
+# not hold up who is needed to end the one before.
+cdef void queue_by_clock(Queue *q) noexcept nogil
+# The first request of the queue has all its parts.
+cdef void leave_queue(Core *core, Queue *q) noexcept nogil
+# Empties the table of open parts.
+cdef void no_parts(Link *link) noexcept nogil
+# A part is answered, or given up; if refused, the shard may not have its list of keys.
+cdef void close_part(Core *core, Link *link, uint32_t slot, bint refused) noexcept nogil
+# Sends parts until the socket is full, the turn is over or nothing is left: 1 = more is to be sent, 0 =
+# nothing is, -1 = the connection is lost.
+cdef int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil
+# One recv and all frames that it completes; -1 = the connection is lost.
+cdef int receive_some(Core *core, Link *link) noexcept nogil

@@ -1,13 +1,14 @@
 # Requests under way, as objects: those who make them fill one in and send it.
 from libc.stdint cimport uint64_t
 
-from snailps.transport.client._connections cimport ClientConnections
+from snailps.transport.client._connections cimport Connections
 from snailps.transport.client._request cimport Request
 
 
 cdef class Pending:
     cdef Request *request
-    cdef ClientRequests client
+    cdef Connections connections    # of whose memory it is
+    cdef PendingRequests requests
     cdef readonly object rows
     cdef object keys                # keeps a raw body, or the numbers of a pull, alive
     cdef bint waits                 # nobody but the caller, who waits, holds it
@@ -24,11 +25,14 @@ cdef class Forward(Pending):
     cdef readonly int wire          # as what Z travels
 
 
-cdef class ClientRequests(ClientConnections):
+cdef class PendingRequests:
+    cdef Connections connections
+    cdef double timeout_s
     cdef dict live                  # Pending -> None, oldest first: what may not be freed yet
     cdef Py_ssize_t prune_at
     cdef object live_lock
     cdef uint64_t batches           # numbers given to batches so far
+    cdef Pending add(self, Pending pending, Request *r)
     cdef send(self, Pending pending)
     cdef wait_alone(self, Pending pending)
     cdef settle(self, Pending pending)

@@ -4,7 +4,7 @@
     request -> send -> live, until its answer was seen -> wait -> rows, or the error
 
 It owns requests from the moment they are made until nobody needs them: `Pending` frees its request,
-`ClientRequests` keeps the arrays of those that shards may still be asked for.  It knows neither how
+`PendingRequests` keeps the arrays of those that shards may still be asked for.  It knows neither how
 a request is made from arrays (`_request_builder.pyx`) nor how it travels (`_connections.pyx`).
 """
 
@@ -17,7 +17,7 @@ from snailps.errors import ConnectionLost, SnailError, WaitTimeout
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
-from snailps.transport._frame cimport *
+from snailps.transport._frame cimport KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_SEAL
 from snailps.transport._posix cimport load_flag, now_s, store_flag
 from snailps.transport.client._request cimport (
     KIND_RAW, request_changes, request_free, waits_for_clock,
@@ -29,7 +29,7 @@ TOLD_MAX = 3
 PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs a microsecond
 
 
-@cython.no_gc_clear                 # __dealloc__ needs the client
+@cython.no_gc_clear                 # __dealloc__ needs the connections
 cdef class Pending:
     """A pull or push under way, or a batch through a table.
 
@@ -47,7 +47,7 @@ cdef class Pending:
 
     def __dealloc__(self):
         if self.request != NULL:
-            request_free(&self.client.core.pool, self.request)
+            request_free(&self.connections.core.pool, self.request)
 
     @property
     def done(self):
@@ -70,19 +70,20 @@ cdef class Pending:
         ConnectionLost
             The cluster ended or a shard could not be reached again.
         """
-        cdef double limit_s = self.client.timeout_s if timeout_s is None else timeout_s
+        cdef double limit_s = self.requests.timeout_s if timeout_s is None else timeout_s
         cdef double until_s = now_s() + limit_s
-        while not self.client.wait_until(self.request, min(until_s, now_s() + SIGNALS_EVERY_S)):
+        while not self.connections.wait_until(self.request,
+                                              min(until_s, now_s() + SIGNALS_EVERY_S)):
             PyErr_CheckSignals()
             if now_s() >= until_s:
                 raise WaitTimeout(
-                    f"{self.what()} waited {limit_s:g} s for {self.client.whom(self.request)}: "
+                    f"{self.what()} waited {limit_s:g} s for {self.connections.whom(self.request)}: "
                     "is that server alive, and is its port open from here?")
         if self.request.failed:
             self.told = True
-            self.client.settle(self)
+            self.requests.settle(self)
             raise self._error()
-        self.client.settle(self)
+        self.requests.settle(self)
         return self.rows
 
     def abandon(self):
@@ -115,7 +116,7 @@ cdef class Pending:
     cdef _error(self):
         if self.request.text != NULL:
             return remote_error(Frame(Kind.ERROR, self.request.text[:self.request.text_bytes]))
-        return ConnectionLost(f"{self.what()}: {self.client.why_ended() or 'out of memory'}")
+        return ConnectionLost(f"{self.what()}: {self.connections.why_ended() or 'out of memory'}")
 
 
 @cython.no_gc_clear
@@ -136,23 +137,23 @@ cdef class Forward(Pending):
         return self.rows
 
 
-cdef class ClientRequests(ClientConnections):
-    """What was asked and is not seen to yet: the part of a `Client` that has the requests."""
+cdef class PendingRequests:
+    """What was asked and is not seen to yet.
 
-    def __cinit__(self):
+    Parameters
+    ----------
+    connections : Connections
+    timeout_s : float
+        Default limit of a wait, seconds.
+    """
+
+    def __cinit__(self, Connections connections, double timeout_s):
+        self.connections, self.timeout_s = connections, timeout_s
         self.live = {}
         self.live_lock = threading.Lock()
 
     def flush(self, timeout_s=None):
-        """Waits until every request so far is answered; raises the first error of a push or seal.
-
-        Not for what waits for a clock, nor for what was abandoned.
-
-        Parameters
-        ----------
-        timeout_s : float, optional
-            Limit for all of them together, seconds; the client's own `timeout_s` if not given.
-        """
+        """Waits until every request so far is answered: see `Client.flush`."""
         cdef Pending pending
         cdef double until_s = now_s() + (self.timeout_s if timeout_s is None else timeout_s)
         first = None
@@ -173,7 +174,7 @@ cdef class ClientRequests(ClientConnections):
             raise first
 
     def open_pushes(self):
-        """Pushes, and batches on their way back, that are not answered yet: a list of `Pending`."""
+        """Pushes, and batches on their way back, that are not answered yet."""
         cdef Pending pending
         with self.live_lock:
             live = list(self.live)
@@ -181,10 +182,7 @@ cdef class ClientRequests(ClientConnections):
                 if pending.request.kind in (KIND_PUSH, KIND_BACKWARD) and not pending.done]
 
     def waits(self):
-        """The oldest requests of more than `TOLD_S` that are not answered: what, by whom, seconds.
-
-        A list of [str, str, float], the oldest first, at most `TOLD_MAX`.  From any thread.
-        """
+        """The oldest requests that are not answered: see `Client.waits`."""
         cdef Pending pending
         cdef double now = now_s()
         found = []
@@ -192,8 +190,15 @@ cdef class ClientRequests(ClientConnections):
             if len(found) == TOLD_MAX or now - pending.begun_s < TOLD_S:
                 break
             if not pending.done and not pending.abandoned:
-                found.append([pending.what(), self.whom(pending.request), now - pending.begun_s])
+                found.append([pending.what(), self.connections.whom(pending.request), now - pending.begun_s])
         return found
+
+    cdef Pending add(self, Pending pending, Request *r):
+        """Makes a new pending the owner of a request."""
+        pending.request = r
+        pending.connections = self.connections
+        pending.requests = self
+        return pending
 
     cdef send(self, Pending pending):
         pending.begun_s = now_s()
@@ -205,10 +210,10 @@ cdef class ClientRequests(ClientConnections):
                     self._prune()
                     self.prune_at = 2 * len(self.live)
                 self.live[pending] = None
-        self.hand_in(pending.request, not pending.waits)
+        self.connections.hand_in(pending.request, not pending.waits)
 
     cdef wait_alone(self, Pending pending):
-        """Waits for a request of this caller alone; if it gives up, the client keeps it."""
+        """Waits for a request of this caller alone; if it gives up, it stays in the list."""
         try:
             return pending.wait()
         finally:
@@ -216,7 +221,7 @@ cdef class ClientRequests(ClientConnections):
                 self.live.pop(pending, None)
 
     cdef settle(self, Pending pending):
-        """Its answer was seen: the client need not keep it any longer."""
+        """Its answer was seen: it need not be kept any longer."""
         if pending.waits:
             return                          # `wait_alone` lets go of it
         with self.live_lock:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Requests made from a caller's arrays: checked, their keys sorted by shard, handed in.
 
-    keys, rows -> Request (`_request.pxd`) -> Pending -> sent
-    sparse examples -> entries by shard (`_product_batch.pxd`) -> Forward, later the gradient's Pending
+    keys, rows -> Request (`_request.pyx`) -> Pending -> sent
+    sparse examples -> entries by shard (`_product_batch.pyx`) -> Forward, then the gradient's Pending
 
 It owns the checks of what a caller gives, so that nothing behind it has to look again.  It knows
 neither sockets nor answers; requests belong to their `Pending` as soon as there is one.
@@ -20,10 +20,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from snailps.errors import MisuseError
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WIRE_NUM, wire_row_bytes
-from snailps.transport._frame cimport *
+from snailps.transport._frame cimport (
+    EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SEAL,
+    OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
+)
 from snailps.transport._posix cimport load_flag
 from snailps.transport.client._error_feedback cimport owing_of
-from snailps.transport.client._pending cimport Forward, ClientRequests, Pending
+from snailps.transport.client._link cimport Core
+from snailps.transport.client._pending cimport Forward, Pending, PendingRequests
 from snailps.transport.client._product_batch cimport SORT_TOO_LONG, product_new, sort_entries
 from snailps.transport.client._request cimport (
     EVERY_SHARD, KIND_RAW, NO_SLAB, Request, merge_keys, request_new, sort_keys,
@@ -34,17 +38,18 @@ STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state t
 _CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
 
 
-cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, rows, bint state,
+cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
                       bint merge, int wire, bint feedback, bint alone, bint ahead,
                       int64_t clock, uint32_t slot):
     """A pull or push; `alone` = the caller waits for it with `wait_alone`."""
+    cdef Core *core = requests.connections.core
     cdef Request *r
     cdef Py_buffer wanted
     cdef int failed = 0
     cdef Pending pending
     if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
         raise MisuseError("keys must be a uint64 array of one dimension, got " + _told(keys))
-    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or client.core.wire == NULL)):
+    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or core.wire == NULL)):
         raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 for rows with "
                           "state or where the client was made without wire_ops")
     if clock < -1 or slot >= <uint32_t>SLOTS_MAX:
@@ -57,12 +62,10 @@ cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, row
         if wanted.shape[0] > 0xFFFFFFF0:
             raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand "
                               "million")
-        r = request_new(&client.core.pool, &client.core.order, <uint32_t>wanted.shape[0])
+        r = request_new(&core.pool, &core.order, <uint32_t>wanted.shape[0])
         if r == NULL:
             raise MemoryError
-        pending = Pending.__new__(Pending)      # owns the request from here on
-        pending.request = r
-        pending.client = client
+        pending = requests.add(Pending.__new__(Pending), r)     # which owns it from here on
         pending.rows = rows
         pending.waits = alone
         r.kind = kind
@@ -76,36 +79,35 @@ cdef Pending ask_rows(ClientRequests client, int kind, uint32_t table, keys, row
         r.slot = slot if r.clocked else 0
         r.row_bytes = wire_row_bytes(wire, r.dim)
         if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
-            with client.live_lock:          # the client's thread only reads the list
-                r.owing = owing_of(&client.core.owing, table, r.dim)
+            with requests.live_lock:        # the client's thread only reads the list
+                r.owing = owing_of(&core.owing, table, r.dim)
             failed = r.owing == NULL
         if r.n and not failed:
             with nogil:
-                failed = sort_keys(&client.core.order, r, <const uint64_t *>wanted.buf)
+                failed = sort_keys(&core.order, r, <const uint64_t *>wanted.buf)
                 if merge and not failed:
                     failed = merge_keys(r)
     finally:
         PyBuffer_Release(&wanted)
     if failed:
         raise MemoryError
-    client.send(pending)
+    requests.send(pending)
     return pending
 
 
-cdef Pending ask_all(ClientRequests client, uint8_t kind, int64_t clock, uint32_t slot,
+cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots):
     """A seal, or the question whether a clock is reached, to every shard."""
+    cdef Core *core = requests.connections.core
     cdef Request *r
     cdef Pending pending
     if clock < 0 or (kind == KIND_SEAL and not slot < slots <= SLOTS_MAX):
         raise MisuseError(f"slot {slot} of {slots} of clock {clock}: expected a clock of 0 or more "
                           f"and slots from 0 on, at most {SLOTS_MAX:,} of them")
-    r = request_new(&client.core.pool, &client.core.order, 0)
+    r = request_new(&core.pool, &core.order, 0)
     if r == NULL:
         raise MemoryError
-    pending = Pending.__new__(Pending)
-    pending.request = r
-    pending.client = client
+    pending = requests.add(Pending.__new__(Pending), r)
     pending.keys = body = _CLOCK.pack(clock, slot, slots)
     r.kind = KIND_RAW
     r.raw_kind = kind
@@ -116,13 +118,15 @@ cdef Pending ask_all(ClientRequests client, uint8_t kind, int64_t clock, uint32_
     r.clocked = True
     r.clock = clock
     r.slot = slot
-    client.send(pending)
+    requests.send(pending)
     return pending
 
 
-cdef Pending ask_one(ClientRequests client, uint32_t shard, uint8_t kind, uint32_t table, bytes body):
+cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uint32_t table,
+                     bytes body):
     """Sends a body as it is to one shard; `reply_of` has the reply once that was waited for."""
-    cdef Request *r = request_new(&client.core.pool, &client.core.order, 0)
+    cdef Core *core = requests.connections.core
+    cdef Request *r = request_new(&core.pool, &core.order, 0)
     cdef Pending pending
     if r == NULL:
         raise MemoryError
@@ -132,11 +136,9 @@ cdef Pending ask_one(ClientRequests client, uint32_t shard, uint8_t kind, uint32
     r.raw_body = body
     r.raw_bytes = len(body)
     r.raw_shard = shard
-    pending = Pending.__new__(Pending)
-    pending.request = r
-    pending.client = client
+    pending = requests.add(Pending.__new__(Pending), r)
     pending.keys = body
-    client.send(pending)
+    requests.send(pending)
     return pending
 
 
@@ -145,9 +147,10 @@ cdef bytes reply_of(Pending pending):
     return pending.request.raw_reply[:pending.request.raw_reply_bytes]
 
 
-cdef Forward ask_forward(ClientRequests client, uint32_t table, ptr, keys, values, uint32_t dim,
+cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, values, uint32_t dim,
                          int wire, bint keep):
     """Examples as CSR to the shards: their part of the product."""
+    cdef Core *core = requests.connections.core
     cdef Py_ssize_t m, nnz
     cdef const int64_t *edge
     cdef const uint64_t *key = NULL
@@ -171,19 +174,19 @@ cdef Forward ask_forward(ClientRequests client, uint32_t table, ptr, keys, value
         factor = <const float *><uintptr_t>factors.ctypes.data
     pending = Forward.__new__(Forward)
     pending.wire = wire
-    r = _product(client, pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
+    r = _product(requests, pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
     r.product.keep = keep
-    with client.live_lock:
-        client.batches += 1
-        r.product.batch = client.batches
+    with requests.live_lock:
+        requests.batches += 1
+        r.product.batch = requests.batches
     with nogil:
-        failed = sort_entries(&client.core.order, r.product, edge, key, factor)
+        failed = sort_entries(&core.order, r.product, edge, key, factor)
     if failed == SORT_TOO_LONG:
         raise MisuseError(f"an example has more than {EXAMPLE_ENTRIES_MAX:,} entries of one "
                           "shard: cut it in two and add their rows of Z")
     if failed:
         raise MemoryError
-    for s in range(client.core.order.shards):
+    for s in range(core.order.shards):
         slabs += r.product.slab[s] != NO_SLAB
     if slabs:
         pending.slabs = np.empty((slabs, m, dim), np.float32)
@@ -191,19 +194,20 @@ cdef Forward ask_forward(ClientRequests client, uint32_t table, ptr, keys, value
         r.rows = <char *><uintptr_t>pending.slabs.ctypes.data
     else:
         pending.rows = np.zeros((m, dim), np.float32)
-    client.send(pending)
+    requests.send(pending)
     return pending
 
 
-cdef Pending ask_backward(ClientRequests client, Forward forward, gradient, int wire):
+cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, int wire):
     """dL/dZ of a batch that went forward to the shards that touched it."""
+    cdef Core *core = requests.connections.core
     cdef Request *r
     cdef Request *f = forward.request
     cdef Pending pending
     cdef float scale = 1
     cdef uint32_t s
-    if forward.client is not client or not f.product.keep or not load_flag(&f.done) or f.failed \
-            or forward.went_back:
+    if forward.requests is not requests or not f.product.keep or not load_flag(&f.done) \
+            or f.failed or forward.went_back:
         raise MisuseError("backward() wants a batch of this client that went forward with keep, "
                           "was waited for, and has not gone back yet")
     if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 \
@@ -216,7 +220,7 @@ cdef Pending ask_backward(ClientRequests client, Forward forward, gradient, int 
             scale = 2.0 ** np.floor(np.log2(most))
             gradient = gradient * np.float32(1 / scale)
     pending = Pending.__new__(Pending)
-    r = _product(client, pending, KIND_BACKWARD, f.table, f.product.examples, 0, f.dim, wire)
+    r = _product(requests, pending, KIND_BACKWARD, f.table, f.product.examples, 0, f.dim, wire)
     pending.rows = gradient
     pending.keys = forward              # has what is sent again to a shard that forgot
     forward.went_back = True
@@ -224,32 +228,32 @@ cdef Pending ask_backward(ClientRequests client, Forward forward, gradient, int 
     r.row_stride = 4 * <size_t>f.dim
     r.product.forward = f
     r.product.scale = scale
-    for s in range(client.core.order.shards):
+    for s in range(core.order.shards):
         r.product.slab[s] = f.product.slab[s]
-    client.send(pending)
+    requests.send(pending)
     return pending
 
 
-cdef Request *_product(ClientRequests client, Pending pending, int kind, uint32_t table,
+cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint32_t table,
                        uint32_t examples, uint64_t entries, uint32_t dim, int wire) except NULL:
     """The pending's new request, empty but for what forward and backward have in common."""
+    cdef Core *core = requests.connections.core
     cdef Request *r
     if not 1 <= dim <= ROW_FLOATS_MAX:
         raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
-    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and client.core.wire == NULL):
+    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and core.wire == NULL):
         raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 where the "
                           "client was made without wire_ops")
-    r = request_new(&client.core.pool, &client.core.order, 0)
+    r = request_new(&core.pool, &core.order, 0)
     if r == NULL:
         raise MemoryError
-    pending.request = r                 # which owns it from here on
-    pending.client = client
+    requests.add(pending, r)            # which owns it from here on
     r.kind = kind
     r.table = table
     r.dim = dim
     r.wire = wire
     r.row_bytes = wire_row_bytes(wire, dim)
-    r.product = product_new(&client.core.order, examples, entries, kind == KIND_BACKWARD)
+    r.product = product_new(&core.order, examples, entries, kind == KIND_BACKWARD)
     if r.product == NULL:
         raise MemoryError
     return r

@@ -1,40 +1,26 @@
-# cython: cdivision=True
-# Bodies of pulls and pushes at the client: a part of a request -> body; PULLED body -> rows.
-#
-#   keys of a part -> a list that the shard remembers | narrow keys | keys
-#   caller's rows -> wire type -> values          rows on the wire -> caller's rows
-#
-# Knows no sockets and no order of things: `_link.pxd` says which part when.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Parts of pulls and pushes: their bodies, and rows out of replies: see _part.pxd."""
+
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
-from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps, wire_row_bytes
-from snailps.transport._frame cimport *
+from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
+from snailps.transport._frame cimport (
+    FRAME_HEADER_BYTES, KIND_PUSH, LISTS_BYTES, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_RECALL,
+    OPTION_REMEMBER, OPTION_WIRE_SHIFT, PART_BYTES, ClockHead, Group, GroupHead, ListHead,
+)
 from snailps.transport._key_coding cimport (
     key_bytes, keys_digest, narrow_keys_bytes, write_narrow_keys,
 )
+from snailps.transport._socket_io cimport Buffer, buffer_reserve
 from snailps.transport.client._error_feedback cimport owing_fetch_index, owing_fetch_row, owing_row
-from snailps.transport.client._key_list_directory cimport Lists, NO_PLACE, lists_place
-from snailps.transport.client._request cimport Request, add_repeats
+from snailps.transport.client._key_list_directory cimport NO_PLACE, Lists, lists_place
+from snailps.transport.client._request cimport NO_KEY, Request, add_row
 
 cdef enum:
     LIST_KEYS_MIN = 16              # a shorter list is not worth a place
     AHEAD = 10                      # rows fetched before they are needed
-
-
-cdef struct Part:
-    Request *request                # NULL = answered, the slot is free
-    uint64_t number                 # grows with every part; what the reply names
-    uint32_t before                 # slots of the open parts cut before and after this one
-    uint32_t after
-    uint32_t start
-    uint32_t count
-    uint32_t group                  # the one that `start` is in
-    uint32_t place                  # of its key list at the shard; NO_PLACE = not there
-    uint64_t seq
-    char *kept                      # room for values as they went out, with feedback; or NULL
-    bint kept_filled                # ... and they are there: the part has gone out before
 
 
 cdef struct KeysPlan:               # how the keys of a part travel
@@ -45,12 +31,11 @@ cdef struct KeysPlan:               # how the keys of a part travel
     size_t bytes
 
 
-cdef inline uint32_t rows_per_part(const Request *r) noexcept nogil:
-    """Equal for a pull and a push of the same keys, so that their parts have the same lists."""
+cdef uint32_t rows_per_part(const Request *r) noexcept nogil:
     return max(<uint32_t>1, <uint32_t>PART_BYTES // (r.row_bytes + 8))
 
 
-cdef inline uint32_t groups_of(const Request *r, const Part *part) noexcept nogil:
+cdef uint32_t _groups_of(const Request *r, const Part *part) noexcept nogil:
     """Groups that the part has keys of."""
     cdef uint32_t g = part.group
     while g < r.groups and r.group_start[g] < part.start + part.count:
@@ -58,13 +43,13 @@ cdef inline uint32_t groups_of(const Request *r, const Part *part) noexcept nogi
     return g - part.group
 
 
-cdef inline uint32_t keys_of_group(const Request *r, const Part *part, uint32_t g) noexcept nogil:
+cdef uint32_t _keys_of_group(const Request *r, const Part *part, uint32_t g) noexcept nogil:
     """Keys that the part has of group g."""
     return min(r.group_start[g + 1], part.start + part.count) - max(r.group_start[g], part.start)
 
 
-cdef inline void plan_keys(Lists *lists, const Request *r, Part *part, uint32_t groups,
-                           KeysPlan *plan) noexcept nogil:
+cdef void _plan_keys(Lists *lists, const Request *r, Part *part, uint32_t groups,
+                     KeysPlan *plan) noexcept nogil:
     """Decides how the keys of a part travel."""
     cdef const uint64_t *keys = r.keys + part.start
     cdef uint32_t n = part.count
@@ -87,8 +72,8 @@ cdef inline void plan_keys(Lists *lists, const Request *r, Part *part, uint32_t 
         plan.bytes += narrow_keys_bytes(n, plan.width) if plan.width else <size_t>n * 8
 
 
-cdef inline char *write_keys(char *to, const Request *r, const Part *part, uint32_t groups,
-                             const KeysPlan *plan) noexcept nogil:
+cdef char *_write_keys(char *to, const Request *r, const Part *part, uint32_t groups,
+                       const KeysPlan *plan) noexcept nogil:
     """Writes plan.bytes bytes; where they end."""
     cdef Group *group
     cdef uint32_t g
@@ -100,7 +85,7 @@ cdef inline char *write_keys(char *to, const Request *r, const Part *part, uint3
     group = <Group *>to
     for g in range(part.group, part.group + groups):
         group.fragment = r.group_fragment[g]
-        group.keys = keys_of_group(r, part, g)
+        group.keys = _keys_of_group(r, part, g)
         group += 1
     to = <char *>group
     if plan.width:
@@ -110,8 +95,15 @@ cdef inline char *write_keys(char *to, const Request *r, const Part *part, uint3
     return to + <size_t>part.count * 8
 
 
-cdef inline bint write_values(const WireOps *wire, const Request *r, Part *part,
-                              char *to) noexcept nogil:
+cdef void _add_repeats(const Request *r, uint32_t i, float *value) noexcept nogil:
+    """Adds what other places hold for the key at `i` of a merged push, in their order."""
+    cdef uint32_t place = r.later[r.order[i]]
+    while place != NO_KEY:
+        add_row(value, <const float *>(r.rows + place * r.row_stride), r.dim)
+        place = r.later[place]
+
+
+cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char *to) noexcept nogil:
     """Writes the values of a push part; False = no memory."""
     cdef uint32_t last = part.start + part.count
     cdef uint32_t i
@@ -127,7 +119,7 @@ cdef inline bint write_values(const WireOps *wire, const Request *r, Part *part,
         value = <const float *>(r.rows + r.order[i] * r.row_stride)
         if r.later != NULL:
             memcpy(r.sum, value, <size_t>r.dim * 4)
-            add_repeats(r, i, r.sum)
+            _add_repeats(r, i, r.sum)
             value = r.sum
         if r.owing != NULL:
             if i + 2 * AHEAD < last:
@@ -148,8 +140,52 @@ cdef inline bint write_values(const WireOps *wire, const Request *r, Part *part,
     return True
 
 
-cdef inline void take_row(const WireOps *wire, const Request *r, uint32_t i,
-                          const char *body) noexcept nogil:
+cdef void _write_clock(ClockHead *head, const Request *r) noexcept nogil:
+    head.clock = r.clock
+    head.slot = r.slot
+    head.slots = 0
+
+
+cdef size_t write_body(const WireOps *wire, Lists *lists, Request *r, Part *part,
+                       Buffer *out) noexcept nogil:
+    cdef uint32_t groups = _groups_of(r, part)
+    cdef size_t body = sizeof(GroupHead)
+    cdef size_t pad
+    cdef GroupHead *top
+    cdef char *to
+    cdef KeysPlan plan
+    _plan_keys(lists, r, part, groups, &plan)
+    body += plan.bytes
+    if r.clocked:
+        body += sizeof(ClockHead)
+    if r.kind == KIND_PUSH:
+        body += <size_t>part.count * r.row_bytes
+    pad = (8 - (body & 7)) & 7
+    body += pad
+    if not buffer_reserve(out, FRAME_HEADER_BYTES + body):
+        return 0
+    top = <GroupHead *>(out.data + out.end + FRAME_HEADER_BYTES)
+    top.seq = part.seq
+    top.keys = part.count
+    top.groups = groups
+    top.floats = r.dim
+    top.options = r.options | plan.options | <uint32_t>r.wire << OPTION_WIRE_SHIFT
+    to = <char *>(top + 1)
+    if r.clocked:
+        top.options |= OPTION_CLOCK
+        _write_clock(<ClockHead *>to, r)
+        to += sizeof(ClockHead)
+    to = _write_keys(to, r, part, groups, &plan)
+    if r.kind == KIND_PUSH:
+        if not _write_values(wire, r, part, to):
+            return 0
+        to += <size_t>part.count * r.row_bytes
+    memset(to, 0, pad)
+    return body
+
+
+cdef void _take_row(const WireOps *wire, const Request *r, uint32_t i,
+                    const char *body) noexcept nogil:
     """One row of a reply to its place in the caller's array."""
     cdef char *to = r.rows + r.order[i] * r.row_stride
     if r.wire != WIRE_FLOAT32:
@@ -160,10 +196,9 @@ cdef inline void take_row(const WireOps *wire, const Request *r, uint32_t i,
         memcpy(to, body, r.row_bytes)
 
 
-cdef inline bint take_rows(const WireOps *wire, const Request *r, const Part *part,
-                           const char *body, uint64_t body_bytes) noexcept nogil:
-    """Scatters a PULLED body to the caller's rows; False when its length is another."""
-    cdef uint32_t groups = groups_of(r, part)
+cdef bint take_rows(const WireOps *wire, const Request *r, const Part *part, const char *body,
+                    uint64_t body_bytes) noexcept nogil:
+    cdef uint32_t groups = _groups_of(r, part)
     cdef uint32_t last = part.start + part.count
     cdef uint32_t g, stop
     cdef uint32_t i = part.start
@@ -196,6 +231,6 @@ cdef inline bint take_rows(const WireOps *wire, const Request *r, const Part *pa
             if i + AHEAD < last:
                 fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim,
                                    FETCH_AT_CLIENT)
-            take_row(wire, r, i, body)
+            _take_row(wire, r, i, body)
             body += r.row_bytes
     return True

@@ -1,0 +1,477 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The client's connections: parts out, replies in: see _link.pxd."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, strlen
+
+from snailps.transport._frame cimport (
+    DATA_BODY_MAX, FRAME_HEADER_BYTES, KIND_BACKWARD, KIND_ERROR, KIND_FORWARD, KIND_PULL,
+    KIND_PUSH, LIST_UNKEPT, PART_BYTES, FrameHeader, fill_head, head_is_ours,
+)
+from snailps.transport._posix cimport (
+    load_flag, now_s, pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock, store_flag,
+)
+from snailps.transport._socket_io cimport (
+    SOCKET_BUSY, SOCKET_GONE, Buffer, buffer_held, buffer_receive, buffer_reserve, buffer_send,
+)
+from snailps.transport.client._key_list_directory cimport NO_PLACE, lists_full, lists_release
+from snailps.transport.client._part cimport Part, rows_per_part, take_rows, write_body
+from snailps.transport.client._product_batch cimport (
+    backward_bytes, forward_bytes, part_examples, sent_of, take_product, write_backward,
+    write_forward,
+)
+from snailps.transport.client._request cimport (
+    EVERY_SHARD, KIND_RAW, Request, Sent, request_refused, waits_for_clock,
+)
+
+cdef enum:
+    # Parts of pulls whose clock has not come: what a shard keeps of a connection is bounded, and a
+    # push that could not be sent behind them would be what they wait for.
+    WAITING_MAX = 128
+    OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
+    SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
+    GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
+    GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
+    RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
+
+
+cdef void finish_if_done(Core *core, Request *r) noexcept nogil:
+    if r.unsent == 0 and r.open == 0:
+        pthread_mutex_lock(&core.lock)
+        core.open_requests -= 1
+        store_flag(&r.done, 1)
+        pthread_cond_broadcast(&core.changed)
+        pthread_mutex_unlock(&core.lock)
+
+
+cdef void break_core(Core *core, const char *text, uint64_t text_bytes,
+                     bint is_body) noexcept nogil:
+    pthread_mutex_lock(&core.lock)
+    if not core.broken:
+        core.text_bytes = <uint32_t>min(text_bytes, <uint64_t>TEXT_MAX)
+        memcpy(core.text, text, core.text_bytes)
+        core.text_is_body = is_body
+        store_flag(&core.broken, 1)
+        pthread_cond_broadcast(&core.mend)
+    pthread_mutex_unlock(&core.lock)
+
+
+cdef void _note_goodput(Core *core) noexcept nogil:
+    """Counts the busy time that ends here, or a piece of it."""
+    cdef uint64_t moved = core.bytes_in + core.bytes_out - core.busy_bytes
+    cdef double now
+    if moved < GOODPUT_BYTES_MAX and (core.open_parts or moved < GOODPUT_BYTES_MIN):
+        return
+    now = now_s()
+    core.goodput_s += now - core.busy_since
+    core.goodput_bytes += moved
+    core.busy_since = now
+    core.busy_bytes += moved
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+cdef bint queue_put(Queue *q, Request *r) noexcept nogil:
+    cdef Turn *grown
+    cdef uint32_t cap
+    if q.head + q.count == q.cap:
+        if q.head > q.cap >> 1:
+            memmove(q.items, q.items + q.head, q.count * sizeof(Turn))
+            q.head = 0
+        else:
+            cap = q.cap * 2 if q.cap else 16
+            grown = <Turn *>realloc(q.items, cap * sizeof(Turn))
+            if grown == NULL:
+                return False
+            q.items = grown
+            q.cap = cap
+    q.items[q.head + q.count].request = r
+    q.items[q.head + q.count].group = 0
+    q.items[q.head + q.count].at = 0
+    q.count += 1
+    return True
+
+
+cdef void queue_by_clock(Queue *q) noexcept nogil:
+    cdef uint32_t i = q.head + q.count - 1
+    cdef Turn last = q.items[i]
+    while i > q.head and q.items[i - 1].request.clock > last.request.clock:
+        q.items[i] = q.items[i - 1]
+        i -= 1
+    q.items[i] = last
+
+
+cdef void leave_queue(Core *core, Queue *q) noexcept nogil:
+    cdef Request *r = q.items[q.head].request
+    q.head += 1
+    q.count -= 1
+    if q.count == 0:
+        q.head = 0
+    r.unsent -= 1
+    finish_if_done(core, r)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+cdef void no_parts(Link *link) noexcept nogil:
+    cdef uint32_t i
+    for i in range(WINDOW):
+        link.parts[i].request = NULL
+        link.free_slots[i] = WINDOW - 1 - i
+    link.free_count = WINDOW
+    link.oldest = link.newest = link.unwritten = NO_PART
+
+
+cdef Part *_open_part(Core *core, Link *link, Request *r) noexcept nogil:
+    """A new part at the end of the list; there must be a free slot."""
+    cdef uint32_t slot
+    cdef Part *part
+    link.free_count -= 1
+    slot = link.free_slots[link.free_count]
+    part = &link.parts[slot]
+    link.cut_parts += 1
+    part.number = link.cut_parts * WINDOW + slot
+    part.request = r
+    part.place = NO_PLACE
+    part.kept = NULL
+    part.kept_filled = False
+    part.before = link.newest
+    part.after = NO_PART
+    if link.newest == NO_PART:
+        link.oldest = slot
+    else:
+        link.parts[link.newest].after = slot
+    link.newest = slot
+    if link.unwritten == NO_PART:
+        link.unwritten = slot
+    r.open += 1
+    if core.open_parts == 0:
+        core.busy_since = now_s()
+        core.busy_bytes = core.bytes_in + core.bytes_out
+    core.open_parts += 1
+    return part
+
+
+cdef void close_part(Core *core, Link *link, uint32_t slot, bint refused) noexcept nogil:
+    cdef Part *part = &link.parts[slot]
+    lists_release(&link.lists, part.place, refused)
+    if part.kept != NULL:
+        if link.kept_num < KEPT_MAX:
+            link.kept[link.kept_num] = part.kept
+            link.kept_num += 1
+        else:
+            free(part.kept)
+    core.open_parts -= 1
+    link.waiting -= part.request.clocked and part.request.kind == KIND_PULL
+    _note_goodput(core)
+    part.request.open -= 1
+    part.request = NULL
+    if part.before == NO_PART:
+        link.oldest = part.after
+    else:
+        link.parts[part.before].after = part.after
+    if part.after == NO_PART:
+        link.newest = part.before
+    else:
+        link.parts[part.after].before = part.before
+    if link.unwritten == slot:
+        link.unwritten = part.after
+    link.free_slots[link.free_count] = slot
+    link.free_count += 1
+
+
+cdef bint _waits_for_so_early(const Link *link, uint64_t clock) noexcept nogil:
+    """Whether a part is open that waits for this clock or one before: its answer would tell."""
+    cdef uint32_t slot = link.oldest
+    cdef const Request *r
+    while slot != NO_PART:
+        r = link.parts[slot].request
+        if r.clocked and r.kind == KIND_PULL and r.clock <= clock:
+            return True
+        slot = link.parts[slot].after
+    return False
+
+
+cdef Queue *_next_queue(Core *core, Link *link) noexcept nogil:
+    """Where the next part comes from."""
+    cdef Request *r
+    if link.ahead.count:
+        return &link.ahead
+    while link.clocked.count:
+        r = link.clocked.items[link.clocked.head].request
+        if load_flag(&r.abandoned):
+            leave_queue(core, &link.clocked)
+        elif r.clock <= link.reached or link.waiting < WAITING_MAX \
+                or not _waits_for_so_early(link, r.clock):
+            return &link.clocked
+        else:
+            break
+    return &link.queue
+
+
+cdef bint _cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
+    """Makes the next part of a queue's first request; False when there is none or no slot."""
+    cdef Queue *q = _next_queue(core, link)
+    cdef Turn *turn
+    cdef Request *r
+    cdef Part *part
+    cdef uint32_t i, stop_group
+    if link.free_count == 0 or q.count == 0:
+        return False
+    turn = &q.items[q.head]
+    r = turn.request
+    part = _open_part(core, link, r)
+    part.seq = 0
+    if r.kind == KIND_RAW:
+        leave_queue(core, q)
+        return True
+    if r.product != NULL:
+        part.start = turn.at                    # examples, where others have keys
+        part.count = part_examples(r, shard, turn.at)
+        if r.kind == KIND_BACKWARD:
+            core.seq += 1
+            part.seq = core.seq
+        turn.at += part.count
+        if turn.at == r.product.examples:
+            leave_queue(core, q)
+        return True
+    stop_group = r.shard_group[shard + 1]
+    if turn.group < r.shard_group[shard]:       # the first part of this request
+        turn.group = r.shard_group[shard]
+        turn.at = r.group_start[turn.group]
+    part.start = turn.at
+    part.group = turn.group
+    part.count = min(rows_per_part(r), r.group_start[stop_group] - turn.at)
+    if r.kind == KIND_PUSH:
+        core.seq += 1
+        part.seq = core.seq
+        for i in range(part.start, part.start + part.count):
+            r.stamps[i] = part.seq
+    link.waiting += r.clocked and r.kind == KIND_PULL
+    turn.at += part.count
+    while turn.group < stop_group and r.group_start[turn.group + 1] <= turn.at:
+        turn.group += 1
+    if turn.group == stop_group:
+        leave_queue(core, q)
+    return True
+
+
+# --- sending -------------------------------------------------------------------------------------
+
+cdef bint _keep_room(Link *link, Part *part) noexcept nogil:
+    """Room for the values of a part as they go out."""
+    cdef size_t need = <size_t>part.count * part.request.row_bytes
+    if need <= PART_BYTES and link.kept_num:
+        link.kept_num -= 1
+        part.kept = link.kept[link.kept_num]
+    else:
+        part.kept = <char *>malloc(max(need, <size_t>PART_BYTES))
+    return part.kept != NULL
+
+
+cdef void _write_header(Core *core, Link *link, const Request *r, uint64_t number,
+                        size_t body) noexcept nogil:
+    """The header in front of a body that is in its place; both become output."""
+    cdef FrameHeader *head = <FrameHeader *>(link.out.data + link.out.end)
+    fill_head(head, r.raw_kind if r.kind == KIND_RAW else r.kind, number, body)
+    head.table = r.table
+    head.epoch = core.epoch
+    head.job = core.job
+    head.incarnation = core.incarnation
+    link.out.end += FRAME_HEADER_BYTES + body
+
+
+cdef bint _write_examples(Core *core, Link *link, const Request *r, uint32_t shard, uint32_t first,
+                          uint32_t count, uint64_t seq, bint quiet, uint64_t number) noexcept nogil:
+    """Appends a FORWARD or BACKWARD of some examples to the output; False = no memory."""
+    cdef uint32_t width = 0
+    cdef uint64_t base = 0
+    cdef size_t body
+    cdef char *to
+    if r.kind == KIND_FORWARD:
+        body = forward_bytes(r, shard, first, count, &width, &base)
+    else:
+        body = backward_bytes(r, count)
+    if not buffer_reserve(&link.out, FRAME_HEADER_BYTES + body):
+        return False
+    to = link.out.data + link.out.end + FRAME_HEADER_BYTES
+    if r.kind == KIND_FORWARD:
+        write_forward(to, r, shard, first, count, width, base, quiet)
+    else:
+        write_backward(core.wire, to, r, first, count, seq)
+    _write_header(core, link, r, number, body)
+    return True
+
+
+cdef bint _catch_up(Core *core, Link *link, Request *r, uint32_t shard, uint32_t upto,
+                    uint64_t seq) noexcept nogil:
+    """Sends the examples before `upto` that this connection has not carried; False = no memory."""
+    # Number 0: their replies were had on an earlier connection, and nobody waits for another.
+    cdef Sent *sent = sent_of(r.product, shard, link.reconnects + 1)
+    cdef uint32_t n
+    while sent.examples < upto:
+        n = min(part_examples(r, shard, sent.examples), upto - sent.examples)
+        if not _write_examples(core, link, r, shard, sent.examples, n, seq, True, 0):
+            return False
+        sent.examples += n
+    return True
+
+
+cdef bint _write_product_part(Core *core, Link *link, Part *part, uint32_t shard) noexcept nogil:
+    """Appends a part of a batch, behind what the shard must have got before it."""
+    cdef Request *r = part.request
+    cdef Request *forward = r.product.forward
+    if r.kind == KIND_BACKWARD \
+            and not _catch_up(core, link, forward, shard, r.product.examples, 0):
+        return False
+    if (r.kind == KIND_BACKWARD or r.product.keep) \
+            and not _catch_up(core, link, r, shard, part.start, part.seq):
+        return False
+    sent_of(r.product, shard, link.reconnects + 1).examples = part.start + part.count
+    return _write_examples(core, link, r, shard, part.start, part.count, part.seq, False,
+                          part.number)
+
+
+cdef bint _write_part(Core *core, Link *link, Part *part, uint32_t shard) noexcept nogil:
+    """Appends the frame of a part to the output; False = no memory."""
+    cdef Request *r = part.request
+    cdef size_t body
+    if r.product != NULL:
+        return _write_product_part(core, link, part, shard)
+    if r.kind == KIND_RAW:
+        body = r.raw_bytes
+        if not buffer_reserve(&link.out, FRAME_HEADER_BYTES + body):
+            return False
+        memcpy(link.out.data + link.out.end + FRAME_HEADER_BYTES, r.raw_body, body)
+    else:
+        if r.kind == KIND_PUSH and r.owing != NULL and part.kept == NULL \
+                and not _keep_room(link, part):
+            return False
+        body = write_body(core.wire, &link.lists, r, part, &link.out)
+        if body == 0:
+            return False
+    _write_header(core, link, r, part.number, body)
+    return True
+
+
+cdef int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil:
+    cdef ssize_t sent
+    cdef Part *part
+    cdef uint64_t begun = core.bytes_out
+    while True:
+        while buffer_held(&link.out) < OUT_BYTES_AIM:
+            if link.unwritten == NO_PART and not _cut_part(core, link, shard):
+                break
+            part = &link.parts[link.unwritten]
+            if not _write_part(core, link, part, shard):
+                return -1
+            link.unwritten = part.after
+        if buffer_held(&link.out) == 0:
+            return 0
+        if core.bytes_out - begun > SEND_TURN_BYTES:
+            return 1
+        sent = buffer_send(&link.out, link.fd, &core.bytes_out)
+        if sent == SOCKET_GONE:
+            return -1
+        if sent == SOCKET_BUSY:
+            return 1
+
+
+# --- receiving -----------------------------------------------------------------------------------
+
+cdef bint _says_unknown_batch(const FrameHeader *head, const char *body) noexcept nogil:
+    """Whether the shard ends the connection because it does not (or no longer) know a batch."""
+    cdef const char *words = b'{"code":"batch"'
+    return head.kind == KIND_ERROR and head.body_bytes > 15 and memcmp(body, words, 15) == 0
+
+
+cdef bint _sends_elsewhere(Core *core, Link *link, const FrameHeader *head,
+                           const char *body) noexcept nogil:
+    """Whether the shard says that another has its place: a new connection finds that one."""
+    cdef const char *code = b'{"code":"stale-route"'
+    cdef size_t n = <size_t>min(head.body_bytes, <uint64_t>(WORDS_MAX - 1))
+    if core.patience_s <= 0 or head.kind != KIND_ERROR or n < strlen(code) \
+            or memcmp(body, code, strlen(code)) != 0:
+        return False
+    memcpy(link.words, body, n)
+    link.words[n] = 0
+    return True
+
+
+cdef int _take_frame(Core *core, Link *link, const FrameHeader *head,
+                     const char *body) noexcept nogil:
+    """Takes one reply; -1 = the shard broke the protocol."""
+    cdef const char *width = b'{"code":"width","text":"the shard\'s rows of this table have ' \
+        b'another width than the array: declare the table with that dim"}'
+    cdef Part *part
+    cdef Request *r
+    if _says_unknown_batch(head, body):
+        core.batches_forgotten += 1
+        return -1                                   # the next connection begins with the batch
+    if _sends_elsewhere(core, link, head, body):
+        return -1
+    if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
+        break_core(core, body, head.body_bytes, True)
+        return 0
+    part = &link.parts[head.request & (WINDOW - 1)]
+    r = part.request
+    if r == NULL or part.number != head.request:
+        return 0                                    # answered before: a repeated reply
+    if head.kind == KIND_ERROR:
+        request_refused(r, body, head.body_bytes)
+    elif head.kind != (r.raw_kind if r.kind == KIND_RAW else r.kind) + 1:
+        return -1                       # replies are numbered next to what they answer
+    elif r.kind == KIND_RAW and r.raw_shard == <uint32_t>EVERY_SHARD:
+        pass                            # of which each only says that it is so
+    elif r.kind == KIND_RAW:
+        r.raw_reply = <char *>malloc(head.body_bytes + 1)
+        if r.raw_reply == NULL:
+            return -1
+        memcpy(r.raw_reply, body, head.body_bytes)
+        r.raw_reply_bytes = head.body_bytes
+    elif r.kind == KIND_PUSH:
+        core.rows_pushed += part.count
+    elif r.kind == KIND_BACKWARD:
+        pass
+    elif r.kind == KIND_FORWARD:
+        if not take_product(core.wire, r, <uint32_t>(link - core.links), part.start, part.count,
+                            body, head.body_bytes):
+            request_refused(r, width, strlen(width))
+    elif take_rows(core.wire, r, part, body, head.body_bytes):
+        core.rows_pulled += part.count
+    else:
+        request_refused(r, width, strlen(width))
+    if waits_for_clock(r) and head.kind != KIND_ERROR:
+        link.reached = max(link.reached, r.clock)
+    link.fruitless = 0
+    link.words[0] = 0
+    close_part(core, link, head.request & (WINDOW - 1),
+               head.kind == KIND_ERROR or head.table == LIST_UNKEPT)
+    if head.table == LIST_UNKEPT:
+        lists_full(&link.lists)
+    finish_if_done(core, r)
+    return 0
+
+
+cdef int receive_some(Core *core, Link *link) noexcept nogil:
+    cdef Buffer *inp = &link.inp
+    cdef FrameHeader *head
+    if inp.start > 0 and IN_BYTES - inp.end < <size_t>DATA_BODY_MAX >> 1:
+        memmove(inp.data, inp.data + inp.start, buffer_held(inp))
+        inp.end -= inp.start
+        inp.start = 0
+    if buffer_receive(inp, link.fd, RECV_BYTES, &core.bytes_in) == SOCKET_GONE:
+        return -1
+    while buffer_held(inp) >= FRAME_HEADER_BYTES:
+        head = <FrameHeader *>(inp.data + inp.start)
+        if not head_is_ours(head) or head.flags or head.body_bytes > DATA_BODY_MAX:
+            return -1
+        if buffer_held(inp) < FRAME_HEADER_BYTES + head.body_bytes:
+            break
+        if _take_frame(core, link, head, <const char *>head + FRAME_HEADER_BYTES) < 0:
+            return -1
+        inp.start += FRAME_HEADER_BYTES + head.body_bytes
+    if inp.start == inp.end:
+        inp.start = inp.end = 0
+    return 0
