@@ -19,7 +19,7 @@ import numpy as np
 
 from snailps.errors import CheckpointError, SnailError, explain
 from snailps.node.limits import STOP_S
-from snailps.shard._shard import FragmentCursor, ShardThread
+from snailps.shard.shard_thread import FragmentCursor, ShardThread
 from snailps.store.checkpoint.folder import BEGUN, open_checkpoint
 from snailps.store.checkpoint.shard_file import (
     BATCH_BYTES,

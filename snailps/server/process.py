@@ -21,7 +21,7 @@ from snailps.node.process import Node, advertised, open_listener, peak_rss_mb, r
 from snailps.server.checkpoint_io import CheckpointLoad, CheckpointSave
 from snailps.server.futures import gather, then
 from snailps.server.shard_host import ShardHost
-from snailps.shard._shard import ShardThread
+from snailps.shard.shard_thread import ShardThread
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import AnswerOrFuture, Listener

@@ -28,7 +28,7 @@ from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailErr
 from snailps.node.limits import DIAL_S, STOP_S, Limits
 from snailps.node.process import advertised, open_listener
 from snailps.server.futures import gather, settled, then
-from snailps.shard._shard import ShardThread
+from snailps.shard.shard_thread import ShardThread
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control import Address, Listener, Trust, dial, show

@@ -1,14 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a shard does in Python: access methods that are written in it, and orders of the master.
+"""Access methods that are written in Python, and orders of a stream: where C code takes the GIL.
 
     what was asked, checked -> arrays -> AccessMethod.init, pull, push -> rows of the store
-    order, at a primary or from its stream -> store -> what it returned
+    order of a stream -> `PythonMethods.obey` -> done, or the body of a refusal
 
 Runs in the shard's own thread, with the GIL.  Knows no frames and no connections: what goes wrong in
 a method becomes the body of a refusal.
 """
 
-import json
 import traceback
 
 import numpy as np
@@ -17,20 +16,19 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.shard._primary cimport tell_replica
-from snailps.shard._row_request cimport FENCED_MAX, RowRequest, Context, is_repeated
+from snailps.shard._context cimport Context, is_repeated
+from snailps.shard._row_bodies cimport RowRequest
 from snailps.store.core._clock_buffer cimport Sums
-from snailps.store.core._marks cimport marks_raise
-from snailps.store.tables cimport *
-from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, REPLICA_ORDER, FrameHeader, Group
+from snailps.store.tables cimport (
+    Shard, Table, store_dim, store_floats, store_has, store_pull, store_put, store_scan,
+    store_set_mark,
+)
+from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, FrameHeader, Group
 from snailps.transport.loop._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
-from snailps.store._store import checked
-from snailps.store.route import fragment_of
 from snailps.transport.handshake import error_frame
 
-ORDER_KEYS = 10_000         # of a deletion, forwarded in one frame
 TRACEBACK_HEAD, TRACEBACK_TAIL = 1000, 2000     # chars of a long one: what an ERROR body holds
 
 
@@ -45,104 +43,13 @@ cdef class PythonMethods:
         """Takes a table's method, unless it has one."""
         self.methods.setdefault(number, method)
 
-    def execute(self, order):
-        """Does an order that changes rows or clocks; the same at a primary and at its standby.
 
-        Parameters
-        ----------
-        order : dict
-            What to ``do``, and its arguments; can be written as JSON.
+# --- requests ------------------------------------------------------------------------------------
 
-        Returns
-        -------
-        What the store's method of that name returns.
-        """
-        do, store = order["do"], self.store
-        if do == "delete":
-            return store.delete(order["table"], np.asarray(order["keys"], np.uint64))
-        if do == "expire":
-            return store.expire(order["table"], order["before"], order["fragments"])
-        if do == "close_round":
-            return store.close_round(order["table"])
-        if do == "set_tick":
-            return store.set_tick(order["tick"])
-        if do == "fence":
-            return self._fence(order["incarnation"])
-        if do == "set_clock":
-            self.clock_error = None
-            self.context.waits_sealed = 0       # its words are of what was
-            return store.set_clock(order["clock"], order["early"])
-        try:
-            if do == "freeze":
-                return store.freeze(order["clock"])
-            if do == "thaw":
-                return store.thaw()
-            if do == "close_clock":
-                return store.close_clock(order["clock"], order["slots"])
-            if do == "seal":
-                return store.seal(order["clock"], order["slot"], order["slots"],
-                                  order["incarnation"])
-        except SnailError:
-            if self.clock_error is None:
-                raise
-            raise self.clock_error from None
-        raise ProtocolError(f"{do!r} is no order that this version knows", "stream")
-
-    def tell(self, order):
-        """Appends an order that was done to the stream, as far as it concerns what is copied."""
-        cdef bytes text
-        cdef char *to
-        if order["do"] == "expire":
-            order = {**order, "fragments": self._copied(order["fragments"])}
-        parts = [order]
-        if order["do"] == "delete":
-            keys = np.asarray(order["keys"], np.uint64)
-            fragments = fragment_of(keys, self.context.frag_num)
-            keys = keys[np.isin(fragments, self._copied(np.unique(fragments).tolist()))].tolist()
-            parts = [{**order, "keys": keys[i:i + ORDER_KEYS]}
-                     for i in range(0, len(keys), ORDER_KEYS)]
-        for part in parts:
-            text = json.dumps(part).encode()
-            to = tell_replica(self.context, REPLICA_ORDER, 0, 0, 0, len(text), 0, len(text))
-            if to != NULL:
-                memcpy(to, <const char *>text, len(text))
-
-    def _copied(self, fragments):
-        return [f for f in fragments if self.context.primary.copied[<uint32_t>f]]
-
-    def _fence(self, incarnation):
-        """Refuses whatever comes from this incarnation from now on."""
-        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
-        if self.context.fenced.num >= FENCED_MAX:
-            raise SnailError(f"{FENCED_MAX:,} lost workers are shut out already: start the cluster anew, "
-                             "from a checkpoint")
-        if marks_raise(&self.context.fenced, who, 1) < 0:
-            raise MemoryError("no memory left for incarnations that were given up")
-
-
-cdef void python_order(void *door, const char *text, uint64_t n, char *out,
-                       Reply *reply) noexcept with gil:
-    """An order that came in a stream; `reply` is an ERROR where it cannot be done."""
-    cdef PythonMethods me = <PythonMethods>door
-    cdef bytes body
-    try:
-        order = json.loads(text[:n])
-        me.execute(order)
-        if me.context.stream.begun:
-            me.tell(order)
-    except BaseException as error:
-        if not isinstance(error, SnailError):
-            error = ProtocolError(f"an order in the stream: {error!r}", "stream")
-        body = error_frame(error).body
-        memcpy(out, <const char *>body, len(body))
-        reply.kind = KIND_ERROR
-        reply.body_bytes = len(body)
-
-
-cdef bint python_pull(void *door, Table *table, uint32_t number, const RowRequest *asked, bint state,
-                       float *rows, char *out, Reply *reply) noexcept with gil:
+cdef bint python_pull(void *methods, Table *table, uint32_t number, const RowRequest *asked, bint state,
+                      float *rows, char *out, Reply *reply) noexcept with gil:
     """Rows of a PULL, through the table's `init` and `pull`; False = `reply` is an ERROR."""
-    cdef PythonMethods me = <PythonMethods>door
+    cdef PythonMethods me = <PythonMethods>methods
     cdef const float[:, ::1] view
     if asked.key_num == 0:
         return True
@@ -158,10 +65,10 @@ cdef bint python_pull(void *door, Table *table, uint32_t number, const RowReques
         return False
 
 
-cdef bint python_push(void *door, Table *table, const FrameHeader *head, const RowRequest *asked,
-                       char *out, Reply *reply) noexcept with gil:
+cdef bint python_push(void *methods, Table *table, const FrameHeader *head, const RowRequest *asked,
+                      char *out, Reply *reply) noexcept with gil:
     """Applies a PUSH through the table's `push`: all of it or, on an exception, nothing."""
-    cdef PythonMethods me = <PythonMethods>door
+    cdef PythonMethods me = <PythonMethods>methods
     cdef Shard *shard = me.store.shard
     cdef uint32_t g, at, fragment
     cdef uint32_t dim = store_dim(table)
@@ -206,10 +113,10 @@ cdef bint python_push(void *door, Table *table, const FrameHeader *head, const R
         return False
 
 
-cdef bint python_sums(void *door, Table *table, const Sums *sums) noexcept with gil:
+cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept with gil:
     """Applies the sums of a clock through the table's `push`: all of them or, on an exception,
     nothing."""
-    cdef PythonMethods me = <PythonMethods>door
+    cdef PythonMethods me = <PythonMethods>methods
     cdef Shard *shard = me.store.shard
     cdef uint32_t i, stop, width = sums.floats
     cdef uint64_t[::1] key_view
@@ -241,25 +148,25 @@ cdef bint python_sums(void *door, Table *table, const Sums *sums) noexcept with 
                 raise MemoryError(f"no memory for rows of fragment {owners[i]}")
         return True
     except BaseException as error:
-        me.clock_error = _told(error, me.methods[table.table_id])
+        me.clock_error = _access_error(error, me.methods[table.table_id])
         return False
 
 
-cdef void why_broken(void *door, char *out, Reply *reply) noexcept with gil:
+cdef void explain_broken(void *methods, char *out, Reply *reply) noexcept with gil:
     """Puts the words of the access method that failed into a refusal, if one did."""
     cdef bytes body
-    error = (<PythonMethods>door).clock_error
+    error = (<PythonMethods>methods).clock_error
     if error is not None:
         body = error_frame(error).body
         memcpy(out, <const char *>body, len(body))
         reply.body_bytes = len(body)
 
 
-cdef bint python_scan(void *door, Table *table, uint32_t number, uint32_t fragment,
-                       uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
-                       char *out, Reply *reply) noexcept with gil:
+cdef bint python_scan(void *methods, Table *table, uint32_t number, uint32_t fragment,
+                      uint64_t *cursor, uint64_t *keys, float *rows, uint32_t *n, uint32_t room,
+                      char *out, Reply *reply) noexcept with gil:
     """Rows of a SCAN as a pull would give them; False = `reply` is an ERROR."""
-    cdef PythonMethods me = <PythonMethods>door
+    cdef PythonMethods me = <PythonMethods>methods
     cdef uint32_t floats = store_floats(table)
     cdef float[:, ::1] whole
     cdef const float[:, ::1] view
@@ -347,16 +254,30 @@ def _block(rows, n, floats, name):
 
 cdef void _python_error(error, method, char *out, Reply *reply) noexcept:
     """An ERROR body with the traceback, for whoever sent the request."""
-    cdef bytes body = error_frame(_told(error, method)).body
+    _refuse(_access_error(error, method), out, reply)
+
+
+cdef void _refuse(error, char *out, Reply *reply) noexcept:
+    cdef bytes body = error_frame(error).body
     memcpy(out, <const char *>body, len(body))
     reply.kind = KIND_ERROR
     reply.body_bytes = len(body)
 
 
-def _told(error, method):
+def _access_error(error, method):
     """What a method in Python raised, with its traceback, for whoever asked."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     if len(text) > TRACEBACK_HEAD + TRACEBACK_TAIL:
         text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[-TRACEBACK_TAIL:]}"
     name = f"{type(method).__module__}:{type(method).__qualname__}"
     return RemoteError(f"access method {name} failed at the server:\n{text}", "access")
+
+
+cdef void obey_order(void *methods, const char *text, uint64_t n, char *out,
+                     Reply *reply) noexcept with gil:
+    try:
+        (<PythonMethods>methods).obey(text[:n])
+    except BaseException as error:
+        if not isinstance(error, SnailError):
+            error = ProtocolError(f"an order in the stream: {error!r}", "stream")
+        _refuse(error, out, reply)

@@ -23,6 +23,7 @@ from shards import (
     UNIFORM,
     ZEROS,
     Shards,
+    push_out,
 )  # fmt: skip
 
 from snailps.errors import ConnectionLost, MisuseError, RemoteError
@@ -237,18 +238,15 @@ def test_shard_that_forgets_a_batch_gets_it_again(answered):
 
         def forget(number, back):
             if back == answered:
-                for thread in cluster.threads:
-                    thread.forget_batches()
+                push_out(client, 400)
 
         data = [batch(rng(n), 500, 300, 10) for n in range(4)]
         train(client, data, 400, reference, cut=forget)
-        for thread in cluster.threads:
-            thread.forget_batches()
+        push_out(client, 400)
         last = client.forward_async(1, *data[0], 400)
         dz = last.wait().copy()
         wanted = reference.forward(*data[0])
-        for thread in cluster.threads:
-            thread.forget_batches()
+        push_out(client, 400)
         client.backward_async(last, dz).wait()
         reference.backward(*data[0], wanted)
         assert close(rows_of(client, 300, 400), reference.rows, 1e-3)
@@ -265,7 +263,7 @@ def test_forgetting_does_not_let_later_pushes_overtake():
         for turn in range(20):
             forward = client.forward_async(1, np.array([0, 1]), key, None, 1)
             forward.wait()
-            cluster.threads[0].forget_batches()
+            push_out(client, 1)
             client.backward_async(forward, one)
             for _ in range(5):
                 client.push_async(1, key, 10 * one)

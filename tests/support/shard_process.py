@@ -14,7 +14,7 @@ from pathlib import Path
 from shards import ADD, FRAG_NUM, JOB, LIMIT_S, ZEROS
 
 from snailps import kernels
-from snailps.shard._shard import ShardThread
+from snailps.shard.shard_thread import ShardThread
 from snailps.transport.control import dial
 from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from snailps import kernels
 from snailps.api.access_method import load_method
-from snailps.shard._shard import ShardThread
+from snailps.shard.shard_thread import ShardThread
 from snailps.store.route import Route, ShardAddress
 from snailps.transport.client._client import Client
 from snailps.transport.control import dial
@@ -42,11 +42,13 @@ class Shards:
         How long a request may wait at a shard.
     clock_limit_s : float
         How long it may wait there for a clock.
+    staged_bytes_max : int
+        How much may be staged there for a clock.
     """
 
     def __init__(
         self, count=1, frag_num=FRAG_NUM, park_limit_s=30.0, secret=b"", routed=True,
-        clock_limit_s=60.0,
+        clock_limit_s=60.0, staged_bytes_max=2 << 30,
     ):  # fmt: skip
         self.count, self.frag_num, self.secret = count, frag_num, secret
         self.threads, self.ports, self.clients = [], [], []
@@ -65,6 +67,7 @@ class Shards:
                 park_limit_s,
                 f"shard-{index}",
                 clock_limit_s,
+                staged_bytes_max,
             )
             thread.start()
             self.threads.append(thread)
@@ -118,6 +121,14 @@ class Shards:
         while not condition(self.stats(name)):  # each look waits for a turn of the shards' loops
             assert time.monotonic() < end, f"{name} is {self.stats(name)}"
 
+    def expire(self, number, before_tick):
+        """Deletes rows that no push has touched since a tick; their number."""
+        return sum(
+            thread.expire_one(number, before_tick, fragment)
+            for thread in self.threads
+            for fragment in thread.fragments().tolist()
+        )
+
     def connect(self, index, incarnation=1):
         """Descriptor of a new data connection."""
         sock = dial(
@@ -155,6 +166,14 @@ class Shards:
     def raw(self, index=0, shake=True):
         """A connection that speaks frames as the test likes."""
         return Raw(self.ports[index], self.secret, shake)
+
+
+def push_out(client, dim):
+    """Eight other batches take the places of those that are under way: shards forget these."""
+    keys = np.arange(50, dtype=np.uint64)  # at every shard
+    others = [client.forward_async(1, np.array([0, 50]), keys, None, dim) for _ in range(8)]
+    for other in others:
+        other.wait()
 
 
 class Raw:

@@ -7,8 +7,7 @@ from twins import kernels as twin
 from twins.store import state_floats
 
 from snailps import kernels
-from snailps.errors import MisuseError, RemoteError, SnailError
-from snailps.store.route import fragment_of
+from snailps.errors import MisuseError, RemoteError
 
 HYPER = (0.1, 1e-8, 0.9, 0.99, 0.02, 0.1, 1.0, 0.0)
 RATES = np.array(HYPER, np.float32)
@@ -186,6 +185,17 @@ def test_merged_push_is_nothing_to_correct_with():
 # --- rounds of averages --------------------------------------------------------------------------
 
 
+def close_round(client, clock, *pushes, last=True):
+    """Weighted values, then the weight, of one slot each; without `last`: what seals the last."""
+    for slot, (keys, values) in enumerate(pushes):
+        client.push_async(1, u64(keys), np.array(values, np.float32), clock=clock, slot=slot)
+    client.flush()
+    for slot in range(len(pushes) - 1):
+        client.seal_async(clock, slot, len(pushes)).wait()
+    seal = lambda: client.seal_async(clock, len(pushes) - 1, len(pushes)).wait()  # noqa: E731
+    return seal() if last else seal
+
+
 def test_average_of_a_round_is_the_weighted_mean_and_reads_as_before_until_closed():
     with Shards(1) as cluster:
         cluster.add_table(1, 2, AVERAGE, UNIFORM)
@@ -193,18 +203,12 @@ def test_average_of_a_round_is_the_weighted_mean_and_reads_as_before_until_close
         keys = u64([1, 2, 3])
         first = pull(a, keys, 2)
         # Weighted values, then the weight: 3 x (1, 2), 1 x (5, 6), 2 x (10, 20).
-        a.push_async(1, u64([1, 2]), np.array([[3, 6, 3], [20, 40, 2]], np.float32)).wait()
-        b.push_async(1, u64([1]), np.array([[5, 6, 1]], np.float32)).wait()
+        wait = close_round(a, 0, ([1, 2], [[3, 6, 3], [20, 40, 2]]), ([1], [[5, 6, 1]]), last=False)
         assert np.array_equal(pull(b, keys, 2), first)
-        (thread,) = cluster.threads
-        assert thread.close_round(1) == 2
+        wait()
         assert pull(a, keys, 2).tolist() == [[2, 3], [10, 20], first[2].tolist()]
-        assert thread.close_round(1) == 0  # the sums were cleared
-        a.push_async(1, u64([1]), np.array([[7, 7, 1]], np.float32)).wait()
-        assert thread.close_round(1) == 1
+        close_round(a, 1, ([1], [[7, 7, 1]]))  # the sums were cleared
         assert pull(a, keys, 2).tolist() == [[7, 7], [10, 20], first[2].tolist()]
-        with pytest.raises(SnailError, match="no table 9"):
-            thread.close_round(9)
 
 
 def test_average_of_equal_values_is_that_value():
@@ -214,9 +218,7 @@ def test_average_of_equal_values_is_that_value():
         cluster.add_table(1, 1, AVERAGE, ZEROS)
         client = cluster.client()
         keys = np.arange(1000, dtype=np.uint64)
-        for _ in range(4):
-            client.push_async(1, keys, np.hstack([values, np.ones((1000, 1), np.float32)])).wait()
-        assert cluster.threads[0].close_round(1) == 1000
+        close_round(client, 0, *[(keys, np.hstack([values, np.ones_like(values)]))] * 4)
         assert np.array_equal(pull(client, keys, 1), values)
 
 
@@ -225,16 +227,10 @@ def test_average_pushed_with_no_weight_keeps_its_value():
         cluster.add_table(1, 1, AVERAGE, UNIFORM)
         client = cluster.client()
         first = pull(client, u64([4]), 1)
-        client.push_async(1, u64([4]), np.array([[3, 0]], np.float32)).wait()
-        assert cluster.threads[0].close_round(1) == 0
-        client.push_async(1, u64([4]), np.array([[0, 0]], np.float32)).wait()
+        close_round(client, 0, ([4], [[3, 0]]))
+        close_round(client, 1, ([4], [[0, 0]]))
         assert np.array_equal(pull(client, u64([4]), 1), first)
         assert pull(client, u64([4]), 3, state=True)[0, 1:].tolist() == [0, 0]
-
-
-def test_round_of_another_access_method_is_refused():
-    with made(ADD) as cluster, pytest.raises(SnailError, match="only access method average"):
-        cluster.threads[0].close_round(1)
 
 
 # --- what is kept beside a row -------------------------------------------------------------------
@@ -249,11 +245,7 @@ def test_rows_without_a_push_since_a_tick_are_forgotten():
             for thread in cluster.threads:
                 thread.set_tick(tick)
             client.push_async(1, some, np.ones((len(some), 2), np.float32)).wait()
-        owner = cluster.route.owner[fragment_of(keys, cluster.frag_num)]
-        mine = [owner == i for i in range(2)]
-        for thread, here in zip(cluster.threads, mine, strict=True):
-            assert np.array_equal(thread.touched(1, keys[here]), np.where(keys[here] < 300, 9, 5))
-        assert sum(thread.expire(1, 9) for thread in cluster.threads) == 700
+        assert cluster.expire(1, 5) == 0
+        assert cluster.expire(1, 9) == 700
         assert cluster.stats("rows") == 300
         assert pull(client, keys, 2)[:, 0].tolist() == [2.0] * 300 + [0.0] * 700
-        assert cluster.threads[0].delete(1, keys[mine[0]]) == mine[0][:300].sum()

@@ -17,7 +17,7 @@ TOP = 2**64 - 1
 
 @pytest.fixture
 def shard():
-    with Shards(1) as made:
+    with Shards(1, staged_bytes_max=1 << 20) as made:
         made.add_table(1, 4, ADD, ZEROS)
         yield made
 
@@ -215,7 +215,6 @@ def test_every_truncation_is_refused_or_waits_and_harms_nobody(shard, which):
 def test_random_bytes_in_a_body_harm_nobody(shard, seed):
     """Damaged bodies of all kinds, then a clock that is closed as it should be."""
     rng = np.random.default_rng(seed)
-    shard.threads[0].limit_staged(1 << 20)
     for turn in range(300):
         frame = GOOD[turn % len(GOOD)]
         body = bytearray(frame.body)

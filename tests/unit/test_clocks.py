@@ -29,8 +29,8 @@ WINDOW = 1024  # parts in flight, of _link.pxd
 
 
 @pytest.fixture
-def shard():
-    with Shards(1) as made:
+def shard(request):
+    with Shards(1, staged_bytes_max=getattr(request, "param", 2 << 30)) as made:
         made.add_table(1, DIM, ADD, ZEROS)
         yield made
 
@@ -310,9 +310,9 @@ def test_clock_below_none_and_slot_too_high_are_misuse(shard):
         client.reach_async(-1)
 
 
+@pytest.mark.parametrize("shard", [200_000], indirect=True)
 def test_limit_of_staged_bytes_refuses_with_words_and_the_seal_with_it(shard):
     shard.threads[0].set_clock(0)
-    shard.threads[0].limit_staged(200_000)
     client = shard.client()
     keys = u64(range(20_000))
     client.push_async(1, keys, full(1, 20_000), clock=0)

@@ -33,7 +33,8 @@ def work(cluster):
     forward.wait()
     client.backward_async(forward, np.ones((5, 4), np.float32)).wait()
     client.push_async(1, keys, np.ones((60, 4), np.float32), clock=0).wait()
-    shard.delete(1, keys[:3])
+    shard.set_tick(1)
+    shard.expire_one(1, 1, 0)
     shard.fence(99)
 
 

@@ -13,7 +13,7 @@ from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
-from snailps.shard._shard import FragmentCursor
+from snailps.shard.shard_thread import FragmentCursor
 
 TOUCH = 1
 WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "bfloat16", "int8")]
@@ -70,15 +70,12 @@ def orders(cluster, seed, until):
     while not until(steps):
         steps += 1
         shard = cluster.threads[0]
-        what = rng.integers(5)
+        what = rng.integers(3)
         if what == 0:
-            shard.delete(1, rng.integers(0, 20_000, 200).astype(np.uint64))
-        elif what == 1:
             shard.set_tick(steps)
-        elif what == 2:
-            shard.expire(1, max(0, steps - 2))
-        elif what == 3:
-            shard.close_round(4)
+        elif what == 1:
+            for fragment in shard.fragments().tolist():
+                shard.expire_one(1, max(0, steps - 2), fragment)
         else:
             shard.fence(10_000 + steps)
         time.sleep(0.005)

@@ -37,7 +37,7 @@ def blocked(thread):
 def loop_of(name):
     """The loop that a thread runs."""
     (thread,) = [one for one in threading.enumerate() if one.name == name]
-    return thread._target.__self__
+    return thread._target.__self__._loop
 
 
 def pair():

@@ -25,7 +25,7 @@ from shards import (
 
 from snailps import kernels
 from snailps.errors import ConnectionLost
-from snailps.shard._shard import ShardThread
+from snailps.shard.shard_thread import ShardThread
 from snailps.store.route import fragment_of
 from snailps.transport.frame import (
     HEADER_BYTES,

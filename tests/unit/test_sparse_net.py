@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 from products import ReferenceNet, batch, libsvm
-from shards import Shards
+from shards import Shards, push_out
 
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
@@ -203,8 +203,8 @@ def test_servers_that_forget_every_batch_change_nothing():
             if forgetful:
                 back = setup.model.backward
 
-                def backward(forward, dz, threads=setup.cluster.threads, back=back):
-                    threads[0].forget_batches()
+                def backward(forward, dz, client=setup.client, back=back):
+                    push_out(client, dz.shape[1])
                     return back(forward, dz)
 
                 setup.model.backward = backward

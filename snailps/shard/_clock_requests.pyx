@@ -1,0 +1,256 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Requests that belong to a clock: contributions staged, slots sealed, others that wait for them.
+
+    PUSH with a clock -> marks, limits -> store: staged         SEAL -> store: sums, rows, next clock
+    PULL with a clock, REACH -> answered now, or parked until the clock has come
+
+A contribution is known again by its number, like any push: its fragments' marks rise when it is staged.
+So a part that is sent again is not staged twice, whether its slot is sealed or not.  It owns no state:
+slots are store/core/_clock_buffer.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from snailps.abi._wire_types cimport WIRE_FLOAT32
+from snailps.shard._context cimport WAITS_BYTES, Context, is_repeated
+from snailps.shard._row_bodies cimport RowRequest, refuse
+from snailps.store.core._clock_buffer cimport (
+    BROKEN_MEMORY, SEAL_BROKEN, SEAL_CLOSED, SEAL_FUTURE, SEAL_OK, SEAL_REFUSED, SEAL_SLOTS,
+    STAGE_FUTURE, STAGE_OK, STAGE_SEALED, STAGE_SLOT, Slot, Slots, Staged, slot_at, slots_check,
+    slots_lack, slots_refuse, slots_seal, slots_stage, staged_bytes_of, staged_give, staged_new,
+)
+from snailps.store.core._marks cimport marks_get
+from snailps.store.tables cimport Table, store_set_mark
+from snailps.transport._frame cimport (
+    KIND_REACHED, KIND_SEALED, OPTION_CLOCK, OPTIONS_KNOWN, SLOTS_MAX, ClockHead, FrameHeader,
+    GroupHead,
+)
+from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
+from snailps.transport.loop._replication_stream cimport stream_has
+
+
+cdef bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil:
+    return marks_get(&me.fenced, incarnation) != 0
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+cdef const char *_waits_for(Context *me) noexcept nogil:
+    """What the present clock lacks, as words that stay current while somebody waits."""
+    cdef const Slots *s = me.slots
+    if me.waits_clock != s.clock or me.waits_sealed != s.sealed + 1:
+        me.waits_clock = s.clock
+        me.waits_sealed = s.sealed + 1
+        slots_lack(s, me.waits, WAITS_BYTES)
+    return me.waits
+
+
+cdef const char *clock_not_shown() noexcept nogil:
+    """What those wait for to whom the present clock is not shown yet."""
+    return b"the standby of this shard, which has yet to hear that the clock before is over"
+
+
+cdef bint _reached(Context *me, uint64_t clock, Reply *reply) noexcept nogil:
+    """Whether all clocks below are applied, here and at the standby; else `reply` says what the asker
+    waits for.
+
+    Who sees a clock pushes to it.  So nobody sees it before the standby does: promoted, that would not
+    know it, and the seal that is on its way may be that of a worker who waits behind such a push.
+    """
+    reply.limit_s = me.clock_limit_s
+    if clock > me.slots.clock:
+        reply.reason = _waits_for(me)
+    elif stream_has(me.stream, me.primary.clock_until):
+        return True
+    else:
+        reply.reason = clock_not_shown()
+    return False
+
+
+cdef void refuse_broken(Context *me, char *out, Reply *reply) noexcept nogil:
+    """No clock comes any more; a caller may add why."""
+    refuse(out, reply, b"memory" if me.slots.broken == BROKEN_MEMORY else b"access",
+           b"clock %llu could not be applied, so no other can be: the server has no memory left, "
+           b"or an access method failed", me.slots.clock, 0)
+
+
+cdef bint awaits_clock(Context *me, const FrameHeader *head, const char *body,
+                       Reply *reply) noexcept nogil:
+    """Whether a PULL is for a clock that has not come; then `reply` says what it waits for."""
+    cdef uint32_t options
+    if head.body_bytes < sizeof(GroupHead) + sizeof(ClockHead):
+        return False
+    options = (<const GroupHead *>body).options
+    if not options & OPTION_CLOCK or options & ~<uint32_t>OPTIONS_KNOWN:
+        return False
+    return not _reached(me, (<const ClockHead *>(body + sizeof(GroupHead))).clock, reply)
+
+
+cdef bint came_late(Context *me, const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
+    """Whether the rows that a PULL is for are gone: its clock was applied.  `reply` is a refusal then.
+
+    Where clocks may be closed without slots, who is late gets the rows as they are: what it makes of
+    them does not count.
+    """
+    if not asked.options & OPTION_CLOCK or asked.clock >= me.slots.clock or me.slots.early:
+        return False
+    refuse(out, reply, b"late", b"rows as of clock %llu are gone, this is clock %llu: the slot that they "
+           b"were wanted for is sealed by another incarnation", asked.clock, me.slots.clock)
+    return True
+
+
+cdef Outcome reach(Context *me, const FrameHeader *head, const char *body, char *out,
+                   Reply *reply) noexcept nogil:
+    cdef const ClockHead *ask = <const ClockHead *>body
+    if head.body_bytes != sizeof(ClockHead):
+        return refuse(out, reply, b"length", b"REACH body of %llu bytes, %llu expected",
+                      head.body_bytes, sizeof(ClockHead))
+    if ask.slot or ask.slots:
+        return refuse(out, reply, b"clock", b"REACH names a clock and no slot: got slot %llu of %llu",
+                      ask.slot, ask.slots)
+    if not _reached(me, ask.clock, reply):
+        return OUTCOME_PARK
+    reply.kind = KIND_REACHED
+    return OUTCOME_REPLY
+
+
+# --- contributions -------------------------------------------------------------------------------
+
+cdef bint _is_new(Context *me, const RowRequest *asked, uint64_t incarnation,
+                  uint32_t *keys, uint32_t *groups) noexcept nogil:
+    """Counts keys and groups of fragments that have not had this part."""
+    cdef uint32_t g
+    keys[0] = groups[0] = 0
+    for g in range(asked.group_num):
+        if not is_repeated(me, asked.groups[g].fragment, incarnation, asked.seq):
+            keys[0] += asked.groups[g].keys
+            groups[0] += 1
+    return groups[0] > 0
+
+
+cdef bint _is_wanted(Context *me, const FrameHeader *head, const RowRequest *asked, bint new,
+                     char *out, Reply *reply) noexcept nogil:
+    """Whether a contribution is to be staged.  If not, `reply` is a refusal or was left alone."""
+    cdef int said = slots_check(me.slots, asked.clock, asked.slot, head.incarnation)
+    if said == STAGE_FUTURE:
+        refuse(out, reply, b"clock", b"a push to clock %llu, which has not come (this is clock %llu): "
+               b"wait with reach() before training", asked.clock, me.slots.clock)
+    elif said == STAGE_SLOT:
+        refuse(out, reply, b"clock", b"a push to slot %llu of a clock of %llu slots", asked.slot,
+               me.slots.slots)
+    elif said == STAGE_SEALED and new:
+        refuse(out, reply, b"clock", b"a push to slot %llu of clock %llu after its seal: push first, "
+               b"then seal", asked.slot, asked.clock)
+    elif said == STAGE_OK and new:
+        return True
+    elif new:
+        me.slots.dropped += 1
+    else:
+        me.repeated += 1
+    return False
+
+
+cdef void _fill_part(Context *me, const RowRequest *asked, uint64_t incarnation,
+                     Staged *part) noexcept nogil:
+    """Copies the groups that have not had this part, values as float32."""
+    cdef const char *values = asked.values
+    cdef uint64_t *keys = part.keys
+    cdef float *to = part.values
+    cdef uint32_t at = 0
+    cdef uint32_t run = 0
+    cdef uint32_t g, n, i
+    for g in range(asked.group_num):
+        n = asked.groups[g].keys
+        if not is_repeated(me, asked.groups[g].fragment, incarnation, asked.seq):
+            part.runs[run].fragment = asked.groups[g].fragment
+            part.runs[run].keys = n
+            run += 1
+            memcpy(keys, asked.keys + at, n * <uint64_t>8)
+            keys += n
+            if asked.wire == WIRE_FLOAT32:
+                memcpy(to, values, n * <uint64_t>asked.row_bytes)
+            else:
+                for i in range(n):
+                    me.wire.widen[asked.wire](values + i * <uint64_t>asked.row_bytes,
+                                              to + i * <uint64_t>asked.floats, asked.floats)
+            to += n * <uint64_t>asked.floats
+        at += n
+        values += n * <uint64_t>asked.row_bytes
+
+
+cdef bint _no_room(Context *me, const FrameHeader *head, const RowRequest *asked, uint64_t need,
+                   char *out, Reply *reply) noexcept nogil:
+    """A part does not fit: so its slot must not be sealed, either."""
+    slots_refuse(me.slots, asked.slot, head.incarnation)
+    if need == 0:
+        refuse(out, reply, b"memory", b"the server has no memory left for slot %llu of clock %llu",
+               asked.slot, asked.clock)
+    else:
+        refuse(out, reply, b"staged", b"%llu bytes would be staged for one clock, limit %llu a shard: "
+               b"use smaller micro-batches or fewer a clock, or more shards",
+               me.slots.bytes + need, me.slots.bytes_max)
+    return False
+
+
+cdef bint stage(Context *me, Table *table, const FrameHeader *head, const RowRequest *asked,
+                bint state, char *out, Reply *reply) noexcept nogil:
+    """Keeps a contribution until its clock is closed; False = `reply` is a refusal."""
+    cdef Staged *part
+    cdef Slot *slot
+    cdef uint32_t keys, groups, g
+    cdef uint64_t need
+    if not _is_wanted(me, head, asked, _is_new(me, asked, head.incarnation, &keys, &groups), out, reply):
+        return reply.body_bytes == 0
+    need = staged_bytes_of(keys, groups, asked.floats)
+    if me.slots.bytes + need > me.slots.bytes_max:
+        return _no_room(me, head, asked, need, out, reply)
+    slot = slot_at(me.slots, asked.slot)
+    part = staged_new(me.slots, keys, groups, asked.floats)
+    if slot == NULL or part == NULL:
+        if part != NULL:
+            staged_give(me.slots, part)
+        return _no_room(me, head, asked, 0, out, reply)
+    _fill_part(me, asked, head.incarnation, part)
+    part.table = table
+    part.incarnation = head.incarnation
+    part.state = state
+    for g in range(asked.group_num):
+        if store_set_mark(me.shard, asked.groups[g].fragment, head.incarnation, asked.seq) < 0:
+            staged_give(me.slots, part)
+            return _no_room(me, head, asked, 0, out, reply)
+    slots_stage(me.slots, slot, part)
+    return True
+
+
+# --- seals ---------------------------------------------------------------------------------------
+
+cdef int seal(Context *me, const FrameHeader *head, const char *body, char *out,
+              Reply *reply) noexcept nogil:
+    """Seals a slot; what `slots_seal` said, which a caller may add to where it is SEAL_BROKEN."""
+    cdef const ClockHead *ask = <const ClockHead *>body
+    cdef int said
+    if head.body_bytes != sizeof(ClockHead):
+        refuse(out, reply, b"length", b"SEAL body of %llu bytes, %llu expected", head.body_bytes,
+               sizeof(ClockHead))
+        return SEAL_OK
+    if ask.slot >= ask.slots or ask.slots > SLOTS_MAX or head.incarnation == 0:
+        refuse(out, reply, b"clock", b"a seal of slot %llu of %llu: slots are numbered from 0, a clock "
+               b"has 1 to 4096, and who seals has an incarnation", ask.slot, ask.slots)
+        return SEAL_OK
+    said = slots_seal(me.slots, me.shard, ask.clock, ask.slot, ask.slots, head.incarnation)
+    if said == SEAL_FUTURE:
+        refuse(out, reply, b"clock", b"a seal of clock %llu, which has not come: this is clock %llu",
+               ask.clock, me.slots.clock)
+    elif said == SEAL_SLOTS:
+        refuse(out, reply, b"clock", b"a seal says that the clock has %llu slots, others said %llu (0: "
+               b"pushes named higher ones)", ask.slots, me.slots.slots)
+    elif said == SEAL_REFUSED:
+        refuse(out, reply, b"clock", b"slot %llu of clock %llu cannot be sealed: a push to it was "
+               b"refused", ask.slot, ask.clock)
+    elif said == SEAL_BROKEN:
+        refuse_broken(me, out, reply)
+    else:
+        reply.kind = KIND_SEALED
+        reply.wake = said == SEAL_CLOSED
+    return said

@@ -1,0 +1,107 @@
+# What a shard is to its C code: store, clock, stream, scratch, counters; its part in replication.
+#
+# Structs and constants, which all of snailps/shard shares.  A `Context` belongs to the thread that owns
+# the shard.  Of functions there are only those that are called for each group of keys.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from snailps.abi._wire_types cimport WireOps
+from snailps.shard._connection_memory cimport AllLists, Columns
+from snailps.store.core._clock_buffer cimport Slots
+from snailps.store.core._marks cimport Marks
+from snailps.store.tables cimport Shard, store_mark
+from snailps.transport.loop._fault_injection cimport Faults
+from snailps.transport.loop._replication_stream cimport Stream
+
+cdef enum:
+    ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32
+    FENCED_MAX = 1 << 19            # incarnations that are fenced in a life of the cluster: 4 MiB of a BEGIN
+    WAITS_BYTES = 256
+
+cdef enum:                          # what a shard is to its clients
+    ROLE_PRIMARY = 0                # it serves
+    ROLE_STANDBY = 1                # it follows a primary; requests wait for its promotion
+    ROLE_YIELDED = 2                # it was a primary, and another shard has taken its place
+
+cdef enum:                          # of a fragment at a standby
+    FRAGMENT_EXPECTED = 1           # it belongs to this shard,
+    FRAGMENT_WHOLE = 2              # ... and all its rows have come
+
+
+cdef struct Primary:                # what the present stream has told the standby
+    uint32_t *fragments             # of this shard, ascending
+    uint32_t fragment_num
+    uint32_t at                     # so many of them are copied
+    bint partly                     # the next one is begun: copied are the tables below `table`,
+    uint32_t table
+    uint32_t number                 # ... and of that one the slots below this
+    bint resumes                    # the standby has everything: it was the primary
+    uint8_t *copied                 # by fragment, from its begin on: what changes it is forwarded
+    uint64_t clock                  # the last one that is shown, or will be
+    uint64_t clock_until            # the present clock is shown once this frame is acknowledged; 0 = now
+    bint yielding                   # what changes rows waits, and will be done at the standby
+
+
+cdef struct Standby:                # what has come of a primary's stream
+    uint8_t *expects                # by fragment: FRAGMENT_..., or 0; NULL = no route yet
+    uint32_t expected               # how many do
+    uint32_t whole                  # ... and have come
+    bint begun                      # the stream has said whose it is
+    bint seeded
+    bint resigned                   # it was the primary, and yielded
+    uint32_t filling                # the fragment that comes in
+    # A group of a BACKWARD that came in pieces, until its last:
+    uint64_t *keys
+    float *values
+    uint32_t pieces                 # keys so far
+    uint32_t room                   # keys
+    uint64_t room_floats
+    uint32_t table
+    uint32_t fragment
+    uint64_t seq
+
+
+cdef struct Context:
+    Shard *shard
+    Slots *slots                    # what is staged, by clock and slot
+    double clock_limit_s            # how long a request may wait for a clock
+    char waits[WAITS_BYTES]         # for what: "slot 3 of clock 17"
+    uint64_t waits_clock            # ... as of this clock
+    uint32_t waits_sealed           # ... with so many slots sealed, + 1
+    Marks fenced                    # incarnations whose frames are refused, each with the number 1
+    void *methods                   # the PythonMethods, for tables with a Python access method
+    const WireOps *wire
+    uint64_t *keys                  # ROOM_BYTES: narrow keys made whole
+    float *rows                     # ROOM_BYTES: rows before or after another type
+    float *first                    # ROOM_BYTES: first values of rows that are not there
+    Columns columns                 # of the batch that is being stepped
+    uint32_t frag_num
+    uint32_t epoch
+    uint32_t epoch_min              # of the route that made it a primary: older ones name another shard
+    int role                        # ROLE_...
+    bint all_new                    # no push is taken for a repetition: at a standby, whose primary looked
+    Stream *stream                  # to the standby
+    Primary primary
+    Standby standby
+    Faults *faults
+    uint64_t pulls
+    uint64_t pushes
+    uint64_t repeated               # groups of pushes skipped because their mark is not lower
+    uint64_t rows_pulled
+    uint64_t rows_pushed
+    uint64_t rows_scanned
+    uint64_t lists_recalled         # parts whose keys did not travel
+    AllLists lists                  # what is kept of them, for all connections
+    uint64_t products               # parts that went forward
+    uint64_t entries_summed         # ... and their entries
+    uint64_t rows_stepped           # by batches that went back
+    uint64_t batches_unknown        # connections ended because a batch was not known
+
+
+cdef inline uint64_t padded(uint64_t n) noexcept nogil:
+    return (n + 7) & ~<uint64_t>7
+
+
+cdef inline bint is_repeated(const Context *me, uint32_t fragment, uint64_t incarnation,
+                             uint64_t seq) noexcept nogil:
+    """Whether the fragment has had this push.  Inline: once a group, in the loop over groups."""
+    return not me.all_new and store_mark(me.shard, fragment, incarnation) >= seq

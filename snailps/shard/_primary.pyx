@@ -1,0 +1,447 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What a primary appends to the stream to its standby, and what has to wait for it.
+
+    PUSH, applied -> the same, canonical: keys written out, groups that counted only
+    BACKWARD -> gradients of its rows, summed      SEAL, orders of the master -> the same
+    a new standby -> clock, slots, then fragment after fragment: marks and rows as they lie in memory
+
+Everything that changes rows is appended in the order in which it was done.  A fragment is copied row by
+row as they are then, in pieces, between which pulls and pushes go on.  What changes it is forwarded from
+its first piece on: what that makes of a row that has yet to come is overwritten, because the row comes
+as it is behind that change; a row that has come is changed as here.  Rows of access methods in Python
+come in the first piece.  Contributions to clocks are forwarded from the beginning, before which
+everything that is staged is copied.  Frames are appended to the stream
+(transport/loop/_replication_stream.pxd), which knows the socket; nothing here waits.
+
+A standby that has everything replicates to a standby of its own the same way what it replays.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from snailps.abi._row_ops cimport ACCESS_PYTHON
+from snailps.shard._context cimport Context, Primary, is_repeated, padded
+from snailps.shard._row_bodies cimport RowRequest
+from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums
+from snailps.store.core._marks cimport Mark, Marks
+from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
+from snailps.store.tables cimport Table, store_keeps, store_mark
+from snailps.transport._frame cimport (
+    KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_STATE,
+    OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_ROWS,
+    REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, STREAM_MORE, STREAM_STEP, BeginHead,
+    ClockHead, FrameHeader, Group, GroupHead, ReplicaHead, RowsHead, SlotsHead, StagedHead,
+)
+from snailps.transport.loop._fault_injection cimport FAULT_NO_HOLD
+from snailps.transport.loop._handler cimport Reply
+from snailps.transport.loop._replication_stream cimport (
+    SEED_BYTES, Stream, hold_until, stream_append, stream_break, stream_is_full, stream_take_back,
+    stream_waiting,
+)
+
+cdef enum:
+    # With more staged for a clock than this, seeding waits for the clock to end: then nothing is.
+    SEED_STAGED_MAX = 64 << 20
+
+
+# --- what waits ----------------------------------------------------------------------------------
+
+cdef bint must_wait(Context *me, uint8_t kind, Reply *reply) noexcept nogil:
+    """Whether a request that changes rows is not to be done now."""
+    if kind != KIND_PUSH and kind != KIND_SEAL and kind != KIND_BACKWARD:
+        return False
+    if me.primary.yielding:
+        reply.reason = b"the shard's new place, which has yet to get the last pushes to the old one"
+        return True
+    if me.stream.begun and stream_is_full(me.stream):
+        reply.reason = b"the standby of this shard, which is slower than the pushes"
+        return True
+    return False
+
+
+cdef uint64_t held_until(const Context *me) noexcept nogil:
+    return 0 if me.faults.left_out & FAULT_NO_HOLD else hold_until(me.stream)
+
+
+cdef void hold(const Context *me, Reply *reply) noexcept nogil:
+    reply.hold = held_until(me)
+
+
+cdef void force_sync(Context *me) noexcept nogil:
+    """What a promoted standby lacked of a clock, no client would send again, and all would wait for it."""
+    me.stream.sync = True
+
+
+cdef void show_clock(Context *me, uint64_t until) noexcept nogil:
+    me.primary.clock = me.slots.clock
+    me.primary.clock_until = me.stream.wanted = until
+
+
+# --- what is done --------------------------------------------------------------------------------
+
+cdef char *_append(Context *me, uint32_t what, uint32_t fragment, uint32_t table,
+                   uint32_t floats, uint64_t count, uint64_t incarnation,
+                   uint64_t body_bytes) noexcept nogil:
+    """Appends a REPLICATE; room for what follows its head, the padding zeroed; NULL = no memory."""
+    cdef uint64_t whole = padded(sizeof(ReplicaHead) + body_bytes)
+    cdef ReplicaHead *head = <ReplicaHead *>stream_append(
+        me.stream, KIND_REPLICATE, table, me.epoch, incarnation, whole)
+    if head == NULL:
+        return NULL
+    head.what = what
+    head.fragment = fragment
+    head.table = table
+    head.floats = floats
+    head.count = count
+    memset(<char *>head + sizeof(ReplicaHead) + body_bytes, 0,
+           whole - sizeof(ReplicaHead) - body_bytes)
+    return <char *>(head + 1)
+
+
+cdef bint _counts(const Context *me, const FrameHeader *head, const RowRequest *asked,
+                  uint32_t fragment) noexcept nogil:
+    """Whether a group is to be forwarded: it is new here, and its fragment is there."""
+    return (asked.options & OPTION_CLOCK or me.primary.copied[fragment]) \
+        and not is_repeated(me, fragment, head.incarnation, asked.seq)
+
+
+cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest *asked,
+                         Appended *told) noexcept nogil:
+    """Appends a push that is about to be done; `settle_push` says how that went."""
+    cdef uint64_t keys = 0
+    cdef uint64_t body
+    cdef uint32_t g, at, n
+    cdef GroupHead *top
+    cdef Group *groups
+    cdef char *to
+    told.waiting = stream_waiting(me.stream)
+    told.sent = me.stream.sent
+    told.groups = 0
+    for g in range(asked.group_num):
+        if _counts(me, head, asked, asked.groups[g].fragment):
+            if told.groups == 0:
+                told.fragment = asked.groups[g].fragment
+            told.groups += 1
+            keys += asked.groups[g].keys
+    if told.groups == 0:
+        return
+    body = sizeof(GroupHead) + (sizeof(ClockHead) if asked.options & OPTION_CLOCK else 0) \
+        + told.groups * <uint64_t>sizeof(Group) + keys * 8 \
+        + padded(keys * <uint64_t>asked.row_bytes)
+    top = <GroupHead *>stream_append(me.stream, KIND_PUSH, head.table, me.epoch, head.incarnation,
+                                     body)
+    if top == NULL:
+        told.groups = 0
+        return
+    top.seq = asked.seq
+    top.keys = <uint32_t>keys
+    top.groups = told.groups
+    top.floats = asked.floats
+    top.options = asked.options & (OPTION_STATE | OPTION_CLOCK | 3 << OPTION_WIRE_SHIFT)
+    to = <char *>(top + 1)
+    if asked.options & OPTION_CLOCK:
+        (<ClockHead *>to).clock = asked.clock
+        (<ClockHead *>to).slot = asked.slot
+        (<ClockHead *>to).slots = 0
+        to += sizeof(ClockHead)
+    if told.groups == asked.group_num:      # nearly always
+        memcpy(to, asked.groups, asked.group_num * sizeof(Group))
+        to += asked.group_num * sizeof(Group)
+        memcpy(to, asked.keys, keys * 8)
+        to += keys * 8
+        memcpy(to, asked.values, keys * asked.row_bytes)
+        to += keys * asked.row_bytes
+    else:
+        groups = <Group *>to
+        to += told.groups * sizeof(Group)
+        at = 0
+        for g in range(asked.group_num):
+            n = asked.groups[g].keys
+            if _counts(me, head, asked, asked.groups[g].fragment):
+                groups[0] = asked.groups[g]
+                groups += 1
+                memcpy(to, asked.keys + at, n * <uint64_t>8)
+                to += n * <uint64_t>8
+            at += n
+        at = 0
+        for g in range(asked.group_num):
+            n = asked.groups[g].keys
+            if _counts(me, head, asked, asked.groups[g].fragment):
+                memcpy(to, asked.values + at * <uint64_t>asked.row_bytes,
+                       n * <uint64_t>asked.row_bytes)
+                to += n * <uint64_t>asked.row_bytes
+            at += n
+    memset(to, 0, <char *>top + body - to)
+
+
+cdef void settle_push(Context *me, const FrameHeader *head, const RowRequest *asked,
+                      const Appended *told, bint done) noexcept nogil:
+    """The push was done, or was refused and its frame is taken back."""
+    if told.groups == 0:
+        return
+    if store_mark(me.shard, told.fragment, head.incarnation) < asked.seq:
+        stream_take_back(me.stream, told.waiting, told.sent)
+    elif not done:
+        stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
+
+
+cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body) noexcept nogil:
+    """Appends a seal that was done."""
+    cdef char *to
+    if me.stream.begun:
+        to = stream_append(me.stream, KIND_SEAL, 0, me.epoch, head.incarnation, sizeof(ClockHead))
+        if to != NULL:
+            memcpy(to, body, sizeof(ClockHead))
+
+
+cdef float *replicate_step(Context *me, uint32_t table, uint64_t incarnation, uint64_t seq,
+                           uint32_t fragment, const uint64_t *keys, uint32_t n, uint32_t floats,
+                           bint more) noexcept nogil:
+    """Appends rows of a fragment that a BACKWARD is about to step; where their gradients go, until
+    something else is appended.  NULL = they are not forwarded."""
+    cdef uint64_t values = n * <uint64_t>floats * sizeof(float)
+    cdef GroupHead *top
+    cdef Group *group
+    if not me.stream.begun or not me.primary.copied[fragment]:
+        return NULL
+    top = <GroupHead *>stream_append(
+        me.stream, KIND_PUSH, table, me.epoch, incarnation,
+        sizeof(GroupHead) + sizeof(Group) + n * <uint64_t>8 + padded(values))
+    if top == NULL:
+        return NULL
+    top.seq = seq
+    top.keys = n
+    top.groups = 1
+    top.floats = floats
+    top.options = STREAM_STEP | (STREAM_MORE if more else 0)
+    group = <Group *>(top + 1)
+    group.fragment = fragment
+    group.keys = n
+    memcpy(group + 1, keys, n * <uint64_t>8)
+    memset(<char *>(group + 1) + n * <uint64_t>8 + values, 0, padded(values) - values)
+    return <float *>(<char *>(group + 1) + n * <uint64_t>8)
+
+
+cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept nogil:
+    cdef char *to = _append(me, REPLICA_ORDER, 0, 0, 0, n, 0, n)
+    if to != NULL:
+        memcpy(to, text, n)
+
+
+# --- what a new standby lacks --------------------------------------------------------------------
+
+cdef void _copy_begin(Context *me) noexcept nogil:
+    cdef uint32_t i
+    cdef bint resumes = me.primary.resumes
+    cdef uint64_t fragments = 0 if resumes else padded(me.primary.fragment_num * <uint64_t>4)
+    cdef uint64_t fenced = 0 if resumes else me.fenced.num
+    cdef char *to = _append(me, REPLICA_RESUME if resumes else REPLICA_BEGIN, 0, 0, 0,
+                                 0 if resumes else me.primary.fragment_num, 0,
+                                 sizeof(BeginHead) + fragments + fenced * <uint64_t>8)
+    cdef BeginHead *head = <BeginHead *>to
+    if to == NULL:
+        return
+    head.clock = me.slots.clock
+    head.tick = me.shard.tick
+    head.early = me.slots.early
+    head.frag_num = me.frag_num
+    head.fenced = me.fenced.num
+    if resumes:
+        return
+    to += sizeof(BeginHead)
+    memset(to + fragments - min(fragments, <uint64_t>8), 0, min(fragments, <uint64_t>8))
+    memcpy(to, me.primary.fragments, me.primary.fragment_num * <uint64_t>4)
+    to += fragments
+    for i in range(me.fenced.cap):
+        if me.fenced.places[i].seq:
+            memcpy(to, &me.fenced.places[i].incarnation, 8)
+            to += 8
+
+
+cdef void _copy_staged(Context *me, uint32_t slot, const Staged *part) noexcept nogil:
+    cdef uint64_t values = part.key_num * <uint64_t>part.floats * sizeof(float)
+    cdef char *to = _append(
+        me, REPLICA_STAGED, slot, part.table.table_id, part.floats, part.key_num, part.incarnation,
+        sizeof(StagedHead) + part.key_num * <uint64_t>8 + part.run_num * <uint64_t>sizeof(Run) + values)
+    if to == NULL:
+        return
+    (<StagedHead *>to).runs = part.run_num
+    (<StagedHead *>to).state = part.state
+    to += sizeof(StagedHead)
+    memcpy(to, part.keys, part.key_num * <uint64_t>8)
+    to += part.key_num * <uint64_t>8
+    memcpy(to, part.runs, part.run_num * <uint64_t>sizeof(Run))
+    memcpy(to + part.run_num * <uint64_t>sizeof(Run), part.values, values)
+
+
+cdef void _copy_sums(Context *me, const Sums *sums) noexcept nogil:
+    """What is summed of a table so far, in the order in which its keys were first met."""
+    cdef uint32_t most = max(<uint32_t>1, <uint32_t>(PIECE_BYTES // (16 + 4 * <uint64_t>sums.floats)))
+    cdef uint32_t at = 0
+    cdef uint32_t n, i, runs
+    cdef uint64_t row_bytes = sums.floats * <uint64_t>sizeof(float)
+    cdef Group *run
+    cdef char *to
+    while at < sums.count:
+        n = min(sums.count - at, most)
+        runs = 0
+        for i in range(at, at + n):
+            runs += i == at or sums.fragments[i] != sums.fragments[i - 1]
+        to = _append(me, REPLICA_STAGED, NO_SLOT, sums.table.table_id, sums.floats, n, 0,
+                          sizeof(StagedHead) + n * <uint64_t>8 + runs * <uint64_t>sizeof(Group)
+                          + n * row_bytes)
+        if to == NULL:
+            return
+        (<StagedHead *>to).runs = runs
+        (<StagedHead *>to).state = sums.state
+        to += sizeof(StagedHead)
+        memcpy(to, sums.keys + at, n * <uint64_t>8)
+        to += n * <uint64_t>8
+        run = <Group *>to - 1
+        for i in range(at, at + n):
+            if i == at or sums.fragments[i] != sums.fragments[i - 1]:
+                run += 1
+                run.fragment = sums.fragments[i]
+                run.keys = 0
+            run.keys += 1
+        to += runs * <uint64_t>sizeof(Group)
+        for i in range(at, at + n):
+            memcpy(to, sums.rows[i], row_bytes)
+            to += row_bytes
+        at += n
+
+
+cdef void _copy_slots(Context *me) noexcept nogil:
+    """All contributions to the present clock, then which slots are sealed."""
+    cdef const Slots *s = me.slots
+    cdef const Sums *sums = s.sums
+    cdef const Staged *part
+    cdef uint32_t i
+    cdef uint64_t *pair
+    cdef char *to
+    while sums != NULL:
+        _copy_sums(me, sums)
+        sums = sums.next
+    for i in range(s.cap):
+        part = s.slot[i].first
+        while part != NULL:
+            _copy_staged(me, i, part)
+            part = part.next
+    to = _append(me, REPLICA_SLOTS, 0, 0, 0, s.cap, 0,
+                      sizeof(SlotsHead) + s.cap * <uint64_t>16)
+    if to == NULL:
+        return
+    (<SlotsHead *>to).slots = s.slots
+    (<SlotsHead *>to).summed = s.summed
+    (<SlotsHead *>to).broken = s.broken
+    (<SlotsHead *>to).held = s.held + 2 * s.hold_next
+    pair = <uint64_t *>(to + sizeof(SlotsHead))
+    for i in range(s.cap):
+        pair[0] = s.slot[i].sealed
+        pair[1] = s.slot[i].refused
+        pair += 2
+
+
+cdef bint _copy_rows(Context *me, const Table *table, uint32_t fragment,
+                     uint32_t *number) noexcept nogil:
+    """Copies some rows from slot `number` on, and moves that behind them; whether these were the
+    last."""
+    cdef const Slab *slab = &table.slab
+    cdef const Part *part = &slab.parts[fragment]
+    cdef uint32_t most = max(<uint32_t>1, <uint32_t>(PIECE_BYTES // slab.stride))
+    cdef uint32_t n = part_count(slab, part, number[0], most)
+    cdef RowsHead *head = <RowsHead *>_append(
+        me, REPLICA_ROWS, fragment, table.table_id, slab.floats, n, 0,
+        sizeof(RowsHead) + n * <uint64_t>slab.stride)
+    if head == NULL:
+        return True
+    head.version = head.deleted = 0
+    head.track = table.track
+    head.row_bytes = slab.stride
+    part_copy(slab, part, number, n, <char *>(head + 1))
+    return n < most or number[0] >= part.used
+
+
+cdef bint _copies(const Context *me, uint32_t number, uint32_t fragment,
+                  bint in_python) noexcept nogil:
+    """Whether there is such a table, of this kind, with anything to copy of the fragment."""
+    cdef const Table *table = me.shard.tables[number]
+    return table != NULL and store_keeps(table, fragment) \
+        and (table.slab.access == ACCESS_PYTHON) == in_python
+
+
+cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
+    """Begins a fragment: what changes it is forwarded from here on; False = no memory.
+
+    With it go the rows of access methods in Python, all at once: what a method made of the first value
+    of a row that has yet to come, it might refuse.
+    """
+    cdef const Marks *marks = &me.shard.fragments[fragment].marks
+    cdef char *to = _append(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
+                                 marks.num * <uint64_t>sizeof(Mark))
+    cdef uint32_t i, number
+    if to == NULL:
+        return False
+    for i in range(marks.cap):
+        if marks.places[i].seq:
+            memcpy(to, &marks.places[i], sizeof(Mark))
+            to += sizeof(Mark)
+    me.primary.copied[fragment] = True
+    for i in range(me.shard.table_cap):
+        if _copies(me, i, fragment, True):
+            number = 0
+            while not _copy_rows(me, me.shard.tables[i], fragment, &number):
+                pass
+    return me.stream.begun
+
+
+cdef bint _copy_more(Context *me, uint32_t fragment, uint32_t *at, uint32_t *number,
+                     size_t waiting_max) noexcept nogil:
+    """Copies of a fragment that is begun, from this table and slot on, until so much waits for the
+    socket; whether all has been copied."""
+    while at[0] < me.shard.table_cap and me.stream.begun:
+        if not _copies(me, at[0], fragment, False) \
+                or _copy_rows(me, me.shard.tables[at[0]], fragment, number):
+            at[0] += 1
+            number[0] = 0
+        if stream_waiting(me.stream) >= waiting_max:
+            return False
+    _append(me, REPLICA_WHOLE, fragment, 0, 0, 0, 0, 0)
+    return True
+
+
+cdef void copy_again(Context *me, uint32_t fragment) noexcept nogil:
+    """Copies a fragment once more, all of it; one that is under way begins anew behind it."""
+    cdef uint32_t at = 0
+    cdef uint32_t number = 0
+    me.primary.partly = False
+    if _copy_marks(me, fragment):
+        _copy_more(me, fragment, &at, &number, <size_t>-1)
+
+
+cdef bint seed(void *context) noexcept nogil:
+    """Appends some of what the standby lacks; False = nothing can be said now."""
+    cdef Context *me = <Context *>context
+    cdef Primary *mine = &me.primary
+    cdef Stream *s = me.stream
+    if not s.begun:
+        if me.slots.bytes > SEED_STAGED_MAX and not mine.resumes:
+            return False
+        s.begun = True
+        _copy_begin(me)
+        if not mine.resumes:
+            _copy_slots(me)
+    while s.begun and mine.at < mine.fragment_num and stream_waiting(s) < SEED_BYTES:
+        if not mine.partly:
+            mine.partly = _copy_marks(me, mine.fragments[mine.at])
+            mine.table = mine.number = 0
+        if mine.partly and _copy_more(me, mine.fragments[mine.at], &mine.table, &mine.number,
+                                      SEED_BYTES):
+            mine.partly = False
+            mine.at += 1
+    if s.begun and mine.at == mine.fragment_num:
+        _append(me, REPLICA_SEEDED, 0, 0, 0, 0, 0, 0)
+        s.seeded_at = s.sent
+        s.holding = s.begun
+        return False
+    return s.begun

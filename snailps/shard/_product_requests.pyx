@@ -1,0 +1,342 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""FORWARD and BACKWARD: a first layer whose weights stay where they live.
+
+    FORWARD   entries of some examples -> checked -> [kept for the way back] -> their rows of Z
+    BACKWARD  dL/dZ of some examples -> kept; with the last of them: gradient of each row that the
+              batch touched, summed over the whole batch -> access method, once a row
+
+Parts of a batch come in order, once a connection; one that does not fit what is kept is answered with
+`batch`, which ends the connection: so nothing newer is applied before the client has sent the batch
+again, and marks keep their meaning.  A part is computed at once, the step of a batch with its last part
+(25,000 rows of 400 floats: some 20 ms): the shard serves no other request meanwhile.  What is kept of a
+batch is `_connection_memory`.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport malloc
+from libc.string cimport memcpy, memset
+
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
+from snailps.abi._wire_types cimport WIRE_FLOAT32, wire_row_bytes
+from snailps.shard._connection_memory cimport (
+    Columns, ConnectionMemory, KeptBatch, batch_add, batch_begin, batch_drop, batch_of, columns_cool,
+    columns_of,
+)
+from snailps.shard._context cimport ROOM_BYTES, Context, is_repeated, padded
+from snailps.shard._primary cimport PIECE_BYTES, hold, replicate_step
+from snailps.shard._row_bodies cimport refuse
+from snailps.store.tables cimport (
+    Table, store_access, store_dim, store_fetch, store_owns, store_push, store_set_mark,
+    store_sum,
+)
+from snailps.transport._frame cimport (
+    BATCHES_BYTES, DATA_BODY_MAX, KIND_BACKWARD, KIND_PRODUCT, KIND_STEPPED, OPTION_KEY_SHIFT,
+    OPTION_WIRE_SHIFT, PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_OPTIONS_KNOWN, PRODUCT_QUIET, FrameHeader,
+    ProductHead,
+)
+from snailps.transport._key_coding cimport narrow_keys_bytes, read_narrow_keys
+from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
+from snailps.transport.loop._replication_stream cimport stream_break
+
+cdef enum:
+    STEP_KEYS = 32                  # rows whose gradients are summed, then applied, at a time,
+    STEP_FLOATS = 16 << 10          # ... but no more than stay in cache
+    STEP_TERMS = 32                 # examples of a row summed at a time
+
+
+cdef struct Examples:                   # of a FORWARD or BACKWARD, checked
+    const ProductHead *top
+    int wire
+    uint32_t row_bytes
+    const uint32_t *counts          # FORWARD: entries of each example
+    const uint64_t *keys
+    const float *values             # NULL = all are 1
+    const char *rows                # BACKWARD: dL/dZ
+
+
+cdef bint _read_part(Context *me, Table *table, const FrameHeader *head, const char *body,
+                     Examples *part, char *out, Reply *reply) noexcept nogil:
+    """What both kinds have in common; False = `reply` is a refusal."""
+    cdef const ProductHead *top = <const ProductHead *>body
+    cdef uint32_t known = PRODUCT_OPTIONS_KNOWN
+    if head.kind == KIND_BACKWARD:
+        known = 3 << OPTION_WIRE_SHIFT
+    if head.body_bytes < sizeof(ProductHead):
+        refuse(out, reply, b"length", b"body of %llu bytes, at least %llu expected",
+               head.body_bytes, sizeof(ProductHead))
+        return False
+    part.top = top
+    part.wire = top.options >> OPTION_WIRE_SHIFT & 3
+    part.row_bytes = wire_row_bytes(part.wire, top.floats)
+    if top.options & ~known or (top.options & PRODUCT_QUIET and not top.options & PRODUCT_KEEP):
+        refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
+               b"are %llu", top.options, known)
+        return False
+    if store_access(table) == ACCESS_PYTHON or store_access(table) == ACCESS_AVERAGE:
+        refuse(out, reply, b"access", b"table %llu: products need a built-in access method other "
+               b"than average; pull its rows instead", head.table, 0)
+        return False
+    if top.floats != store_dim(table):
+        refuse(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",
+               store_dim(table), top.floats)
+        return False
+    if top.batch == 0:
+        refuse(out, reply, b"seq", b"a batch needs a number", 0, 0)
+        return False
+    if top.count == 0 or <uint64_t>top.first + top.count > top.examples:
+        refuse(out, reply, b"length", b"the part ends with example %llu of %llu, or has none",
+               <uint64_t>top.first + top.count, top.examples)
+        return False
+    # Before any room is used: the rows of the part fit into one body, there or back.
+    if top.count * <uint64_t>part.row_bytes > DATA_BODY_MAX:
+        refuse(out, reply, b"too-long", b"rows of %llu bytes, limit %llu",
+               top.count * <uint64_t>part.row_bytes, DATA_BODY_MAX)
+        return False
+    return True
+
+
+cdef bint _read_entries(Context *me, const FrameHeader *head, const char *body, Examples *part,
+                        char *out, Reply *reply) noexcept nogil:
+    """The entries of a FORWARD; False = `reply` is a refusal."""
+    cdef const ProductHead *top = part.top
+    cdef uint32_t width = top.options >> OPTION_KEY_SHIFT & 7
+    cdef uint64_t need = sizeof(ProductHead) + padded(top.count * <uint64_t>4)
+    cdef uint64_t total = 0
+    cdef uint64_t keys_bytes = narrow_keys_bytes(top.entries, width) if width \
+        else top.entries * <uint64_t>8
+    cdef const char *at = body + need
+    cdef uint32_t i, fragment
+    if top.entries > ROOM_BYTES // 8:
+        refuse(out, reply, b"too-long", b"%llu entries in one part, limit %llu", top.entries,
+               ROOM_BYTES // 8)
+        return False
+    need += keys_bytes
+    if not top.options & PRODUCT_ONES:
+        need += padded(top.entries * <uint64_t>4)
+    if need != head.body_bytes:
+        refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
+               head.body_bytes, need)
+        return False
+    part.counts = <const uint32_t *>(body + sizeof(ProductHead))
+    for i in range(top.count):
+        total += part.counts[i]
+    if total != top.entries:
+        refuse(out, reply, b"length", b"the examples have %llu entries, the part %llu", total,
+               top.entries)
+        return False
+    part.keys = <const uint64_t *>at
+    if width:
+        read_narrow_keys(at, me.keys, top.entries, width)
+        part.keys = me.keys
+    part.values = NULL
+    if not top.options & PRODUCT_ONES:
+        part.values = <const float *>(at + keys_bytes)
+    for i in range(top.entries):
+        fragment = fragment_of_hash(hash_key(part.keys[i]), me.frag_num)
+        if not store_owns(me.shard, fragment):
+            refuse(out, reply, b"stale-route",
+                   b"fragment %llu is not here (route epoch %llu): fetch the new route",
+                   fragment, me.epoch)
+            return False
+    return True
+
+
+cdef Outcome _unknown_batch(Context *me, uint64_t number, char *out,
+                            Reply *reply) noexcept nogil:
+    """The client has to send the batch again, and nothing else before: so the connection ends."""
+    me.batches_unknown += 1
+    refuse(out, reply, b"batch", b"batch %llu is not (or no longer) known here: send it again",
+           number, 0)
+    reply.last = True
+    return OUTCOME_REPLY
+
+
+cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
+                     const char *body, char *out, Reply *reply) noexcept nogil:
+    cdef Examples part
+    cdef const ProductHead *top
+    cdef KeptBatch *batch
+    cdef float *rows
+    cdef char *to = out
+    cdef uint32_t i
+    if not _read_part(me, table, head, body, &part, out, reply) \
+            or not _read_entries(me, head, body, &part, out, reply):
+        return OUTCOME_REPLY
+    top = part.top
+    if top.options & PRODUCT_KEEP:
+        if top.first == 0:
+            batch = batch_begin(mine, top.batch, head.table, top.examples, top.floats)
+        else:
+            batch = batch_of(mine, top.batch, head.table, top.examples, top.floats)
+            if batch == NULL or (batch.forth != top.first and not batch.refused):
+                return _unknown_batch(me, top.batch, out, reply)
+        if not batch_add(mine, batch, part.keys, part.values, part.counts, top.count,
+                         top.entries):
+            return refuse(out, reply, b"too-long", b"batch %llu does not fit: a connection may keep "
+                          b"%llu bytes of batches. Make them smaller", top.batch, BATCHES_BYTES)
+    reply.kind = KIND_PRODUCT
+    reply.body_bytes = 0
+    me.products += 1
+    if top.options & PRODUCT_QUIET:
+        return OUTCOME_REPLY
+    rows = <float *>out if part.wire == WIRE_FLOAT32 else me.rows
+    store_sum(me.shard, table, part.keys, part.values, top.entries, part.counts, top.count, rows,
+              me.first)
+    me.entries_summed += top.entries
+    if part.wire == WIRE_FLOAT32:
+        to += top.count * <uint64_t>part.row_bytes
+    else:
+        for i in range(top.count):
+            me.wire.narrow[part.wire](rows, to, top.floats)
+            rows += top.floats
+            to += part.row_bytes
+    while (to - out) & 7:
+        to[0] = 0
+        to += 1
+    reply.body_bytes = to - out
+    return OUTCOME_REPLY
+
+
+cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
+                      const char *body, char *out, Reply *reply) noexcept nogil:
+    cdef Examples part
+    cdef const ProductHead *top
+    cdef KeptBatch *batch
+    cdef uint32_t i
+    cdef float *to
+    if not _read_part(me, table, head, body, &part, out, reply):
+        return OUTCOME_REPLY
+    top = part.top
+    if top.seq == 0 or head.incarnation == 0:
+        return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
+    if head.body_bytes != sizeof(ProductHead) + padded(top.count * <uint64_t>part.row_bytes) \
+            or top.entries:
+        return refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
+                      head.body_bytes,
+                      sizeof(ProductHead) + padded(top.count * <uint64_t>part.row_bytes))
+    batch = batch_of(mine, top.batch, head.table, top.examples, top.floats)
+    if batch == NULL or batch.forth != batch.examples or batch.back != top.first:
+        return _unknown_batch(me, top.batch, out, reply)
+    if batch.dz == NULL:
+        batch.dz = <float *>malloc(<uint64_t>batch.examples * batch.floats * 4)
+        if batch.dz == NULL:
+            return refuse(out, reply, b"memory", b"the server has no memory left for batch %llu",
+                          top.batch, 0)
+    part.rows = body + sizeof(ProductHead)
+    to = batch.dz + <uint64_t>top.first * batch.floats
+    if part.wire == WIRE_FLOAT32:
+        memcpy(to, part.rows, top.count * <uint64_t>part.row_bytes)
+    else:
+        for i in range(top.count):
+            me.wire.widen[part.wire](part.rows, to, top.floats)
+            part.rows += part.row_bytes
+            to += top.floats
+    batch.back += top.count
+    if batch.back == batch.examples:
+        if not _step_batch(me, table, batch, head.incarnation, top.seq, top.scale, out, reply):
+            return OUTCOME_REPLY
+        batch_drop(mine, batch)
+        hold(me, reply)
+    reply.kind = KIND_STEPPED
+    reply.body_bytes = 0
+    return OUTCOME_REPLY
+
+
+cdef bint _step_batch(Context *me, Table *table, const KeptBatch *batch,
+                      uint64_t incarnation, uint64_t seq, float scale, char *out,
+                      Reply *reply) noexcept nogil:
+    """Steps every row that a batch touched, unless its fragment has had this push; False = refused.
+    """
+    cdef Columns *c = &me.columns
+    cdef uint32_t g, n, k, fragment
+    cdef uint32_t at = 0
+    if not columns_of(c, batch, me.frag_num):
+        refuse(out, reply, b"memory", b"the server has no memory left for batch %llu",
+               batch.number, 0)
+        return False
+    for g in range(c.groups):
+        if not store_owns(me.shard, c.group_fragment[g]):
+            refuse(out, reply, b"stale-route",
+                   b"fragment %llu is not here (route epoch %llu): fetch the new route",
+                   c.group_fragment[g], me.epoch)
+            return False
+    if scale != 1:
+        for k in range(c.start[c.keys]):
+            c.value[k] *= scale
+    for g in range(c.groups):
+        n = c.group_keys[g]
+        fragment = c.group_fragment[g]
+        if is_repeated(me, fragment, incarnation, seq):
+            me.repeated += 1
+        else:
+            # The mark first: as a push that ran out of memory half-way, not applied again.
+            if store_set_mark(me.shard, fragment, incarnation, seq) < 0 \
+                    or _step_group(me, table, batch, incarnation, seq, fragment, at, n) < 0:
+                refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
+                       fragment, 0)
+                return False
+            me.rows_stepped += n
+        at += n
+    columns_cool(c)
+    return True
+
+
+cdef uint32_t step_rows(uint32_t floats) noexcept nogil:
+    """How many rows are stepped at a time."""
+    return max(min(<uint32_t>STEP_FLOATS // floats, <uint32_t>STEP_KEYS), <uint32_t>1)
+
+
+cdef uint32_t _piece_rows(uint32_t floats) noexcept nogil:
+    """... and forwarded in one frame."""
+    return step_rows(floats) * max(<uint32_t>1, <uint32_t>(
+        PIECE_BYTES // (step_rows(floats) * (8 + 4 * <uint64_t>floats))))
+
+
+cdef int _step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t incarnation,
+                     uint64_t seq, uint32_t fragment, uint32_t at, uint32_t n) noexcept nogil:
+    """Gradients of the rows of n columns from number `at` on, of one fragment, applied; -1 = no
+    memory."""
+    cdef Columns *c = &me.columns
+    cdef uint32_t at_once = step_rows(batch.floats)
+    cdef uint32_t piece = _piece_rows(batch.floats)
+    cdef uint32_t stop = at + n
+    cdef uint32_t told = at
+    cdef uint32_t m, i
+    cdef float *copy = NULL             # for the standby
+    while at < stop:
+        if at == told:
+            m = min(stop - at, piece)
+            told += m
+            copy = replicate_step(me, table.table_id, incarnation, seq, fragment, c.key + at, m,
+                             batch.floats, told < stop)
+        m = min(stop - at, at_once)
+        # While these are summed, the rows of the next ones come into the cache: of the next
+        # fragment, too.
+        if at + m < c.keys:
+            store_fetch(me.shard, table, c.key + at + m, min(at_once, c.keys - at - m))
+        for i in range(m):
+            _sum_column(table, batch, c, at + i, me.rows + i * <uint64_t>batch.floats)
+        if copy != NULL:
+            memcpy(copy, me.rows, m * <uint64_t>batch.floats * sizeof(float))
+            copy += m * <uint64_t>batch.floats
+        if store_push(me.shard, table, fragment, c.key + at, m, me.rows, False) < 0:
+            stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
+            return -1
+        at += m
+    return 0
+
+
+cdef void _sum_column(const Table *table, const KeptBatch *batch, const Columns *c,
+                      uint32_t column, float *gradient) noexcept nogil:
+    """The gradient of one row: sum over its examples of value * dL/dZ."""
+    cdef const float *rows[STEP_TERMS]
+    cdef uint32_t at = c.start[column]
+    cdef uint32_t m, i
+    memset(gradient, 0, batch.floats * sizeof(float))
+    while at < c.start[column + 1]:
+        m = min(c.start[column + 1] - at, <uint32_t>STEP_TERMS)
+        for i in range(m):
+            rows[i] = batch.dz + <uint64_t>c.example[at + i] * batch.floats
+        table.slab.ops.sum(m, rows, c.value + at, gradient, batch.floats)
+        at += m

@@ -1,0 +1,68 @@
+"""Orders that change rows or clocks: done at a shard, then at its standby.
+
+    {"do": ..., arguments} -> Orders.execute -> store -> what it returned
+                           -> Orders.copied -> JSON for the stream, as far as it concerns what is
+                           copied
+
+It owns what orders there are.  Who gives them, and who may, is `replication.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from snailps.errors import ProtocolError, SnailError
+from snailps.shard._shard import ShardCore
+
+Order = dict[str, Any]
+"""What to ``do``, and its arguments; can be written as JSON."""
+
+
+class Orders:
+    """The orders of one shard; to be called in its thread."""
+
+    def __init__(self, core: ShardCore) -> None:
+        self._core, self._store = core, core.store
+
+    def execute(self, order: Order) -> Any:
+        """Does an order; the same at a primary and at its standby.
+
+        Returns
+        -------
+        What the store's method of that name returns.
+        """
+        do, store = order["do"], self._store
+        if do == "expire":
+            return store.expire(order["table"], order["before"], order["fragments"])
+        if do == "set_tick":
+            return store.set_tick(order["tick"])
+        if do == "fence":
+            return self._core.fence(order["incarnation"])
+        if do == "set_clock":
+            return self._core.set_clock(order["clock"], order["early"])
+        try:
+            if do == "freeze":
+                return store.freeze(order["clock"])
+            if do == "thaw":
+                return store.thaw()
+            if do == "close_clock":
+                return store.close_clock(order["clock"], order["slots"])
+            if do == "seal":
+                return store.seal(
+                    order["clock"], order["slot"], order["slots"], order["incarnation"]
+                )
+        except SnailError:
+            if self._core.clock_error is None:
+                raise
+            raise self._core.clock_error from None
+        raise ProtocolError(f"{do!r} is no order that this version knows", "stream")
+
+    def copied(self, order: Order) -> bytes:
+        """An order that was done as the standby gets it: other fragments come as they are by
+        now.
+        """
+        if order["do"] == "expire":
+            copied = [f for f in order["fragments"] if self._core.is_copied(f)]
+            order = {**order, "fragments": copied}
+        return json.dumps(order).encode()
