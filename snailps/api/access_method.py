@@ -3,7 +3,7 @@
     keys -> init -> rows        rows -> pull -> weights        rows, values -> push -> rows
 
 A server makes one instance for each of its shards and calls it in that shard's own thread, on
-blocks of rows as NumPy arrays (`shard/_shard.pyx`).  No sockets, fragments or marks here.
+blocks of rows as NumPy arrays (`shard/_python_methods.pyx`).  No sockets, fragments or marks here.
 """
 
 from __future__ import annotations

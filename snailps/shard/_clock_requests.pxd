@@ -10,7 +10,7 @@ from snailps.transport.loop._handler cimport Outcome, Reply
 
 # Whether the master gave this incarnation up: none of its frames is served.
 cdef bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil
-# What those wait for to whom the present clock is not shown yet.
+# What a request waits for while the present clock is applied here, and not shown yet.
 cdef const char *clock_not_shown() noexcept nogil
 # Whether a PULL is for a clock that has not come; then `reply` says what it waits for.
 cdef bint awaits_clock(Context *me, const FrameHeader *head, const char *body,

@@ -47,7 +47,7 @@ cdef const char *_waits_for(Context *me) noexcept nogil:
 
 
 cdef const char *clock_not_shown() noexcept nogil:
-    """What those wait for to whom the present clock is not shown yet."""
+    """What a request waits for while the present clock is applied here, and not shown yet."""
     return b"the standby of this shard, which has yet to hear that the clock before is over"
 
 
@@ -55,8 +55,8 @@ cdef bint _reached(Context *me, uint64_t clock, Reply *reply) noexcept nogil:
     """Whether all clocks below are applied, here and at the standby; else `reply` says what the asker
     waits for.
 
-    Who sees a clock pushes to it.  So nobody sees it before the standby does: promoted, that would not
-    know it, and the seal that is on its way may be that of a worker who waits behind such a push.
+    A client that sees a clock pushes to it.  So none sees it before the standby does: promoted, that one
+    would not know it, and the seal that is on its way may be that of a worker who waits behind such a push.
     """
     reply.limit_s = me.clock_limit_s
     if clock > me.slots.clock:

@@ -14,7 +14,7 @@ from snailps.transport.loop._replication_stream cimport Stream
 
 cdef enum:
     ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32
-    FENCED_MAX = 1 << 19            # incarnations that are fenced in a life of the cluster: 4 MiB of a BEGIN
+    FENCED_MAX = 1 << 19            # incarnations that a shard can fence: 4 MiB of a BEGIN
     WAITS_BYTES = 256
 
 cdef enum:                          # what a shard is to its clients

@@ -25,8 +25,9 @@ from snailps.transport._frame cimport (
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport OUTCOME_PARK, Handler, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport (
-    STREAM_LOST, STREAM_NONE, STREAM_READY, STREAM_SEEDING, Stream, held_is_due, held_put, stream_break,
-    stream_close, stream_free, stream_has, stream_may_seed, stream_open,
+    STREAM_LOST, STREAM_NONE, Held, Stream, held_forget, held_put, held_take, stream_break,
+    stream_close, stream_free, stream_has, stream_is_seeded, stream_listen, stream_lose,
+    stream_may_seed, stream_open, stream_take,
 )
 
 from snailps.transport.frame import Frame, Kind, encode_frame
@@ -79,8 +80,6 @@ cdef class ShardDriver:
     def __init__(self, ShardCore core):
         memset(&self.stream, 0, sizeof(Stream))
         memset(&self.faults, 0, sizeof(Faults))
-        self.stream.fd = -1
-        self.stream.faults = &self.faults
         self.core = core
         self.handler = core.attach(&self.stream, &self.faults)
         self.memories = {}
@@ -127,16 +126,15 @@ cdef class ShardDriver:
 
     def released(self):
         """Replies that waited and may go out by now: list of (connection, frame)."""
+        cdef Held first
         found = []
-        while held_is_due(&self.stream):
-            first = &self.stream.held[self.stream.held_head]
-            self.stream.held_head = (self.stream.held_head + 1) & (self.stream.held_cap - 1)
-            self.stream.held_num -= 1
+        while held_take(&self.stream, &first):
             found.append((first.conn_id, _frame(first.kind, first.request, b"", first.unkept)))
         return found
 
     def close(self, connection):
         """The connection has ended: forgets what was kept for it."""
+        held_forget(&self.stream, connection)
         self._forget(connection)
         self.memories.pop(connection, None)
 
@@ -151,47 +149,38 @@ cdef class ShardDriver:
                 self.handler.seed(self.handler.context)
             s.piece_end = s.sent_bytes
         found = []
-        while s.out_start < s.out_end:
-            n = FRAME_HEADER_BYTES + (<const FrameHeader *>(s.out + s.out_start)).body_bytes
-            found.append(s.out[s.out_start:s.out_start + n])
-            s.out_start += n
-        s.out_start = s.out_end = 0
+        while s.out.start < s.out.end:
+            n = FRAME_HEADER_BYTES + (<const FrameHeader *>(s.out.data + s.out.start)).body_bytes
+            found.append(s.out.data[s.out.start:s.out.start + n])
+            s.out.start += n
+        s.out.start = s.out.end = 0
         return found
 
-    def acknowledge(self, bytes frame):
+    def acknowledge(self, bytes frame, double now=0.0):
         """Takes an answer of the standby's `replay`."""
         cdef Stream *s = &self.stream
-        cdef FrameHeader head
-        cdef uint64_t number, done
-        self._load(frame, &head, DATA_BODY_MAX)
-        if head.kind != KIND_REPLICATED or head.body_bytes != 8:
-            self.lose_stream("the standby ended the stream")
-            return
-        number = head.request
-        memcpy(&done, self.body, 8)
-        if not s.acked <= number <= s.sent or not s.acked_bytes <= done <= s.sent_bytes:
-            raise ValueError(f"acknowledged frame {number} of {s.sent}")
-        s.acked = number
-        s.acked_bytes = done
+        if not stream_listen(s) or <size_t>len(frame) > s.inp.cap - s.inp.end:
+            raise MemoryError
+        memcpy(s.inp.data + s.inp.end, <const char *>frame, len(frame))
+        s.inp.end += len(frame)
+        stream_take(s, now)
         if s.wanted and stream_has(s, s.wanted):
             s.wanted = 0
             self.woken = True
-        if s.state == STREAM_SEEDING and s.seeded_at and s.acked >= s.seeded_at:
-            s.state = STREAM_READY
+        if stream_is_seeded(s):
             self.tell("ready", "")
+        self._end_lost()
 
     def lose_stream(self, why):
         """The standby cannot be reached any more."""
-        cdef Stream *s = &self.stream
-        if s.state == STREAM_NONE or s.state == STREAM_LOST:
-            return
         text = why.encode()
-        stream_break(s, text)
-        stream_close(s)
-        if not (s.sync and s.seeded_at and s.acked >= s.seeded_at):
-            s.holding = False
-        self.woken = True
-        self.tell("lost", why)
+        stream_break(&self.stream, text)
+        self._end_lost()
+
+    def _end_lost(self):
+        if self.stream.state == STREAM_LOST and stream_lose(&self.stream):
+            self.woken = True
+            self.tell("lost", self.stream.why.decode("utf-8", "replace"))
 
     # --- the stream of a primary
 
@@ -226,7 +215,7 @@ cdef class ShardDriver:
     def open_stream(self, fd, bint sync, bint paced, tell):
         """Begins a stream; `fd` is any number, and not used."""
         self.tell = tell
-        stream_open(&self.stream, -1, sync, paced, 0.0)
+        stream_open(&self.stream, sync, paced, 0.0)
 
     def end_stream(self):
         """Forgets the stream: what waits for it is due."""

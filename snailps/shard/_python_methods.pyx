@@ -253,7 +253,7 @@ def _block(rows, n, floats, name):
 
 
 cdef void _python_error(error, method, char *out, Reply *reply) noexcept:
-    """An ERROR body with the traceback, for whoever sent the request."""
+    """An ERROR body with the traceback, for the client."""
     _refuse(_access_error(error, method), out, reply)
 
 
@@ -265,7 +265,7 @@ cdef void _refuse(error, char *out, Reply *reply) noexcept:
 
 
 def _access_error(error, method):
-    """What a method in Python raised, with its traceback, for whoever asked."""
+    """What a method in Python raised, with its traceback, for the client."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     if len(text) > TRACEBACK_HEAD + TRACEBACK_TAIL:
         text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[-TRACEBACK_TAIL:]}"

@@ -57,8 +57,7 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
         return OUTCOME_PARK
     if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK
-    if is_fenced(me, head.incarnation) \
-            and not me.faults.left_out & FAULT_NO_FENCE:
+    if is_fenced(me, head.incarnation) and not me.faults.left_out & FAULT_NO_FENCE:
         reply.last = True
         return refuse(out, reply, b"fenced", b"incarnation %llu was given up by the master: its work "
                       b"is done by others", head.incarnation, 0)
@@ -85,7 +84,7 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
 cdef Outcome _not_served(Context *me, const FrameHeader *head, char *out,
                          Reply *reply) noexcept nogil:
     """A request for a shard that is not the primary, or was not when the asker's route was made."""
-    # Whoever knows a later route than one that yielded waits for its promotion: it stands in again.
+    # A client with a later route than a shard that yielded waits for its promotion: it serves again.
     if me.role == ROLE_STANDBY and not (me.standby.resigned and head.epoch <= me.epoch):
         reply.reason = b"this shard, which stands by for another: the master has yet to promote it"
         return OUTCOME_PARK
@@ -102,7 +101,7 @@ cdef void forget(void *memory) noexcept nogil:
 
 
 cdef Outcome _await_clock(Context *me, char *out, Reply *reply) noexcept nogil:
-    """A request for a clock to come waits; where one that was held could not be applied, it is told."""
+    """A request for a clock to come waits; refused where the present one could not be applied."""
     if not me.slots.broken:
         return OUTCOME_PARK
     refuse_broken(me, out, reply)

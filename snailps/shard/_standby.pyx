@@ -291,7 +291,7 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
     me.shard.tick = begin.tick
     slots_set(me.slots, begin.clock, begin.early)
     me.standby.begun = True
-    me.shard.arena.patient = True   # nobody asks a standby
+    me.shard.arena.patient = True   # no client waits for a standby
     return OUTCOME_REPLY
 
 

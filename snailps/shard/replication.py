@@ -1,11 +1,11 @@
-"""A shard's part in replication: what it is, whom it copies to, and orders, which are done at both.
+"""A shard's part in replication: its role, its stream, and orders, which are done at both.
 
     back_up(connection) -> all fragments, then all that changes -> standby -> "ready"
     order -> done here -> forwarded -> done there          promote, yield -> which shard serves
 
 It owns the order of these things.  No sockets, threads or clocks: a `Carrier` moves the bytes, and
-all runs in the shard's thread.  What the stream carries is `_primary` and `_standby`; who stands by
-for whom, the master decides.
+all runs in the shard's thread.  What the stream carries is `_primary` and `_standby`; which server
+stands by for which, the master decides.
 """
 
 from __future__ import annotations

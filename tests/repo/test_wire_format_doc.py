@@ -110,11 +110,11 @@ def test_limits_are_those_of_the_code():
 @pytest.mark.parametrize(
     "place",
     [
-        "shard/_shard.pyx",
-        "shard/_row_request.pxd",
-        "shard/_clock_requests.pxd",
-        "shard/_product_requests.pxd",
-        "shard/_standby.pxd",
+        "shard/_requests.pyx",
+        "shard/_row_bodies.pyx",
+        "shard/_clock_requests.pyx",
+        "shard/_product_requests.pyx",
+        "shard/_standby.pyx",
         "transport/loop/_dispatch.pyx",
         "transport/loop/_authentication.pyx",
     ],

@@ -344,7 +344,7 @@ def test_empty_list_is_refused_and_spoils_no_place(cluster):
             assert one.ask(recalled).kind == Kind.PULLED
 
 
-KEPT_BYTES_ALL = 32 << 20  # LISTS_BYTES_ALL of _key_list_cache.pxd
+KEPT_BYTES_ALL = 32 << 20  # LISTS_BYTES_ALL of _connection_memory.pxd
 UNKEPT = 1
 
 
