@@ -114,8 +114,8 @@ def grouped_rate(store: ShardStore, asked: np.ndarray) -> float:
     bounds = np.searchsorted(owners[order], np.arange(1, FRAG_NUM))
     groups = np.split(asked[order], bounds)
     begun = time.thread_time()
-    for fragment, keys in enumerate(groups):
-        store.pull_fragment(0, fragment, keys)
+    for keys in groups:
+        store.pull(0, keys)
     return len(asked) / (time.thread_time() - begun)
 
 

@@ -12,11 +12,11 @@ a fragment is decided elsewhere.  Where rows lie is `core/_slab.pxd`, where thei
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport isfinite
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._key_hash cimport hash_key
 from snailps.abi._row_ops cimport (
     ACCESS_ADD, ACCESS_AVERAGE, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps,
     state_floats_of, value_floats_of,
@@ -28,15 +28,14 @@ from snailps.store.core._clock_buffer cimport (
     slots_free, slots_hold, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
     staged_bytes_of, staged_give, staged_new,
 )
-from snailps.store.core._marks cimport Marks, marks_drop
+from snailps.store.core._marks cimport marks_drop
 from snailps.store.core._slab cimport (
     Part, holds_row, key_of, part_close_round, part_delete, part_drop_if_empty, part_expire,
     part_find, row_at, slot_of,
 )
 from snailps.store.tables cimport (
-    TRACK_TOUCH, TRACK_VERSION, Fragment, Shard, Table, store_adds_state, store_bytes, store_disown,
-    store_fetch, store_mark, store_owns, store_pull, store_pull_any, store_pull_changed, store_push,
-    store_raise_version, store_scan, store_set_mark, store_table, store_version, table_new,
+    TRACK_TOUCH, Fragment, Shard, Table, store_adds_state, store_bytes, store_disown, store_mark,
+    store_owns, store_pull_any, store_push, store_scan, store_set_mark, store_table, table_new,
 )
 
 import numpy as np
@@ -154,7 +153,7 @@ cdef class ShardStore:
             The access method's hyper-parameters, in the order of `Hyper` in ``_row_ops.pxd``; at most
             8, missing ones are 0.
         track : int
-            What is kept beside each row: 1 the tick of its last push, 2 its version, 3 both.
+            What is kept beside each row: 1 the tick of its last push, 0 nothing.
         state_floats : int
             Floats of state behind the weights, for access method 6 (Python); the others have
             theirs.
@@ -170,7 +169,7 @@ cdef class ShardStore:
         access = checked("access method", access, ACCESS_ADD, ACCESS_PYTHON)
         init = checked("initialiser", init, INIT_ZEROS, INIT_FACTORS)
         seed = checked("seed", seed, 0, 2**64 - 1)
-        track = checked("track", track, 0, TRACK_TOUCH | TRACK_VERSION)
+        track = checked("track", track, 0, TRACK_TOUCH)
         state = checked("state_floats", state_floats, 0, STATE_MAX)
         if access != ACCESS_PYTHON:
             state = state_floats_of(access, dim)
@@ -204,26 +203,6 @@ cdef class ShardStore:
         table.slab.scale = settings[0]
         for i in range(<int>HYPER_NUM):
             table.hyper[i] = settings[1 + i]
-
-    # marks
-
-    def mark(self, fragment, incarnation):
-        """Highest seq applied to the fragment for the incarnation; 0 if none was."""
-        return store_mark(self.shard, self._fragment(fragment),
-                          checked("incarnation", incarnation, 0, 2**64 - 1))
-
-    def set_mark(self, fragment, incarnation, seq):
-        """Raises a mark, as a fragment that arrives from elsewhere needs; never lowers it."""
-        if store_set_mark(self.shard, self._fragment(fragment),
-                          checked("incarnation", incarnation, 0, 2**64 - 1),
-                          checked("seq", seq, 0, 2**64 - 1)) < 0:
-            raise MemoryError(f"no memory for a mark of fragment {fragment}")
-
-    def marks(self, fragment):
-        """All marks of a fragment: ``{incarnation: seq}``."""
-        cdef Marks *marks = &self.shard.fragments[self._fragment(fragment)].marks
-        return {marks.places[i].incarnation: marks.places[i].seq
-                for i in range(marks.cap) if marks.places[i].seq}
 
     # sums
 
@@ -293,109 +272,6 @@ cdef class ShardStore:
         if done < n:
             self._owned([key_view[done]])
         return rows
-
-    def pull_fragment(self, table_id, fragment, keys):
-        """The same for keys that all belong to one owned fragment, as requests bring them.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown, the fragment not owned, or a key of another one.
-        """
-        cdef Table *table = self._table(table_id)
-        cdef uint32_t number = self._fragment(fragment)
-        keys = np.ascontiguousarray(keys, dtype=np.uint64)
-        cdef const uint64_t[::1] key_view = keys
-        cdef uint32_t n = _count(key_view.shape[0])
-        cdef uint32_t i
-        rows = np.empty((n, table.slab.dim), dtype=np.float32)
-        cdef float[:, ::1] row_view = rows
-        for i in range(n):
-            if fragment_of_hash(hash_key(key_view[i]), self.shard.frag_num) != number:
-                raise SnailError(f"key {keys[i]} does not belong to fragment {fragment}")
-        if n:
-            with nogil:
-                store_pull(self.shard, table, number, &key_view[0], n, &row_view[0, 0],
-                           table.slab.dim)
-        return rows
-
-    def pull_changed(self, table_id, keys, held, state=False):
-        """Rows of `keys` (uint64 [n], any owned fragments) that changed since the asker's copies.
-
-        Parameters
-        ----------
-        table_id : int
-            A table that tracks versions.
-        keys : uint64 [n]
-        held : uint64 [n]
-            The number that came with the copy of each key; 0 = the asker holds none.
-        state : bool
-            The optimiser's state follows the weights, as in `pull`.
-
-        Returns
-        -------
-        numbers : uint64 [n]
-            To be held from now on, for keys that did not change as well.
-        changed : bool [n]
-        rows : float32 [changed.sum(), dim (+ state)]
-            Of the changed keys, in their order.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown or tracks no versions, a key's fragment is not owned or the
-            shapes do not fit.
-
-        Notes
-        -----
-        Numbers are good in this object only.
-        """
-        cdef Table *table = self._tracking(table_id, "version")
-        cdef uint32_t floats = table.slab.floats if state else table.slab.dim
-        cdef uint32_t fragment, start, stop, count, total = 0
-        cdef const uint64_t[::1] key_view, held_view
-        cdef uint8_t[::1] bit_view
-        cdef float[:, ::1] row_view
-        keys = np.asarray(keys, dtype=np.uint64)
-        held = np.asarray(held, dtype=np.uint64)
-        _count(len(keys))
-        if keys.ndim != 1 or held.shape != keys.shape:
-            raise SnailError(f"pull of changes of table {table_id}: expected a number for each of "
-                             f"{len(keys)} keys, got shape {held.shape}")
-        owners, order, starts = self._grouped(keys)
-        key_view = np.ascontiguousarray(keys[order])
-        held_view = np.ascontiguousarray(held[order])
-        numbers = np.empty(len(keys), np.uint64)
-        changed = np.zeros(len(keys), bool)
-        bits = np.empty(len(keys) // 8 + 1, np.uint8)
-        packed = np.empty((len(keys) + 1, floats), np.float32)
-        bit_view, row_view = bits, packed
-        for start, stop in zip(starts, [*starts, len(keys)][1:], strict=True):
-            fragment = owners[start]
-            count = store_pull_changed(self.shard, table, fragment, &key_view[start], stop - start,
-                                       &held_view[start], &bit_view[0], &row_view[total, 0],
-                                       floats)
-            here = np.unpackbits(bits, bitorder="little", count=stop - start)
-            changed[order[start:stop]] = here
-            numbers[order[start:stop]] = store_version(table, fragment)
-            total += count
-        rows = np.empty((total, floats), np.float32)
-        rows[np.cumsum(changed)[order[changed[order]]] - 1] = packed[:total]
-        return numbers, changed, rows
-
-    def fetch(self, table_id, keys):
-        """Fetches into the cache what `keys` (uint64 [n]) will need; changes nothing.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown.
-        """
-        cdef Table *table = self._table(table_id)
-        cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
-        cdef uint32_t n = _count(key_view.shape[0])
-        if n:
-            store_fetch(self.shard, table, &key_view[0], n)
 
     def push(self, table_id, incarnation, seq, keys, values, state=False):
         """Applies values (float32 [n, dim]) to `keys` (uint64 [n], any owned fragments).
@@ -545,35 +421,7 @@ cdef class ShardStore:
         SnailError
             If the table is unknown or does not track it, or a key's fragment is not owned.
         """
-        return self._beside(table_id, keys, "touch", np.uint32)
-
-    def versions(self, table_id, keys):
-        """Version of each row of `keys` (uint64 [n]) as uint64 [n]; 0 without a row.
-
-        Changes of the table in one fragment, pushes and deletions of a row, are numbered from 1;
-        a row's version is the number of the last one that wrote it.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown or does not track it, or a key's fragment is not owned.
-        """
-        return self._beside(table_id, keys, "version", np.uint64)
-
-    def version(self, table_id, fragment):
-        """Number of the newest change of the table in a fragment; 0 = none so far."""
-        cdef Table *table = self._tracking(table_id, "version")
-        return table.slab.parts[self._fragment(fragment)].version
-
-    def raise_version(self, table_id, fragment, version):
-        """Lets a table's changes in a fragment be counted from `version` on, or from more.
-
-        For a fragment that arrives from elsewhere, before its rows: `version` is what the method
-        of that name said there.  Numbers held from there are then good here.
-        """
-        cdef Table *table = self._tracking(table_id, "version")
-        store_raise_version(table, self._fragment(fragment),
-                            checked("version", version, 0, 2**64 - 2))
+        return self._beside(table_id, keys)
 
     def expire(self, table_id, before_tick, fragments=None):
         """Deletes the rows whose last push has a tick below `before_tick`.
@@ -594,7 +442,7 @@ cdef class ShardStore:
         Reads every row's tick: 5 to 30 ms a million rows, during which the shard serves nothing
         else.  Give it a few fragments at a time where that matters.
         """
-        cdef Table *table = self._tracking(table_id, "touch")
+        cdef Table *table = self._tracking(table_id)
         cdef uint32_t before = checked("tick", before_tick, 0, 2**32 - 1)
         numbers = self.fragments() if fragments is None else fragments
         return sum([part_expire(&table.slab, &table.slab.parts[self._fragment(f)], before)
@@ -870,11 +718,11 @@ cdef class ShardStore:
                              "add_table declares one")
         return table
 
-    cdef Table *_tracking(self, table_id, what) except NULL:
-        """The table, if it keeps "touch" or "version" beside its rows."""
+    cdef Table *_tracking(self, table_id) except NULL:
+        """The table, if it keeps the ticks of pushes beside its rows."""
         cdef Table *table = self._table(table_id)
-        if not table.track & (TRACK_TOUCH if what == "touch" else TRACK_VERSION):
-            raise SnailError(f"table {table_id} does not track {what}: declare it so")
+        if not table.track & TRACK_TOUCH:
+            raise SnailError(f"table {table_id} does not track touch: declare it so")
         return table
 
     def _owned(self, keys):
@@ -900,23 +748,21 @@ cdef class ShardStore:
             self._fragment(owners[start])
         return owners, order, starts
 
-    def _beside(self, table_id, keys, what, dtype):
-        """What is tracked beside the rows of `keys`; 0 for those that have none."""
-        cdef Table *table = self._tracking(table_id, what)
+    def _beside(self, table_id, keys):
+        """Ticks beside the rows of `keys`; 0 for those that have none."""
+        cdef Table *table = self._tracking(table_id)
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
         cdef const uint32_t[::1] owner = self._owned(key_view)
-        cdef uint32_t at = table.slab.touch_at if what == "touch" else table.slab.version_at
-        cdef uint64_t one
         cdef Py_ssize_t i
+        cdef uint32_t tick
         cdef char *row
-        found = np.zeros(key_view.shape[0], dtype)
+        found = np.zeros(key_view.shape[0], np.uint32)
         for i in range(key_view.shape[0]):
             row = part_find(&table.slab, &table.slab.parts[owner[i]], key_view[i],
                             <uint32_t>hash_key(key_view[i]))
             if row != NULL:
-                one = 0         # little endian: the tick is its low half
-                memcpy(&one, row + at, found.itemsize)
-                found[i] = one
+                memcpy(&tick, row + table.slab.touch_at, sizeof(tick))
+                found[i] = tick
         return found
 
 

@@ -19,7 +19,6 @@ from snailps.store.core._slab cimport Part, Slab
 
 cdef enum:                      # what a table keeps beside its rows
     TRACK_TOUCH = 1
-    TRACK_VERSION = 2
 
 cdef struct Fragment:
     Marks marks
@@ -29,7 +28,7 @@ cdef struct Table:
     Slab slab
     uint32_t table_id
     uint32_t value_floats
-    uint32_t track              # TRACK_TOUCH, TRACK_VERSION
+    uint32_t track              # TRACK_TOUCH, or 0
     float[HYPER_NUM] hyper
 
 cdef struct Shard:
@@ -76,9 +75,9 @@ cdef inline bint store_owns(const Shard *shard, uint32_t fragment) noexcept nogi
     return fragment < shard.frag_num and shard.fragments[fragment].owned
 
 
-# Whether a table keeps anything of a fragment: it has rows, or had some.
+# Whether a table has rows of a fragment.
 cdef inline bint store_keeps(const Table *table, uint32_t fragment) noexcept nogil:
-    return table.slab.parts[fragment].rows or table.slab.parts[fragment].version
+    return table.slab.parts[fragment].rows != 0
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -156,27 +155,3 @@ cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, cons
 cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragment,
                          uint64_t *cursor, uint64_t *keys, float *rows, uint32_t floats,
                          uint32_t max_rows) noexcept nogil
-
-
-# --- rows that changed ---------------------------------------------------------------------------
-# For tables that track versions.  In each fragment a table's changes are counted from 1: a push is
-# one, the deletion of a row is one, dropping a fragment that has rows is one.  A row's version is
-# the change that wrote it last; a key without a row counts with the fragment's newest deletion.
-# A row has changed since number h was given exactly if its version >= h; h = 0 = nothing is held.
-
-# The number to hold with what is sent now, at least 1: that of the next change.
-cdef uint64_t store_version(const Table *table, uint32_t fragment) noexcept nogil
-
-# Lets a fragment that arrives from elsewhere go on counting there, before its rows are put.
-cdef void store_raise_version(Table *table, uint32_t fragment, uint64_t version) noexcept nogil
-
-# Lets a part's changes and deletions be counted from there on, or from more.
-cdef void store_put_version(Table *table, uint32_t fragment, uint64_t version,
-                            uint64_t deleted) noexcept nogil
-
-# Copies the rows that changed since `held` (n numbers) into `out`, in order of the keys, tightly
-# packed, `floats` each as in store_pull.  Sets bit i % 8 of changed[i / 8], (n + 7) / 8 bytes, where
-# key i is among them.  Returns their count.
-cdef uint32_t store_pull_changed(const Shard *shard, Table *table, uint32_t fragment,
-                                 const uint64_t *keys, uint32_t n, const uint64_t *held,
-                                 uint8_t *changed, float *out, uint32_t floats) noexcept nogil

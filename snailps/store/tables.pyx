@@ -230,13 +230,10 @@ cdef int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
     cdef Slab *slab = &table.slab
     cdef Part *part = &slab.parts[fragment]
     cdef uint32_t m, i
-    cdef bint tracked = slab.touch_at or slab.version_at
     cdef bint moved             # an insertion moved rows: this batch's candidates are void
     cdef char *row
     cdef uint32_t most = _batch_rows(slab.stride)
     cdef Batch batch
-    if slab.version_at and n:
-        part.version += 1
     while n:
         m = min(n, most)
         _hash_batch(&batch, part, keys, m)
@@ -255,8 +252,7 @@ cdef int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
                 memcpy(weights_of(row), values, value_floats * sizeof(float))
             else:
                 step(table.hyper, weights_of(row), values, slab.dim)
-            if tracked:
-                track_push(slab, part, row)
+            track_push(slab, row)
             values += value_floats
         keys += m
         n -= m
@@ -350,74 +346,6 @@ cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, cons
         turn += 1
 
 
-# --- rows that changed ---------------------------------------------------------------------------
-
-cdef uint64_t store_version(const Table *table, uint32_t fragment) noexcept nogil:
-    return table.slab.parts[fragment].version + 1
-
-
-cdef void store_raise_version(Table *table, uint32_t fragment, uint64_t version) noexcept nogil:
-    cdef Part *part = &table.slab.parts[fragment]
-    if version > part.version:
-        part.version = version
-        table.slab.deleted[fragment] = version
-
-
-cdef void store_put_version(Table *table, uint32_t fragment, uint64_t version,
-                            uint64_t deleted) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    slab.parts[fragment].version = max(slab.parts[fragment].version, version)
-    if slab.deleted != NULL:
-        slab.deleted[fragment] = max(slab.deleted[fragment], deleted)
-
-
-cdef uint32_t store_pull_changed(const Shard *shard, Table *table, uint32_t fragment,
-                                 const uint64_t *keys, uint32_t n, const uint64_t *held,
-                                 uint8_t *changed, float *out,
-                                 uint32_t floats) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint64_t deleted = slab.deleted[fragment]
-    cdef uint64_t version
-    cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
-    cdef uint32_t most = _batch_rows(row_bytes)
-    cdef uint32_t done = 0
-    cdef uint32_t total = 0
-    cdef uint32_t m, i, some
-    cdef uint64_t[BATCH] some_keys
-    cdef char *row
-    cdef Batch batch
-    memset(changed, 0, (n + 7) // 8)
-    while done < n:
-        m = min(n - done, most)
-        _hash_batch(&batch, part, keys + done, m)
-        _find_rows(&batch, slab, m, KEY_BYTES)
-        for i in range(m):
-            if batch.rows[i] != NULL:
-                fetch(batch.rows[i] + slab.version_at)
-        some = 0
-        for i in range(m):
-            row = batch.rows[i]
-            if row == NULL or key_of(row) != keys[done + i]:
-                row = part_find(slab, part, keys[done + i], batch.tags[i])
-            version = deleted
-            if row != NULL:
-                memcpy(&version, row + slab.version_at, sizeof(uint64_t))
-            if version >= held[done + i]:
-                changed[(done + i) // 8] |= <uint8_t>(1 << (done + i) % 8)
-                if row != NULL:
-                    fetch_row(row, row_bytes, FETCH_AT_SHARD)
-                # The batch shrinks to what changed: place `some` has been looked at already.
-                some_keys[some] = keys[done + i]
-                batch.rows[some] = row
-                batch.tags[some] = batch.tags[i]
-                some += 1
-        _copy_rows(&batch, slab, some_keys, some, out + <uint64_t>total * floats, floats)
-        total += some
-        done += m
-    return total
-
-
 # --- marks ---------------------------------------------------------------------------------------
 
 cdef uint64_t store_mark(const Shard *shard, uint32_t fragment,
@@ -467,7 +395,7 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t st
     if table == NULL:
         return NULL
     if not slab_init(&table.slab, &shard.arena, shard.ops, shard.frag_num, dim, dim + state_floats,
-                     track & TRACK_TOUCH, track & TRACK_VERSION):
+                     track & TRACK_TOUCH):
         free(table)
         return NULL
     table.table_id = table_id

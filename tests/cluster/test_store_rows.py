@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stores import TOP, UNIFORM, ZEROS, keys_of, make_store, scan_all, some_keys
+from stores import TOP, UNIFORM, ZEROS, keys_of, make_store, scan_all, some_keys, ticks_of
 from twins import store as twin
 
 from snailps.errors import ConfigError, SnailError
@@ -17,7 +17,7 @@ from snailps.store.route import fragment_of
 STATM = Path("/proc/self/statm")
 
 
-# --- deletion, ticks, versions, rounds -----------------------------------------------------------
+# --- deletion, ticks, rounds -----------------------------------------------------------
 
 
 def crowded_keys(count, buckets, home):
@@ -52,23 +52,18 @@ def test_store_delete_from_overflowing_buckets_keeps_every_other_key(home):
 
 
 def test_store_deleted_key_reads_as_at_first_and_its_slot_is_used_again():
-    store = make_store(1, 3, twin.ADAGRAD, UNIFORM, track=3)
+    store = make_store(1, 3, twin.ADAGRAD, UNIFORM, track=1)
     keys = some_keys(1000)
     ones = np.ones((1000, 3), np.float32)
     first = store.pull(0, keys, state=True)
     store.push(0, 1, 1, keys, ones)
     full = store.bytes
-    changes = 1
     for seq in range(2, 12):
         gone = keys[seq::10]
         assert store.delete(0, gone) == len(gone)
         assert store.delete(0, gone) == 0
         np.testing.assert_array_equal(store.pull(0, gone, state=True), first[seq::10])
-        assert not store.versions(0, gone).any()
         store.push(0, 1, seq, gone, ones[: len(gone)])
-        assert (store.versions(0, gone) == store.version(0, 0)).all()
-        changes += 1 + len(gone)
-        assert store.version(0, 0) == changes
         assert (store.rows(0), store.bytes) == (1000, full)
     whole = store.pull(0, keys, state=True)
     np.testing.assert_array_equal(whole[:, 3:], ones)
@@ -120,24 +115,6 @@ def test_store_key_that_equals_the_mark_of_a_free_slot_is_no_ghost():
     assert sorted(scan_all(store, 0, 0, 3)[0]) == [*range(5), *range(35, 40)]
 
 
-def test_store_versions_count_changes_of_a_table_in_a_fragment():
-    store = make_store(2, 1, track=2)
-    keys = np.arange(100, dtype=np.uint64)
-    owner = fragment_of(keys, 2)
-    ones = np.ones((100, 1), np.float32)
-    assert (store.version(0, 0), store.versions(0, keys).any()) == (0, False)
-    store.push(0, 1, 1, keys, ones)
-    store.push(0, 1, 1, keys, ones)  # a repetition is no push
-    store.push(0, 1, 2, keys[owner == 1], ones[owner == 1])
-    store.pull(0, keys)
-    assert (store.version(0, 0), store.version(0, 1)) == (1, 2)
-    assert np.array_equal(store.versions(0, keys), 1 + owner)
-    store.delete(0, keys)
-    store.push(0, 1, 3, keys, ones)
-    rows = np.bincount(owner.astype(int))[owner.astype(int)]
-    assert np.array_equal(store.versions(0, keys), 2 + owner + rows)  # goes on where it was
-
-
 def test_store_expire_forgets_what_no_push_touched():
     store = make_store(4, 2, track=1)
     keys = some_keys(4000)
@@ -148,53 +125,41 @@ def test_store_expire_forgets_what_no_push_touched():
     assert store.expire(0, 7, [1]) == (fragment_of(keys[1000:], 4) == 1).sum()
     assert store.expire(0, 7) == (fragment_of(keys[1000:], 4) != 1).sum()
     assert sorted(store.keys(0).tolist()) == sorted(keys[:1000].tolist())
-    assert store.touched(0, keys).tolist() == [2**32 - 1] * 10 + [7] * 990 + [0] * 3000
+    ticks = dict.fromkeys(keys[:1000].tolist(), 7) | dict.fromkeys(keys[:10].tolist(), 2**32 - 1)
+    assert ticks_of(store, 0) == ticks
     assert store.expire(0, 2**32 - 1) == 990
     with pytest.raises(ConfigError, match="tick"):
         store.set_tick(2**32)
 
 
-def test_store_tracking_costs_four_and_eight_bytes_a_row():
+def test_store_tracking_costs_four_bytes_a_row():
     sizes = []
-    for track in (0, 1, 2, 3):
+    for track in (0, 1):
         store = make_store(1, 64, track=track)
         store.push(0, 1, 1, some_keys(20_000), np.ones((20_000, 64)))
         sizes.append(store.bytes)
         assert store.stats()["tables"][0]["row_bytes"] == 20_000 * 256
-    extra = [(size - sizes[0]) / 20_000 for size in sizes[1:]]
-    assert extra == pytest.approx([4, 8, 12], abs=4)
+    assert (sizes[1] - sizes[0]) / 20_000 == pytest.approx(4, abs=4)
 
 
 def test_store_what_a_table_does_not_have_is_refused():
     store = make_store()
-    for call in (
-        lambda: store.touched(0, keys_of(1)),
-        lambda: store.versions(0, keys_of(1)),
-        lambda: store.version(0, 0),
-        lambda: store.expire(0, 1),
-    ):
-        with pytest.raises(SnailError, match="does not track"):
-            call()
-    with pytest.raises(SnailError, match="no rounds"):
-        store.close_round(0)
+    with pytest.raises(SnailError, match="does not track"):
+        store.expire(0, 1)
     with pytest.raises(SnailError, match="takes no differences"):
         make_store(access=twin.ADAM).push(0, 1, 1, keys_of(1), np.zeros((1, 13)), state=True)
 
 
-def test_store_close_round_of_an_average_leaves_other_tables_alone():
-    store = make_store(4, 2, twin.AVERAGE, UNIFORM, track=2)
+def test_store_clock_ends_the_round_of_its_average_tables_alone():
+    store = make_store(4, 2, twin.AVERAGE, UNIFORM)
     store.add_table(1, 2, twin.AVERAGE, ZEROS, 0, 1, ())
     keys = some_keys(500)
     values = np.repeat([[6, 9, 3]], 500, 0).astype(np.float32)
-    for table in (0, 1):
-        store.push(table, 1, 1 + table, keys, values)
-    store.delete(0, keys[:100])
-    assert store.close_round(0) == 400
-    assert store.pull(0, keys[100:]).tolist() == [[2, 3]] * 400
+    store.push(1, 1, 1, keys, values)
+    store.stage(0, 0, 0, 2, keys, values)
+    assert store.seal(0, 0, 1, 2)
+    assert store.pull(0, keys).tolist() == [[2, 3]] * 500
     assert not store.pull(1, keys).any()
-    owner = fragment_of(keys, 4)
-    gone = np.bincount(owner[:100].astype(int), minlength=4)[owner[100:].astype(int)]
-    assert np.array_equal(store.versions(0, keys[100:]), 2 + gone)
 
 
 # --- growth, memory, scans -----------------------------------------------------------------------

@@ -1,10 +1,13 @@
-"""Stores with one table, and keys for them: for the tests of store._store."""
+"""Stores with one table, keys for them, and what a checkpoint keeps of them."""
+
+import struct
 
 import numpy as np
 from twins import store as twin
 
 from snailps import kernels
 from snailps.store._store import ShardStore
+from snailps.store.checkpoint._sections import copy_fragments
 
 ZEROS, UNIFORM, NORMAL = 0, 1, 2
 TOP = 2**64 - 1
@@ -38,3 +41,49 @@ def scan_all(store, table_id, fragment, max_rows):
             return keys, rows
         keys += more_keys.tolist()
         rows += list(more_rows)
+
+
+SECTION, MARK, TABLE = struct.Struct("<IIIIQQ"), struct.Struct("<QQ"), struct.Struct("<IIIIQ24x")
+
+
+def sections_of(store, capacity=1 << 20):
+    """Every section of a store, as bytes."""
+    buffer = np.zeros(capacity, np.uint8)
+    fragments = store.fragments()
+    found, at = [], 0
+    while at < len(fragments):
+        at, used, sections = copy_fragments(store, fragments, at, buffer)
+        assert sections
+        assert used == sum(length for _, _, length, _ in sections)
+        found += [buffer[begin : begin + length].copy() for _, begin, length, _ in sections]
+    return found
+
+
+def marks_of(store):
+    """fragment -> {incarnation: highest push}."""
+    found = {}
+    for section in sections_of(store):
+        _, fragment, _, marks, _, _ = SECTION.unpack_from(section)
+        end = SECTION.size + marks * MARK.size
+        found[fragment] = dict(MARK.iter_unpack(section[SECTION.size : end].tobytes()))
+    return found
+
+
+def ticks_of(store, table_id):
+    """key -> tick of the last push to its row, of a table that tracks it."""
+    found = {}
+    for section in sections_of(store):
+        _, _, tables, marks, _, _ = SECTION.unpack_from(section)
+        at = SECTION.size + marks * MARK.size
+        for _ in range(tables):
+            number, floats, track, row_bytes, rows = TABLE.unpack_from(section, at)
+            at += TABLE.size
+            lie = section[at : at + rows * row_bytes].reshape(rows, row_bytes)
+            if number == table_id:
+                assert (track, row_bytes) == (1, 12 + 4 * floats)
+                keys = lie[:, :8].copy().view("<u8")[:, 0]
+                found |= zip(
+                    keys.tolist(), lie[:, -4:].copy().view("<u4")[:, 0].tolist(), strict=True
+                )
+            at += -(-rows * row_bytes // 8) * 8
+    return found

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, make_store, some_keys
+from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, make_store, marks_of, some_keys
 from twins import store as twin
 
 from snailps import kernels
@@ -93,7 +93,7 @@ def test_store_push_skips_only_fragments_that_have_it():
     store = make_store(8, 1)
     keys = np.arange(100, dtype=np.uint64)
     fragments = fragment_of(keys, 8)
-    store.set_mark(3, 9, 5)
+    store.push(0, 9, 5, keys[fragments == 3][:1], [[0]])
     assert store.push(0, 9, 5, keys, np.ones((100, 1))) == (fragments != 3).sum()
     np.testing.assert_array_equal(store.pull(0, keys)[:, 0], fragments != 3)
 
@@ -101,99 +101,15 @@ def test_store_push_skips_only_fragments_that_have_it():
 def test_store_marks_of_thousands_of_incarnations_are_kept():
     store = make_store(2)
     who = np.random.default_rng(2).permutation(5000) * 2**40
+    keys = some_keys(10)
+    key = keys[fragment_of(keys, 2) == 1][:1]
     for number, incarnation in enumerate(who.tolist(), start=1):
-        store.set_mark(1, incarnation, number)
-    assert store.marks(1) == {w: i for i, w in enumerate(who.tolist(), start=1)}
-    assert store.mark(1, 3) == 0
-    assert store.marks(0) == {}
+        store.push(0, incarnation, number, key, [[0] * 4])
+    expected = {w: i for i, w in enumerate(who.tolist(), start=1)}
+    assert marks_of(store) == {0: {}, 1: expected}
     store.disown(1)
     store.own([1])
-    assert store.marks(1) == {}
-
-
-# --- only what changed ---------------------------------------------------------------------------
-
-
-def test_store_pull_changed_known_answer():
-    store = make_store(1, 2, init=UNIFORM, track=2)
-    keys = keys_of(5, 6, 7, 8)
-    first = store.pull(0, keys)
-    numbers, changed, rows = store.pull_changed(0, keys, keys_of(0, 0, 0, 0))
-    assert (numbers.tolist(), changed.tolist()) == ([1] * 4, [True] * 4)
-    np.testing.assert_array_equal(rows, first)
-
-    store.push(0, 1, 1, keys_of(6, 8), np.ones((2, 2)))
-    numbers, changed, rows = store.pull_changed(0, keys, numbers)
-    assert (numbers.tolist(), changed.tolist()) == ([2] * 4, [False, True, False, True])
-    np.testing.assert_array_equal(rows, first[[1, 3]] + 1)
-
-    numbers, changed, rows = store.pull_changed(0, keys, numbers)
-    assert (numbers.tolist(), changed.any(), rows.shape) == ([2] * 4, False, (0, 2))
-
-    assert store.delete(0, keys_of(6)) == 1
-    numbers, changed, rows = store.pull_changed(0, keys, numbers)
-    # 8 has a row that did not change; 5 and 7 have none, and a row was deleted somewhere.
-    assert (numbers.tolist(), changed.tolist()) == ([3] * 4, [True, True, True, False])
-    np.testing.assert_array_equal(rows, first[:3])
-    assert not store.pull_changed(0, keys, numbers)[1].any()
-
-
-def test_store_pull_changed_sends_duplicates_and_keys_in_any_order():
-    store = make_store(16, 3, track=2)
-    keys = some_keys(1000)
-    values = np.repeat(np.arange(1000, dtype=np.float32)[:, None], 3, axis=1)
-    store.push(0, 1, 1, keys, values)
-    numbers = store.pull_changed(0, keys, np.zeros(1000))[0]
-    store.push(0, 1, 2, keys[::3], values[::3])
-    order = np.random.default_rng(4).integers(0, 1000, 3001)
-    _, changed, rows = store.pull_changed(0, keys[order], numbers[order])
-    np.testing.assert_array_equal(changed, order % 3 == 0)
-    np.testing.assert_array_equal(rows, 2 * values[order[changed]])
-
-
-def test_store_pull_changed_after_fragment_was_dropped_sends_what_was_there():
-    """An asker from before is told that rows are gone, and no number comes twice."""
-    store = make_store(1, 1, track=2)
-    keys = np.arange(50, dtype=np.uint64)
-    store.push(0, 1, 1, keys, np.ones((50, 1)))
-    before = store.pull_changed(0, keys, np.zeros(50))[0]
-    store.disown(0)
-    store.own([0])
-    store.push(0, 2, 1, keys[:10], np.full((10, 1), 7))
-    numbers, changed, rows = store.pull_changed(0, keys, before)
-    assert changed.all()
-    assert (numbers > before).all()
-    np.testing.assert_array_equal(rows[:, 0], np.where(keys < 10, 7, 0))
-
-
-def test_store_pull_changed_at_a_fragments_new_place_goes_on_with_its_numbers():
-    left, right = (make_store(1, 1, track=2) for _ in range(2))
-    keys = np.arange(50, dtype=np.uint64)
-    for seq in range(1, 6):
-        left.push(0, 1, seq, keys[:40], np.ones((40, 1)))
-    held = left.pull_changed(0, keys, np.zeros(50))[0]
-    left.delete(0, keys[:5])
-    right.raise_version(0, 0, left.version(0, 0))
-    right.raise_version(0, 0, 1)  # never lowers
-    right.push(0, 1, 1, keys[5:40], left.pull(0, keys[5:40]))
-    numbers, changed, rows = right.pull_changed(0, keys, held)
-    assert changed.all()  # what was put anew counts as changed; what is absent may be deleted
-    np.testing.assert_array_equal(rows, left.pull(0, keys))
-    assert not right.pull_changed(0, keys, numbers)[1].any()
-    with pytest.raises(ConfigError, match="version"):
-        right.raise_version(0, 0, 2**64 - 1)
-
-
-def test_store_pull_changed_refuses_what_it_cannot_answer():
-    with pytest.raises(SnailError, match="does not track version"):
-        make_store().pull_changed(0, keys_of(1), keys_of(0))
-    with pytest.raises(SnailError, match="does not track version"):
-        make_store().raise_version(0, 0, 1)
-    store = make_store(track=3)
-    with pytest.raises(SnailError, match="a number for each of 2 keys"):
-        store.pull_changed(0, keys_of(1, 2), keys_of(0))
-    numbers, changed, rows = store.pull_changed(0, keys_of(), keys_of(), state=True)
-    assert (numbers.shape, changed.shape, rows.shape) == ((0,), (0,), (0, 4))
+    assert marks_of(store) == {0: {}, 1: {}}
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -221,7 +137,7 @@ def test_store_add_table_again_is_fine_if_equal_and_an_error_if_not():
         (5, 2**64, "seed"),
         (6, (0,) * 9, "at most 8 hyper-parameters"),
         (6, (1, 2, 3, float("inf")), "finite"),
-        (7, 4, "track"),
+        (7, 2, "track"),
         (8, -1, "state_floats"),
     ],
 )
@@ -258,8 +174,6 @@ def test_store_wrong_requests_are_errors_and_change_nothing():
     with pytest.raises(SnailError, match="not owned"):
         store.scan(0, 4)
     stray = int(fragment_of(keys_of(1), 4)[0] + 1) % 4
-    with pytest.raises(SnailError, match="does not belong"):
-        store.pull_fragment(0, stray, keys_of(1))
     store.disown(stray)
     everything = np.arange(100, dtype=np.uint64)
     with pytest.raises(SnailError, match=f"fragment {stray} is not owned"):
@@ -273,7 +187,6 @@ def test_store_wrong_requests_are_errors_and_change_nothing():
 def test_store_empty_requests_are_answered():
     store = make_store(4, 3)
     assert store.pull(0, keys_of()).shape == (0, 3)
-    assert store.pull_fragment(0, 0, keys_of()).shape == (0, 3)
     assert store.push(0, 1, 1, keys_of(), np.empty((0, 3))) == 0
     assert store.stats() == {
         "rows": 0,

@@ -2,7 +2,7 @@
 """A fragment as bytes: what a checkpoint's file holds of it, copied out of a shard and put back.
 
     ShardStore, fragments -> copy_fragments -> sections, one behind the other, in the caller's buffer
-    section -> put_section -> ShardStore: the fragment's rows, versions and marks become the section's
+    section -> put_section -> ShardStore: the fragment's rows and marks become the section's
 
 It owns the layout of a section (docs/checkpoint_format.md).  Both belong to the shard's own thread,
 and a section is copied in one go: rows, state and marks of a fragment are of one moment.  It knows
@@ -14,9 +14,9 @@ from libc.string cimport memcpy, memset
 
 from snailps.store._store cimport ShardStore
 from snailps.store.core._marks cimport Mark, marks_copy
-from snailps.store.core._slab cimport KEY_BYTES, Part, part_copy, part_drop, part_put
+from snailps.store.core._slab cimport KEY_BYTES, Part, Slab, part_copy, part_drop, part_put
 from snailps.store.tables cimport (
-    Shard, Table, store_keeps, store_owns, store_put_version, store_set_mark, store_table,
+    Shard, Table, store_keeps, store_owns, store_set_mark, store_table,
 )
 
 import numpy as np
@@ -26,6 +26,8 @@ from snailps.errors import CheckpointError, SnailError
 cdef enum:
     SECTION_MAGIC = 0x47415246      # "FRAG"
     ALIGN = 64
+    TRACK_VERSION = 2               # of a file by an earlier program: each row ends in a version,
+    VERSION_BYTES = 8               # ... which is left out
 
 cdef struct SectionHead:            # 32 bytes, little endian like all that follows
     uint32_t magic
@@ -39,11 +41,9 @@ cdef struct TableHead:              # 48 bytes
     uint32_t table
     uint32_t floats                 # of weights and state
     uint32_t track
-    uint32_t row_bytes              # key, floats, tick, version
+    uint32_t row_bytes              # key, floats, tick
     uint64_t rows
-    uint64_t version
-    uint64_t deleted
-    uint64_t reserved
+    uint64_t reserved[3]            # 0; changes and deletions where rows had versions
 
 
 cdef uint64_t _padded(uint64_t length, uint64_t to) noexcept nogil:
@@ -94,9 +94,6 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
         top.track = table.track
         top.row_bytes = table.slab.stride
         top.rows = part.rows
-        top.version = part.version
-        if table.slab.deleted != NULL:
-            top.deleted = table.slab.deleted[fragment]
         memcpy(to, &top, sizeof(top))
         number = 0
         end = part_copy(&table.slab, part, &number, part.rows, to + sizeof(top))
@@ -238,23 +235,39 @@ def put_section(ShardStore store not None, section, tables, bint marks):
         _check_room(at, _padded(top.rows * top.row_bytes, 8), length, head.fragment)
         if top.table in tables:
             table = store_table(store.shard, tables[top.table])
-            if (top.floats, top.track, top.row_bytes) != (
+            versions = VERSION_BYTES if top.track & TRACK_VERSION else 0
+            if (top.floats, top.track & ~TRACK_VERSION, top.row_bytes - versions) != (
                     table.slab.floats, table.track, table.slab.stride):
                 raise CheckpointError(
                     f"table {top.table} of the checkpoint has rows of {top.floats} floats (track "
                     f"{top.track}), the table here {table.slab.floats} (track {table.track})")
             with nogil:
-                failed = part_put(&table.slab, &table.slab.parts[head.fragment],
-                                  store.shard.frag_num, <const char *>&view[0] + at, top.rows)
+                failed = _put_rows(store.shard, table, head.fragment, <const char *>&view[0] + at,
+                                   top.rows, top.row_bytes)
             if failed == -2:
                 raise CheckpointError(f"section of fragment {head.fragment}: a key of another one "
                                       "(frag_num is not the checkpoint's)")
             if failed:
                 raise MemoryError(f"no memory for rows of fragment {head.fragment}")
-            store_put_version(table, head.fragment, top.version, top.deleted)
             rows += top.rows
         at += _padded(top.rows * top.row_bytes, 8)
     return rows
+
+
+cdef int _put_rows(const Shard *shard, Table *table, uint32_t fragment, const char *rows,
+                   uint64_t count, uint32_t row_bytes) noexcept nogil:
+    """Puts rows that lie `row_bytes` apart; 0, or what `part_put` says."""
+    cdef Slab *slab = &table.slab
+    cdef Part *part = &slab.parts[fragment]
+    cdef uint64_t i
+    cdef int failed
+    if row_bytes == slab.stride:
+        return part_put(slab, part, shard.frag_num, rows, count)
+    for i in range(count):
+        failed = part_put(slab, part, shard.frag_num, rows + i * row_bytes, 1)
+        if failed:
+            return failed
+    return 0
 
 
 cdef int _check_room(uint64_t at, uint64_t needed, uint64_t length, uint32_t fragment) except -1:

@@ -15,10 +15,10 @@
 #     with a few rows each stay small.
 #   * The slot of a deleted row is the next one to be used again: such slots are a list through
 #     the place of their keys.  `holds_row` asks the index whether a slot holds a row.
-#   * A table may ask for the tick of a row's last push and for its version, behind the floats.
+#   * A table may ask for the tick of a row's last push, behind the floats.
 #
-# Cost of a row beyond its floats: 8 bytes of key and 10 to 23 of index (load 0.35 to 0.81), 4 for
-# the tick and 8 for the version where the table tracks them.
+# Cost of a row beyond its floats: 8 bytes of key and 10 to 23 of index (load 0.35 to 0.81), and
+# 4 for the tick where the table tracks it.
 #
 # Bodies here are what the lookups of `tables.pyx` run once a row.
 from libc.stdint cimport uint32_t, uint64_t
@@ -70,7 +70,7 @@ cdef struct Part:               # 64 bytes
     uint32_t chunk_num
     uint32_t chunk_cap
     uint32_t first_class        # block class of the first chunk while it is a small one
-    uint64_t version            # of its newest change; 0 = none, or not tracked
+    uint64_t unused             # keeps a part in one cache line
 
 cdef struct Slab:               # the rows of one table in one shard
     Part *parts                 # by fragment
@@ -82,8 +82,6 @@ cdef struct Slab:               # the rows of one table in one shard
     const float *hyper
     const uint32_t *tick        # the caller's clock
     uint32_t touch_at           # bytes from the key to the tick of the last push; 0 = not tracked
-    uint32_t version_at         # ... to the version
-    uint64_t *deleted           # by fragment: version of the newest deletion; NULL = not tracked
     uint32_t stride             # bytes from one row's key to the next one's
     uint32_t chunk_rows
     uint32_t chunk_shift        # 1 << chunk_shift >= chunk_rows: slot = chunk << shift | place
@@ -117,12 +115,10 @@ cdef inline float *weights_of(char *row) noexcept nogil:
     return <float *>(row + KEY_BYTES)
 
 
-cdef inline void track_push(const Slab *slab, const Part *part, char *row) noexcept nogil:
-    """Notes the push that has just changed a row, as far as the table tracks it."""
+cdef inline void track_push(const Slab *slab, char *row) noexcept nogil:
+    """Notes the tick of the push that has just changed a row, where the table tracks it."""
     if slab.touch_at:
         memcpy(row + slab.touch_at, slab.tick, sizeof(uint32_t))
-    if slab.version_at:
-        memcpy(row + slab.version_at, &part.version, sizeof(uint64_t))
 
 
 # --- a table's slab ------------------------------------------------------------------------------
@@ -130,7 +126,7 @@ cdef inline void track_push(const Slab *slab, const Part *part, char *row) noexc
 # A slab without rows for `frag_num` fragments, `floats` a row; False = no memory.  All zero before;
 # access method, initialiser, hyper-parameters and tick are filled in by the caller.
 cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
-                    uint32_t floats, bint touches, bint versions) noexcept nogil
+                    uint32_t floats, bint touches) noexcept nogil
 
 # First value of a key: its weights, or (floats > dim) weights and state.
 cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats) noexcept nogil
@@ -171,7 +167,7 @@ cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil
 
 
 # --- rows as they lie ----------------------------------------------------------------------------
-# Key, weights, state, tick and version in `stride` bytes a row: for checkpoints and standbys.
+# Key, weights, state and tick in `stride` bytes a row: for checkpoints and standbys.
 
 # How many rows `part_copy` would copy.
 cdef uint32_t part_count(const Slab *slab, const Part *part, uint32_t number,

@@ -42,12 +42,10 @@ cdef void _part_clear(Part *part) noexcept nogil:
 
 
 cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
-                    uint32_t floats, bint touches, bint versions) noexcept nogil:
+                    uint32_t floats, bint touches) noexcept nogil:
     cdef uint32_t f
     slab.parts = <Part *>arena_cut(arena, frag_num * sizeof(Part))
-    if versions:
-        slab.deleted = <uint64_t *>arena_cut(arena, (frag_num + 7) // 8 * BLOCK_MIN)
-    if slab.parts == NULL or (versions and slab.deleted == NULL):
+    if slab.parts == NULL:
         return False
     for f in range(frag_num):
         _part_clear(&slab.parts[f])
@@ -59,9 +57,6 @@ cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_n
     if touches:
         slab.touch_at = slab.stride
         slab.stride += sizeof(uint32_t)
-    if versions:
-        slab.version_at = slab.stride
-        slab.stride += sizeof(uint64_t)
     slab.chunk_rows = max(CHUNK_BYTES // slab.stride, <uint32_t>1)
     while <uint32_t>1 << slab.chunk_shift < slab.chunk_rows:
         slab.chunk_shift += 1
@@ -327,9 +322,6 @@ cdef bint part_delete(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexce
         return False
     memcpy(row_at(slab, part, slot - 1), &following, KEY_BYTES)
     part.free_slot = slot
-    if slab.deleted != NULL:
-        part.version += 1
-        slab.deleted[part - slab.parts] = part.version
     part.rows -= 1
     slab.rows -= 1
     return True
@@ -346,9 +338,10 @@ cdef bint holds_row(const Slab *slab, const Part *part, uint32_t slot) noexcept 
 
 # --- all rows of a part --------------------------------------------------------------------------
 
-cdef void _forget(Slab *slab, Part *part) noexcept nogil:
-    """Forgets all rows, and how often they changed."""
+cdef void part_drop(Slab *slab, Part *part) noexcept nogil:
     cdef uint32_t i
+    if part.used == 0:
+        return
     if part.chunk_num == 1 and part.room < slab.chunk_rows:
         arena_give(slab.arena, part.first, <uint64_t>BLOCK_MIN << part.first_class)
     else:
@@ -360,16 +353,6 @@ cdef void _forget(Slab *slab, Part *part) noexcept nogil:
         arena_give(slab.arena, <char *>part.buckets, (<uint64_t>part.mask + 1) * sizeof(Bucket))
     slab.rows -= part.rows
     _part_clear(part)
-
-
-cdef void part_drop(Slab *slab, Part *part) noexcept nogil:
-    cdef uint64_t version = part.version
-    if part.rows and slab.deleted != NULL:
-        version += 1
-        slab.deleted[part - slab.parts] = version
-    if part.used:
-        _forget(slab, part)
-    part.version = version              # never counts backwards: others compare with it
 
 
 cdef void part_drop_if_empty(Slab *slab, Part *part) noexcept nogil:
@@ -404,8 +387,6 @@ cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil:
     cdef float *weights
     cdef float *sums
     cdef float total
-    if slab.version_at and part.rows:
-        part.version += 1
     for number in range(part.used):
         slot = slot_of(slab, number)
         if not holds_row(slab, part, slot):
@@ -417,7 +398,7 @@ cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil:
         if total > 0:               # else not pushed, or without weight
             for j in range(dim):
                 weights[j] = sums[j] / total    # no kernel: those may multiply by a reciprocal
-            track_push(slab, part, row)
+            track_push(slab, row)
             changed += 1
         memset(sums, 0, sums_bytes)
     return changed

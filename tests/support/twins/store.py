@@ -32,8 +32,6 @@ class StoreModel:
         self.tables = {}  # table id -> settings
         self.rows = {}  # fragment -> {(table id, key): Row}, in order of creation
         self.marks = {}  # fragment -> {incarnation: seq}
-        self.versions = {}  # (table id, fragment) -> changes so far: pushes and deletions
-        self.deleted = {}  # (table id, fragment) -> the change that was the newest deletion
         self.tick = 0
 
     def own(self, fragments):
@@ -42,15 +40,8 @@ class StoreModel:
             self.marks.setdefault(fragment, {})
 
     def disown(self, fragment):
-        for table in self.tables:
-            if self.keys_of(table, fragment):
-                self._note_deletion(table, fragment)
         del self.rows[fragment]
         del self.marks[fragment]
-
-    def _note_deletion(self, table_id, fragment):
-        version = self.versions.get((table_id, fragment), 0) + 1
-        self.versions[table_id, fragment] = self.deleted[table_id, fragment] = version
 
     def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0):
         self.tables[table_id] = (dim, access, init, scale, seed, np.float32(hyper))
@@ -86,9 +77,6 @@ class StoreModel:
         dim, access, _, _, _, hyper = self.tables[table_id]
         touched = {fragment_of(key, self.frag_num) for key in keys}
         fresh = {f for f in touched if self.marks[f].get(incarnation, 0) < seq}
-        for fragment in fresh:
-            version = self.versions.get((table_id, fragment), 0)
-            self.versions[table_id, fragment] = version + 1
         applied = 0
         for key, value in zip(keys, values, strict=True):
             fragment = fragment_of(key, self.frag_num)
@@ -99,7 +87,7 @@ class StoreModel:
                 row.floats = steps.add_state_row(access, hyper, row.floats, value, dim)
             else:
                 row.floats = steps.apply_row(access, hyper, row.floats, value)
-            row.touch, row.version = self.tick, self.versions[table_id, fragment]
+            row.touch = self.tick
             applied += 1
         for fragment in fresh:
             self.marks[fragment][incarnation] = seq
@@ -111,21 +99,8 @@ class StoreModel:
         for key in keys:
             fragment = fragment_of(key, self.frag_num)
             if self.rows[fragment].pop((table_id, key), None) is not None:
-                self._note_deletion(table_id, fragment)
                 deleted += 1
         return deleted
-
-    def pull_changed(self, table_id, keys, held, state=False):
-        """Numbers, whether each key changed, the rows of those that did."""
-        self._check(keys)
-        numbers, changed = [], []
-        for key, number in zip(keys, held, strict=True):
-            place = table_id, fragment_of(key, self.frag_num)
-            row = self.row(table_id, key)
-            changed.append((self.deleted.get(place, 0) if row is None else row.version) >= number)
-            numbers.append(self.versions.get(place, 0) + 1)
-        fresh = [key for key, yes in zip(keys, changed, strict=True) if yes]
-        return numbers, changed, self.pull(table_id, fresh, state)
 
     def expire(self, table_id, before):
         old = [
@@ -148,7 +123,7 @@ class Row:
     """Weights and state, and what is tracked beside them."""
 
     def __init__(self, floats):
-        self.floats, self.touch, self.version = floats, 0, 0
+        self.floats, self.touch = floats, 0
 
 
 def state_floats(access, dim):
