@@ -107,6 +107,13 @@ class ShardThread:
         """Starts serving."""
         self._thread.start()
 
+    def turn(self, now: float) -> bool:
+        """Serves what has come so far as of a time given, in this thread, instead of `start`.
+
+        See `ShardLoop.turn`.  Orders given between turns, from this thread, are obeyed at once.
+        """
+        return self._loop.turn(now)
+
     def stop(self, timeout_s: float = 5.0) -> bool:
         """Stops serving and closes every connection; True once the thread has ended."""
         self._loop.stop()

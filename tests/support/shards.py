@@ -218,7 +218,7 @@ class Raw:
 
 
 def keys_digest(keys):
-    """What names a list of keys: that of _key_coding.pxd."""
+    """What names a list of keys: that of _key_coding.pyx."""
     mask, odd = 2**64 - 1, 0x9E3779B97F4A7C15
     sums = [(odd + len(keys)) & mask, 1, 2, 3]
     whole = len(keys) // 4 * 4
