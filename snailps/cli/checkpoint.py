@@ -34,9 +34,9 @@ JsonOption = Annotated[
 
 @app.command("list")
 def list_(folder: FolderArgument, as_json: JsonOption = False) -> None:
-    """Every checkpoint in a folder: its number, whether it is good, how far the training was.
+    """Every checkpoint in a folder: its number, whether it is good, the progress of the training.
 
-    Looks at manifests, lengths and indices; `verify` reads the rows, too.
+    Reads manifests, lengths and indices; `verify` also reads the rows.
 
     For example: snailps checkpoint list out/corpus.checkpoints
     """
@@ -47,7 +47,7 @@ def list_(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 @app.command("verify")
 def verify_(path: EitherArgument, as_json: JsonOption = False) -> None:
-    """Reads checkpoints and compares every byte with its checksum. Exit code 1: one is not good.
+    """Reads checkpoints and compares every byte with its checksum. Exit code 1 if one is not good.
 
     For example: snailps checkpoint verify out/corpus.checkpoints
     """
@@ -60,28 +60,28 @@ def verify_(path: EitherArgument, as_json: JsonOption = False) -> None:
 @app.command("export")
 def export_(
     path: EitherArgument,
-    output: Annotated[str, typer.Option(help="Beginning of the paths of the files.")],
+    output: Annotated[str, typer.Option(help="Prefix of the paths of the files.")],
     tables: Annotated[
         bool,
         typer.Option("--tables", help="Write OUTPUT.npz with all tables instead.", metavar=""),
     ] = False,
 ) -> None:
-    """Writes the model as it was at a checkpoint, as the training would have at its end.
+    """Writes the model's files from a checkpoint, as the training writes them at its end.
 
-    Of a folder, the newest good checkpoint. Needs memory for all tables. --tables writes keys and
-    weights of every table (NAME.keys, NAME.rows), for any model.
+    In a folder of checkpoints, takes the newest good one. Needs memory for all tables. --tables
+    writes keys and weights of every table (NAME.keys, NAME.rows), for any model.
 
     For example: snailps checkpoint export out/corpus.checkpoints --output out/early
     """
     good = [one for one in _checkpoints(path) if one.state == "good"]
     if not good:
-        raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' says why")
+        raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' shows why")
     for file in export(good[-1].path, output, tables_only=tables):
         typer.echo(file)
 
 
 def _checkpoints(path: Path) -> list[Found]:
-    """Those of a folder, or the one whose folder it is."""
+    """The checkpoints of a folder, or the one that `path` is."""
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder")
     alone = path.name.startswith("checkpoint-") or (path / NAME).exists()

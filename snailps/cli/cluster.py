@@ -38,10 +38,10 @@ def drain_command(
     config: ConfigOption = None,
     sets: SetOption = None,
     limit_s: Annotated[
-        float, typer.Option("--timeout", help="How long to wait for its end, in s.", min=1.0)
+        float, typer.Option("--timeout", help="How long to wait until it has left, in s.", min=1.0)
     ] = 3600.0,
 ) -> None:
-    """Has a server leave a running cluster; its shards move to others while the training goes on.
+    """Removes a server from a running cluster; its shards move to others while training goes on.
 
     Returns once the server has ended. Asks the master at master_addr. SIGTERM to the server's
     process does the same.
@@ -60,12 +60,12 @@ def drain(
     limit_s: float,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Has a server of the master at `master_addr` leave, and waits for that.
+    """Asks the master at `master_addr` to drain a server, and waits until it has left.
 
     Raises
     ------
     SnailError
-        There is no such master or server, no server can take its shards, or it takes too long.
+        There is no such master or server, no server can take its shards, or `limit_s` is over.
     """
     address, trust = settings.master_addr, Trust.of(settings)
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
@@ -75,8 +75,8 @@ def drain(
         while not answer.done():
             if time.monotonic() > until:
                 raise WaitTimeout(
-                    f"server {server} has not left within {limit_s:.0f} s: it goes on moving its "
-                    "shards; snailps status shows how far it is"
+                    f"server {server} has not left within {limit_s:.0f} s: it continues to move "
+                    "its shards; snailps status shows the progress"
                 )
             text = _left(address, trust, server)
             if text and text != told:
@@ -87,7 +87,7 @@ def drain(
 
 
 def _left(address: str, trust: Trust, server: int) -> str:
-    """What a server still has, in words; empty if unknown."""
+    """Shards and standbys that a server still has, as a message; empty if unknown."""
     with contextlib.suppress(SnailError):
         shards = ask(address, trust=trust)["shards"]
         served = sum(shard["primary"] == server for shard in shards)

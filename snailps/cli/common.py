@@ -1,8 +1,8 @@
-"""What the commands that start processes share: reading settings, logging, one-line endings.
+"""Shared parts of the commands that start processes: settings, logging, exit messages.
 
     file, environment, --set -> RawConfig -> a role's settings        Node -> exit code
 
-It knows every settings class there is, so that one file may hold the settings of all roles.
+It imports every settings class, so that one file may hold the settings of all roles.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ ConfigOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting, over all else."),
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting; overrides all other sources."),
 ]
 AddressFdOption = Annotated[
-    int, typer.Option("--address-fd", hidden=True, help="Where the master's address is told.")
+    int, typer.Option("--address-fd", hidden=True, help="Descriptor to read master_addr from.")
 ]
 JsonLogOption = Annotated[
     Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
@@ -53,7 +53,7 @@ JsonLogOption = Annotated[
 
 FreshOption = Annotated[
     bool,
-    typer.Option("--fresh", help="Begin anew, even where a checkpoint of this job is.", metavar=""),
+    typer.Option("--fresh", help="Start anew, even if this job has a checkpoint.", metavar=""),
 ]
 
 
@@ -63,12 +63,12 @@ def fresh_override(fresh: bool) -> list[str]:
 
 
 def address_override(descriptor: int) -> list[str]:
-    """The master's address, once it is told at a descriptor; ends where none is told."""
+    """Reads the master's address from a descriptor; ends the process at end of file without one."""
     if descriptor < 0:
         return []
     with os.fdopen(descriptor) as told:
         address = told.read()
-    if not address:  # the parent has given up, and says why
+    if not address:  # the parent has given up and reports why
         raise typer.Exit(EXIT_STOPPED)
     return [f"master_addr={address}"]
 
@@ -102,7 +102,7 @@ _MASTERS = "the master's file (master.conf)"
 
 
 def homes(raw: RawConfig) -> list[Home]:
-    """Where every setting is read, for who has written it elsewhere."""
+    """Where every setting is read, for messages about misplaced ones."""
     found = [
         Home(_MASTERS, MasterSettings),
         Home("a server's file (server.conf)", ServerSettings),
@@ -111,7 +111,7 @@ def homes(raw: RawConfig) -> list[Home]:
     ]
     entry = raw.explicit("worker_class", JobSettings)
     if entry is not None and entry.value not in ("", *models.CLASSES.values()):
-        with contextlib.suppress(ConfigError):  # a server need not have it
+        with contextlib.suppress(ConfigError):  # a server's host may lack the model
             cls = load_class(entry.value, entry.origin).Settings
             found.append(Home(f"{_MASTERS}, with a job of {entry.value}", cls))
     for cls in dict.fromkeys(models.SETTINGS.values()):
@@ -121,16 +121,15 @@ def homes(raw: RawConfig) -> list[Home]:
 
 
 def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[Remark]:
-    """What the user should hear of settings under old names, without effect, or misplaced."""
+    """Messages to the user about settings under old names, without effect, or misplaced."""
     told = [Remark(True, notice) for notice in raw.notices]
     return told + misplaced(raw.entries, reader, own, homes(raw))
 
 
 def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = False) -> S:
-    """A role's settings, with logging set up and remarks made.
+    """A role's settings; also sets up logging and logs remarks.
 
-    What is `launched` by another process of ours has its settings from there, where all remarks
-    have been made, and once.
+    A process `launched` by snailps logs no remarks: the launcher has done so, once for all.
     """
     given = raw
     known: tuple[type[Settings], ...]
@@ -151,7 +150,7 @@ def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = F
         entry = raw.explicit("worker_class", JobSettings)
         if entry is not None and entry.value:
             own.append(load_class(entry.value, entry.origin).Settings)
-            raw.build(own[-1], also_known=known)  # which notes what is called otherwise
+            raw.build(own[-1], also_known=known)  # adds notices about aliases
     if not launched:
         given.notices = raw.notices
         for important, text in remarks(given, _READERS[cls], own):
@@ -160,7 +159,7 @@ def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = F
 
 
 def set_up_logging(level: str, name: str) -> None:
-    """Log lines go to standard error: time, who, what."""
+    """Log lines go to standard error: time, process, message."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s", "%H:%M:%S"))
     root = logging.getLogger("snailps")
@@ -175,7 +174,7 @@ def run_node(node: Node, run: Any) -> None:
     try:
         code = run()
     except (KeyboardInterrupt, SnailError):
-        # A signal in the middle of joining: whatever that broke is no error of its own.
+        # A signal while joining: the error that it causes is not reported.
         if not node.ended.is_set() or node.verdict.code != EXIT_INTERRUPTED:
             raise
         code = EXIT_INTERRUPTED

@@ -18,15 +18,15 @@ WORDS = ("socket", "thread", "exception", "integer", "directory", "unpicklably")
 
 def command(
     output: Annotated[
-        Path | None, typer.Option(help="Prefix of the vectors; default: nothing is kept.")
+        Path | None, typer.Option(help="Prefix of the vectors' files; default: none are kept.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="More is better and slower.")] = 40,
     sets: SetOption = None,
 ) -> None:
     """Trains fastText vectors on 1 master, 2 servers and 2 workers, and shows neighbours.
 
-    The text is every docstring and comment of the running Python's standard library, so it needs
-    nothing but this machine. About a minute on two cores.
+    The text is every docstring and comment of the running Python's standard library, so nothing
+    is downloaded. Takes about a minute on two cores.
 
     For example: snailps demo --output out/demo
     """
@@ -56,7 +56,7 @@ def command(
         if code:
             raise typer.Exit(code)
         vectors = load(f"{prefix}.bin")
-        typer.echo("nearest words (the last of them never occurs, but its parts do):", err=True)
+        typer.echo("nearest words (the last one never occurs, but its subwords do):", err=True)
         for word in WORDS:
             near = "  ".join(f"{other} {score:.2f}" for other, score in vectors.neighbours(word, 5))
             typer.echo(f"{word:>14}  {near}")

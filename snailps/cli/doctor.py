@@ -1,6 +1,6 @@
-"""``snailps doctor``: what keeps this host from its cluster, before a job begins.
+"""``snailps doctor``: checks whether this host can join its cluster, before a job begins.
 
-file -> settings -> Doctor -> findings, each with its cure -> standard output, exit code 0 or 1
+file -> settings -> Doctor -> findings, each with its remedy -> standard output, exit code 0 or 1
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def command(
         float, typer.Option("--wait", help="How long to wait for other hosts, in s.", min=0.0)
     ] = 10.0,
     hosts: Annotated[
-        int, typer.Option("--hosts", help="Hosts in all: do not wait longer than for these.", min=0)
+        int, typer.Option("--hosts", help="Number of hosts: stop waiting once all came.", min=0)
     ] = 0,
     rows: Annotated[
         int, typer.Option("--rows", help="Rows expected in each table, to judge memory.", min=0)
     ] = 0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, with all that was measured.", metavar="")
+        bool, typer.Option("--json", help="As JSON, with all measurements.", metavar="")
     ] = False,
 ) -> None:
-    """Looks for what would keep this host from its cluster: names, ports, clocks, memory, disk.
+    """Checks whether this host can join its cluster: names, ports, clocks, memory, disk.
 
     Run it on all hosts at the same time, with the file that they will use; the one on the master's
-    host prints what all have found. With a master that runs, it looks at the way to it. Exit code 1
-    if something will not work.
+    host prints the findings of all. If a master is running, it checks the connection to it. Exit
+    code 1 if something will not work.
 
     For example: snailps doctor -c config/master.conf --hosts 4
     """
@@ -76,7 +76,7 @@ def command(
 
 
 def _show_rest(found: Diagnosis) -> None:
-    """What other hosts told, and the sum of it."""
+    """Findings of the other hosts, and the conclusion."""
     for host, told in found.others.items():
         typer.echo(f"\n{host}:")
         for one in told:
@@ -88,7 +88,7 @@ def _show_rest(found: Diagnosis) -> None:
 
 
 def _show(indent: str, finding: Finding) -> None:
-    """A line a finding, and one for its cure; in colours on a terminal."""
+    """One line per finding, one for its remedy; in colours on a terminal."""
     line = f"{indent}{finding.level:8}{finding.check:11}{finding.text}"
     cure = f"{indent}{'':19}-> {finding.cure}"
     if sys.stdout.isatty():

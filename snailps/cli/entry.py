@@ -1,9 +1,9 @@
-"""Where the command ``snailps`` begins: ready for Ctrl-C before anything slow is imported.
+"""Entry point of the command ``snailps``: handles Ctrl-C before anything slow is imported.
 
 SIGINT -> exit code 130, silently, until a command that has something to save catches it
 
-And before NumPy is: its BLAS gets one thread, unless the environment says otherwise.  A worker has
-threads of its own; more of them, that spin while they wait, take the cores from these.
+It also limits BLAS to one thread before NumPy is imported, unless the environment sets another
+number.  A worker has its own threads; BLAS threads, which spin while idle, take cores from them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 def main() -> None:
     """Entry point."""
     # SystemExit, because Typer would turn a KeyboardInterrupt into "Aborted." and code 1.
-    # A process that ignores SIGINT (nohup, a shell's background job) is not to be interrupted.
+    # A process that ignores SIGINT (nohup, a shell's background job) must not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     for name in BLAS_THREADS:

@@ -52,13 +52,13 @@ def command(
 ) -> None:
     """Score a model: Spearman correlation on similarity files, accuracy on an analogy file.
 
-    Words are lower-cased.  What is outside the vocabulary is skipped and counted; --verbose and
-    --json list it.
+    Words are lower-cased.  Words outside the vocabulary are skipped and counted; --verbose and
+    --json list them.
 
     For example: snailps eval out/corpus.bin --similarity wordsim353.tsv
 
-    In a pipe: test, score, asked, skipped, separated by tabs; with --verbose then lines of test
-    and what it skipped.
+    In a pipe: test, score, asked, skipped, separated by tabs; with --verbose followed by lines of
+    test and skipped words.
     """
     figures = evaluate(model, similarity or [], analogies, restrict, oov.value)
     if as_json:

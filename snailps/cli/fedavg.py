@@ -1,4 +1,4 @@
-"""``snailps fedavg``: the files of a job in rounds, and plots of what came out.
+"""``snailps fedavg``: the input files of a federated job, and plots of its histories.
 
     text -> prepare -> folder with vocab.txt, test.txt, cfg.json
     histories of runs -> plot -> picture
@@ -37,7 +37,7 @@ def prepare(
     ] = 0,
     test_windows: Annotated[int, typer.Option(min=1, help="Windows of test.txt.")] = 1000,
     window: Annotated[int, typer.Option(min=3, max=255, help="Words in a window, odd.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draw of test windows.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of test windows.")] = 1,
     data_name: Annotated[str, typer.Option(help="Name of the data, for cfg.json.")] = "",
     bpe: Annotated[int, typer.Option(min=0, help="Batches a round, for cfg.json.")] = 0,
     bs: Annotated[int, typer.Option(min=0, help="Windows a batch, for cfg.json.")] = 0,

@@ -59,7 +59,7 @@ SILENT_S = 3.0
 ENDING_S = 20.0
 """How long a master that has closed its connection may take to end, seconds."""
 PATIENCE = 2
-"""Interrupts that are the master's to follow; one more, and it is ended by force."""
+"""Interrupts that are passed to the master; one more ends it by force."""
 STARTING = ("forming", "preparing")
 REPLACING = ("survey", "loading", "training")
 """Phases in which a server or worker that was killed is replaced."""
@@ -69,7 +69,7 @@ WorkersOption = Annotated[int, typer.Option(min=1, max=256, help="Worker process
 JsonOption = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print the run's figures as one JSON object, last of all.", metavar=""
+        "--json", help="Print the run's figures as one JSON object at the end.", metavar=""
     ),
 ]
 
@@ -116,11 +116,11 @@ def run_local(
     Parameters
     ----------
     raw : RawConfig
-        All settings, already checked; only looked at for what has a local default.
+        All settings, already checked; read only to see which local defaults apply.
     config, overrides
-        What the processes are started with.
+        Passed to the processes.
     kept : bool
-        The files that it writes will stay, so that their names are worth telling.
+        The files that it writes are kept, so their names are printed.
     """
     for cls in (MasterSettings, ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
@@ -172,7 +172,7 @@ def run_local(
             launcher.interrupt()
             launcher.interrupt()
         launcher.end(END_S if len(interrupts) <= PATIENCE else LOOK_S)
-        killed = (launcher.poll() or 0) < 0  # then the others only tell that it is gone
+        killed = (launcher.poll() or 0) < 0  # then the errors of the others add nothing
         while not lines.empty():
             line = lines.get()
             if not (killed and line.startswith(OWN_ERROR)):
@@ -185,7 +185,7 @@ def run_local(
             progress.say(f"wrote {', '.join(figures['files'])}")
         progress.close()
         for number, handler in old.items():
-            # After an interrupt this process is about to end: another must not spoil its code.
+            # After an interrupt this process is ending: another must not change its exit code.
             signal.signal(number, signal.SIG_IGN if interrupts else handler)
     code = launcher.poll()
     if figures:
@@ -194,21 +194,21 @@ def run_local(
             print_json(figures)
         elif "test" in figures:
             print_figures(figures["test"])
-    if code is None or code < 0:  # by a signal: ours, before it could handle one, or another's
+    if code is None or code < 0:  # ended by a signal: ours before it had a handler, or another
         if interrupts:
             when = "and ended by force" if launcher.address else "while starting"
             typer.echo(f"snailps: interrupted {when}; nothing was saved", err=True)
             return EXIT_INTERRUPTED
         how = f"was killed by {signal.Signals(-code).name}" if code else "does not end"
         raise ClusterError(
-            f"the master {how}, and the job with it: if it had checkpoints, the same command goes "
-            "on from the newest. Was memory short? The kernel's log would say so"
+            f"the master {how}, so the job has ended: if it had checkpoints, the same command "
+            "continues from the newest. If memory was short, the kernel's log says so"
         )
     return code
 
 
 def _figures(text: str) -> dict[str, Any]:
-    """The figures that a master wrote last; empty where it was killed before it had."""
+    """The figures that a master wrote at its end; empty if it was killed before."""
     try:
         figures: dict[str, Any] = json.loads(text)
     except ValueError:
@@ -217,7 +217,7 @@ def _figures(text: str) -> dict[str, Any]:
 
 
 def _summary(figures: Mapping[str, Any]) -> str:
-    """What was trained, in a line; empty where that did not come to its end."""
+    """A line about the finished training; empty if it did not finish."""
     unit = "words" if "words" in figures else "examples"
     speed, moved = figures.get(f"{unit}_per_s"), figures.get(f"bytes_per_{unit[:-1]}")
     if not speed:
@@ -230,7 +230,7 @@ def _summary(figures: Mapping[str, Any]) -> str:
 
 
 def _doors(launcher: Launcher, master: MasterSettings) -> str:
-    """Options with which another command gets in to this master."""
+    """Options with which another command connects to this master."""
     needed = {"master_addr": launcher.address, "secret_file": master.secret_file, "tls": master.tls}
     return "".join(
         f" --set {shlex.quote(f'{name}={value}')}" for name, value in needed.items() if value
@@ -238,7 +238,7 @@ def _doors(launcher: Launcher, master: MasterSettings) -> str:
 
 
 class _StatusLine:
-    """The master's status over a connection of its own, without ever waiting long for it."""
+    """The master's status over its own connection; each call has a time limit."""
 
     def __init__(self, address: str, trust: Trust) -> None:
         self._trust = trust
@@ -247,7 +247,7 @@ class _StatusLine:
         self._asked: Future[messages.Message] | None = None
 
     def look(self, limit_s: float) -> Status:
-        """The status that it was asked for, now or by an earlier call.
+        """The answer to this request, or to an earlier one that timed out.
 
         Raises
         ------
@@ -266,7 +266,7 @@ class _StatusLine:
         return answer.data  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Closes the connection; a further look makes another one."""
+        """Closes the connection; the next `look` opens another one."""
         if self._control is not None:
             self._control.close()
         self._control = self._asked = None
@@ -279,7 +279,7 @@ def _watch(
     lines: queue.SimpleQueue[str],
     interrupts: list[int],
 ) -> None:
-    """Shows the master's status until the master has ended, or has left us alone for long."""
+    """Shows the master's status until it ends, or its connection has been closed too long."""
     asked = 0
     status: Status | None = None
     heard_at = time.monotonic()
@@ -298,7 +298,7 @@ def _watch(
                 progress.say(lines.get())
             now = time.monotonic()
             if lost_at is not None:
-                # The master is ending, and says why itself.
+                # The master is ending and reports why itself.
                 if now - lost_at > ENDING_S:
                     return
                 launcher.wait(LOOK_S)
@@ -307,7 +307,7 @@ def _watch(
                 status = line.look(LOOK_S)
             except WaitTimeout:
                 if now - heard_at > SILENT_S and status is not None:
-                    # Stopped, or swapping; whether that is too long, the nodes decide.
+                    # Suspended, or swapping; the nodes decide when that is too long.
                     progress.update({**status, "message": "the master does not answer"})
                 continue
             except SnailError:

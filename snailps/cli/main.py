@@ -1,7 +1,7 @@
 """The command ``snailps`` and its exit codes.
 
 0 done · 1 failed · 2 a setting or an option is wrong · 3 stopped because another process failed ·
-130 interrupted.  A `SnailError` is one line on standard error; anything else is a bug of ours and
+130 interrupted.  A `SnailError` is one line on standard error; any other exception is a bug and
 keeps its traceback.
 """
 
@@ -33,13 +33,13 @@ _PANELS = {
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
-"""Each is a module beside this one, and the part of the help where it stands."""
+"""Command -> help panel; each command is a module beside this one."""
 
 
 def app_for(words: Sequence[str] = ()) -> typer.Typer:
-    """The command ``snailps``, only with what `words` ask for if they begin with a command's name.
+    """The command ``snailps``; if `words` begin with a command's name, only with that command.
 
-    Importing and describing the others would take as long as all else before a process works.
+    Importing and describing the others would double the start-up time of a process.
     """
     app = typer.Typer(
         no_args_is_help=True,

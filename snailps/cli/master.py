@@ -1,4 +1,4 @@
-"""``snailps master``: forms the cluster, hands out the work, writes the result."""
+"""``snailps master``: forms the cluster, leases the blocks, writes the result."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def command(
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
     session: Annotated[bool, typer.Option("--session", hidden=True)] = False,
 ) -> None:
-    """Forms the cluster, hands out the work, watches over everyone, writes the result.
+    """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
 
     The file names the job: worker_class, input, output, and the model's settings. Ctrl-C once
-    ends the training and saves what was learnt; twice ends at once.
+    ends the training and saves the model; twice ends at once.
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
@@ -55,14 +55,14 @@ def command(
     raw = read_config(config, overrides)
     settings = role_settings(raw, MasterSettings, name="master", launched=ready_fd >= 0)
     progress = None
-    if ready_fd < 0:  # else a launcher asks for the status, and draws
+    if ready_fd < 0:  # else a launcher asks for the status and shows it
         from snailps.cli.progress import Progress
 
         progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
 
     def listening(host: str, port: int) -> None:
         if ready_fd >= 0:
-            # The parent may have given up and stopped reading; a signal tells us.
+            # The parent may have given up and stopped reading; then it also sends a signal.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
                 ready.write(show((host, port)) + "\n")
 

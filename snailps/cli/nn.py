@@ -52,7 +52,7 @@ def print_neighbours(vectors: Vectors, word: str, k: int) -> None:
 
 
 def answer_input(vectors: Vectors, k: int) -> bool:
-    """Answer one word a line; an unknown one is reported and passed over.  False if one was."""
+    """Answer one word per line; unknown ones are reported and skipped, and give False."""
     good = True
     for word in _input_words():
         try:

@@ -1,8 +1,8 @@
-"""How a status looks: sections of a name, columns and rows, as lines or as a picture.
+"""The page of `snailps status`: sections of a title, columns and rows, as lines or for a terminal.
 
     Status -> sections -> lines_of -> standard output      -> picture_of -> rich, cut to the screen
 
-Owns the words and the order of things on the page; it knows no socket and no clock.
+Owns the wording and the order of the page; must not know sockets or clocks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from snailps.cli.progress import count_text, line_of, seconds_text
 from snailps.node.status import NodeStatus, Status
 
 LOOP_MS = 50.0
-"""Turns of the master's loop that take longer are told: all others wait so long for it."""
+"""A 99.9th percentile of the master's turns above this is reported: it delays all processes."""
 _HEAD_LINES = 8
-"""Of a page on a terminal: titles, blank lines, the head."""
+"""Lines of a page on a terminal for titles, blank lines and the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Section:
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
     def cut(self, rows_max: int) -> Section:
-        """The same with at most so many rows; the last one says how many are missing."""
+        """The same with at most `rows_max` rows; the last one says how many are omitted."""
         if len(self.rows) <= rows_max:
             return self
         left = len(self.rows) - rows_max + 1
@@ -39,7 +39,7 @@ class Section:
 
 
 def sections_of(status: Status) -> list[Section]:
-    """The page, in the order in which it is read: who is there, where the rows are, who waits."""
+    """The page's sections in order: processes, shards, waits, notes."""
     waits: list[tuple[str, ...]] = [
         (wait["who"], seconds_text(wait["seconds"]) if wait["seconds"] >= 1 else "", wait["whom"])
         for wait in status["waits"]
@@ -60,7 +60,7 @@ def sections_of(status: Status) -> list[Section]:
 
 
 def head_of(status: Status) -> list[str]:
-    """What is under way, and the cluster in a line."""
+    """A line on the job, and one on the cluster."""
     parts = [
         f"master {status['address']}",
         f"{len(status['nodes'])} processes",
@@ -79,9 +79,9 @@ def lines_of(status: Status) -> list[str]:
 
 
 def picture_of(status: Status, height: int) -> RenderableType:
-    """The page for a terminal of so many lines; where it is too long, rows are left out."""
+    """The page for a terminal of `height` lines; rows that do not fit are omitted."""
     sections = sections_of(status)
-    # Notes and waits are short and matter most; processes and shards share what is left.
+    # Notes and waits are short and matter most; processes and shards share the remaining lines.
     fixed = sum(len(s.cut(height // 3).rows) for s in sections if not _is_long(s))
     long = sum(_is_long(s) for s in sections)
     room = max(4, (height - _HEAD_LINES - fixed) // max(1, long) - 2)
@@ -91,7 +91,7 @@ def picture_of(status: Status, height: int) -> RenderableType:
         head = 1 if section.columns else 0
         parts += [Text(""), *(Text(line, style="dim") for line in lines[:head])]
         parts += [Text(line, style="" if head else "yellow") for line in lines[head:]]
-    for part in parts:  # a line too long for the screen loses its end
+    for part in parts:  # a line too long for the screen is cut
         part.no_wrap, part.overflow = True, "ellipsis"
     return Group(*parts)
 
@@ -153,7 +153,7 @@ def _shards(status: Status) -> list[tuple[str, ...]]:
 
 
 def _notes(status: Status) -> list[str]:
-    """What concerns one or none of the lines above."""
+    """Lines on the checkpoint, a busy master, and workers that read through the master."""
     notes = []
     checkpoint = status["checkpoint"]
     if checkpoint is not None:
@@ -170,7 +170,7 @@ def _notes(status: Status) -> list[str]:
     if loop["busy_ms_p999"] > LOOP_MS:
         notes.append(
             f"the master's loop is busy: {loop['busy_ms_p999']:.0f} ms in one turn of 1,000, "
-            f"{loop['busy_ms_max']:.0f} ms at most; give its machine a core for it alone"
+            f"{loop['busy_ms_max']:.0f} ms at most; give it a core of its own"
         )
     for node in status["nodes"]:
         if node["fetched"]:

@@ -1,4 +1,4 @@
-"""``snailps predict``: what a classifier says of text, or a sparse model of a file of examples.
+"""``snailps predict``: labels of text by a classifier, predictions for examples by a sparse model.
 
     MODEL.bin, text (or standard input) -> LabelModel.predict -> rows of line, label, probability
     MODEL.npz, file (or standard input) -> Predictor.predict -> a line of numbers an example
@@ -46,7 +46,7 @@ def command(
         bool,
         typer.Option(
             "--metrics",
-            help="Of a .npz: how good the predictions are, not what they are.",
+            help="With a .npz: print metrics of the predictions instead of the predictions.",
             metavar="",
         ),
     ] = False,
@@ -61,8 +61,8 @@ def command(
     In a pipe: number of the line, label, probability, separated by tabs; a line without any known
     word, or without a label above the threshold, has `-` for both.
 
-    With a .npz: a line an example, the probability of yes, the value, or the probability of each
-    class, separated by tabs. Labels have to be there, and matter for --metrics only.
+    With a .npz: one line per example with the probability of yes, the value, or the probability of
+    each class, separated by tabs. Lines must have labels; only --metrics uses them.
 
     For example: snailps predict out/clicks.npz test.svm --metrics
     """
@@ -83,7 +83,7 @@ def command(
 
 
 def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> None:
-    """Predictions of a sparse model, or figures of them."""
+    """Predictions of a sparse model, or their metrics."""
     from snailps.models.sparse.evaluate import texts_of
     from snailps.models.sparse.predict import Predictor, texts_from
 
@@ -103,7 +103,7 @@ def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> N
 
 
 def _input_lines() -> Iterator[bytes]:
-    """Standard input, some whole lines at a time; line by line from a person."""
+    """Standard input, some whole lines at a time; line by line from a terminal."""
     stream = typer.get_binary_stream("stdin")
     while lines := stream.readlines(1 if stream.isatty() else _LINES_BYTES):
         yield b"".join(lines)

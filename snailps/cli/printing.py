@@ -2,7 +2,7 @@
 
     columns, rows -> print_rows -> standard output          figures -> print_json -> one line
 
-So that a person can read the answer and `cut`, `sort` and `awk` can use it.  Knows no command.
+A person can read the answer, and `cut`, `sort` and `awk` can use it.  Must not know commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Cell = str | int | float | None
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
     """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``.
 
-    Words that are no UTF-8 leave as the bytes they came in (lines) or marked (table).
+    Words that are not UTF-8 are written as their original bytes (lines) or marked (table).
     """
     if sys.stdout.isatty():
         _print_table(columns, rows, title)
@@ -32,7 +32,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: st
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:
-    """Print figures by name, a row each; a list of figures as a table of its own."""
+    """Print figures by name, a row each; a list of figures as a separate table."""
     plain = {name: value for name, value in figures.items() if not isinstance(value, list)}
     print_rows(("figure", "value"), plain.items())
     for name, rows in figures.items():
@@ -41,7 +41,7 @@ def print_figures(figures: Mapping[str, Any]) -> None:
 
 
 def print_json(figures: Mapping[str, Any]) -> None:
-    """Print one JSON object on one line; a figure that is no number (NaN, infinite) as null."""
+    """Print one JSON object on one line; NaN and infinite figures as null."""
     typer.echo(json.dumps(_finite(figures), allow_nan=False))
 
 
@@ -56,7 +56,7 @@ def _finite(value: Any) -> Any:
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str) -> None:
-    # Imported here: a command in a pipe need not wait for it.
+    # Imported here, so that a command in a pipe starts faster.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

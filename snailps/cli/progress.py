@@ -1,10 +1,10 @@
-"""How a run looks while it goes on: a live display on a terminal, plain lines elsewhere.
+"""The display of a running job: live on a terminal, plain lines elsewhere.
 
     master -> Status (plain dict) -> Progress.update -> stream (standard error)
 
-Owns the words and the layout of the display, and the estimate of the time that is left.  It
-knows no socket, no role and no thread: the owner of a status calls `Progress.update`, and the
-clock is an argument.  Standard output is never written: it belongs to the run's result.
+Owns the wording and the layout of the display, and the estimate of the remaining time.  Must not
+know sockets, roles or threads: the owner of a status calls `Progress.update`, and the clock is an
+argument.  Standard output is never written: it is for the run's result.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from rich.text import Text
 
 from snailps.node.status import NodeStatus, Status
 
-REDRAW_S = 0.2  # a terminal: five pictures a second look alive and cost nothing
+REDRAW_S = 0.2  # a terminal: five redraws a second look live at negligible cost
 ETA_WINDOW_S = 30.0
 ETA_STEPS_MIN = 3
 BAR_COLUMNS = 30
 _SHARED = ("survey", "training", "exporting")
-"""Phases whose share is told."""
+"""Phases whose progress is shown."""
 
 
 class Eta:
-    """Seconds left, from how fast progress moved lately.
+    """Seconds left, from the recent rate of progress.
 
     Only the moments at which progress *changed* count: it moves in steps of a block, and between
-    two steps nothing is learnt.  The last `window_s` seconds are used, or the last
-    `ETA_STEPS_MIN` steps where these are further apart, so neither a slow start nor long blocks
-    spoil the estimate.  A change of phase starts afresh.
+    two steps there is no new information.  The last `window_s` seconds are used, or the last
+    `ETA_STEPS_MIN` steps if these are further apart, so neither a slow start nor long blocks
+    distort the estimate.  A change of phase resets it.
     """
 
     def __init__(self, window_s: float = ETA_WINDOW_S) -> None:
@@ -65,7 +65,7 @@ class Eta:
         step_s = span_s / (len(self._steps) - 1)
         idle_s = now - last_s
         if idle_s > 3 * step_s + self._window_s:
-            return None  # nothing came for far longer than usual: any figure would be invented
+            return None  # stalled for far longer than a usual step: no estimate is possible
         left_s = (1.0 - last) * span_s / (last - first)
         return max(0.0, left_s - min(idle_s, step_s))
 
@@ -126,7 +126,7 @@ class Progress:
         self.validate(status.get("validation", {}))
 
     def validate(self, found: Mapping[str, Sequence[Sequence[Any]]]) -> None:
-        """Write what the model's inspector saw, a line a name, unless that stands there already.
+        """Write what the model's inspector found, one line per name, unless already written.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class Progress:
             for name, pairs in found.items():
                 near = ", ".join(f"{other} {figure:.4g}" for other, figure in pairs)
                 line = f"  {name:>{width}}: {near or 'not known'}"
-                # Words need not be UTF-8: their odd bytes are lone surrogates here.
+                # Words may be invalid UTF-8: such bytes are lone surrogates here.
                 self.say(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
     def say(self, line: str) -> None:
@@ -151,7 +151,7 @@ class Progress:
             self._guarded(lambda: print(line, file=self._stream, flush=True))
 
     def close(self, status: Status | None = None) -> None:
-        """Show the last status, if given, and leave the terminal as it was; the end of use."""
+        """Show the last status, if given, and restore the terminal; nothing is shown after it."""
         if status is not None:
             last, now = status, self._clock()
             self._eta.note(now, last["phase"], last["progress"])
@@ -208,7 +208,7 @@ def line_of(status: Status, eta_s: float | None) -> str:
 
 
 def picture_of(status: Status, eta_s: float | None) -> RenderableType:
-    """The status as a picture for a terminal: bar, figures, one row a process."""
+    """The status for a terminal: bar, figures, one row per process."""
     failed = status["phase"] == "failed"
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
@@ -232,7 +232,7 @@ def picture_of(status: Status, eta_s: float | None) -> RenderableType:
 
 
 def waits_text(node: NodeStatus) -> str:
-    """What a process waits for, and for how long if that is a second or more."""
+    """What a process waits for, and how long it has waited if a second or more."""
     long = node["waits"] and node["waits_s"] >= 1
     return f"{node['waits']}, for {node['waits_s']:.0f} s now" if long else node["waits"]
 
@@ -261,10 +261,10 @@ def _stamp(status: Status) -> str:
 
 
 def _head(status: Status) -> str:
-    """Phase and pass, the share done where there is one, and what the run waits for."""
+    """Phase and pass, the share done if there is one, and what the run waits for."""
     head: str = status["phase"]
     if status["phase"] in _SHARED and (status["phase"] != "exporting" or status["pass_"]):
-        # Rounded down: 100.0% is said only when all of it is done.
+        # Rounded down: 100.0% is shown only when all of it is done.
         head += f" {int(status['progress'] * 1000) / 10:.1f}%"
     if status["pass_"]:
         head += f", {status['pass_']}"

@@ -1,4 +1,4 @@
-"""``snailps server``: keeps rows and answers pulls and pushes."""
+"""``snailps server``: stores rows and answers pulls and pushes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from snailps.server.process import Server
 def command(
     config: ConfigOption = None, sets: SetOption = None, address_fd: AddressFdOption = -1
 ) -> None:
-    """Keeps rows in memory and answers pulls and pushes, a thread and a port a shard.
+    """Stores rows in memory and answers pulls and pushes, with one thread and port per shard.
 
-    Joins the master at master_addr and stays until the job ends.
+    Joins the master at master_addr and runs until the job ends.
 
     For example: snailps server --set master_addr=node1:16831
     """

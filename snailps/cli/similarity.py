@@ -1,4 +1,4 @@
-"""``snailps similarity``: how alike two words are.
+"""``snailps similarity``: the cosine similarity of two words.
 
     MODEL, two words -> Vectors.similarity -> one row
 

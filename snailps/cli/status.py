@@ -1,4 +1,4 @@
-"""``snailps status``: what a running cluster does, and what each process waits for.
+"""``snailps status``: the progress of a running cluster, and what each process waits for.
 
 master -> Ask -> Status -> overview -> standard output, once or every `--interval` seconds
 """
@@ -31,19 +31,19 @@ def command(
     config: ConfigOption = None,
     sets: SetOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, with all that is known.", metavar="")
+        bool, typer.Option("--json", help="As JSON, with all details.", metavar="")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.", metavar="")
+        bool, typer.Option("--watch", "-w", help="Repeatedly, until Ctrl-C.", metavar="")
     ] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", help="Between two pictures of --watch, in s.", min=0.1)
+        float, typer.Option("--interval", help="Between two updates of --watch, in s.", min=0.1)
     ] = 1.0,
 ) -> None:
-    """Shows what a running cluster does: progress, processes, shards, waits.
+    """Shows the state of a running cluster: progress, processes, shards, waits.
 
-    Asks the master at master_addr. A wait names what it is for and how long it has lasted. With
-    --watch it waits for a master that is away.
+    Asks the master at master_addr. Each wait names what it is for and how long it has lasted. With
+    --watch it waits for a master that is not running.
 
     For example: snailps status --watch --set master_addr=node1:16831
     """
@@ -65,14 +65,14 @@ def ask(address: str, limit_s: float = DIAL_S, trust: Trust = OPEN) -> Status:
     Raises
     ------
     SnailError
-        No answer within `limit_s` seconds, or it is no master.
+        No answer within `limit_s` seconds, or the process there is not a master.
     """
     with contextlib.closing(Line(address, limit_s, trust)) as line:
         return line.ask()
 
 
 class Line:
-    """A connection to a master, to be asked more than once.
+    """A connection to a master, for repeated requests.
 
     Raises
     ------
@@ -85,12 +85,12 @@ class Line:
         self._control = visit(parse_addr(address, "master_addr"), limit_s, trust)
 
     def ask(self) -> Status:
-        """The status as it is now.
+        """The current status.
 
         Raises
         ------
         SnailError
-            The master is gone, or does not answer.
+            The connection is lost, or the master does not answer.
         """
         answer = self._control.call(messages.Ask("status"), self._limit_s)
         if not isinstance(answer, messages.Report):
@@ -103,14 +103,14 @@ class Line:
 
 
 def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
-    """Shows the master's status until Ctrl-C: a picture on a terminal, else a block a time.
+    """Shows the master's status until Ctrl-C: a live page on a terminal, else blocks of lines.
 
-    A master that is away is told, on standard error if the output is JSON, and waited for.
+    If the master is not running, says so (on standard error if the output is JSON) and waits.
 
     Raises
     ------
     RemoteError, ProtocolError
-        Who is there refuses us, or is no master: waiting would not help.
+        The process there refuses us, or is not a master: waiting would not help.
     """
     show: Callable[[Status], None]
     if as_json:

@@ -1,4 +1,4 @@
-"""``snailps test``: how often a classifier is right on labelled text.
+"""``snailps test``: precision and recall of a classifier on labelled text.
 
     MODEL, FILE -> evaluate_labels -> rows of label, lines, precision, recall; or one JSON object
 
@@ -30,15 +30,15 @@ def command(
         bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
     ] = False,
 ) -> None:
-    """Precision and recall of the K best labels of each line, in all and label by label.
+    """Precision and recall of the K best labels of each line, in total and per label.
 
-    Precision: of the labels that the model said, the share that the lines have. Recall: of the
-    labels that the lines have, the share that the model said. Lines without a label or a word that
-    the model knows are left out, as fastText does.
+    Precision: the share of predicted labels that the lines have. Recall: the share of the lines'
+    labels that were predicted. Lines without a known label or without a known word are left out,
+    as in fastText.
 
     For example: snailps test out/sections.bin held-out.txt -k 1
 
-    In a pipe: label, lines that have it, times that it was said, precision, recall, separated by
+    In a pipe: label, lines that have it, times it was predicted, precision, recall, separated by
     tabs; the first row, `all`, is for all labels together.
     """
     scores = evaluate_labels(LabelModel(model), file, k, threshold)

@@ -1,4 +1,4 @@
-"""``snailps tls``: certificates for a cluster of one's own.
+"""``snailps tls``: a private CA and certificates for a cluster.
 
 folder, names -> openssl -> ca.pem, ca.key; for each name a folder with ca.pem, node.pem, node.key
 """
@@ -50,16 +50,16 @@ def _group() -> None:
 
 @app.command("init")
 def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the CA is, or is to be.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the CA.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]", help="One certificate each; without any: cluster."),
+        typer.Argument(metavar="[NAME]", help="One certificate each; default: cluster."),
     ] = None,
 ) -> None:
-    """Makes a private CA, and certificates by it: FOLDER/NAME is what the setting tls names.
+    """Makes a private CA and signs certificates: set `tls` to a folder FOLDER/NAME.
 
-    Later, with other names, it makes further certificates by the same CA. FOLDER/ca.key makes
-    members of the cluster: keep it off the nodes. Needs the openssl program.
+    Run again with other names, it signs further certificates with the same CA. Anyone with
+    FOLDER/ca.key can make members of the cluster: keep it off the nodes. Needs the openssl program.
 
     For example: snailps tls init certificates node1 node2
     """
@@ -69,12 +69,12 @@ def init_command(
 
 
 def init(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Makes a CA in `folder` unless it is there, and certificates by it; their folders.
+    """Makes a CA in `folder` unless there is one, signs certificates, and returns their folders.
 
     Raises
     ------
     ConfigError
-        A name cannot be one, or has a certificate already.
+        A name is not valid, or has a certificate already.
     SnailError
         openssl is missing, or fails.
     """
@@ -130,7 +130,7 @@ def _new_key(path: Path) -> None:
 
 
 def _openssl(*words: object) -> None:
-    """Runs the program; what it writes, only its owner can read."""
+    """Runs openssl; only the owner can read the files it writes."""
     try:
         done = subprocess.run(
             ["openssl", *map(str, words)],

@@ -24,10 +24,10 @@ from snailps.master.job.settings import job_settings
 
 _NOT_OPTIONS = ("worker_class", "fresh")
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
-"""Settings that make the model what its name says."""
+"""Fixed settings of a command that shares its model with another one."""
 
-_REQUIRED = {"input": "", "output": "Beginning of the paths of the result files."}
-"""Settings without which this command does nothing, and what to say of them instead."""
+_REQUIRED = {"input": "", "output": "Prefix of the paths of the result files."}
+"""Required settings, and the help texts that replace theirs; empty: keep the setting's own."""
 
 
 def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
@@ -99,7 +99,7 @@ def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter
 
 
 def separate(key: str, words: list[str]) -> list[str]:
-    """Paths as given, or, if they were given as in a file, without the commas between them.
+    """The paths of an option; comma lists as in a file are accepted and split.
 
     Raises
     ------
@@ -126,11 +126,11 @@ def train(
     Parameters
     ----------
     name : str
-        Of the model.
+        Name of the model.
     given : dict
-        Options; those of `--set` win, as ``sets``.
+        Options; those of `--set`, as ``sets``, win.
     kept : bool
-        The files that it writes will stay.
+        The files that it writes are kept.
     needed : sequence of str
         Options that `--set` may not change, because the caller relies on them.
     """
@@ -147,7 +147,7 @@ def train(
     if json_log is not None:
         log_path = {"json_log": format_value(str(json_log))}
         options = options.merged(RawConfig.from_mapping(log_path, "--json-log"))
-    # The processes inherit the environment; here it only tells what is given.
+    # The processes inherit the environment; here it is only read to see which settings are given.
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
     cls = load_class(models.CLASSES[name], "train")
@@ -174,7 +174,7 @@ def train(
 def _refuse_change(
     cls: type[JobSettings], options: RawConfig, over: RawConfig, own: dict[str, str]
 ) -> None:
-    """Refuses a `--set` of what makes a command what its name says."""
+    """Refuses a `--set` of a setting that the command fixes."""
     for key, command in own.items():
         entry, fixed = over.explicit(key, cls), options.explicit(key, cls)
         if entry is not None and fixed is not None and entry.value != fixed.value:

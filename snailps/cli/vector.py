@@ -1,6 +1,6 @@
-"""``snailps vector``: the numbers of a word.
+"""``snailps vector``: the vectors of words.
 
-    MODEL, words -> Vectors.vector -> a row a word
+    MODEL, words -> Vectors.vector -> one row per word
 
 Parses and prints; the work is done in `snailps.vectors`.
 """
@@ -27,10 +27,10 @@ def command(
 
     For example: snailps vector out/corpus.bin snail
 
-    In a pipe: the word and its numbers, separated by tabs, a line a word.
+    In a pipe: the word and its numbers, separated by tabs, one line per word.
     """
     vectors = load(model)
-    # Five digits, as in a .vec file: more than the training can vouch for.
+    # Five digits, as in a .vec file: more than the precision of training.
     rows = [(word, *(f"{value:.5g}" for value in vectors.vector(word).tolist())) for word in words]
     if not sys.stdout.isatty():
         print_rows((), rows)

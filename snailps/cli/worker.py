@@ -18,10 +18,10 @@ from snailps.worker.process import WorkerProcess
 def command(
     config: ConfigOption = None, sets: SetOption = None, address_fd: AddressFdOption = -1
 ) -> None:
-    """Trains: leases blocks of input, pulls their rows, pushes what it learnt.
+    """Trains: leases blocks of input, pulls their rows, pushes deltas.
 
-    Joins the master at master_addr, which also sends it the job. SIGTERM: finishes its block and
-    leaves, the others go on.
+    Joins the master at master_addr, which also sends it the job. On SIGTERM it finishes its block
+    and leaves; the others go on.
 
     For example: snailps worker --set master_addr=node1:16831
     """

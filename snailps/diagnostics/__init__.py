@@ -1,1 +1,1 @@
-"""What keeps a host from its cluster, found before a job begins."""
+"""Checks whether a host can join its cluster, before a job begins."""

@@ -1,11 +1,11 @@
-"""What `snailps doctor` does on one host: looks at it, finds the others, measures the ways to them.
+"""`snailps doctor` on one host: checks it, finds the others, measures the connections to them.
 
     settings -> checks -> findings          master_addr -> Examine -> peers -> Probe -> ways
 
-On the master's host, where no master runs yet, it listens in its place, so that doctors of other
-hosts find each other there.  Every doctor listens as a server would, and each later one connects to
-each earlier one, which connects back: so ports are tried both ways.  With a master that runs it
-looks at the way to it and to its servers, and takes no bandwidth from a job.
+On the master's host, if no master is running, it listens at the master's address, so that doctors
+of other hosts find each other there.  Every doctor listens as a server would, and each later one
+connects to each earlier one, which connects back: so ports are tried both ways.  If a master is
+running, it checks the connection to it and to its servers without measuring bandwidth.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust
 
 SKEW_S = 1.0
-"""Clocks further apart make logs of several hosts hard to read; and then are an error: certificates
-and what is compared by time may fail."""
+"""A warning above this: logs of several hosts are hard to compare."""
 SKEW_BAD_S = 30.0
+"""An error above this: certificates and comparisons of times may fail."""
 ROUND_TRIPS = 20
 SECONDS = 0.4
-"""Of a measurement of bandwidth, each way."""
+"""Duration of a measurement of bandwidth, each way."""
 OPEN_PROBES = 4
 BUSY = 0.5
-"""Share of the time for which this process had work: above it, its own host limits the figure."""
+"""Share of the time that this process was runnable: above it, its own host limits the figure."""
 ANSWER_S = 10.0
 STEP_S = 0.05
 SLOW_BYTES_PER_S = 30e6
-"""Of 1 Gbit/s a quarter: below it a job waits for the network, even with `wire: float16`."""
+"""A quarter of 1 Gbit/s: below it a job waits for the network, even with `wire: float16`."""
 
 
 @dataclass(slots=True)
 class Way:
-    """The way to another host, measured: seconds, and bytes a second (0: not measured)."""
+    """Measurements of the connection to another host: seconds, and bytes/s (0: not measured)."""
 
     to: str
     address: str
@@ -65,7 +65,7 @@ class Way:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What a doctor found, here, on the ways from here, and what doctors of other hosts told."""
+    """Findings of this host, measurements from here, and findings of the other hosts' doctors."""
 
     facts: dict[str, Any]
     findings: list[Finding] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """No error, here or anywhere else."""
+        """No error on this or any other host."""
         levels = [one.level for one in self.findings]
         levels += [one["level"] for told in self.others.values() for one in told]  # type: ignore[misc]
         return "error" not in levels
@@ -91,17 +91,17 @@ class Doctor:
     ----------
     settings : MasterSettings
     server : ServerSettings
-        Of the same file.
+        From the same file.
     model : Worker class and its settings, optional
-        The job, where the file names one.
+        The job, if the file names one.
     wait_s : float
-        How long doctors of other hosts are waited for.
+        How long to wait for doctors of other hosts.
     hosts : int
-        So many hosts there are in all: when all are examined, it ends.  0: not known.
+        Number of hosts: it ends once all are examined.  0: not known.
     rows : int
         Expected rows of each table; 0: not known.
     on_finding : callable
-        Told of each finding at once.
+        Called with each finding at once.
     clock : callable
         Seconds since 1970.
     """
@@ -128,7 +128,7 @@ class Doctor:
         self._token: Path | None = None
 
     def run(self) -> Diagnosis:
-        """Looks at everything; takes as long as others are waited for."""
+        """Runs all checks; returns when the other hosts are examined or `wait_s` is over."""
         raise_descriptors()
         self._until = time.monotonic() + self._wait_s
         try:
@@ -143,7 +143,7 @@ class Doctor:
         return self._found
 
     def add(self, *findings: Finding) -> None:
-        """Takes findings, its own and its caller's."""
+        """Records findings, its own and its caller's."""
         for finding in findings:
             self._found.findings.append(finding)
             self._on_finding(finding)
@@ -186,18 +186,18 @@ class Doctor:
             self.add(*checks.check_disk(folder_of(job), self._rows * each))
 
     def _tables(self) -> list[Table]:
-        """The job's tables, where they are known before its input has been read."""
+        """The job's tables; empty if they are only known once its input has been read."""
         if self._model is None:
             return []
         cls, settings = self._model
         try:
             declared = cls(settings, 1).tables()
             return [one.table() if isinstance(one, Tensor) else one for one in declared]
-        except Exception:  # a model of the user's, which may need its survey first
+        except Exception:  # a user's model may need its survey first
             return []
 
     def _leave_token(self) -> str:
-        """A file where checkpoints go, which other hosts must see; empty where there is no such."""
+        """Makes a file in the checkpoints' folder, which other hosts must see; empty if none."""
         job = self._model[1] if self._model is not None else None
         if job is None or not (job.checkpoint_interval or job.param_backup_period):
             return ""
@@ -216,7 +216,7 @@ class Doctor:
         if (folder / token).exists():
             self.add(Finding("ok", "disk", f"{folder} is the folder that the master's host sees"))
             return
-        text = f"{folder} is another folder than at the master's host, or is not there"
+        text = f"{folder} is missing, or not the folder that the master's host sees"
         cure = "checkpoints need one disk that the master and all servers see under one path"
         self.add(Finding("error", "disk", text, cure))
 
@@ -239,7 +239,7 @@ class Doctor:
             self.add(Finding("error", "port", str(error)))
 
     def _stand_in(self) -> None:
-        """Listens in the place of a master that is not there; `ConnectionLost` if one is."""
+        """Listens at the master's address; `ConnectionLost` if a master is there."""
         with self._listening(self._own_address()) as service:
             service.token = self._leave_token()
             here = f"no master listens at {self._settings.master_addr} yet"
@@ -253,7 +253,7 @@ class Doctor:
 
     @contextlib.contextmanager
     def _listening(self, where: Address | None) -> Any:
-        """A probe service in a thread of its own, at an address or where a server would listen."""
+        """A probe service in its own thread, at an address or where a server would listen."""
         listener = (
             listen(*where, self._trust) if where else open_listener(self._settings, self._trust)
         )
@@ -285,7 +285,7 @@ class Doctor:
             server.close()
 
     def _wait_for_others(self, service: ProbeService) -> None:
-        """Serves doctors of other hosts until all that are expected are examined, or it is time."""
+        """Serves doctors of other hosts until all expected ones are examined, or time is over."""
         wanted = max(0, self._hosts - 1)
         while time.monotonic() < self._until + (ANSWER_S if _unfinished(service) else 0.0):
             done = [one for one in list(service.visitors.values()) if one.findings is not None]
@@ -295,8 +295,8 @@ class Doctor:
         for one in service.visitors.values():
             name = f"{one.facts.get('host', '?')} ({one.facts.get('pid', '?')})"
             if one.findings is None:
-                text = f"{name} came, and did not finish"
-                self.add(Finding("warning", "reach", text, "see what its own doctor says"))
+                text = f"{name} connected and did not finish"
+                self.add(Finding("warning", "reach", text, "see the output of its own doctor"))
             else:
                 self._found.others[name] = [_finding_of(told) for told in one.findings]
         if len(service.visitors) < wanted or not (service.visitors or self._hosts):
@@ -309,7 +309,7 @@ class Doctor:
     def _visit(
         self, address: Address, name: str, service: ProbeService, *, stay: bool = False
     ) -> None:
-        """Looks at the way to a master or another doctor; `stay`: and asks it who else is there."""
+        """Checks the connection to a master or another doctor; `stay`: waits there for others."""
         left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
         try:
             control = visit(address, left_s, self._trust, whom=name)
@@ -323,7 +323,7 @@ class Doctor:
                 self.add(Finding("error", "reach", f"{name} at {show(address)}: {error}"))
 
     def _no_way(self, address: Address, name: str, error: SnailError) -> Finding:
-        """Why an address cannot be talked to: the network, or the process there."""
+        """Why a connection failed: the network, or the process at that address."""
         reach = checks.check_reach(address, name)
         if reach.level != "ok":
             return reach
@@ -369,7 +369,7 @@ class Doctor:
             self._stay(control)
 
     def _stay(self, control: ControlClient) -> None:
-        """Lets later doctors reach this one, until all are examined or it is time."""
+        """Lets later doctors reach this one, until all are examined or time is over."""
         while time.monotonic() < self._until:
             try:
                 answer = control.call(messages.Probe(0), ANSWER_S)
@@ -395,7 +395,7 @@ class Doctor:
     def _measure(
         self, control: ControlClient, name: str, where: str, moves: bool
     ) -> Sequence[Finding]:
-        """Round trip, clocks, and bandwidth where the other side takes part."""
+        """Round trip, clocks, and bandwidth if the other side is a doctor."""
         best = (float("inf"), 0.0)
         for _ in range(ROUND_TRIPS):
             begin, sent = time.perf_counter(), self._clock()
@@ -445,7 +445,7 @@ def _handle(
         reply(error)
         return
     if not known:
-        # A node that looks for its master: it tries again, and the master may be there then.
+        # A node that dials its master: it retries, and the master may be there by then.
         server.close_peer(peer)
 
 
@@ -476,7 +476,7 @@ def _runnable_s() -> float:
 
 
 def _rate(control: ControlClient, probe: messages.Probe) -> float:
-    """Bytes a second of probes of which some are always under way."""
+    """Bytes per second of probes, `OPEN_PROBES` of them in flight."""
     size, moved = max(len(probe.blob), probe.size), 0
     begin = time.perf_counter()
     under_way = deque(control.call_async(probe) for _ in range(OPEN_PROBES))

@@ -1,1 +1,1 @@
-"""What the processes of a cluster share: joining, heartbeats, signals, status, checks."""
+"""Shared parts of a cluster's processes: joining, heartbeats, signals, status, checks."""

@@ -1,4 +1,4 @@
-"""Work beside the master's loop: a thread for each, and a future of its result."""
+"""Work outside the master's loop: one thread per call, and a future of its result."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What can be wrong with a machine's place in a cluster: checks, each a list of findings.
+"""Checks of a machine's set-up for a cluster; each returns a list of findings.
 
     settings, addresses, /proc -> Finding(level, check, text, cure)
 
-Each looks at this machine alone, or tries to reach one address.  `snailps doctor` runs them all
-(`diagnostics/doctor.py`); a process whose start-up wait is half over runs those that may say why.
-They know no message and no handshake.
+Each checks this machine alone, or tries to reach one address.  `snailps doctor` runs them all
+(`diagnostics/doctor.py`); a process whose start-up wait is half over runs those that may explain
+it.  Must not know messages or handshakes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 Level = Literal["ok", "note", "warning", "error"]
 REACH_S = 3.0
-"""How long an attempt to connect may take: a lost packet is sent again after 1 s."""
+"""How long an attempt to connect may take: TCP sends a lost SYN again after 1 s."""
 ROW_OVERHEAD_BYTES = 24
-"""Of a row beside its floats: key, index at half its load (`store`)."""
+"""Bytes of a row besides its floats: key, and index at half its load (`store`)."""
 SPARE_FILES = 64
 """Descriptors that a process needs besides those of its peers."""
 _SIOCGIFADDR = 0x8915
@@ -45,16 +45,16 @@ _SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes
     ----------
     level : str
-        ``ok``, ``note`` (worth knowing), ``warning`` (will hurt), ``error`` (will not work).
+        ``ok``, ``note`` (worth knowing), ``warning`` (degraded), ``error`` (will not work).
     check : str
-        What was looked at: name, interface, port, reach, clock, version, memory, files, disk, ...
+        Name of the check: name, interface, port, reach, clock, version, memory, files, disk, ...
     text, cure : str
-        What was found, and what to do; no cure where nothing is to be done.
+        What was found, and the remedy; empty if none is needed.
     """
 
     level: Level
@@ -70,7 +70,7 @@ class Finding:
 
 
 def check_name(address: str, setting: str) -> list[Finding]:
-    """Whether the host of an address has one here, and one that others can reach."""
+    """Whether the host of an address resolves here, to an address that other hosts can reach."""
     host, port = parse_addr(address, setting)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -95,7 +95,7 @@ def check_name(address: str, setting: str) -> list[Finding]:
 
 
 def check_interface(settings: ClusterSettings) -> list[Finding]:
-    """By which address others reach this process, and why that one."""
+    """The address at which others reach this process, and how it was chosen."""
     master = parse_addr(settings.master_addr, "master_addr")
     host = ""
     if settings.listen_addr:
@@ -111,7 +111,8 @@ def check_interface(settings: ClusterSettings) -> list[Finding]:
         why = f"packets to the master at {show(master)} leave by it"
     if not is_own(host):
         cure = "correct listen_addr, or leave it out"
-        return [Finding("error", "interface", f"{host} is no address of this machine: {why}", cure)]
+        text = f"{host} is not an address of this machine: {why}"
+        return [Finding("error", "interface", text, cure)]
     device = device_of(host)
     text = f"{host}{f' ({device})' if device else ''}, because {why}"
     found = [Finding("ok", "interface", text)]
@@ -121,7 +122,7 @@ def check_interface(settings: ClusterSettings) -> list[Finding]:
 
 
 def check_name_only(advertised: str) -> list[Finding]:
-    """Whether the address that others are told has a name that resolves here."""
+    """Whether the host of `advertise_addr` resolves here."""
     host, _ = parse_addr(advertised, "advertise_addr", port_optional=True)
     try:
         socket.getaddrinfo(host, None)
@@ -133,7 +134,7 @@ def check_name_only(advertised: str) -> list[Finding]:
 
 
 def is_own(host: str) -> bool:
-    """Whether an address, or a name's first one, is of this machine."""
+    """Whether an address, or the first address of a name, belongs to this machine."""
     return _can_bind(host, 0)
 
 
@@ -149,7 +150,7 @@ def _can_bind(host: str, port: int) -> bool:
 
 
 def device_of(host: str) -> str:
-    """Name of the network device that has an IPv4 address; empty where none is found."""
+    """Name of the network device that has an IPv4 address; empty if none is found."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
@@ -177,14 +178,14 @@ def check_port_range(settings: ClusterSettings, wanted: int) -> list[Finding]:
 
 
 def port_in_use(address: Address) -> Finding:
-    """That another process listens at an address of this machine, and which."""
+    """The finding that another process listens at an address of this machine, and which one."""
     holder = holder_of(address[1])
-    text = f"port {address[1]} is in use{f' by {holder}' if holder else ''}, and it is no snailps"
+    text = f"port {address[1]} is in use{f' by {holder}' if holder else ''}, which is not snailps"
     return Finding("error", "port", text, "end that process, or choose another port in master_addr")
 
 
 def holder_of(port: int) -> str:
-    """The process that listens at a TCP port of this machine, in words; empty if none is seen."""
+    """Describes the process that listens at a TCP port of this machine; empty if unknown."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -213,7 +214,7 @@ def check_reach(address: Address, whom: str, limit_s: float = REACH_S) -> Findin
 
 
 def unreachable(address: Address, whom: str, error: OSError, limit_s: float) -> Finding:
-    """What a failed connection says of the network."""
+    """The finding for a failed connection."""
     where, (host, port) = show(address), address[:2]
     if isinstance(error, socket.gaierror):
         text = f"{whom}: {host} has no address here: {error.strerror}"
@@ -240,9 +241,9 @@ def unreachable(address: Address, whom: str, error: OSError, limit_s: float) -> 
 def look_half_way(
     limit_s: float, whom: str, look: Callable[[], Sequence[Finding]]
 ) -> threading.Timer:
-    """Once half of a time limit is over, looks for the reason of the wait and logs what it finds.
+    """After half of a time limit, looks for the reason of the wait and logs its findings.
 
-    Returns what to `cancel` when the wait is over before.
+    Returns a timer to `cancel` if the wait ends before.
     """
 
     def tell() -> None:
@@ -261,7 +262,7 @@ def look_half_way(
 
 
 def why_no_master(settings: ClusterSettings) -> list[Finding]:
-    """What may keep this process from the master: name, interface, way to it."""
+    """Why this process may not reach the master: name, interface, connection."""
     found = [*check_name(settings.master_addr, "master_addr"), *check_interface(settings)]
     if not any(one.level == "error" for one in found):
         found.append(check_reach(parse_addr(settings.master_addr, "master_addr"), "the master"))
@@ -269,7 +270,7 @@ def why_no_master(settings: ClusterSettings) -> list[Finding]:
 
 
 def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
-    """What may keep nodes from the master that this process is."""
+    """Why nodes may not reach this process, the master."""
     listens = settings.listen_addr or settings.master_addr
     host, _ = parse_addr(listens, "listen_addr", port_optional=True)
     found = check_name(settings.master_addr, "master_addr") + check_files(
@@ -282,8 +283,8 @@ def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
             text = f"the master listens on {host}: no other host can reach that"
             cure = "for nodes on other hosts set master_addr to its address in the network"
             found.append(Finding("warning", "interface", text, cure))
-    text = "nothing here keeps them away: see the logs of those who are missing"
-    cure = "run snailps doctor on their hosts: it tries the way to this master"
+    text = "no fault found on this host: see the logs of the missing nodes"
+    cure = "run snailps doctor on their hosts: it checks the connection to this master"
     return found or [Finding("ok", "nodes", text, cure)]
 
 
@@ -298,7 +299,7 @@ def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:
 
 def check_files(connections: int, tls: bool) -> list[Finding]:
     """Whether this process may open the sockets of so many connections."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # which every process asks for
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # every process raises its limit to this
     needed = connections * (3 if tls else 1) + SPARE_FILES  # the relay's pair comes on top
     text = f"{hard:,} files may be open at once, {needed:,} are needed"
     if hard >= needed:
@@ -308,14 +309,14 @@ def check_files(connections: int, tls: bool) -> list[Finding]:
 
 
 def free_memory() -> tuple[int, str]:
-    """Bytes that processes here may still take, and what says so."""
+    """Bytes that processes here may still allocate, and the source of that figure."""
     free, why = 0, "MemAvailable"
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = [] if soft == resource.RLIM_INFINITY else [(soft, "ulimit -v")]
-    with contextlib.suppress(OSError, ValueError):  # where cgroups are of version 2
+    with contextlib.suppress(OSError, ValueError):  # unless cgroups are of version 2
         inside = Path("/proc/self/cgroup").read_text().partition("::")[2].strip()
         group = Path("/sys/fs/cgroup") / inside.lstrip("/")
         used = int((group / "memory.current").read_text())
@@ -336,7 +337,7 @@ def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
 def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) -> list[Finding]:
     """Whether this machine's memory is enough for its part of `rows` rows of each table.
 
-    With `rows` 0 their number is not known yet, and it says how many there may be.
+    `rows` 0 means unknown; then the finding says how many fit.
     """
     free, why = free_memory()
     text = f"{free / 1e9:,.1f} GB are free ({why})"
@@ -391,7 +392,7 @@ def check_input(paths: Sequence[str], *, master: bool) -> list[Finding]:
 
 def _can_read(path: str) -> bool:
     if any(mark in path for mark in "*?["):
-        return True  # a glob: what it means is the master's business
+        return True  # a glob, which the master expands
     return os.access(Path(path).expanduser(), os.R_OK)
 
 

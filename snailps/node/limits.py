@@ -1,12 +1,12 @@
-"""How long each wait may last, so that along a chain of waits they fall from the outside in.
+"""How long each wait may last: along a chain of waits, limits decrease from caller to callee.
 
     request_timeout -> Limits.of -> request > reach > parked > silence > stuck, yielding, one try
     init_timeout > Limits.connect_s: a first connect to all shards
     a server's orders: STALL > ORDER > SERVE, DIAL           the end: END > GOODBYE > GRACE > 2 STOP
 
-A caller must wait longer than what it calls waits in turn: then the inner wait ends first, its
-cause is dealt with or named, and the outer one is served.  Of two equal limits either may end
-first, and the outer one has the poorer words.  So the limits that bound each other stand here.
+A caller must wait longer than its callee does: then the inner wait ends first, its cause is
+handled or named, and the outer one is answered.  Of two equal limits either may end first, and the
+outer one has the less precise message.  This file owns the limits that bound each other.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STALL_S = 60.0
-"""A standby that gets no further with its copy for so long is given up, and made anew."""
+"""A standby whose copy makes no progress for this long is given up and replaced."""
 ORDER_S = 30.0
-"""A server that has not obeyed for so long is taken for lost: it hangs, though its heart beats."""
+"""A server that has not executed an order for this long is declared lost, despite heartbeats."""
 SERVE_S = 15.0
-"""How long a standby that is promoted may wait for its own; then it does without, and lives."""
+"""How long a promoted standby may wait for its own standby before that one is given up."""
 DIAL_S = 15.0
-"""How long a primary tries to reach its standby; who listens there waits 10 s for a handshake."""
+"""How long a primary tries to reach its standby; the listener waits 10 s for a handshake."""
 
 END_S = 15.0
 """How long the processes of one machine may take to end before a launcher ends them by force."""
 GOODBYE_S = 10.0
-"""How long the master waits at the end for all others to say goodbye."""
+"""How long the master waits at the end for the `Bye` of all others."""
 GRACE_S = 8.0
 """How long a process may take to end after a failure before it is ended by force."""
 STOP_S = 3.0
-"""How long a server waits for a checkpoint to be dropped, and as long for all its shards."""
+"""How long a server waits for a cancelled checkpoint, and as long again for all its shards."""
 
 YIELD_S_MAX = 5.0
 TRY_S_MAX = 1.0
@@ -37,27 +37,27 @@ TRY_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one request and of all that it may have to wait for, seconds; see `of`.
+    """Limits of one request and of the waits inside it, seconds; see `of`.
 
     Attributes
     ----------
     request_s : float
-        A pull, a push or a control request, at the process that asks.
+        A pull, a push or a control request, at the requesting process.
     reach_s : float
-        A shard may be out of a client's reach; then its route should have changed.
+        A client cannot reach a shard; by then its route should have changed.
     parked_s : float
-        A request waits at a shard; it is told for what.
+        A request is parked at a shard; the refusal names what it waited for.
     silence_s : float
-        A standby acknowledges nothing to its primary; the master is told, and nothing waits for it
-        any more.
+        A standby acknowledges nothing to its primary; then the primary tells the master and no
+        longer waits for it.
     stuck_s : float
-        A standby waits for what its primary's stream needs; the primary is told what that is.
+        A standby cannot apply its primary's stream; then it tells the primary what is missing.
     yield_s : float
-        A primary tries to hand over, while pushes are parked; then it goes on.
+        A primary tries to hand over, while pushes are parked; then it goes on serving.
     try_s : float
-        One try to reach a shard again: its address may be another one by then.
+        One attempt to reconnect to a shard: its address may have changed by then.
     changeover_s : float
-        No server serves a shard; longer than a server may take that is told to.
+        No server serves a shard; longer than a server may take to execute that order.
     """
 
     request_s: float
@@ -70,15 +70,15 @@ class Limits:
     changeover_s: float
 
     def connect_s(self, init_timeout: float) -> float:
-        """How long a process tries to reach a shard of its first route: it says which one lacks.
+        """How long a process tries to reach a shard of its first route; its error names the shard.
 
-        The master waits for it, and others for the start, for `init_timeout`.
+        Below `init_timeout`, for which the master waits for it and others for the start.
         """
         return min(self.reach_s, 0.9 * init_timeout)
 
     @classmethod
     def of(cls, request_timeout: float) -> Limits:
-        """The limits that follow from `request_timeout`, which all processes should agree on."""
+        """The limits derived from `request_timeout`, which should be equal in all processes."""
         silence_s = min(0.5 * request_timeout, 0.5 * STALL_S)
         return cls(
             request_s=request_timeout,

@@ -1,10 +1,9 @@
-"""Where doctors ask: who else is here, can you reach me, how fast is the way?
+"""Answers doctors: peers, facts of this host, connecting back, round trips and bandwidth.
 
     Examine -> connect to the doctor, facts -> Report    Probe -> time or bytes    Examined -> kept
 
-A master has one, so that a doctor finds out about a cluster that runs or forms; every doctor has
-one.  It connects only to where a doctor says that it listens, and answers in its owner's
-loop.
+The master has one, for doctors of a running or forming cluster; so has every doctor.  It connects
+only to the endpoint that a doctor declares, and answers in its owner's loop.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from snailps.transport.frame import VERSION
 PROBE_BYTES = 1 << 20
 VISITORS_MAX = 4096
 BACKS_MAX = 64
-"""Connections to doctors under way; more are told to come again."""
+"""Connections to doctors in progress; further requests are refused with "try again"."""
 
 Reply = Callable[[messages.Message | SnailError], None]
 
 
 @dataclass(slots=True)
 class Visitor:
-    """A doctor that asked here, and what it found once it is done."""
+    """A doctor that connected, and its findings once it is done."""
 
     facts: dict[str, Any]
     endpoint: tuple[str, int]
@@ -53,7 +52,7 @@ class ProbeService:
     what : str
         ``master`` or ``doctor``.
     measures : bool
-        Whether it takes and gives blobs; a running master only answers.
+        Whether it receives and sends blobs; a running master does neither.
     clock : callable
         Seconds since 1970.
     others : callable
@@ -64,9 +63,9 @@ class ProbeService:
     token : str
         Name of a file in the checkpoints' folder, which other hosts should see; empty: none.
     address : (str, int)
-        Where others find this desk.
+        Where this service listens.
     visitors : dict
-        Doctors that asked, by their connection.
+        Doctors that connected, by their connection.
     """
 
     what: str
@@ -79,7 +78,7 @@ class ProbeService:
     _backs: list[tuple[Future[Finding], Reply, list[list[Any]]]] = field(default_factory=list)
 
     def handle(self, who: object, message: messages.Message, reply: Reply | None) -> bool:
-        """Takes a message of `who`, any object that stands for its connection; False: not ours."""
+        """Handles a message of connection `who` (any object); False if not for this service."""
         if isinstance(message, messages.Examine) and reply is not None:
             self._examine(who, message, reply)
         elif isinstance(message, messages.Probe) and reply is not None:
@@ -98,12 +97,12 @@ class ProbeService:
         return True
 
     def step(self) -> None:
-        """Answers the doctors whose way back was tried."""
+        """Answers the doctors whose connection back was tried."""
         for back in [one for one in self._backs if one[0].done()]:
             self._backs.remove(back)
             future, reply, peers = back
             if (error := future.exception()) is not None:
-                trouble = f"the way back cannot be tried: {error!r}"
+                trouble = f"connecting back cannot be tried: {error!r}"
             else:
                 trouble = "" if future.result().level == "ok" else future.result().text
             facts = {**facts_of_host(self.clock), "token": self.token}
@@ -124,7 +123,7 @@ class ProbeService:
         self._backs.append((future, reply, [*peers, *self.others()]))
 
     def forget(self, who: object) -> None:
-        """Its connection is gone; what it told a doctor stays."""
+        """A connection is closed; a doctor keeps the findings received from it."""
         if who in self.visitors and self.measures:
             self.visitors[who].here = False
         else:
@@ -132,7 +131,7 @@ class ProbeService:
 
 
 def facts_of_host(clock: Callable[[], float] = time.time) -> dict[str, Any]:
-    """What hosts compare."""
+    """Facts of this host, for comparison with other hosts."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),

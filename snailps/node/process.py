@@ -1,10 +1,10 @@
-"""What every process but the master shares: joining, heartbeats, signals, the end.
+"""Base of every process but the master: joining, heartbeats, signals, the end.
 
     dial -> Register -> Welcome -> heartbeats ... Stop | master lost | signal -> End
-                 master lost, but its journal is kept -> dial -> Rejoin -> Welcome -> heartbeats ...
+                 master lost, but has a journal -> dial -> Rejoin -> Welcome -> heartbeats ...
 
-It owns the connection to the master and the decision *that* this process ends; a subclass says
-what it does meanwhile.  It knows no rows and no models.
+Owns the connection to the master and the decision *that* this process ends; a subclass implements
+its work.  Must not know rows or models.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ log = logging.getLogger(__name__)
 
 
 AWAY_S = 1.0
-"""How long a signal waits for a master that is gone: it leaves without one then."""
+"""How long a signal waits for a lost master to return before this process leaves without it."""
 
 WATCH_S = 0.2
-"""How often a thread looks that waits for nothing that would wake it."""
+"""Polling interval of threads that no event wakes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class End:
 def peak_rss_mb() -> float:
     """Largest resident size of this process so far, MB.
 
-    Not `getrusage`'s: that begins with the size of the process that started this one.
+    Not from `getrusage`: its value starts at the size of the parent process.
     """
     with contextlib.suppress(OSError):  # no descriptor may be left
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1000
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000  # some sandboxes tell no more
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000  # sandboxes without /proc
 
 
 def raise_descriptors() -> None:
-    """As many open sockets as this process is allowed: peers need some, and so do strangers."""
+    """Raises the limit of open files to the maximum: sockets of peers, and of unknown clients."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -100,7 +100,8 @@ def open_listener(settings: ClusterSettings, trust: Trust) -> Listener:
     Raises
     ------
     SnailError
-        No address can be bound, naming the range that was tried, or strangers would be let in.
+        No address can be bound (names the range tried), or other machines could connect without
+        a secret or TLS.
     """
     host, port = "", 0
     if settings.listen_addr:
@@ -135,9 +136,9 @@ def advertised(settings: ClusterSettings, listener: Listener) -> Address:
 
 
 def _own_host(settings: ClusterSettings) -> str:
-    """The address of the interface that leads to the master, once its name is known.
+    """The address of the interface that routes to the master, once its name resolves.
 
-    In Docker and Kubernetes a name comes into being with its process: it may be the last to start.
+    In Docker and Kubernetes a name exists once its process runs, and the master may start last.
 
     Raises
     ------
@@ -188,7 +189,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """How this process is called in messages."""
+        """Name of this process in messages."""
         number = f" {self.welcome.node}" if self.welcome else ""
         return f"{self.role.name.lower()}{number}"
 
@@ -204,9 +205,9 @@ class Node:
         Raises
         ------
         WaitTimeout
-            The master is not there within `init_timeout`.
+            The master cannot be reached within `init_timeout`.
         SnailError
-            It refused us.
+            It refused this process.
         """
         limit_s = self.settings.init_timeout
         self._endpoints = endpoints or []
@@ -222,7 +223,7 @@ class Node:
             try:
                 self._register(max(0.1, until - time.monotonic()))
             except ConnectionLost:
-                # It died before it knew us; another process may come if no one waits for us.
+                # The master died before it registered us: retry, unless a caller must be told.
                 over = self.ended.is_set() or time.monotonic() > until
                 if over or self.role == Role.DRIVER:
                     raise
@@ -269,7 +270,7 @@ class Node:
             cores(),
             [list(endpoint) for endpoint in self._endpoints],
         )
-        # Taken in the reader thread: the orders that follow at once find it there.
+        # Stored in the reader thread: orders may follow at once and need it.
         future = self.control.call_async(register, self._take_welcome)
         welcome = self.control.result(future, limit_s, "Register")
         assert isinstance(welcome, messages.Welcome)
@@ -280,13 +281,13 @@ class Node:
             self.welcome = answer
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
-        """Hook: the master has taken this process in; its first orders come behind this.
+        """Hook: the master has accepted this process; its first orders come after this.
 
-        In the reader thread; `self.welcome` is not set yet.
+        Called in the reader thread; `self.welcome` is not set yet.
         """
 
     def _beat(self, limit_s: float, *, again: bool = False) -> None:
-        """Begins to beat to the master, or to the one that took over.
+        """Starts heartbeats to the master, or to the one that took over.
 
         `again`: to the same master, unless another thread has done so meanwhile.
         """
@@ -310,14 +311,14 @@ class Node:
             log.warning("the heartbeat connection to the master was lost and is made again")
 
     def _mend_beat(self) -> None:
-        """Dials a lost heartbeat connection again, in a thread of its own."""
+        """Dials a lost heartbeat connection again, in its own thread."""
         assert self.welcome is not None
         if self._pulse_mender is not None and self._pulse_mender.is_alive():
             return
         limit_s = self.welcome.timeout_s
 
         def dial_again() -> None:
-            with contextlib.suppress(SnailError, OSError):  # `_watch` ends what lasts too long
+            with contextlib.suppress(SnailError, OSError):  # `_watch` bounds the silence
                 self._beat(limit_s, again=True)
 
         self._pulse_mender = threading.Thread(target=dial_again, name="snailps-beat", daemon=True)
@@ -326,16 +327,16 @@ class Node:
     # --- another master ------------------------------------------------------------------------
 
     def _find_master(self, why: str) -> socket.socket | None:
-        """Looks for the master that takes over, and tells it where we stand; None: this is the end.
+        """Rejoins the master that takes over; None: there is none, or this process ends.
 
-        In the reader thread.  Rows are served and leased blocks trained on meanwhile.
+        Called in the reader thread.  Meanwhile rows are served and leased blocks trained.
         """
         us = self.welcome
         if us is None or not us.patience_s or self.ended.is_set():
             return None
         log.warning(
-            "the master at %s is gone: %s. Going on with what is at hand; waiting %.0f s for it "
-            "to be started again",
+            "the master at %s is gone: %s. Continuing with work in progress; waiting %.0f s for "
+            "it to be started again",
             self._master, why, us.patience_s,
         )  # fmt: skip
         until = time.monotonic() + us.patience_s
@@ -384,7 +385,7 @@ class Node:
         )
 
     def resume_state(self) -> dict[str, Any]:
-        """Hook: what a master that takes over has to know of this role.  In the reader thread."""
+        """Hook: this role's state for a master that takes over.  Called in the reader thread."""
         return {}
 
     # --- the end -------------------------------------------------------------------------------
@@ -399,17 +400,17 @@ class Node:
         self.ended.set()
 
     def wait_until_ended(self) -> None:
-        """Waits in the main thread, which alone answers signals, for `ended`.
+        """Waits for `ended` in the main thread, the only one that runs signal handlers.
 
-        A signal may wake another thread instead (it does when it comes to a stopped process), so
-        the main thread looks now and then.
+        A signal may wake another thread instead (as it does in a suspended process), so the main
+        thread polls.
         """
         while not self.ended.wait(WATCH_S):
             pass
 
     @property
     def ending(self) -> bool:
-        """Whether the end has been decided; `ended` is set a little later, behind `on_end`."""
+        """Whether the end has been decided; `ended` is set after `on_end`."""
         return self._end is not None
 
     @property
@@ -419,7 +420,7 @@ class Node:
         return self._end
 
     def leave(self, figures: Mapping[str, float]) -> None:
-        """Says goodbye to the master and closes the connections."""
+        """Sends `Bye` to the master and closes the connections."""
         if self._control is not None:
             self._control.note(messages.Bye({"peak_rss_mb": peak_rss_mb(), **figures}))
             self._control.close()
@@ -428,12 +429,12 @@ class Node:
         self.trust.close()
 
     def catch_signals(self) -> None:
-        """SIGINT asks the master to end the job; SIGTERM says that this node leaves."""
+        """SIGINT asks the master to end the job; SIGTERM asks to leave."""
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def _receive(self, message: messages.Message) -> AnswerOrFuture:
-        """Hands a message on."""
+        """Passes a message to `on_message`; errors become `ClusterError`."""
         if self.welcome is None:
             raise ClusterError(f"{type(message).__name__} before Welcome")
         try:
@@ -452,7 +453,7 @@ class Node:
         return None
 
     def on_end(self, end: End) -> None:
-        """Hook: make whatever the main thread waits for give up."""
+        """Hook: ends the waits of the main thread."""
 
     def on_leave_request(self, why: str) -> None:
         """Hook: SIGTERM or SIGINT arrived after joining."""
@@ -467,13 +468,13 @@ class Node:
                 raise KeyboardInterrupt
             threading.Thread(target=self._control.close, daemon=True).start()
             return
-        # A handler must not wait for a lock that the main thread may hold: let a thread do it.
+        # A handler must not wait for a lock that the main thread may hold: use a thread.
         threading.Thread(target=self._leave_on, args=(name,), daemon=True).start()
 
     def _leave_on(self, name: str) -> None:
-        """A signal has come: asks the master to let this process go, if there is one."""
+        """After a signal: asks the master to leave, or leaves if there is no master."""
         until = time.monotonic() + AWAY_S
-        while self.control.away and time.monotonic() < until:  # it may be coming back just now
+        while self.control.away and time.monotonic() < until:  # it may be about to return
             if self.ended.wait(WATCH_S / 4):
                 return
         if self.control.away:
@@ -483,7 +484,7 @@ class Node:
 
     def _master_lost(self, why: str) -> None:
         if self.welcome is None:
-            return  # the caller of Register is told
+            return  # the caller of Register gets the error
         address = self.settings.master_addr
         self.end(EXIT_FAILED, f"the master at {address} is gone: {why}. See the master's own log")
 
@@ -492,11 +493,11 @@ class Node:
         assert self.welcome is not None
         told = was_closed = False
         while not self.ended.wait(WATCH_S):
-            if self.control.away:  # `_find_master` beats to the next one
+            if self.control.away:  # `_find_master` starts heartbeats to the next one
                 told = was_closed = False
                 continue
             closed = 0 in self._pulse.closed()
-            if closed and was_closed:  # not at once: the control connection may be at its end, too
+            if closed and was_closed:  # not at once: the control connection may be closing too
                 self._mend_beat()
             was_closed = closed
             silence_s = self._pulse.silences().get(0, 0.0)
@@ -510,7 +511,7 @@ class Node:
                     self._master, silence_s, self.welcome.patience_s,
                 )  # fmt: skip
             told = silent
-        # A driver lives in the user's own session, which is not ours to end.
+        # A driver runs in the user's own process, which must not be ended here.
         if self.role != Role.DRIVER:
             threading.Event().wait(GRACE_S)
             sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")

@@ -1,10 +1,10 @@
-"""How a process gets its fan-out client: a connection to every shard of a route.
+"""A process's fan-out client: connected to every shard of a route, reconnected when shards move.
 
     Welcome + Route -> ShardConnections -> Client (started)
     new Route -> ShardConnections.follow -> the same Client
     TakeRoute -> RouteFollower, with a thread for the first connect -> ShardConnections -> answer
 
-Used by workers, drivers and the master's export; knows no model and no message but these.
+Used by workers, drivers and the master's export; must not know models or other messages.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ShardConnections:
     Parameters
     ----------
     timeout_s : float
-        Limit of one request, seconds (`request_timeout`); what bounds less follows from it.
+        Limit of one request, seconds (`request_timeout`); the inner limits are derived from it.
     init_timeout : float, optional
         The caller waits for at most this long until all are connected.
     give_up : callable
-        Asked while a shard cannot be reached.
+        Polled while a shard cannot be reached; True stops the attempt.
     superseded : callable
-        Asked too, until all are connected: there is a newer route, to be connected to instead.
+        Also polled until all are connected; True if there is a newer route to connect to.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class ShardConnections:
         self._started = True
 
     def follow(self, route: Route) -> None:
-        """Takes a newer route: shards that have moved are reached at their new address."""
+        """Takes a newer route and reconnects to shards that have moved."""
         before, epoch = self.route.shards, self.route.epoch
         if route.epoch <= epoch:
             return
@@ -124,9 +124,9 @@ MakeLinks = Callable[[Route, Callable[[], bool]], ShardConnections]
 
 
 def connect(newest: Callable[[], Route], make: MakeLinks) -> ShardConnections:
-    """Links to the newest route; one that comes meanwhile ends the wait for a shard that has moved.
+    """Connects to the newest route; a newer one ends the wait for a shard that has moved.
 
-    A server that dies while others connect to it is no reason to dial its port until the limit.
+    So a server that dies meanwhile is not dialled until the limit.
 
     Raises
     ------
@@ -153,25 +153,25 @@ def connect(newest: Callable[[], Route], make: MakeLinks) -> ShardConnections:
 
 
 class RouteFollower:
-    """The links of a process that takes the master's routes; takes each without blocking.
+    """Keeps a process connected along the master's routes; takes each route without blocking.
 
-    The first connect takes as long as the slowest server, so it has a thread of its own.  A route
-    that has its shards elsewhere is followed by the same client, whose user may begin at any time;
-    one of other shards, of a cluster that is formed anew, is connected to from the beginning.
+    The first connect takes as long as the slowest server, so it has its own thread.  If a route
+    has the same shards at other addresses, the same client follows it, and may be in use; if a
+    newly formed cluster has other shards, a new client is connected.
 
     Parameters
     ----------
     make : callable
         See `MakeLinks`.
     on_route : callable
-        Told of the links whenever they have another route, before the master is.
+        Called with the links at every new route, before the master gets the answer.
 
     Attributes
     ----------
     links : ShardConnections or None
         Once connected.
     in_use : bool
-        Requests are made, or about to be: the client must stay the same.
+        Requests are made, or about to be made: the client must not be replaced.
     """
 
     def __init__(self, make: MakeLinks, on_route: Callable[[ShardConnections], None]) -> None:
@@ -184,7 +184,7 @@ class RouteFollower:
         self.in_use = False
 
     def take(self, route: Route) -> Future[messages.Message]:
-        """Takes a route; the answer comes when every shard of it, or of a newer one, is reached."""
+        """Takes a route; answers once every shard of it, or of a newer one, is connected."""
         answer: Future[messages.Message] = Future()
         with self._lock:
             if self._newest is None or route.epoch > self._newest.epoch:
@@ -207,7 +207,7 @@ class RouteFollower:
         return answer
 
     def close(self) -> None:
-        """Closes the client; one that is being connected is closed when it is."""
+        """Closes the client; one that is being connected is closed once connected."""
         with self._lock:
             self._closed = True
             links = self.links
@@ -221,7 +221,7 @@ class RouteFollower:
             pass
 
     def _try(self) -> bool:
-        """Connects and answers; False: meanwhile there is a route to be connected to instead."""
+        """Connects and answers; False if a newer route must be connected to instead."""
         tried: Route | None = None
         links: ShardConnections | None = None
         error: Exception | None = None
@@ -245,7 +245,7 @@ class RouteFollower:
                 self._on_route(links)
             if not again:
                 self._connecting = False
-                self._newest = newest if error is None else None  # it may be tried once more
+                self._newest = newest if error is None else None  # so it may be tried again
                 waiting, self._waiting = self._waiting, []
             connected = self.links is not None
         if links is not None and not (fits and connected):

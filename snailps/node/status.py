@@ -1,6 +1,6 @@
-"""What the master tells about a run, as plain values that travel in a `Report`.
+"""The master's status of a run: types of the plain values in a `Report`.
 
-The master writes it, `snailps.cli.progress` and drivers read it.  Declarations only.
+The master writes it; `snailps.cli.progress` and drivers read it.  Declarations only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Phase = Literal[
 
 
 class BlockCounts(TypedDict):
-    """Blocks of the present pass, by what became of them."""
+    """Blocks of the current pass, by state."""
 
     left: int
     leased: int
@@ -34,13 +34,13 @@ class BlockCounts(TypedDict):
 class NodeStatus(TypedDict):
     """One process of the cluster.
 
-    `address` is where its control connection comes from, `endpoints` a server's shards; both are
-    empty where an earlier master knew them and it is not back.  `heartbeat_s`: since it was last
-    heard, None: never yet.  `waits` says what it waits for, empty: nothing, and `waits_s` how long
-    by now.  `clock` is where a worker stands: blocks that it has finished (ssp), the step or round
-    that it is at (bsp, rounds); None where there are no clocks.  `rate` counts units a second on
-    its last block, `done` its blocks of this job, `leased` those that it has, `block_s` how long it
-    has been at the present one, `fetched` those whose bytes the master sent it, because it cannot
+    `address` is the peer address of its control connection, `endpoints` a server's shards; both
+    are empty if it belonged to an earlier master and has not rejoined.  `heartbeat_s`: seconds
+    since its last heartbeat, None before the first.  `waits` says what it waits for (empty:
+    nothing), `waits_s` for how long.  `clock` is a worker's progress: blocks that it has finished
+    (ssp), its current step or round (bsp, rounds); None without clocks.  `rate` is units per second
+    of its last block, `done` its blocks of this job, `leased` those it holds, `block_s` seconds
+    since it began the current one, `fetched` those whose bytes the master sent it because it cannot
     open `lacks`.
     """
 
@@ -65,12 +65,12 @@ class NodeStatus(TypedDict):
 
 
 class ShardStatus(TypedDict):
-    """One shard: the servers that have it, and what it does.
+    """One shard: its servers and its state.
 
-    `standby` is 0 where there is none; `state` that of the standby (none, asked, seeding, ready) or
-    of a change (yielding, promoting); `seeded` the share of the rows that it has; the lag is what
-    it does not have yet.  The rest is as its server last told, at most some seconds ago: rows and
-    all their memory, requests a second, requests that wait for something (`parked`: a clock, a
+    `standby` is 0 if there is none; `state` is that of the standby (none, asked, seeding, ready) or
+    of a change (yielding, promoting); `seeded` is the share of the rows copied to it; the lag is
+    what it does not have yet.  The rest is from its server's last report, at most some seconds old:
+    rows and all their memory, requests per second, `parked` requests (waiting for a clock or a
     standby), and what the clock waits for.
     """
 
@@ -94,7 +94,7 @@ class ShardStatus(TypedDict):
 
 
 class WaitStatus(TypedDict):
-    """A wait: which process, for whom and what, for how many seconds."""
+    """A wait: `who` waits, `whom` it waits for (process and reason), and seconds."""
 
     who: str
     whom: str
@@ -102,9 +102,9 @@ class WaitStatus(TypedDict):
 
 
 class CheckpointStatus(TypedDict):
-    """Checkpoints of the job: the newest good one (`number` 0: none yet), and one under way.
+    """The job's newest good checkpoint (`number` 0: none yet), and whether one is being written.
 
-    `age_s` is None where an earlier run made it.
+    `age_s` is None if an earlier run made it.
     """
 
     number: int
@@ -115,11 +115,11 @@ class CheckpointStatus(TypedDict):
 
 
 class LoopStatus(TypedDict):
-    """How busy the master's loop is: of each turn the time that it did not wait.
+    """How busy the master's loop is: the time of each turn in which it does not wait.
 
-    `busy_s` in all, the longest turn, and what 999 of 1,000 turns stay below; `counts` has the
-    turns by duration: an upper bound in ms, and how many; `cpu_counts` by what of it the loop had
-    the processor: the rest it waited for that.
+    `busy_s` is the total; `busy_ms_p999` and `busy_ms_max` are the 99.9th percentile and the
+    maximum of a turn.  `counts` is a histogram of turns by duration: pairs of an upper bound in ms
+    and a count; `cpu_counts` the same by CPU time (the rest is waiting for a core).
     """
 
     turns: int
@@ -131,17 +131,17 @@ class LoopStatus(TypedDict):
 
 
 class Status(TypedDict):
-    """A picture of the run.
+    """The state of the run.
 
-    `progress` is the share of the present pass, or of the export, 0 to 1; `pass_` says which pass,
-    or what the export does and how much of that is done; `eta_s` is the export's, else None.
-    `units` counts words or examples since the start of the pass, `units_per_s` is the present
-    rate; `elapsed_s` counts from the birth of the master.
+    `progress` is the share of the current pass, or of the export, 0 to 1; `pass_` names the pass,
+    or the step of the export and its progress; `eta_s` is the export's, else None.
+    `units` counts words or examples since the start of the pass, `units_per_s` is the current
+    rate; `elapsed_s` counts from the start of the master.
     `waits` lists all waits, the longest first.  `requests_per_s` counts
-    pulls and pushes at all shards.  `checkpoint` is None where the job makes none.
-    `validation` is what the model's inspector saw last (for word vectors: words and their
-    neighbours with cosines), empty before.  `message` says why the run ended, or, in a session
-    that is idle, why its last job failed; else it is empty.
+    pulls and pushes at all shards.  `checkpoint` is None if the job makes none.
+    `validation` is the last result of the model's inspector (for word vectors: words and their
+    neighbours with cosines), empty before the first.  `message` says why the run ended, or, in an
+    idle session, why its last job failed; else it is empty.
     """
 
     version: str

@@ -111,7 +111,7 @@ def test_doctor_names_who_has_the_masters_port(conf, doctor):
         taken.accept()[0].close()  # whoever it is, he does not speak as we do
         errors = errors_of(told(process, 1))
     assert "is in use by process" in errors["port"]["text"]
-    assert "and it is no snailps" in errors["port"]["text"]
+    assert "which is not snailps" in errors["port"]["text"]
 
 
 def test_doctor_finds_too_little_memory_for_the_rows(conf, doctor, tmp_path):
