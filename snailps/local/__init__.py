@@ -1,1 +1,1 @@
-"""A cluster on this machine: its processes, a driver, and an export without any."""
+"""A cluster on this machine: its processes, a driver, and an export without a cluster."""

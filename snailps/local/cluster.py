@@ -1,9 +1,9 @@
-"""A whole cluster on this machine for a Python session: tables to pull from and push to, training.
+"""A whole cluster on this machine for a Python session: tables, tensors and training.
 
     local_cluster -> Launcher (processes), Driver (one of the cluster) -> LocalCluster
         -> table, tensor -> pull, push          -> train -> figures
 
-It joins what the two have to offer; it knows neither processes nor messages.
+Combines `Launcher` and `Driver`; must not know processes or messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from snailps.local.launcher import Launcher
 from snailps.node.status import Status
 
 MARGIN_S = 5.0
-"""How much longer than the master we wait for the start: it says better what is missing."""
+"""How much longer than the master we wait for the start: its error names what is missing."""
 _ROLES: tuple[type[Settings], ...] = tuple(c for _, c in ROLE_CLASSES if c is not JobSettings)
 
 
@@ -44,7 +44,7 @@ class LocalTable:
         self._driver, self.declaration = driver, table
 
     def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` where it is given."""
+        """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` if given."""
         return self._driver.pull(self.declaration.name, keys, out)
 
     def push(self, keys: AnyKeys, values: Any) -> None:
@@ -87,7 +87,7 @@ class LocalCluster:
         self.address = launcher.address
 
     def wait_for_start(self, limit_s: float) -> None:
-        """Waits until every process is there and can reach every server.
+        """Waits until every process has joined and is connected to every server.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class LocalCluster:
         return LocalTensor(self._driver, tensor)
 
     def status(self) -> Status:
-        """What is going on now."""
+        """The master's current status."""
         return self._driver.status()
 
     def train(
@@ -146,16 +146,16 @@ class LocalCluster:
         DataError
             The input is missing, empty or unreadable.
         ClusterError
-            The job failed; the text says why.  The cluster lives on, with its tables: workers that
-            have ended with the job are replaced before the next one begins.
+            The job failed; the text says why.  The cluster keeps running, with its tables: workers
+            that have ended with the job are replaced before the next one begins.
 
         Notes
         -----
-        Values are values, not text of a .conf file: a string may hold commas and quotes, and a
-        list stands for several.  The class is what its file says when the job begins: edit it and
-        train again, with or without `importlib.reload` here.
+        Values are Python values, not text of a .conf file: a string may hold commas and quotes, and
+        a list gives several.  The class is imported from its file as it is when the job begins:
+        edit it and train again, with or without `importlib.reload` here.
 
-        Every job starts afresh with its own tables; those that `table` or `tensor` declared before
+        Every job starts with new tables of its own; those that `table` or `tensor` declared before
         belong to the session and are shared by all jobs.  To read a job's result, declare its table
         in the same way before the next job begins.
         """
@@ -193,12 +193,12 @@ class LocalCluster:
                 )
 
     def _renew_workers(self) -> None:
-        """Starts workers in the place of those that have ended, and waits until they are there.
+        """Replaces workers that have ended, and waits until the new ones are ready.
 
         Raises
         ------
         ClusterError
-            They do not come.
+            They do not join in time.
         """
         nodes = self._driver.status()["nodes"]
         here = {node["id"] for node in nodes}
@@ -215,8 +215,8 @@ class LocalCluster:
                 raise ClusterError(self._driver.verdict.text or "the cluster has ended")
             if time.monotonic() > until:
                 raise ClusterError(
-                    f"{coming - len(new)} of {coming} workers that were started in the place of "
-                    "those that have ended did not come: look at what they wrote"
+                    f"{coming - len(new)} of {coming} workers that were started to replace ended "
+                    "ones did not join: see their log lines"
                 )
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ def local_cluster(
     servers, workers : int
         How many of each; no workers are needed for tables alone.
     log : text file, optional
-        Where lines of the processes go; standard error by default.
+        Receives the lines of the processes; standard error by default.
     **settings
         Of the roles: ``threads=2, shard_num=1, frag_num=64 ...``.
 
@@ -303,7 +303,7 @@ def local_cluster(
 
 
 def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    """Python's values as text of settings, so that each is read as exactly itself."""
+    """Python values as text of settings, which parses back to exactly the same values."""
     return {
         key: format_value(os.fspath(value) if isinstance(value, os.PathLike) else value)
         for key, value in values.items()
@@ -314,7 +314,7 @@ def _role_config(texts: Mapping[str, str]) -> RawConfig:
     """Settings of the roles as the processes will see them, checked: environment, then `texts`."""
     names = {name for cls in _ROLES for name in settings_of(cls)}
     around = RawConfig.load(None, environ=os.environ)
-    # What else the environment holds is the job's business.
+    # Other settings in the environment belong to a job.
     raw = RawConfig(entry for entry in around.entries if entry.key in names)
     raw = raw.merged(RawConfig.from_mapping(texts, "local_cluster({key})"))
     for cls in _ROLES:

@@ -1,8 +1,8 @@
-"""A process that joins a running cluster to look on, and to pull and push.
+"""A client process that joins a running cluster to read its status, and to pull and push.
 
     Driver.join -> status, declare, submit          Driver.pull / push_async -> Client -> shards
 
-It owns a node's place in the cluster without a part in the job.  It starts no process.
+Owns the connections of a node that has no part in the job.  Starts no processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from snailps.transport.handshake import Role
 
 SHUT_DOWN_S = 5.0
 _OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}
-"""What the master refuses with a code of these is the caller's own error here."""
+"""Code of the master's refusal -> the error that is raised here instead of `RemoteError`."""
 
 
 class Driver(Node):
@@ -48,7 +48,7 @@ class Driver(Node):
         self.routed = threading.Event()
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
-        """Takes the route; everything else as any node."""
+        """Takes the route; all other messages as any node."""
         if isinstance(message, messages.TakeRoute):
             return self._follower.take(Route.from_dict(message.route))
         return super().on_message(message)
@@ -69,7 +69,7 @@ class Driver(Node):
         )
 
     def _use(self, links: ShardConnections) -> None:
-        """There is another client, or another route."""
+        """Takes another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
             self._wire_choice = WireChoice(
@@ -87,18 +87,18 @@ class Driver(Node):
         self.routed.set()
 
     def status(self) -> Status:
-        """The master's picture of the run."""
+        """The master's status of the run."""
         answer = self.control.call(messages.Ask("status"), self.settings.request_timeout)
         assert isinstance(answer, messages.Report)
         return answer.data  # type: ignore[return-value]
 
     def declare(self, table: Table) -> None:
-        """Makes a table known on all servers; declaring it again equally is fine.
+        """Declares a table on all servers; an identical declaration may be repeated.
 
         Raises
         ------
         ConfigError
-            It is declared otherwise already.
+            The table is already declared differently.
         """
         answer = self._ask(messages.Declare([table.to_dict()]), self.settings.request_timeout)
         assert isinstance(answer, messages.Declared)
@@ -115,7 +115,7 @@ class Driver(Node):
         self._ask(messages.Submit(dict(settings)), None)
 
     def pull(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys`, float32 (n, dim), in `out` where it is given."""
+        """Rows of `keys`, float32 (n, dim), in `out` if given."""
         number, declared = self._find(table)
         keys = declared.keys(keys)
         if out is None:
@@ -129,7 +129,7 @@ class Driver(Node):
         self.client.push(*self._pushed(table, keys, values))
 
     def push_async(self, table: str, keys: AnyKeys, values: Any) -> Pending:
-        """Starts a push; ``.wait()`` for its end."""
+        """Starts a push; ``.wait()`` waits for its end."""
         return self.client.push_async(*self._pushed(table, keys, values))
 
     def _pushed(
@@ -143,7 +143,7 @@ class Driver(Node):
 
     @property
     def client(self) -> Client:
-        """The fan-out client, once the route is there."""
+        """The fan-out client, once there is a route."""
         if self._client is None:
             raise MisuseError("the cluster is not complete yet: there is no route")
         self._follower.in_use = True

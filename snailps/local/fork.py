@@ -1,8 +1,8 @@
-"""A child that is a copy of this process: what it would import, this one has imported already.
+"""Forks a child that runs the command: it need not import what this process has imported.
 
-    Popen (pipes, fork) -> become -> main(), as if Python had been started anew -> exit code
+    Popen (pipes, fork) -> become -> main(), as in a new Python process -> exit code
 
-Imports are most of what starting a process costs.  It knows no cluster; `main` is the command's.
+Imports are most of the cost of starting a process.  Must not know clusters; `main` is the command.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from snailps.api import class_loading
 
 EXIT_INTERRUPTED = 130
 _ARG_START, _ARG_END = 47, 48
-"""Fields of /proc/PID/stat, from 0: where the words of the command line lie."""
+"""Fields of /proc/PID/stat, from 0: start and end of the command line in memory."""
 
 
 def may_fork() -> bool:
-    """Whether this process has one thread only, of any library: a copy of more may hang."""
+    """Whether this process has a single thread, libraries included; else a fork may hang."""
     return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
 
 
 def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) -> None:
-    """Does in a copy what ``python -m snailps WORDS`` does in a process of its own; never returns.
+    """Runs ``python -m snailps WORDS`` in a forked child; never returns.
 
-    To be called by `subprocess.Popen`, as its `preexec_fn`, with the pipes in their places.  Once
-    that has started the child, signals do there what they do in a new Python.
+    Call it as the `preexec_fn` of `subprocess.Popen`, which has connected the pipes.  Signals have
+    the handlers of a new Python process.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # As exec would.  Popen waits for it, at a pipe that is among those that are closed.
+        # As exec does.  Popen waits until its own pipe, one of these descriptors, is closed.
         for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
             if descriptor > 2 and descriptor not in kept:
                 with contextlib.suppress(OSError):  # that of the listing itself
@@ -71,7 +71,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
 
 
 def _show(words: Sequence[str]) -> None:
-    """Writes another command line over this process's own, as far as there is room: for `ps`."""
+    """Overwrites this process's command line, as far as there is room, for `ps`."""
     with contextlib.suppress(OSError, ValueError):
         # The second field is the file's name in parentheses, which may hold blanks.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

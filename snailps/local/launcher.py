@@ -2,9 +2,9 @@
 
     .conf file, key=value -> Launcher.start -> master, servers, workers -> lines of standard error
 
-It owns the children: none of them outlives it, whatever happens to it.  It never speaks to them:
-it knows exit codes and lines, but no messages.  All start at once; servers and workers wait at a
-pipe for the master's address.
+Owns the children: none outlives this process, however it ends.  Must not send them messages: it
+uses their exit codes and lines only.  All start at once; servers and workers read the master's
+address from a pipe.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from snailps.local.fork import become, may_fork
 from snailps.node.limits import END_S
 
 OWN_ERROR = "snailps: error: "
-"""How a process begins the line that says why it failed."""
+"""Prefix of the line in which a process says why it failed."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.1
 REVIVALS_MAX = 3
-"""How often a process that was killed is started again."""
+"""How many times a killed process is started again."""
 LEAVE_S = 1.0
 """How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
 
 
 def _die_with_parent() -> None:
-    """In a child, before exec: SIGKILL when the parent dies; a session of its own, so that Ctrl-C
+    """In a child, before exec: SIGKILL when the parent dies; its own session, so that Ctrl-C
     reaches only the parent, which ends the job in order."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
@@ -69,12 +69,12 @@ class Child:
     Attributes
     ----------
     held : list of str
-        A server's or worker's last lines, from its own error on: shown only where the master
-        says nothing, because as a rule it says the same.
+        A server's or worker's last lines, from its own error on: shown only if the master reports
+        nothing, because it usually reports the same.
     failed : bool
         It has written its own error.
     silent : bool
-        It was told to end, and its answer is not read.
+        It was told to end; its further lines are not shown.
     """
 
     name: str
@@ -100,14 +100,14 @@ class Launcher:
     session : bool
         The master waits for submitted jobs.
     revives : bool
-        A process that a signal ends, which is not ours, is started again: a master keeps a
-        journal, from which it takes over, and the others wait for it; a worker or server comes
-        in the place of the lost one.
+        A process that is killed by a signal of another process is started again: a master
+        continues from its journal, and the others wait for it; a worker or server replaces the
+        lost one.
     main : callable, optional
-        The command ``snailps``.  With it, children are copies of this process as long as it has
-        one thread, and call it; else new Pythons.
+        The command ``snailps``.  With it, children are forks of this process that call it, as long
+        as this process has one thread; else new Python processes.
     on_line : callable
-        Given each line that a child writes to standard error: ``on_line(child name, line)``.
+        Called for each line that a child writes to standard error: ``on_line(child name, line)``.
 
     Notes
     -----
@@ -139,13 +139,13 @@ class Launcher:
         self._interrupted = False
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Starts all processes, and tells the address of the master once it listens.
+        """Starts all processes, and sends them the address of the master once it listens.
 
         Parameters
         ----------
         give_up : callable
-            Asked until the master listens; once it says so, the master is told to end and the
-            others end by themselves.  `address` then stays empty.
+            Polled until the master listens; once True, the master is told to end and the others
+            end by themselves.  `address` then stays empty.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class Launcher:
         if self._main is not None and not may_fork():
             self._main = None
         if self._main is not None:
-            gc.freeze()  # what is here stays: no collection has to walk over it, here or there
+            gc.freeze()  # these objects stay: collections here and in the forks skip them
         with contextlib.ExitStack() as pipes:
             ready, ready_write = _pipe(pipes)
             master = self._spawn_master([], ready_write)
@@ -167,7 +167,7 @@ class Launcher:
                 self._spawn(name, [], ["--address-fd", str(address.fileno())], address.fileno())
                 address.close()
                 told.append(address_write)
-            for child in self.children:  # no thread before all are there: copies have but one
+            for child in self.children:  # threads only after the forks, which need one thread
                 self._listen(child)
             if not self._hear_address(ready, give_up):
                 return
@@ -192,7 +192,7 @@ class Launcher:
         return master
 
     def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> bool:
-        """Waits until a master listens, or ends: then `address` is empty.  False: given up."""
+        """Waits until a master listens, or ends (`address` is then empty).  False: given up."""
         while not _readable(ready.fileno(), LOOK_S):
             if give_up():
                 self.interrupt()
@@ -201,7 +201,7 @@ class Launcher:
         return True
 
     def revive(self, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Starts the master again if a signal has ended it; whether there is one now."""
+        """Starts the master again if a signal has ended it; whether one is running now."""
         code = self.poll()
         if code is None or code >= 0 or self._revives <= 0 or not self.address:
             return code is None
@@ -215,7 +215,7 @@ class Launcher:
         self._main = None  # this process has threads by now
         with contextlib.ExitStack() as pipes:
             ready, ready_write = _pipe(pipes)
-            # What `--fresh` means was done when it was started first.
+            # `--fresh` applies to the first start only.
             master = self._spawn_master([f"listen_addr={address}", "fresh=false"], ready_write)
             self.children[0] = self.children.pop()
             self._listen(master)
@@ -227,9 +227,9 @@ class Launcher:
         return True
 
     def replace(self) -> None:
-        """Starts another server or worker for each that a signal has ended, while the job goes on.
+        """Replaces each server or worker that a signal has ended, while the job goes on.
 
-        Not for an only server: its rows are gone with it.
+        A single server is not replaced: its rows are lost.
         """
         for index, dead in enumerate(self.children[1:], 1):
             code, deaths = dead.process.poll(), self._deaths.get(dead.name, 0)
@@ -240,9 +240,9 @@ class Launcher:
             name = signal.Signals(-code).name
             what = f"process {dead.process.pid} was ended by {name}"
             if deaths == self._revivals_max:
-                self._on_line(dead.name, f"{what} again: no other one is started")
+                self._on_line(dead.name, f"{what} again: it is not replaced")
                 continue
-            self._on_line(dead.name, f"{what}: another one takes its place")
+            self._on_line(dead.name, f"{what}: starting another one")
             self._put(index)
 
     def ended(self) -> set[int]:
@@ -251,12 +251,12 @@ class Launcher:
         return {process.pid for process in nodes if process.poll() is not None}
 
     def renew(self, members: Collection[int]) -> int:
-        """Starts another worker for each that is no member any more; returns how many.
+        """Replaces each worker that is no longer a member; returns how many.
 
         Parameters
         ----------
         members : collection of int
-            Process ids of those that are.
+            Process ids of the members.
         """
         others = [
             index
@@ -272,7 +272,7 @@ class Launcher:
         return sum(self._put(index) for index in others)
 
     def _put(self, index: int) -> bool:
-        """Starts a node in the place of a dead one; whether it could be started."""
+        """Replaces a dead node; whether the new one could be started."""
         dead = self.children[index]
         self._main = None  # this process has threads by now
         with contextlib.ExitStack() as pipes:
@@ -287,7 +287,7 @@ class Launcher:
                 return False
         self.children[index] = self.children.pop()
         self._listen(child)
-        for thread in (dead.reader, dead.taker):  # its pipes are at their end
+        for thread in (dead.reader, dead.taker):  # its pipes are at end of file
             if thread is not None:
                 thread.join(LEAVE_S)
         if dead.process.stderr is not None:
@@ -299,28 +299,28 @@ class Launcher:
         return self.children[0].process.poll()
 
     def check(self) -> None:
-        """Looks whether a server or worker could not even start.
+        """Checks whether a server or worker failed to start.
 
         Raises
         ------
         NodeEnded
-            One has failed, which the master cannot know if it never came to register.
+            One has failed; the master cannot know that if it never registered.
         """
         if self._revives < self._revivals_max:
-            return  # it had started before
+            return  # the cluster had started before
         for child in self.children[1:]:
             code = child.process.poll()
             if not code:
                 continue
             self.wait(LEAVE_S)
             if self.poll() is not None:
-                return  # the master did know, and has said so
+                return  # the master knew, and has reported it
             if child.reader is not None:
                 child.reader.join(LEAVE_S)
             what, child.held = " ".join(child.held).removeprefix(OWN_ERROR), []
             raise NodeEnded(
                 f"{child.name} ended before the start, with exit code {code}: "
-                f"{what or 'what it said stands above'}",
+                f"{what or 'see its lines above'}",
                 code,
             )
 
@@ -331,19 +331,19 @@ class Launcher:
     def interrupt(self) -> None:
         """Asks the master to end the job in order; a second time, at once."""
         self._interrupted = True
-        # Before it listens it may not handle signals yet: SIGTERM then ends it without a word.
+        # Before it listens it may not handle signals yet: SIGTERM then ends it silently.
         number = signal.SIGINT if self.address else signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             self.children[0].process.send_signal(number)
 
     def end(self, limit_s: float = END_S) -> None:
-        """Waits for the master to end, up to `limit_s` seconds, and sees to it that all do; again
-        it does nothing.
+        """Waits for the master to end, up to `limit_s` seconds, then ends all children; a second
+        call does nothing.
 
         Notes
         -----
-        A node that the master knew ends with it.  One that did not come to register would go on
-        trying to reach it: SIGTERM ends that, SIGKILL whatever is left `LEAVE_S` later.
+        A registered node ends with the master.  One that did not register would keep dialling it:
+        it gets SIGTERM, and after `LEAVE_S` all that still run get SIGKILL.
         """
         if not self.children:
             return
@@ -426,13 +426,13 @@ class Launcher:
                 self._on_line(child.name, text)
 
     def _take(self, stream: IO[str]) -> None:
-        """Takes what the master writes as it comes: a full pipe (64 KiB) would stop it."""
+        """Reads the master's output as it comes: a full pipe (64 KiB) would block the master."""
         self._output = stream.read()
 
     def _tell_held(self) -> None:
-        """Where the master has not said why it all ended, the first node that has does.
+        """Shows the first node's error if the master has not reported why the job ended.
 
-        An interrupt is reason enough: a node may have lost the master while it was joining.
+        Not after an interrupt: a node may have lost the master while it was joining.
         """
         first = next((child for child in self.children if child.held), None)
         if first is not None and not (self.children[0].failed or self._interrupted):
@@ -451,7 +451,7 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
 def _readable(descriptor: int, limit_s: float) -> bool:
     """Waits until something can be read, up to `limit_s` seconds.
 
-    By poll: select knows no descriptor above 1023, and this process may have opened a lot.
+    By poll: select supports no descriptor above 1023, and this process may have opened many.
     """
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
@@ -459,7 +459,7 @@ def _readable(descriptor: int, limit_s: float) -> bool:
 
 
 def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
-    """Waits until one has ended, up to `limit_s` seconds; Popen.wait would look every 50 ms."""
+    """Waits until one has ended, up to `limit_s` seconds; Popen.wait would poll every 50 ms."""
     if process.poll() is not None:
         return
     ended = os.pidfd_open(process.pid)

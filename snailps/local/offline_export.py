@@ -1,9 +1,9 @@
-"""A checkpoint's tables without a cluster: what a model's export needs of them.
+"""Exports a checkpoint without a cluster: reads its tables for a model's `export`.
 
     checkpoint -> ShardFile -> StoredTables: a section at a time -> Results -> Worker.export
 
-Memory is the largest section's, and the sorter's.  What is pulled by key is sorted into a scratch
-file beside the output before.  No sockets.
+Memory is that of the largest section and of the sorter.  Tables that are pulled by key are first
+sorted into a scratch file beside the output.  No sockets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCAN_ROWS = 16_384
 
 
 class _Pulled:
-    """Rows that are there already, as a pull that was waited for."""
+    """Rows that are already available, as a finished pull."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -61,7 +61,7 @@ class _SortedTable:
             with tempfile.TemporaryFile(dir=folder) as file:
                 for piece in pieces:
                     file.write(piece.data)
-                file.write(bytes(8))  # what is empty cannot be mapped
+                file.write(bytes(8))  # an empty file cannot be mapped
                 file.flush()
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
@@ -70,13 +70,13 @@ class _SortedTable:
         self._rows: Rows = np.frombuffer(self._mapped, np.float32, n * dim, 8 * n).reshape(n, dim)
 
     def rows_of(self, keys: Keys) -> tuple[Rows, NDArray[np.bool_]]:
-        """Rows of keys, and whether there are any; other rows mean nothing."""
+        """Rows of keys, and which keys are stored; rows of the others are undefined."""
         if len(self._keys) == 0:
             empty = np.empty((len(keys), self._rows.shape[1]), np.float32)
             return empty, np.zeros(len(keys), np.bool_)
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         found = self._rows[at], self._keys[at] == keys
-        # The file stays in the page cache, which gives way; this process does not hold it.
+        # Pages stay in the page cache, which the kernel may reclaim; this process frees them.
         self._mapped.madvise(mmap.MADV_DONTNEED)
         return found
 
@@ -87,12 +87,12 @@ class StoredTables:
     Parameters
     ----------
     files : sequence of ShardFile
-        That hold every fragment once.
+        Files that together hold every fragment once.
     frag_num : int
     tables : mapping
         Number -> declaration.
     scratch : Path
-        Folder for what is sorted by key.
+        Folder for the sorted scratch files.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class StoredTables:
         return rows
 
     def pull_async(self, number: int, keys: Keys, rows: Rows) -> _Pulled:
-        """The same for a caller that asks ahead."""
+        """The same as a finished pull, for callers that pull ahead."""
         return _Pulled(self.pull(number, keys, rows))
 
     def scan(
@@ -138,7 +138,7 @@ class StoredTables:
     def _stored(
         self, number: int, fragments: Iterable[int], ended: Callable[[], object]
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows as they are stored, with their state for methods in Python; a section in memory."""
+        """Rows as stored, with state for methods in Python; one section in memory at a time."""
         wanted: NDArray[np.bool_] = np.zeros(self._frag_num, np.bool_)
         wanted[list(fragments)] = True
         store = self._store({number: self._tables[number]})
@@ -187,7 +187,7 @@ def open_results(path: Path, settings: JobSettings) -> Results:
     path : Path
         Folder of the checkpoint.
     settings : JobSettings
-        What the export is to go by.
+        Settings of the export.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def settings_of_checkpoint(path: Path, manifest: Manifest, output: str) -> tuple
     Raises
     ------
     SnailError
-        The class cannot be imported here, or does not know these settings (any more).
+        The class cannot be imported here, or does not accept these settings.
     """
     try:
         worker_class = str(manifest.job["worker_class"])
@@ -228,7 +228,7 @@ def settings_of_checkpoint(path: Path, manifest: Manifest, output: str) -> tuple
 
 
 def export(path: Path, output: str, *, tables_only: bool = False) -> list[str]:
-    """Writes what the job would have written at its end; or all tables to ``OUTPUT.npz``.
+    """Writes the files that the job writes at its end; or all tables to ``OUTPUT.npz``.
 
     Returns
     -------
@@ -238,7 +238,7 @@ def export(path: Path, output: str, *, tables_only: bool = False) -> list[str]:
     Raises
     ------
     SnailError
-        The checkpoint is damaged, or the model or its files cannot be made.
+        The checkpoint is damaged, or the model's class or its files cannot be made.
     """
     manifest, _ = open_checkpoint(path)
     if tables_only:

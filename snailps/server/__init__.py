@@ -1,1 +1,1 @@
-"""A server process: its shards, the master's orders to them, checkpoints."""
+"""A server process: its shards, the master's orders to them, checkpoint I/O."""

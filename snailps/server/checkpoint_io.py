@@ -3,8 +3,8 @@
     Save -> CheckpointSave: shard.copy_fragments -> buffer -> ShardFileWriter      -> Saved
     Load -> CheckpointLoad: ShardFile -> section, checked -> shard.put_section    -> Loaded
 
-The shard's thread does nothing but copy whole fragments, some ms at a time, between requests;
-checksums and writing are the helpers' work.  Knows no job: when and what to save says the master.
+The shard's thread only copies whole fragments, some ms at a time, between requests; the helpers
+compute checksums and write.  Must not know jobs: the master decides when and what to save.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 LANES = 2
-"""Helper threads a shard: while one's buffer is filled, another's is summed or written."""
+"""Helper threads per shard: while one's buffer is filled, another's is checksummed or written."""
 REST = 1.0
-"""A lane rests for this share of the time that a write took, and the training has the machine.
+"""After a write, a lane sleeps for this multiple of its duration, to leave the CPU to training.
 
-Two lanes then keep one write under way, on the average: enough for one disk.  Measured with
-fastText and 4 GB: a rest of a quarter gave 1.1 of the disk's speed and 0.72 of the words/s, this
-one 0.8 and 0.84.
+Two lanes then keep one write in flight on average: enough for one disk.  Measured with fastText and
+4 GB: a factor of a quarter gave 1.1 of the disk's speed and 0.72 of the words/s, this one 0.8 and
+0.84.
 """
 CLOCK_S = 0.002
-"""How often a lane looks whether its shard has reached the clock that is to be saved."""
+"""How often a lane polls whether its shard has reached the clock to be saved."""
 
 
 class _Stopped(Exception):
@@ -50,7 +50,7 @@ class _Stopped(Exception):
 
 
 class _Work:
-    """A helper thread with helpers of its own, which stops when told to."""
+    """A thread that runs work in further threads, and can be stopped."""
 
     def __init__(self, shards: Sequence[ShardThread]) -> None:
         self.shards = list(shards)
@@ -64,11 +64,11 @@ class _Work:
 
     @property
     def running(self) -> bool:
-        """Whether it is still at work."""
+        """Whether it has not ended."""
         return self._thread.is_alive()
 
     def stop(self, limit_s: float = STOP_S) -> None:
-        """Drops the work, and waits a moment for its end."""
+        """Cancels the work and waits up to `limit_s` seconds for its end."""
         self._stopped.set()
         self._thread.join(limit_s)
 
@@ -103,7 +103,7 @@ class _Work:
 
 
 class _File:
-    """The file of one shard; lanes that copy what comes next of it, each into a buffer of its own.
+    """The file of one shard, and a cursor from which its lanes take the next fragments.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class CheckpointSave(_Work):
     life, node, frag_num : int
         Of the cluster, of this server, of the keys.
     tell : callable
-        Given the `Saved`, from a thread of its own.
+        Called with the `Saved`, from another thread.
     """
 
     def __init__(
@@ -145,18 +145,18 @@ class CheckpointSave(_Work):
 
     @staticmethod
     def check_folder(order: messages.Save, life: int) -> None:
-        """Refuses a folder that is not the one which the master made.
+        """Refuses a folder that is not the one that the master made.
 
         Raises
         ------
         CheckpointError
-            It is not there, or another one of the same name.
+            It is missing, or another folder of the same name.
         """
         try:
             found = (Path(order.folder) / BEGUN).read_text().strip()
         except OSError as error:
             raise CheckpointError(
-                f"{order.folder}: not to be seen from here ({error.strerror}): checkpoint_dir must "
+                f"{order.folder}: not visible from here ({error.strerror}): checkpoint_dir must "
                 "be on a disk that the master and all servers share, under the same path"
             ) from None
         if found != f"{life:016x}":
@@ -185,7 +185,7 @@ class CheckpointSave(_Work):
                 files.append(_File(shard, writer))
             self._each([lambda file=file: self._write(file) for file in files * LANES])  # type: ignore[misc]
             entries = [file.writer.close() for file in files]
-            self._check()  # one that was given up never counts, however late it ends
+            self._check()  # a cancelled save must not report files, however late it ends
             return entries
         except BaseException:
             for file in files:
@@ -205,7 +205,7 @@ class CheckpointSave(_Work):
             self._check()
             used, sections = file.shard.copy_next(file.cursor, buffer)
             if used == 0:
-                if self._clock >= 0:  # all is copied, if not written
+                if self._clock >= 0:  # all is copied, though not yet written
                     file.shard.thaw()
                 return
             if not sections:  # the next fragment is larger than the buffer
@@ -218,7 +218,7 @@ class CheckpointSave(_Work):
 
 
 class CheckpointLoad(_Work):
-    """Gives the fragments of a server's shards what they had in a checkpoint.
+    """Restores the fragments of a server's shards from a checkpoint.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class CheckpointLoad(_Work):
     life, frag_num : int
         Of the cluster, of the keys.
     tell : callable
-        Given the `Loaded`, from a thread of its own.
+        Called with the `Loaded`, from another thread.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class CheckpointLoad(_Work):
                 f"{self._folder}: checkpoint {manifest.number} of {manifest.frag_num} fragments, "
                 f"expected {self._number} of {self._frag_num}"
             )
-        # Marks are of incarnations, and these are of one life of a cluster.
+        # Marks belong to incarnations, which are unique within one life of a cluster only.
         marks = manifest.life == self._life
         self._each(
             [lambda s=shard: self._take(s, files, self._tables, marks) for shard in self.shards]  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""Futures of several pieces of work, as one: nothing here waits.
+"""Combines futures without blocking.
 
     futures of shards -> settled, gather -> one future          future -> then -> another one
 
-What completes the last of them runs what follows, so that must not wait either.
+Continuations run in the thread that completes the last future, so they must not block either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ U = TypeVar("U")
 
 
 def then(future: Future[T], follow: Callable[[T], U]) -> Future[U]:
-    """What `follow` makes of a future's result; an error is passed on."""
+    """A future of `follow(result)`; an error is passed on."""
     made: Future[U] = Future()
 
     def done(future: Future[T]) -> None:
@@ -31,7 +31,7 @@ def then(future: Future[T], follow: Callable[[T], U]) -> Future[U]:
 
 
 def settled(futures: Sequence[Future[T]]) -> Future[Sequence[Future[T]]]:
-    """The same futures, once the last of them has its result or its error."""
+    """A future of the same futures, done once each has its result or error."""
     made: Future[Sequence[Future[T]]] = Future()
     lock = threading.Lock()
     left = len(futures)
@@ -52,5 +52,5 @@ def settled(futures: Sequence[Future[T]]) -> Future[Sequence[Future[T]]]:
 
 
 def gather(futures: Sequence[Future[T]]) -> Future[list[T]]:
-    """All results, in this order; or the first error among them, once all have ended."""
+    """All results in order, or the first error in order, once all are done."""
     return then(settled(futures), lambda ended: [future.result() for future in ended])

@@ -2,8 +2,8 @@
 
     listen -> join -> TakeRoute, MakeTables (control plane) ... PULL / PUSH / SCAN (shards) -> Stop
 
-It passes the master's orders on to its shards, which `shard_host.py` owns, and answers each when
-the last of them has obeyed; the next order does not wait for that.  It knows no model.
+Passes the master's orders to the shards, which `shard_host.py` owns, and answers each order once
+all shards concerned have executed it; the next order does not wait for that.  Must not know models.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Server(Node):
         self._host: ShardHost | None = None
         self._touched: set[int] = set()  # tables that track touches
         self._saving: CheckpointSave | CheckpointLoad | None = None
-        # Orders of checkpoints, in their order: they wait for disks, and for shards.
+        # Orders for checkpoints, executed in order: they wait for disks and for shards.
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="snailps-saver")
 
     def run(self) -> int:
@@ -75,7 +75,7 @@ class Server(Node):
         return self.verdict.code
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
-        """Makes the place for shards, before the master's first orders can come."""
+        """Creates the shard host, before the master's first orders can arrive."""
         self._host = ShardHost(self._server_settings, self.trust, welcome, tell=self.control.note)
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
@@ -84,7 +84,7 @@ class Server(Node):
             return super().on_message(message)
         assert self._host is not None
         if not isinstance(message, messages.TakeRoute | messages.Ask):
-            self._close_listeners()  # one that joins a running job begins without a shard
+            self._close_listeners()  # a server that joins a running job starts without shards
             self._host.formed()
         if isinstance(message, messages.TakeRoute):
             route = Route.from_dict(message.route)
@@ -121,13 +121,13 @@ class Server(Node):
         return messages.Ok()
 
     def resume_state(self) -> dict[str, Any]:
-        """What is known here of standbys."""
+        """The state of this server's standbys."""
         return {"standbys": self._host.resume_state() if self._host is not None else []}
 
     def _change(self, host: ShardHost, message: messages.Message) -> Future[dict[str, Any]]:
-        """Orders that change rows: shards that did so, with what there is to tell of it.
+        """Executes an order that changes rows; reports the shards that are done, and results.
 
-        A shard did so once its standby did, too, or will not be promoted.
+        A shard is done once its standby has executed the order too, or will not be promoted.
         """
         if isinstance(message, messages.Expire):
             tick, before = message.tick, message.before
@@ -157,7 +157,7 @@ class Server(Node):
 
     def _primaries(self) -> list[ShardThread]:
         assert self._host is not None
-        # A copy in one step: the saver asks, too.
+        # An atomic copy: the saver thread calls this too.
         return [shard for _, shard in sorted(self._host.primaries.copy().items())]
 
     def _tables_of(self, items: list[Any]) -> list[tuple[int, Table]]:
@@ -172,13 +172,13 @@ class Server(Node):
     def _save_or_load(
         self, order: messages.Save | messages.Load | messages.StopSaving | messages.Freeze
     ) -> messages.Message:
-        """Begins to write or to read a checkpoint, or ends that.  In a thread of its own."""
+        """Starts to write or read a checkpoint, or cancels that.  Runs in the saver thread."""
         if isinstance(order, messages.StopSaving):
             self._stop_saving()
             for shard in self._primaries():
                 shard.thaw()
             return messages.Ok()
-        self._check_free()  # what is given up lets shards go at its end
+        self._check_free()  # a cancelled save thaws the shards at its end
         if isinstance(order, messages.Freeze):
             return messages.Report(
                 {"clocks": [shard.freeze(order.clock) for shard in self._primaries()]}
@@ -205,7 +205,7 @@ class Server(Node):
 
     def _check_free(self) -> None:
         if self._saving is not None and self._saving.running:
-            raise ClusterError(f"{self.name} is still at another checkpoint")
+            raise ClusterError(f"{self.name} is still working on another checkpoint")
 
     def _stop_saving(self) -> None:
         if self._saving is not None:
@@ -233,7 +233,7 @@ def _ok(_: object) -> messages.Message:
 
 
 def _both(shard: ShardThread, work: Callable[[], T]) -> Future[T]:
-    """Has an order done at a shard and at its standby."""
+    """Executes an order at a shard and at its standby."""
     return shard.post(work, at_standby=True)
 
 

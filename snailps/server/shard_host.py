@@ -1,12 +1,12 @@
-"""The shards of a server process: those it serves, those that stand by, and how they change.
+"""The shards of a server process: primaries, standbys, and the changes between the two.
 
     TakeRoute, HostStandby, BackUp, Promote, Yield, DropShard -> ShardHost -> ShardThread
-    what shards have to do -> future, done when all have          it goes on with the next order
-    what takes time (dialling, copying, yielding) -> Backed, Unbacked, Yielded, from other threads
+    orders to shards -> future, done when all shards are; the next order does not wait for it
+    slow work (dialling, copying, yielding) -> Backed, Unbacked, Yielded, from other threads
 
-It owns the threads and their sockets by shard number.  Why a shard moves says the master.  Nothing
-here waits for a shard: each does its orders in their order, and one that hangs, or waits for its
-standby, holds up no other, nor the order that ends its wait.
+Owns the shard threads and their sockets by shard number; the master decides why a shard moves.
+Nothing here blocks on a shard: each executes its orders in sequence, and one that hangs or waits
+for its standby delays neither the others nor the order that ends its wait.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ class ShardHost:
         self._yielding: dict[int, ShardThread] = {}
         self._begun: dict[Address, ShardThread] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
-        self._copies: dict[int, messages.BackUp] = {}  # shard -> how it streams, and where
-        self._told: dict[int, list[Any]] = {}  # shard -> copy and what was last told of it
-        self._lock = threading.Lock()  # of both, which other threads look at
+        self._copies: dict[int, messages.BackUp] = {}  # shard -> its current replication order
+        self._told: dict[int, list[Any]] = {}  # shard -> [shard, copy, last reported trouble]
+        self._lock = threading.Lock()  # guards both: other threads use them
 
-    # --- orders of the master, in its order -----------------------------------------------------
+    # --- orders of the master, in sequence ------------------------------------------------------
 
     def take_route(self, route: Route, listeners: list[Listener]) -> Future[list[None]]:
         """Takes the fragments and the epoch of a route, and starts shards while the cluster forms.
 
-        A shard is started on the first of `listeners` where the route names one that is not here.
-        Until the cluster is complete a server may be lost, and the route made anew: a shard keeps
-        its endpoint then and may get another number.
+        A shard of the route that is not running is started on the first of `listeners`.  Until the
+        cluster is complete a server may be lost and a new route made: a shard then keeps its
+        endpoint and may get another number.
         """
         mine = [
             (number, (address.host, address.port))
@@ -96,11 +96,11 @@ class ShardHost:
         return gather(taken)
 
     def formed(self) -> None:
-        """The cluster is complete: the route changes only as the master orders from now on."""
+        """The cluster is complete: from now on shards change only by orders of the master."""
         self._begun.clear()
 
     def host_standby(self, number: int, tables: list[tuple[int, Table]]) -> Future[Address]:
-        """Makes a standby of a shard; where it listens."""
+        """Creates a standby of a shard; returns its endpoint."""
         if self._route is None or number in self.primaries or number in self.standbys:
             raise ClusterError(f"shard {number} is here already, or there is no route yet")
         listener = open_listener(self._settings, self._trust)
@@ -118,14 +118,14 @@ class ShardHost:
         return then(gather(ready), lambda _: endpoint)
 
     def make_tables(self, tables: list[tuple[int, Table]]) -> Future[list[None]]:
-        """Makes tables known to every shard here."""
+        """Creates tables in every shard here."""
         shards = [*self.primaries.values(), *self.standbys.values()]
         return gather(self._make_tables(shards, tables))
 
     def back_up(self, order: messages.BackUp) -> None:
-        """Begins to copy a shard to its standby; `Backed` or `Unbacked` follows.
+        """Starts to copy a shard to its standby; `Backed` or `Unbacked` follows.
 
-        The shard is a primary, or a standby that has everything.
+        The shard is a primary, or a complete standby.
         """
         shard = self.standbys.get(order.shard) or self._served(order.shard)
         with self._lock:
@@ -146,7 +146,7 @@ class ShardHost:
         return gather([shard.post(shard.alone)] if shard is not None else [])
 
     def promote(self, number: int, epoch: int) -> Future[None]:
-        """A standby serves from now on; one that yielded, or is about to, serves again."""
+        """Makes a standby serve, or makes a shard that yielded or is yielding serve again."""
         with self._lock:
             shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
             if shard is not None:
@@ -155,7 +155,7 @@ class ShardHost:
         return serves.post(lambda: serves.promote(epoch), at_standby=True)
 
     def yield_(self, number: int, limit_s: float, stay: bool) -> None:
-        """A shard hands over to its standby, and may stand by from then on; `Yielded` follows."""
+        """A shard hands over to its standby and, with `stay`, becomes one; `Yielded` follows."""
         shard = self._served(number)
         self._yielding[number] = shard
 
@@ -167,7 +167,7 @@ class ShardHost:
                 trouble = explain(error)
             with self._lock:
                 if self._yielding.get(number) is not shard:
-                    return  # it was told to go on: late words would be taken for the next attempt's
+                    return  # promoted again: a late note would be taken for the next attempt's
                 if trouble or stay:
                     del self._yielding[number]
                 if stay and not trouble:
@@ -177,7 +177,7 @@ class ShardHost:
         self._beside(leave)
 
     def drop(self, number: int) -> None:
-        """Forgets a standby, or a shard that has yielded."""
+        """Stops and removes a standby, or a shard that has yielded."""
         shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
         if shard is None:
             return
@@ -186,7 +186,7 @@ class ShardHost:
         self._beside(shard.stop)  # frees its memory, which takes a while
 
     def keep(self, numbers: list[Any]) -> None:
-        """Forgets all but these shards, and the standbys of standbys."""
+        """Removes all standbys and yielded shards but these, and the standbys of standbys."""
         for number in {*self.standbys, *self._yielding} - set(numbers):
             self.drop(number)
         for number in list(self.standbys):
@@ -195,9 +195,9 @@ class ShardHost:
     def each(
         self, numbers: list[Any], give: Callable[[int, ShardThread], Future[T]]
     ) -> Future[dict[int, T]]:
-        """Gives all of these shards an order; by number, what those made of it that serve here.
+        """Gives an order to those of these shards that serve here; their results by number.
 
-        A shard that stops serving before its order is done, with its standby, is not among them.
+        A shard that stops before it and its standby have executed the order is left out.
         """
         asked = {n: give(n, self.primaries[n]) for n in numbers if n in self.primaries}
 
@@ -233,7 +233,7 @@ class ShardHost:
         return then(both, lambda found: {"shards": found[0], "standbys": found[1]})
 
     def stop(self) -> None:
-        """Ends all of them."""
+        """Stops all shards."""
         until = time.monotonic() + STOP_S
         shards = {*self.primaries.values(), *self.standbys.values(), *self._yielding.values()}
         for shard in shards:
@@ -281,7 +281,7 @@ class ShardHost:
         return shard
 
     def _back_up(self, shard: ShardThread, order: messages.BackUp) -> None:
-        """Dials the standby and hands the connection to the shard.  In a thread of its own."""
+        """Dials the standby and hands the connection to the shard.  Runs in its own thread."""
         where = show((order.host, order.port))
         try:
             sock = dial(
@@ -321,12 +321,12 @@ class ShardHost:
         begun.add_done_callback(refused)
 
     def _copy_of(self, shard: int) -> int:
-        """Number of the standby that a shard streams to; 0: none."""
+        """Number of the copy that a shard streams to; 0: none."""
         order = self._copies.get(shard)
         return order.copy if order else 0
 
     def _note(self, shard: int, copy: int, trouble: str) -> None:
-        """Tells the master of a standby; and again, should another one take over."""
+        """Reports a standby's state to the master, and keeps it for a master that takes over."""
         self._told[shard] = [shard, copy, trouble]
         if trouble:
             self._tell(messages.Unbacked(shard, copy, trouble))
@@ -334,7 +334,7 @@ class ShardHost:
             self._tell(messages.Backed(shard, copy))
 
     def resume_state(self) -> list[list[Any]]:
-        """Shards, the numbers of their standbys, and what is wrong with each; empty: nothing."""
+        """[shard, copy, trouble] of each standby; trouble is empty if there is none."""
         with self._lock:
             return [item for shard, item in self._told.items() if shard in self._copies]
 

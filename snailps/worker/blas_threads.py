@@ -1,7 +1,7 @@
-"""How many threads matrix products use: NumPy's BLAS library, asked through its own functions.
+"""Sets how many threads NumPy's BLAS library uses, through the library's own functions.
 
-It matters where runs are to be repeatable: with another number of threads a library may add the
-same numbers in another order.  No matrices here.
+Repeatable runs need it: with another number of threads a library may add the same numbers in
+another order.  No matrices here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = ("openblas", "libblas", "mkl_rt", "libblis")
 
 
 def set_threads(number: int) -> bool:
-    """Tells every BLAS library that this process has loaded; False where none was found.
+    """Sets the number for every BLAS library loaded in this process; False if there is none.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""What a worker trains next: blocks that are leased and prepared ahead, by a thread of their own.
+"""The queue of a worker's next blocks, which another thread leases and prepares ahead.
 
     ask() -> Future of a block -> BlockPrefetcher.next -> the block to train on
 
-It owns the order of blocks; how one is leased and prepared is the `ask` of `process.py`.
+Owns the order of blocks; `process.py` passes `ask`, which leases and prepares one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Asked = Future[Block | None]
 
 
 class BlockPrefetcher:
-    """Blocks on their way, in the order in which they are trained.
+    """Prefetched blocks, in training order.
 
     Parameters
     ----------
     ask : callable
-        ``ask(back)`` begins to lease and prepare a block; with `back` only one that has come back
-        from a lost worker, without waiting for one.
+        ``ask(back)`` starts to lease and prepare a block; with `back` only one returned by a lost
+        worker, without waiting for one.
     """
 
     def __init__(self, ask: Callable[[bool], Asked]) -> None:
@@ -32,7 +32,7 @@ class BlockPrefetcher:
         self._back: list[Asked] = []
 
     def next(self, ahead: int) -> Block | None:
-        """Waits for the next block, and has `ahead` more made ready; None when there is none."""
+        """Waits for the next block and starts `ahead` more; None if there is none."""
         self._back = [asked for asked in self._back if not self._kept(asked)]
         if not self._blocks:
             self._blocks.append(self._ask(False))
@@ -42,11 +42,11 @@ class BlockPrefetcher:
         return block
 
     def ask_back(self) -> None:
-        """Asks for a block that has come back."""
+        """Asks for a block returned by a lost worker."""
         self._back.append(self._ask(True))
 
     def earlier(self, block: Block) -> Block | None:
-        """A block that is ready and of an earlier clock; then `block` comes behind it."""
+        """A ready block of an earlier clock, before which `block` is put back; None if none."""
         self._back = [asked for asked in self._back if not self._kept(asked)]
         for asked in self._blocks:
             other = asked.result() if asked.done() else None
@@ -62,7 +62,7 @@ class BlockPrefetcher:
             asked.add_done_callback(_abandon)
 
     def _kept(self, asked: Asked) -> bool:
-        """Puts a block that came back in front of the others, once it is known if there is one."""
+        """Whether `asked` is still open; a returned block is moved to the front of the queue."""
         if not asked.done():
             return False
         if asked.result() is not None:
@@ -71,7 +71,7 @@ class BlockPrefetcher:
 
 
 def _known(block: Block) -> Asked:
-    """A block as if it had been asked for."""
+    """A completed future of a block."""
     asked: Asked = Future()
     asked.set_result(block)
     return asked

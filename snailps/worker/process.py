@@ -2,8 +2,8 @@
 
     Start -> load class -> Declare -> [survey pass] -> Summarise -> train pass -> Finished -> Stop
 
-It owns the order of things around a `Worker`; it knows no mathematics.  The next block is leased
-and prepared, in a thread of its own, while the current one trains.
+Owns the sequence of calls of a `Worker`; must not know its mathematics.  The next block is leased
+and prepared in another thread while the current one trains.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from snailps.worker.user_code import Ended, named, numbers_of
 
 log = logging.getLogger(__name__)
 TURN_S = 0.1
-"""How often a worker that waits for its step looks whether something else is to be done."""
+"""How often a worker that waits for its step looks for other work."""
 
 
 class WorkerProcess(Node):
@@ -68,7 +68,7 @@ class WorkerProcess(Node):
     ----------
     settings : WorkerSettings
     raw : RawConfig
-        This process's own file, to be compared with the job that the master sends.
+        This process's own settings, compared with those of the job that the master sends.
     """
 
     def __init__(self, settings: WorkerSettings, raw: RawConfig) -> None:
@@ -146,17 +146,17 @@ class WorkerProcess(Node):
         self._inbox.put(end)
 
     def on_leave_request(self, why: str) -> None:
-        """SIGTERM: finish the current block, give the next one back, then go."""
+        """SIGTERM: finishes the current block, returns the next one, then leaves."""
         if why == "SIGTERM":
             self._leaving = True
         super().on_leave_request(why)
 
     def resume_state(self) -> dict[str, Any]:
-        """Where this worker is in its job."""
+        """This worker's progress in its job."""
         return self._stand.to_dict()
 
     def _connect(self, route: Route, superseded: Callable[[], bool]) -> ShardConnections:
-        """Connects to every shard.  In a thread of its own."""
+        """Connects to every shard.  Runs in its own thread."""
         us = self.welcome
         assert us is not None
         shards = [(shard.server, (shard.host, shard.port)) for shard in route.shards]
@@ -179,7 +179,7 @@ class WorkerProcess(Node):
             look.cancel()
 
     def _use(self, links: ShardConnections) -> None:
-        """There is another client, or another route."""
+        """Takes another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
             self._wire_choice = WireChoice(
@@ -219,7 +219,7 @@ class WorkerProcess(Node):
                 answer: messages.Message = messages.Again()
                 while isinstance(answer, messages.Again):
                     self._survey(model, scratch)
-                    if self._leaving:  # no worker may be left to finish the survey
+                    if self._leaving:  # possibly no worker is left to finish the survey
                         return
                     answer = self._ask(messages.Summarise(), None)
                 assert isinstance(answer, messages.Summary)
@@ -289,8 +289,8 @@ class WorkerProcess(Node):
             try:
                 self._train_blocks(model, scratch, helper)
             except Exception as error:
-                # Said here, not further out: the helper may wait for a lease that the master
-                # keeps back until our own block is finished, and leaving `with` waits for it.
+                # Reported here, not by the caller: leaving `with` waits for the helper, which may
+                # wait for a lease that the master withholds until our own block is finished.
                 self._give_up(error)
                 raise
 
@@ -314,7 +314,7 @@ class WorkerProcess(Node):
             prefetcher.drop()
 
     def _train_block(self, model: Worker, block: Block) -> bool:
-        """Trains on a block and tells the master; True when no further one is wanted."""
+        """Trains on a block and reports it; True if no further block is wanted."""
         begin = time.monotonic()
         if model.workers != self._workers:
             model.workers = self._workers
@@ -341,14 +341,14 @@ class WorkerProcess(Node):
         if isinstance(answer, messages.Enough):
             return True
         if block.clock >= 0 and not in_round:
-            # The last seal of a clock applies it, at one shard before the other.  Whoever dies in
-            # between has told the master before, which then seals in its place.  A round is applied
-            # by the master, which has to know of parts that are sealed everywhere.
+            # The last seal of a clock applies it, at one shard after the other.  A worker that dies
+            # in between has reported its block before, so the master seals in its place.  A round
+            # is applied by the master, which must know which parts are sealed everywhere.
             self._seal(block)
         return False
 
     def _note_settled(self, number: int) -> None:
-        """Tells the master which blocks' pushes are all acknowledged: a checkpoint has them."""
+        """Reports blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
         assert self._client is not None
         assert self._model is not None
         settled = self._stand.settle(number, None if self._model.owes else self._client)
@@ -356,15 +356,15 @@ class WorkerProcess(Node):
             self.control.note(messages.Settled(settled))
 
     def _seal(self, block: Block) -> None:
-        """Says to all shards that all of a block has been pushed."""
+        """Tells all shards that a block is completely pushed."""
         assert self._client is not None
         self._client.seal_async(block.clock, block.slot, block.slots).wait()
 
     def _in_turn(self, block: Block, prefetcher: BlockPrefetcher) -> Block | None:
         """Waits until the step of a block has begun; the block, or another one of an earlier step.
 
-        Such a one comes back when a worker is lost, and nobody gets on without it.  None: this
-        worker leaves.
+        An earlier block is returned when a worker is lost, and no step can end without it.  None:
+        this worker leaves.
         """
         assert self._client is not None
         begin = time.monotonic()
@@ -377,7 +377,7 @@ class WorkerProcess(Node):
                     return block
                 if self.ended.is_set():
                     raise Ended
-                # What is free now may have come back while we trained; later the master tells.
+                # A block may have been returned while we trained; of later ones the master tells.
                 if not asked or self._came_back.is_set():
                     asked = True
                     self._came_back.clear()
@@ -414,7 +414,7 @@ class WorkerProcess(Node):
         return None if answer.number < 0 else answer
 
     def _done(self, done: messages.Done) -> messages.Message:
-        """Tells the master that a block is finished; its answer."""
+        """Reports a finished block to the master; returns the answer."""
         return self._ask(done, self.settings.request_timeout, lambda answer: self._stand.told(done))
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
@@ -456,7 +456,7 @@ class WorkerProcess(Node):
         timeout_s: float | None,
         heard: Callable[[messages.Message], None] = lambda answer: None,
     ) -> messages.Message:
-        """A call that ends with the process; time without a master does not count."""
+        """A call that stops when the process ends; time without a master does not count."""
         future = self.control.call_async(message, heard)
         begin = time.monotonic()
         while not self.ended.is_set():
@@ -475,7 +475,7 @@ class WorkerProcess(Node):
         raise Ended
 
     def _give_up(self, error: Exception) -> None:
-        """Tells the master, once, why this worker cannot go on, and ends it."""
+        """Reports to the master, once, why this worker failed, and ends it."""
         if self.ended.is_set():
             return
         cause = error.__cause__ or error

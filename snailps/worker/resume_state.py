@@ -1,9 +1,9 @@
-"""Where a worker is in its job: what a master that takes over has to know of it.
+"""A worker's progress in its job, for a master that takes over.
 
-    leases, results told, pushes acknowledged -> ResumeState -> Settled; Rejoin.state
+    leases, reported results, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
 
-It owns which blocks are held, told and settled; it knows no model and no connection.  Leases and
-answers are noted in the control connection's reader thread, the rest in the worker's own.
+Owns which blocks are held, reported and settled; must not know models or connections.  Leases and
+answers are recorded in the control connection's reader thread, the rest in the worker's own.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
 
 TOLD_MAX = 256
-"""Finished blocks that are told again to a master that takes over: more than a disk is behind."""
+"""Finished blocks reported again to a master that takes over: more than its journal may lack."""
 
 
 class ResumeState:
-    """Of one worker, in one job after the other."""
+    """The progress of one worker, through successive jobs."""
 
     def __init__(self) -> None:
-        self._unpushed: list[int] = []  # blocks trained, while the model owes pushes of theirs
+        self._unpushed: list[int] = []  # trained blocks that the model has not fully pushed
         self._unsettled: deque[tuple[int, list[Pending]]] = deque()
         self._started = False
         self._held: set[tuple[str, int]] = set()
@@ -56,12 +56,12 @@ class ResumeState:
             self._told.append({name: getattr(done, name) for name in fields})
 
     def settle(self, number: int, pushed: Client | None) -> list[int]:
-        """A block is trained, and all of it `pushed` by a client, unless the model owes more.
+        """A block is trained; `pushed` is the client that has its pushes, None if more will come.
 
         Returns
         -------
         list of int
-            Blocks whose pushes are all acknowledged by now: a checkpoint has them.
+            Blocks whose pushes are all acknowledged by now, so that a checkpoint includes them.
         """
         self._unpushed.append(number)
         if pushed is not None:
@@ -75,7 +75,7 @@ class ResumeState:
         return settled
 
     def finish(self, figures: dict[str, float]) -> None:
-        """All is pushed and acknowledged."""
+        """All blocks are pushed and acknowledged."""
         self._unsettled.clear()
         self._open.clear()
         self._figures = figures

@@ -1,6 +1,6 @@
-"""Calls of a model's own methods: what they raise gets a name, what they return is checked.
+"""Wraps calls of a model's methods: errors get method and place, return values are checked.
 
-It knows what a model is and no process; `Ended` passes through.
+Must not know processes; `Ended` passes through.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from snailps.transport.messages.validation import COUNT_MAX, METRICS, Misfit
 
 
 class Ended(Exception):
-    """The process is to end; the verdict says why."""
+    """Raised when the process must end; its verdict has the reason."""
 
 
 @contextlib.contextmanager
 def named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
-    """Whatever the user's code raises gets its method, its block, and its file and line."""
+    """Errors of the user's code are raised with its method, block, file and line."""
     try:
         yield
     except Ended:
@@ -40,7 +40,7 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
 
 
 def numbers_of(result: object) -> dict[str, float]:
-    """What `Worker.train` returned, checked."""
+    """The metrics that `Worker.train` returned, validated."""
     if not isinstance(result, Mapping):
         raise TypeError(f"expected a mapping with 'units', got {result!r:.80}")
     numbers = {str(key): float(value) for key, value in result.items()}

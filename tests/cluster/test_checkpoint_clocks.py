@@ -130,7 +130,7 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
         server._saving.start()
         assert writing.wait(LIMIT_S)
         server._saving.stop(0.0)
-        with pytest.raises(ClusterError, match="still at another checkpoint"):
+        with pytest.raises(ClusterError, match="still working on another checkpoint"):
             server.on_message(messages.Freeze()).result(LIMIT_S)
         writes.set()
         assert told.get(timeout=LIMIT_S).text == "told to stop"

@@ -548,7 +548,7 @@ def test_launcher_replaces_a_killed_node(tmp_path, job, role):
             victim = children_of(local.pid, role)[0]
             os.kill(victim, signal.SIGKILL)
             local.wait_line(
-                f"{role} .: process {victim} was ended by SIGKILL: another one takes its place"
+                f"{role} .: process {victim} was ended by SIGKILL: starting another one"
             )
             await_redundancy(local, lost=victim)
             gate.open()
