@@ -1,4 +1,4 @@
-"""Access methods written in Python: the base class that users subclass, and how it is found.
+"""Access methods written in Python: the base class that users subclass, and its loading.
 
     keys -> init -> rows        rows -> pull -> weights        rows, values -> push -> rows
 
@@ -34,7 +34,7 @@ class AccessMethod:
     Parameters
     ----------
     table : Table
-        The declaration; ``lr``, ``eps``, ... are there for the method to use.
+        The declaration; the method may use its ``lr``, ``eps``, ...
 
     Attributes
     ----------
@@ -42,16 +42,16 @@ class AccessMethod:
     dim : int
         Weights of a row.
     state_floats : int
-        float32 values of state that stand behind a row's weights; 0 unless the subclass says
-        otherwise, as a class attribute or in `__init__`.
+        float32 values of state behind a row's weights; 0 unless the subclass sets it, as a class
+        attribute or in `__init__`.
 
     Notes
     -----
-    One instance a shard, called only in that shard's thread, which serves nothing else meanwhile;
+    One instance per shard, called only in that shard's thread, which serves nothing else meanwhile;
     a call costs some 30 us besides its own work, once for each part (64 KiB) of a pull or push.
-    Arrays are copies: change them or keep them as you like.  An exception goes back to the worker
-    whose request caused it, with its traceback; of a push nothing is applied then.  Everything
-    must depend on the arguments alone: a shard's rows may move to another server.
+    Arrays are copies and may be changed or kept.  An exception is sent to the worker whose request
+    caused it, with its traceback; nothing of that push is applied.  Results must depend on the
+    arguments alone: a shard's rows may move to another server.
     """
 
     state_floats: int = 0
@@ -82,7 +82,7 @@ class AccessMethod:
         return rows
 
     def pull(self, rows: Rows) -> Rows:
-        """What a worker gets of `rows`; the default: their weights.
+        """The values that a worker gets for `rows`; the default: their weights.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ def load_method(table: Table) -> AccessMethod:
     Raises
     ------
     ConfigError
-        It cannot be imported or is no `AccessMethod`; says how to make it importable.
+        It cannot be imported or is not an `AccessMethod`; says how to make it importable.
     """
     where = f"table {table.name!r}: access: {table.access}"
     return load_named(table.access, where, AccessMethod)(table)

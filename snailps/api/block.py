@@ -1,9 +1,9 @@
-"""A piece of input on lease, as a model sees it.
+"""A leased piece of input, as a model sees it.
 
     Leased -> Block -> Worker.prepare -> Worker.train
 
-It owns the block's place in the input and in the training, and reads its bytes once; how they are
-found is the `read` that it was made with.
+Owns the block's place in the input and in the training, and reads its bytes once, by the `read`
+that it was made with.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from snailps.transport.client._client import Pending
 
 @dataclass(slots=True)
 class Block:
-    """A piece of input that this worker has on lease.
+    """A piece of input that is leased to this worker.
 
     Attributes
     ----------
     number : int
         Number of the lease, unique in its pass.
     path : str
-        File it is a part of.
+        File that contains it.
     start, stop : int
         Bytes of that file; a line or word belongs to the block that its first byte lies in.
     epoch : int
         0 for the first.
     seed : int
-        uint64 of this block in this epoch: use it, and a block is repeatable.
+        uint64 of this block in this epoch: draws from it make the block repeatable.
     progress : tuple of float
-        Share of the whole training before and after this block, 0 to 1: what a falling learning
-        rate goes by.
+        Share of the whole training before and after this block, 0 to 1, for learning rates that
+        decay.
     prepared : object
         What `Worker.prepare` returned for this block.
     clock, slot, slots : int
         With ``consistency: bsp`` and in rounds: this block is contribution `slot` of `slots` to
-        step `clock`, and sees rows as they are before that step.  Else -1, 0 and 1.
+        step `clock`, and reads rows as they are before that step.  Else -1, 0 and 1.
     index : int
-        In rounds: which of the job's workers this contribution is asked of, 0 to `workers` - 1, so
-        that each can have data of its own.  Else -1.
+        In rounds: which of the job's workers makes this contribution, 0 to `workers` - 1, so that
+        each can have its own data.  Else -1.
     """
 
     number: int

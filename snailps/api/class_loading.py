@@ -1,8 +1,7 @@
-"""Classes that users name in a setting: ``package.module:Class`` -> the class, or what is wrong.
+"""Loads classes that users name in a setting: ``package.module:Class`` -> class or ConfigError.
 
-Every process finds them for itself, by import: nothing but the name travels.  A process that lives
-longer than a job imports again what was edited since, so that what is trained is what the file says
-when the job begins.
+Every process imports them itself: only the name is sent.  A process that outlives a job imports
+edited modules again, so that a job uses the source as it is when the job begins.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from snailps.errors import ConfigError, is_own_code, place_of
 T = TypeVar("T")
 
 _stamps: dict[str, tuple[int, int]] = {}
-"""By module: time of change and size of its source when it was imported."""
+"""By module: modification time and size of its source when it was imported."""
 _inherited: set[str] = set()
-"""Modules that this process got as a copy of another one; of which text, that did not note."""
+"""Modules inherited by a fork without stamps: the version of their source is unknown."""
 _looked_ns = 0
-"""When stamps were noted last."""
+"""When stamps were last recorded."""
 
 
 def load_named(path: str, where: str, base: type[T]) -> type[T]:
@@ -35,18 +34,18 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     ----------
     path : str
     where : str
-        What begins a message: where the user wrote it, and the path.
+        Prefix of messages: where the user wrote it, and the path.
     base : type
 
     Raises
     ------
     ConfigError
-        It cannot be imported or is no such class; says how to make it importable.
+        It cannot be imported or is not such a class; says how to make it importable.
 
     Notes
     -----
     If the source of the module changed since this process imported it, or that of another module
-    in the same folder or below it, all of these are imported anew.
+    in the same folder or below it, all of these are imported again.
     """
     module_name, _, class_name = path.partition(":")
     if not class_name:
@@ -87,17 +86,17 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
 
 
 def inherit() -> None:
-    """To be called in a copy of a process: what that one imported may not be what files say now."""
+    """Call this in a forked process: its inherited modules may differ from the files by now."""
     _inherited.update(sys.modules.keys() - _stamps.keys())
 
 
 def _current(name: str) -> ModuleType:
-    """The module, imported from its source as it is now."""
+    """The module, imported from its current source."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         beside = dict(_beside(loaded))
         if any(_is_stale(other, stamp) for other, stamp in beside.items()):
-            # All of them, so that none keeps what it took from another one before.
+            # All of them, so that none keeps names imported from an old version of another.
             for other in beside:
                 del sys.modules[other]
                 _stamps.pop(other, None)
@@ -115,12 +114,12 @@ def _current(name: str) -> ModuleType:
 def _is_stale(name: str, stamp: tuple[int, int]) -> bool:
     if name in _stamps:
         return _stamps[name] != stamp
-    # One that was imported since we looked: of which text, only an older file tells.
+    # Imported without a stamp: current only if its file is older than the last recording.
     return name in _inherited or 0 < _looked_ns < stamp[0]
 
 
 def _beside(module: ModuleType) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The user's modules in the folder that `module` is found in, and below: names, stamps."""
+    """Names and stamps of the user's modules in the folder of `module` and below it."""
     root = _root_of(module)
     if root is None:
         return
@@ -131,14 +130,14 @@ def _beside(module: ModuleType) -> Iterator[tuple[str, tuple[int, int]]]:
         if file.endswith(".py") and is_own_code(file):
             try:
                 found = Path(file).stat()
-            except OSError:  # gone: the next import says so
+            except OSError:  # missing: the next import reports it
                 yield name, (0, 0)
             else:
                 yield name, (found.st_mtime_ns, found.st_size)
 
 
 def _root_of(module: ModuleType) -> str | None:
-    """The folder on the search path that holds a module of the user's; None of any other."""
+    """The folder on the search path that holds a user's module; None for any other module."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not is_own_code(file):
         return None

@@ -1,9 +1,9 @@
-"""Which step of a job with clocks a pull or a push belongs to.
+"""The clock and slot that a pull or a push belongs to, in a job with clocks.
 
-    block that is prepared or trained -> CurrentClockSlots.at, now -> clock, slot
+    block being prepared or trained -> CurrentClockSlots.at, now -> clock, slot
 
-Two threads of a worker are in different steps: that which prepares in the one of its block, all
-others in that of the block that trains.  Knows no rows and no client.
+Threads of a worker may be in different steps: the preparing thread in that of its block, all others
+in that of the block being trained.  Must not know rows or clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from snailps.transport.client._client import Pending
 
 @dataclass(frozen=True, slots=True)
 class ClockSlot:
-    """What a job with clocks pulls for and pushes to: the step of a block, and its place in it."""
+    """The step of a block in a job with clocks, and the block's slot in it."""
 
     clock: int
     slot: int
@@ -28,7 +28,7 @@ class ClockSlot:
 
 
 class CurrentClockSlots:
-    """The moments of a worker's threads."""
+    """The current clock slots of a worker's threads."""
 
     def __init__(self) -> None:
         self._training: ClockSlot | None = None
@@ -36,8 +36,8 @@ class CurrentClockSlots:
 
     @contextlib.contextmanager
     def at(self, moment: ClockSlot) -> Iterator[None]:
-        """Pulls and pushes belong to this moment: those of the calling thread if that prepares,
-        else those of all threads that do not.
+        """Sets the slot of pulls and pushes: of the calling thread if it prepares a block, else of
+        all threads that do not.
         """
         if moment.preparing:
             self._here.moment = moment
@@ -52,12 +52,12 @@ class CurrentClockSlots:
                 self._training = None
 
     def now(self, what: str, *, preparing: bool = True) -> ClockSlot:
-        """The moment of the calling thread; `preparing`: may it be that of `prepare`?
+        """The slot of the calling thread; `preparing` allows that of `prepare`.
 
         Raises
         ------
         MisuseError
-            There is none, or it may not.
+            There is none, or it is that of `prepare` and not allowed.
         """
         moment: ClockSlot | None = getattr(self._here, "moment", None) or self._training
         if moment is None:

@@ -1,9 +1,9 @@
-"""How far an export is: told by the thread that does it, read by the master's loop.
+"""Progress of an export: written by the exporting thread, read by the master's loop.
 
     plan, count, wrote -> ExportProgress -> share, text, seconds left -> status, log
     cancel -> the next piece raises ExportCancelled
 
-No tables, no files; the only state that the two threads share are single attributes.
+No tables, no files.  The two threads share single attributes only, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from snailps.errors import SnailError
 
 Item = TypeVar("Item")
 SHARE_MIN = 0.01
-"""Below it the time that is left is not told."""
+"""Below this share the remaining time is not estimated."""
 
 
 class ExportCancelled(SnailError):
@@ -24,7 +24,7 @@ class ExportCancelled(SnailError):
 
 
 class ExportProgress:
-    """How far an export is.
+    """Progress of an export.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ExportProgress:
     Attributes
     ----------
     written : tuple of str
-        Files that are whole.
+        Complete files.
     cancelled : bool
     """
 
@@ -45,9 +45,9 @@ class ExportProgress:
         self.plan([])
 
     def plan(self, weights: Sequence[float]) -> None:
-        """Says about how long each of the coming stages lasts, beside the others.
+        """Sets the approximate relative durations of the coming stages.
 
-        A stage that was not planned counts by itself.
+        A stage that was not planned is a plan of its own.
         """
         self._weights, self._begun_s = tuple(weights), self._clock()
         self._stage: tuple[int, str, int, int, str] = (-1, "", 0, 0, "")
@@ -60,19 +60,19 @@ class ExportProgress:
         items: Iterable[Item],
         size: Callable[[Any], int] = len,
     ) -> Iterator[Item]:
-        """Yields items, and notes how much of a stage they are.
+        """Yields items, and records the progress of a stage.
 
         Parameters
         ----------
         what : str
-            What is done, for people: ``writing out.npz``.
+            Description for people: ``writing out.npz``.
         total : int
             Size of all items together.
         unit : str
-            What is counted: ``rows``, say; ``bytes`` are shown as MB.
+            Unit of the sizes, such as ``rows``; ``bytes`` are shown as MB.
         items : iterable
         size : callable
-            Of an item, default its length.
+            Size of an item, default its length.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class ExportProgress:
             self.add(size(item))
 
     def begin(self, what: str, total: int, unit: str) -> None:
-        """A stage begins; see `count`."""
+        """Starts a stage; see `count`."""
         number = self._stage[0] + 1
         if number >= len(self._weights):
             self.plan([1.0])
@@ -93,12 +93,12 @@ class ExportProgress:
         self._stage = (number, what, 0, total, unit)
 
     def add(self, done: int) -> None:
-        """So much more of the stage is done."""
+        """Adds `done` to the progress of the stage."""
         number, what, before, total, unit = self._stage
         self._stage = (number, what, min(total, before + done), total, unit)
 
     def wrote(self, path: str) -> None:
-        """A file is whole."""
+        """Records a complete file."""
         self.written += (path,)
 
     def cancel(self) -> None:
@@ -106,7 +106,7 @@ class ExportProgress:
         self.cancelled = True
 
     def check(self) -> None:
-        """Raises where the export was cancelled.
+        """Raises if the export was cancelled.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class ExportProgress:
 
     @property
     def share(self) -> float:
-        """Of the whole, 0 to 1."""
+        """Progress of the whole export, 0 to 1."""
         number, _, done, total, _ = self._stage
         weights = self._weights
         if number < 0 or not weights or sum(weights) <= 0:
@@ -134,20 +134,20 @@ class ExportProgress:
         return (self._clock() - self._begun_s) * (1 - share) / share
 
     def line(self) -> str:
-        """How far it is, in a line: ``43%: writing out.npz, 1,024 of 4,096 rows, 7 s left``."""
+        """The progress in a line: ``43%: writing out.npz, 1,024 of 4,096 rows, 7 s left``."""
         eta_s = self.eta_s
         left = "" if eta_s is None else f", {eta_s:.0f} s left"
         return f"{int(100 * self.share)}%: {self.text}{left}"
 
     def verdict(self) -> str:
-        """What is there of an export that was interrupted, for a sentence."""
+        """The result of an interrupted export, for a message."""
         if not self.written:
             return "nothing was saved"
         return f"saved {', '.join(self.written)}, and nothing else"
 
     @property
     def text(self) -> str:
-        """What is done now, and how much of that: ``writing out.npz, 1,024 of 4,096 rows``."""
+        """The current stage and its progress: ``writing out.npz, 1,024 of 4,096 rows``."""
         _, what, done, total, unit = self._stage
         if not what:
             return ""

@@ -1,8 +1,8 @@
-"""The model as the master sees it, before, during or after training: its rows, to read or to put.
+"""The model at the master, before, during or after training: reads and sets its rows.
 
     settings, summary, a client -> Results -> Worker.loader, inspector, after_round, judge, export
 
-It knows no worker and no lease; it does not own the client that it reads with.
+Must not know workers or leases; does not own the client that it reads with.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Pending
 
 PULLS_AHEAD = 1
-"""Lists of keys that `Results.pulls` asks for beside the one that is waited for."""
+"""Lists of keys that `Results.pulls` pulls ahead of the one it waits for."""
 
 
 class Results:
-    """The model as the master sees it, before, during or after training: settings, summary, tables.
+    """The model at the master, before, during or after training: settings, summary, tables.
 
     Attributes
     ----------
     settings : JobSettings
     summary : bytes
-        Of the survey; empty without one.
+        Result of the survey; empty without one.
     figures : dict
-        Figures of the run, for reading.
+        Figures of the run, read-only.
     exporting : ExportProgress
-        Where an export tells how far it is.
+        Receives the progress of an export.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Results:
         self.exporting = exporting or ExportProgress()
 
     def pull(self, table: str, keys: AnyKeys) -> Rows:
-        """Rows of these keys, float32 (n, dim); keys that were never pushed: their first value."""
+        """Rows of these keys, float32 (n, dim); keys never pushed have their first value."""
         wanted = self.tables[table].keys(keys)
         rows = np.empty((len(wanted), self.tables[table].dim), np.float32)
         self._client.pull(self._numbers[table], wanted, rows)
@@ -65,7 +65,7 @@ class Results:
     def pulls(self, table: str, keys: Iterable[Keys]) -> Iterator[Rows]:
         """Rows as `pull` gives them, for many lists of keys, in their order.
 
-        The next list is asked for while one is used: three of them are in memory at most.
+        The next list is pulled while one is used: at most three are in memory.
         """
         dim, number = self.tables[table].dim, self._numbers[table]
         under_way: deque[Pending] = deque()
@@ -87,7 +87,7 @@ class Results:
         ).wait()
 
     def put(self, table: str, keys: AnyKeys, rows: Any) -> None:
-        """Makes the rows of these keys equal to `rows`, whatever they were; before the training.
+        """Sets the rows of these keys to `rows`; before the training.
 
         Parameters
         ----------
@@ -100,9 +100,9 @@ class Results:
 
         Notes
         -----
-        A server adds what is pushed.  So the first value is taken away, which leaves exactly 0,
-        and the row added to that: ``x + (row - x)`` would be off by rounding.  Rows that are so
-        already cost a pull only and are not stored.
+        A server adds what is pushed.  So the current value is subtracted, which gives exactly 0,
+        and the row is added to that: ``x + (row - x)`` would have a rounding error.  Rows that are
+        already equal cost only a pull and are not stored.
         """
         state = self.tables[table].access == "adagrad"
         if not state and self.tables[table].access != "add":
@@ -121,7 +121,7 @@ class Results:
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
         """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).
 
-        Of all shards in turns, in no order of keys; some 16 pieces are on their way meanwhile.
+        Reads the shards in turn, keys in no order, with some 16 pieces in flight.
         """
         turns = itertools.chain.from_iterable(itertools.zip_longest(*self._shards))
         fragments = [fragment for fragment in turns if fragment is not None]

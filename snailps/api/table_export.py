@@ -1,8 +1,8 @@
-"""Whole tables in one file: what the default export and the periodic backup write.
+"""Writes whole tables to one file: the default export, and the export of a checkpoint.
 
     Results.scan -> RowSorter -> NAME.keys, NAME.rows of every table in one .npz, atomically
 
-Memory is the sorter's; models with a format of their own override `Worker.export`.
+Memory is that of the sorter; models with their own format override `Worker.export`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def write_tables(path: Path, results: Results) -> None:
     Raises
     ------
     ModelFileError
-        The folder is missing or not writable, or the disk is full.  No half a file is left.
+        The folder is missing or not writable, or the disk is full.  No partial file is left.
     """
     results.exporting.plan([1.0, 1.0] * len(results.tables))
     with npz_file(path) as file:
@@ -39,7 +39,7 @@ def write_tables(path: Path, results: Results) -> None:
 
 
 def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, told: ExportProgress) -> None:
-    """Writes the arrays ``keys`` and ``rows`` of what was sorted, as one stage of the export."""
+    """Writes the arrays ``keys`` and ``rows`` of a sorter, as one stage of the export."""
     n = sorter.count
     file.add_pieces(f"{prefix}keys", np.uint64, (n,), sorter.keys())
     pieces = told.count(

@@ -1,8 +1,8 @@
-"""Declarations of tables and tensors: what a model says of them, and how that travels.
+"""Declarations of tables and tensors, by models and in messages.
 
     Table(...) -> to_dict -> Declare -> master -> MakeTables -> server -> ShardThread.add_table
 
-Checked wherever it arrives; no sockets and no rows here.
+Validated at every receiver; no sockets and no rows here.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ACCESS = {
 }  # of _row_ops.pxd  # fmt: skip
 _PYTHON = 7
 INIT_SCALE = 0.05
-"""Of first values that are drawn, where a table says nothing else: the customary start of rows
-that are looked up by key. Rows of zeros would have a gradient of zero in most models."""
+"""Default scale of drawn first values, customary for embedding rows. Rows of zeros would have zero
+gradients in most models."""
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
 _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
 """State in times `dim`; Adam and `average` have one float more."""
 _TRACK = {"": 0, "touch": 1}
 _TRACK_BEFORE = {"version": "", "touch+version": "touch"}
-"""What checkpoints of earlier versions may say: versions of rows are kept no more."""
+"""Values in checkpoints of earlier versions, which stored versions of rows."""
 _WIRE = ("float32", "float16", "bfloat16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
@@ -53,14 +53,14 @@ _NEEDS_EPS = {"adagrad", "adam"}
 
 
 def as_keys(given: object, where: str = "") -> Keys:
-    """Keys as the client takes them, uint64 (n,); the array itself where it is such a one.
+    """Keys as the client takes them, uint64 (n,); `given` itself if it is such an array.
 
     Parameters
     ----------
     given : array or sequence of integers
         Of any integer type, from 0 to 2^64 - 1.
     where : str
-        What begins a message: ``table 'w'``.
+        Prefix of messages: ``table 'w'``.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def as_keys(given: object, where: str = "") -> Keys:
         Other numbers, or more than one dimension.
     """
     if isinstance(given, np.ndarray) and given.dtype == np.uint64 and given.ndim == 1:
-        # `==` is true of the other byte order, too, which is no uint64 to C.
+        # `==` also holds for the other byte order, which is not a uint64 in C.
         return given if given.dtype.isnative else given.astype(np.uint64)
     array = _as_array("keys", "integers from 0 to 2^64 - 1, one dimension", given, where)
 
@@ -83,7 +83,7 @@ def as_keys(given: object, where: str = "") -> Keys:
     if not len(array) and not isinstance(given, np.ndarray):  # an empty list has no type
         return np.empty(0, np.uint64)
     if array.dtype.kind == "O" or (array.dtype.kind == "f" and array is not given):
-        # Python's integers beyond int64 come as either.
+        # NumPy gives either for Python integers beyond int64.
         try:
             numbers = [operator.index(key) for key in given]  # type: ignore[attr-defined]
         except TypeError:
@@ -101,12 +101,12 @@ def as_keys(given: object, where: str = "") -> Keys:
 
 
 def as_rows(given: object, where: str = "") -> Rows:
-    """Values to push as float32; the array itself where it is one.
+    """Values to push as float32; `given` itself if it is such an array.
 
     Raises
     ------
     MisuseError
-        They are no real numbers.
+        They are not real numbers.
     """
     if isinstance(given, np.ndarray) and given.dtype == np.float32 and given.dtype.isnative:
         return given
@@ -152,7 +152,7 @@ class Table:
         (standard deviation ``scale``) or ``factors`` (the same, but 0 in column 0: a weight, and
         factors behind it); a function of `seed` and the key alone.
     scale : float
-        Of `init`.  None (the default): 0.05, or 0 where `init` is ``zeros``.
+        Scale of `init`.  None (the default): 0.05, or 0 if `init` is ``zeros``.
     lr : float
         Step size; FTRL's alpha.
     eps : float
@@ -162,17 +162,17 @@ class Table:
     dtype : str
         Type of the values in memory: ``float32``.
     beta1, beta2 : float
-        Adam's decay of the two moments; `beta1` is momentum's decay, too.
+        Adam's decay of the two moments; `beta1` is also momentum's decay.
     l1, l2 : float
         FTRL's penalties.
     beta : float
         FTRL's beta: how slowly the step size begins to fall.
     track : str
-        What is kept beside each row: ``""`` or ``touch`` (tick of its last push).
+        What is stored with each row: ``""`` or ``touch`` (tick of its last push).
     wire : str
-        Type of the rows while they travel: ``float32``, ``float16``, ``bfloat16``, ``int8`` (with
-        a scale a row) or ``auto``: float16 where the network is slow, else float32.  In memory
-        they are float32; rows with state and those of ``average`` travel as float32 always.
+        Type of the rows on the network: ``float32``, ``float16``, ``bfloat16``, ``int8`` (with
+        a scale per row) or ``auto``: float16 if the network is slow, else float32.  In memory
+        they are float32; rows with state and those of ``average`` are always sent as float32.
     """
 
     name: str
@@ -213,7 +213,7 @@ class Table:
                 raise refuse(field, "a number, 0 or more", value)
         for field in ("beta1", "beta2"):
             value = getattr(self, field)
-            # As the float32 that travels: 0.99999999 would be 1, and its correction 0.
+            # It is sent as float32: 0.99999999 would become 1, and its correction 0.
             if not isinstance(value, int | float) or not 0 <= value <= 1 - 2**-24:
                 raise refuse(field, "a number from 0, below 1", value)
         if self.access in _STEPS and self.lr < 1e-30:
@@ -255,7 +255,7 @@ class Table:
 
     @property
     def in_python(self) -> bool:
-        """Whether its access method is a class of the user's."""
+        """Whether its access method is a user's class."""
         return ":" in self.access
 
     @property
@@ -272,11 +272,11 @@ class Table:
         return _STATE_ROWS.get(self.access, 0) * self.dim + (self.access in ("adam", "average"))
 
     def keys(self, given: object) -> Keys:
-        """`as_keys`, in this table's name."""
+        """`as_keys`, with this table's name in messages."""
         return as_keys(given, f"table {self.name!r}")
 
     def values(self, given: object) -> Rows:
-        """`as_rows`, in this table's name."""
+        """`as_rows`, with this table's name in messages."""
         return as_rows(given, f"table {self.name!r}")
 
     def check_width(self, rows: NDArray[np.float32], width: int) -> None:
@@ -293,12 +293,12 @@ class Table:
             )
 
     def check_push(self, values: NDArray[np.float32], state: bool = False) -> bool:
-        """Whether repeated keys of a push have to be summed before it goes out.
+        """Whether repeated keys of a push must be summed before it is sent.
 
         Raises
         ------
         MisuseError
-            The values have another shape, or are differences of a state that does not add up.
+            The values have another shape, or are differences of a state that is not additive.
         """
         if state and self.access not in _ADDS_STATE:
             raise MisuseError(
@@ -372,7 +372,7 @@ class Tensor:
         return math.prod(self.shape)
 
     def table(self) -> Table:
-        """The table that keeps it."""
+        """The table that stores it."""
         dim = min(self.size, TENSOR_CHUNK)
         options = {name: getattr(self, name) for name in _SHARED_WITH_TENSOR}
         return Table(self.name, dim, **options)
@@ -387,12 +387,12 @@ class Tensor:
         return rows.reshape(-1)[: self.size].reshape(self.shape)
 
     def to_rows(self, values: Any) -> NDArray[np.float32]:
-        """An array of `shape` as rows of all chunks, filled up with zeros.
+        """An array of `shape` as rows of all chunks, padded with zeros.
 
         Raises
         ------
         MisuseError
-            Another shape, or no numbers.
+            Another shape, or not numbers.
         """
         values = as_rows(values, f"tensor {self.name!r}")
         if values.shape != self.shape:

@@ -1,11 +1,10 @@
-"""The base class that users subclass, and how a process finds that subclass.
+"""The base class of models, and its loading.
 
     class MyModel(snailps.Worker): Settings, tables(), train(block)   ->  worker_class: a:MyModel
 
-It owns what a model may say of itself; what it uses, pulls and pushes, is `model_tables.py`'s.  A
-model sees settings, blocks and NumPy arrays.  It never sees a socket, a lease or another worker;
-`worker/process.py` drives it, `master/job/job.py` asks its class methods at the master for what
-concerns the job as a whole.
+Owns the methods that a model overrides; pulls and pushes are in `model_tables.py`.  A model gets
+settings, blocks and NumPy arrays, never a socket, a lease or another worker.  `worker/process.py`
+calls its methods, `master/job/job.py` the class methods that concern the job as a whole.
 """
 
 from __future__ import annotations
@@ -38,50 +37,50 @@ __all__ = [
 
 
 class Surveyor(Protocol):
-    """Merges what workers found in a first pass over the input; lives at the master."""
+    """Merges the results of a first pass over the input; runs at the master."""
 
     def add(self, part: bytes) -> None:
-        """Takes what one `Worker.survey` returned."""
+        """Takes the result of one `Worker.survey`."""
 
     def result(self) -> bytes:
-        """What every worker gets, as `Worker.summary`."""
+        """The summary, which every worker gets as `Worker.summary`."""
 
 
 class Worker(ModelTables):
-    """A model.  Subclass it, say which tables it has, and train a block at a time.
+    """A model.  Subclass it, declare its tables, and train a block at a time.
 
     Parameters
     ----------
     settings : JobSettings
         An instance of the class's `Settings`.
     threads : int
-        Threads that it may train with.
+        Number of threads that it may train with.
 
     Attributes
     ----------
     workers : int
-        Workers of the job, this one included, as told before the block that trains; with
-        ``consistency: bsp`` `micro_batches`, because so many blocks are trained from the same rows.
+        Workers of the job, this one included, updated between blocks; with ``consistency: bsp``
+        `micro_batches`, because that many blocks are trained from the same rows.
     prefetch : int
         Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
     slowest : int
-        With ``consistency: ssp``: blocks that the slowest worker has finished, as last told.
+        With ``consistency: ssp``: blocks that the slowest worker has finished, as last reported.
 
     Notes
     -----
     Only `train` must be written.  The order of calls in a worker: `tables`, [`survey` of leased
     blocks], `setup`, then `prepare` and `train` for each leased block, then `finish`.  `prepare`
-    of the next block runs in a thread of its own while `train` works on the current one.
+    of the next block runs in another thread while `train` works on the current one.
     """
 
     Settings: ClassVar[type[JobSettings]] = JobSettings
     """Settings of the model: a frozen dataclass derived from `JobSettings`."""
 
     unit: ClassVar[Literal["line", "word"]] = "line"
-    """What a block must not cut in two."""
+    """Unit that blocks must not split."""
 
     counts: ClassVar[Literal["examples", "words"]] = "examples"
-    """What `units` in the result of `train` counts, for messages and figures."""
+    """Unit of `units` in the result of `train`, for messages and figures."""
 
     def __init__(self, settings: JobSettings, threads: int = 1) -> None:
         super().__init__()
@@ -94,26 +93,26 @@ class Worker(ModelTables):
 
     @property
     def alone(self) -> bool:
-        """This worker is the only one: pulled rows stay valid until `workers_changed`."""
+        """Whether this is the only worker: pulled rows then stay valid until `workers_changed`."""
         return self.workers == 1 and not self._clocked
 
-    # --- to be written by the model --------------------------------------------------------
+    # --- overridden by the model -----------------------------------------------------------
 
     def tables(self) -> Sequence[Table | Tensor]:
-        """The tables and tensors it needs.  All workers must declare them equally."""
+        """The tables and tensors it needs.  All workers must declare the same."""
         return ()
 
     def setup(self) -> None:
-        """Called once before the first block, with tables, `settings` and `summary` in place."""
+        """Called once before the first block; tables, `settings` and `summary` are available."""
 
     def survey(self, block: Block) -> bytes:
-        """Looks at a block before training; only called if `surveyor` is overridden."""
+        """Examines a block before training; only called if `surveyor` is overridden."""
         raise NotImplementedError
 
     def prepare(self, block: Block) -> Any:
-        """Gets the next block ready (parse it, `pull_async` its rows) while another one trains.
+        """Prepares the next block (parse it, `pull_async` its rows) while another one trains.
 
-        Runs in a thread of its own: it may use `settings`, `summary`, pulls, and nothing that
+        Runs in another thread: it may use `settings`, `summary` and pulls, but nothing that
         `train` changes.  The result is `block.prepared`.
         """
         return None
@@ -124,38 +123,38 @@ class Worker(ModelTables):
         Returns
         -------
         mapping
-            ``units`` (examples or words in the block) and any of ``examples`` with ``loss`` (sum
-            of losses and how many they are), ``lr``, ``bad_lines`` (left out as malformed; of the
-            first epoch); other numbers are not kept.  A ``loss`` that is not finite ends the job
+            ``units`` (examples or words in the block) and any of ``loss`` (sum of losses) with
+            ``examples`` (number of losses), ``lr``, ``bad_lines`` (skipped as malformed; of the
+            first epoch); other numbers are ignored.  A ``loss`` that is not finite ends the job
             as failed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
     def workers_changed(self) -> None:
-        """Called between two blocks when `workers` is another number than before them.
+        """Called between two blocks when `workers` has changed.
 
-        `prepare` may be running, and blocks that it made ready before are still to be trained.
+        `prepare` may be running, and blocks that it prepared before will still be trained.
         """
 
     def finish(self) -> None:
-        """Called once after the last block; push what is left here."""
+        """Called once after the last block; push remaining deltas here."""
 
     @property
     def owes(self) -> bool:
-        """Whether `train` has ended for blocks of which it has not pushed all yet.
+        """Whether `train` has returned for blocks that are not completely pushed yet.
 
-        A model that pushes every few blocks overrides it: no checkpoint counts such a block.
+        A model that pushes every few blocks overrides it: no checkpoint includes such a block.
         """
         return False
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """Merges the parts that `survey` returns; None (the default): no survey."""
+        """An object that merges the results of `survey`; None (the default): no survey."""
         return None
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """The settings with what follows from a file that they name; at the master, before all.
+        """The settings, completed from a file that they name; called first, at the master.
 
         Parameters
         ----------
@@ -165,15 +164,15 @@ class Worker(ModelTables):
         Raises
         ------
         SnailError
-            The file cannot be read, or contradicts a setting that the user made.
+            The file cannot be read, or contradicts a setting of the user.
         """
         return settings
 
     @classmethod
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        """Puts the rows that the tables begin with, at the master, between survey and training.
+        """A function that sets initial rows, at the master, between survey and training.
 
-        None (the default): all rows begin as `tables` says.  Only for models with a `surveyor`.
+        None (the default): rows begin as `tables` declares.  Only for models with a `surveyor`.
         """
         return None
 
@@ -181,36 +180,36 @@ class Worker(ModelTables):
     def inspector(
         cls, settings: JobSettings
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
-        """Looks at the model now and then during the training, and at its end, at the master.
+        """A function that inspects the model during training and at its end, at the master.
 
-        What it returns is shown and logged: for each name a few other names with figures.
-        None (the default): there is nothing to look at.
+        Its result is shown and logged: for each name a few other names with figures.
+        None (the default): no inspection.
         """
         return None
 
     @classmethod
     def rounds(cls, settings: JobSettings) -> int:
-        """Most rounds of a job in rounds; 0 (the default): an ordinary job, blocks of its input.
+        """Maximum number of rounds; 0 (the default): an ordinary job on blocks of its input.
 
-        In rounds the input is not cut into blocks.  Each worker trains one block a round, without
-        bytes (`Block.clock` is the round, `Block.index` says whose data it is), from the rows as
-        the round found them; what all of them pushed is applied once, when the round ends.
+        In rounds the input is not cut into blocks.  Each worker trains one block per round, without
+        bytes (`Block.clock` is the round, `Block.index` the worker whose data to use), from the
+        rows at the start of the round; all pushes are applied once, when the round ends.
         """
         return 0
 
     @classmethod
     def fraction(cls, settings: JobSettings) -> float:
-        """Share of the workers that take part in a round, drawn anew each time: up to 1."""
+        """Share of the workers that take part in a round, drawn for each round: up to 1."""
         return 1.0
 
     @classmethod
     def deadline(cls, settings: JobSettings) -> float:
-        """Seconds after which a round ends without those still at work.  0: it waits for all."""
+        """Seconds after which a round ends without unfinished workers.  0: it waits for all."""
         return 0.0
 
     @classmethod
     def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
-        """Looks at the model after a round (0 is the first), at the master; may write files.
+        """Inspects the model after a round (0 is the first), at the master; may write files.
 
         ``results.figures`` has ``train_s``, seconds of training so far, and ``workers``.
 
@@ -218,7 +217,7 @@ class Worker(ModelTables):
         -------
         mapping
             Figures of the round, kept with those of the run.  `target_loss` is compared with
-            ``loss``, where it is there; a ``loss`` that is not finite ends the job as failed.
+            ``loss``, if present; a ``loss`` that is not finite ends the job as failed.
 
         Notes
         -----
@@ -233,20 +232,20 @@ class Worker(ModelTables):
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Figures of the finished model to add to the run's, at the master, output or none."""
+        """Figures of the finished model for the run's, at the master; called without output too."""
         return {}
 
     @classmethod
     def expires(cls, settings: JobSettings) -> int:
         """Units after which rows that no push touched are deleted.  0 (the default): never.
 
-        Of tables declared with ``track="touch"``; how long is kept to within a quarter.
+        Applies to tables declared with ``track="touch"``; accurate to within a quarter.
         """
         return 0
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses settings that do not fit each other, at the master, before anything starts.
+        """Refuses settings that contradict each other, at the master, before the job starts.
 
         Raises
         ------
@@ -262,7 +261,7 @@ class Worker(ModelTables):
     def pieces(
         cls, settings: JobSettings, sources: Sequence[Source], workers: int
     ) -> Sequence[tuple[str, int, int]] | None:
-        """The blocks of an epoch as path, start, stop, for input that has its own way of being cut.
+        """The blocks of an epoch as path, start, stop, for input that is not cut by size.
 
         None (the default): files are cut by `block_bytes`, between lines or words.
         """
@@ -272,9 +271,9 @@ class Worker(ModelTables):
     def fit_block(
         cls, settings: JobSettings, block_bytes: int, total_bytes: int, summary: bytes
     ) -> int:
-        """Size of a block in training, once the survey is known; the default leaves it as it was.
+        """Size of a block in training, given the survey's summary; unchanged by default.
 
-        Only asked where there is a survey and the user has not set `block_bytes`.
+        Only called if there is a survey and the user has not set `block_bytes`.
         """
         return block_bytes
 
@@ -303,7 +302,7 @@ def load_class(path: str, origin: str) -> type[Worker]:
     Raises
     ------
     ConfigError
-        It cannot be imported or is no `Worker`; says how to make it importable.
+        It cannot be imported or is not a `Worker`; says how to make it importable.
     """
     cls = load_named(path, f"{origin}: worker_class: {path}", Worker)
     check_class(cls, f"{origin}: worker_class: {path}")
@@ -311,7 +310,7 @@ def load_class(path: str, origin: str) -> type[Worker]:
 
 
 def check_class(cls: type[Worker], where: str) -> None:
-    """Refuses a model whose class of settings cannot be read.
+    """Refuses a model whose settings class is not valid.
 
     Raises
     ------
@@ -321,7 +320,7 @@ def check_class(cls: type[Worker], where: str) -> None:
     try:
         if not (isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings)):
             raise TypeError(
-                f"{cls.__name__}.Settings has to be a class derived from snailps.JobSettings, got "
+                f"{cls.__name__}.Settings must be a class derived from snailps.JobSettings, got "
                 f"{cls.Settings!r:.80}"
             )
         settings_of(cls.Settings)

@@ -1,9 +1,9 @@
 """Models after training: files, queries, scores.
 
     rows -> files -> .vec, .bin, .npz -> query.Vectors -> neighbours, analogies; evaluate -> scores
-    .bin of a classifier -> labels.LabelModel -> labels of lines; evaluate_labels -> scores
+    .bin of a classifier -> LabelModel -> labels of lines; evaluate_labels -> scores
 
-Knows no role, no socket and no training.
+Must not know processes, sockets or training.
 """
 
 from snailps.vectors.evaluate import (

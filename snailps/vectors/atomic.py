@@ -1,9 +1,9 @@
-"""A file that appears whole or not at all.
+"""Atomic files: a file appears complete or not at all.
 
     chunks of bytes -> hidden file beside the target -> fsync -> rename over the target
 
-Owns the safe way to write a result: a reader never sees half a model, and an old model survives a
-failed export.  Must not know what is in the file.
+A reader never gets a partial model, and an old model survives a failed export.  Must not know what
+is in the file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import IO, Any, cast
 from snailps.errors import ModelFileError
 
 # Large enough that the small writes of a dictionary or of text lines cost no system call each;
-# matrix chunks above it go straight to the kernel.
+# matrix chunks above it go directly to the kernel.
 _BUFFER_BYTES = 1 << 20
 _serial = itertools.count()
 _unfinished: set[Path] = set()
-"""Of threads that the end of the process does not wait for."""
+"""Temporary files to remove at exit: daemon threads may be writing them."""
 
 
 @atexit.register
@@ -36,10 +36,10 @@ def _remove_unfinished() -> None:
 
 
 class _Guarded(io.FileIO):
-    """A raw file whose failed writes say which file, why, and what to do.
+    """A raw file whose failed writes raise an error with file, cause and remedy.
 
-    Only *our* writes are translated: an OSError that the producer of the data raises (a lost
-    connection, say) passes through untouched.
+    Only writes to this file are translated: an OSError that the producer of the data raises (a
+    lost connection, say) passes through unchanged.
     """
 
     def __init__(self, descriptor: int, target: Path, bytes_needed: int | None) -> None:
@@ -65,8 +65,8 @@ def atomic_file(
     path : path
         The file to write.  Its folder must exist.  A symbolic link is followed.
     bytes_needed : int, optional
-        Size of the finished file, where it is known.  It is then compared with the free space
-        before the first byte is written.
+        Size of the finished file, if known.  It is compared with the free space before the first
+        byte is written.
 
     Yields
     ------
@@ -116,7 +116,7 @@ def atomic_file(
 
 
 def human_bytes(count: int) -> str:
-    """`count` bytes as people say it: ``812 B``, ``3.2 MB``, ``1.1 GB`` (powers of ten)."""
+    """`count` bytes for people: ``812 B``, ``3.2 MB``, ``1.1 GB`` (powers of ten)."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.5 or unit == "TB":
@@ -126,7 +126,7 @@ def human_bytes(count: int) -> str:
 
 
 def _check_target(target: Path, bytes_needed: int | None) -> None:
-    """Refuse at once what cannot succeed, before an export of many minutes begins."""
+    """Refuse a target that cannot be written, before an export of many minutes begins."""
     folder = target.parent
     if not folder.is_dir():
         raise ModelFileError(
@@ -161,7 +161,7 @@ def _free_bytes(folder: Path) -> int | None:
 
 
 def write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelFileError:
-    """The words for a write that failed, of `target` or of scratch space beside it."""
+    """The error for a failed write, of `target` or of scratch space beside it."""
     needs = "" if bytes_needed is None else f" (the file needs {human_bytes(bytes_needed)})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = _free_bytes(target.parent)
@@ -176,14 +176,14 @@ def write_error(target: Path, error: OSError, bytes_needed: int | None) -> Model
         cure = "change its permissions or choose another folder"
     else:
         cause = f"{error.strerror or error}{needs}"
-        cure = "mend that or choose another path"
+        cure = "correct that or choose another path"
     return ModelFileError(
         f"{target}: cannot be written, because {cause}; {cure}. Nothing was left behind"
     )
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable; some file systems refuse this, which is no failure."""
+    """Make the rename itself durable; some file systems refuse this, which is ignored."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

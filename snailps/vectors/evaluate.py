@@ -3,7 +3,7 @@
     Vectors + lines `word<TAB>word<TAB>score`  -> evaluate_similarity -> Spearman correlation
     Vectors + word2vec's question lines         -> evaluate_analogies  -> share answered right
 
-Owns the two file formats and the protocol: words are lower-cased, what is out of vocabulary is
+Owns the two file formats and the protocol: words are lower-cased, out-of-vocabulary items are
 skipped and counted.  Must not know where vectors or files come from, nor how scores are printed.
 """
 
@@ -25,7 +25,7 @@ Int64 = npt.NDArray[np.int64]
 OovRule: TypeAlias = Literal["skip", "subword"]
 
 # Questions and words of one matrix product: large enough for BLAS to run at full speed, and the
-# scores (1,024 x 4,096 float32, 16 MB) are searched while they are still warm.
+# scores (1,024 x 4,096 float32, 16 MB) are searched while they are still in the cache.
 _QUESTIONS_TOGETHER = 1024
 _WORDS_TOGETHER = 4096
 
@@ -96,7 +96,7 @@ class AnalogyResult:
 def similarity_file(path: str | os.PathLike[str]) -> list[Pair]:
     """Read lines of ``word<TAB>word<TAB>score`` (or separated by blanks), lower-casing the words.
 
-    Empty lines and lines that begin with ``#`` are passed over.
+    Empty lines and lines that begin with ``#`` are skipped.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def evaluate_similarity(
 def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float | None:
     """Spearman's rank correlation of two float[n]; equal values share their mean rank.
 
-    None where it is not defined: fewer than two values, or all values of one side equal.
+    None if it is not defined: fewer than two values, or all values of one side equal.
 
     References
     ----------
@@ -194,7 +194,7 @@ def evaluate_analogies(
     path : path
         word2vec's format: ``: section`` lines and lines of four words; lower-cased here.
     restrict : int
-        Consider only the first (most frequent) so many words, as questions and as answers;
+        Consider only this many first (most frequent) words, as questions and as answers;
         0 means all.
 
     Raises
@@ -204,7 +204,7 @@ def evaluate_analogies(
 
     Notes
     -----
-    Vectors have length 1; a, b and c are no candidates.  2 x questions x words x dim operations
+    Vectors have length 1; a, b and c are not candidates.  2 x questions x words x dim operations
     in float32 products of bounded size: memory is the normalised matrix plus some 20 MB.
 
     References
@@ -215,7 +215,7 @@ def evaluate_analogies(
         raise DataError(f"expected a number of words to restrict to of 0 or more, got {restrict}")
     size = min(restrict or len(vectors), len(vectors))
     names, sections, questions = _analogy_file(path)
-    # A word outside the vocabulary, or beyond `restrict`, gets a number that fails the test below.
+    # A word outside the vocabulary, or beyond `restrict`, gets a number excluded by `asked`.
     words = sorted({word for question in questions for word in question})
     number = {word: vectors.index.get(to_bytes(word), size) for word in words}
     ids = np.array([[number[word] for word in question] for question in questions], dtype=np.int64)

@@ -37,10 +37,10 @@ _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
 _ENTRY_BYTES_MIN = 2 + _TAIL.size  # one letter, NUL, count, type
 _INT32_MAX = 2**31 - 1
-# Bytes at which fastText splits words; a word that holds one could never be looked up again.
+# Bytes at which fastText splits words; a word that contains one could never be looked up.
 _SEPARATORS = b" \t\n\v\f\r\0"
 
-# Words that are checked or packed together.
+# Words that are checked or packed at a time.
 _TOGETHER = 65536
 
 Float32 = npt.NDArray[np.float32]
@@ -61,8 +61,8 @@ class BinHeader:
         fastText's ws, epoch, minCount, neg, wordNgrams, lrUpdateRate and t.  They matter only to
         a training that continues.
     loss : {"ns", "hs", "softmax", "ova"}
-        What the official package builds when it loads the file.  Vectors trained with NCE are
-        stored as "ns", which the format knows.
+        The loss that the official package sets up when it loads the file.  Vectors trained with
+        NCE are stored as "ns", because the format has no NCE.
     model : {"skipgram", "cbow", "supervised"}
     tokens : int
         Tokens of the training text, rare words included; 0 stands for the sum of the counts.
@@ -134,7 +134,7 @@ def write_bin(
     input_chunks : iterable of float32[k, dim]
         ``n + header.bucket`` rows in all, in pieces of any size.
     output_chunks : iterable of float32[k, dim]
-        ``n`` rows in all, or a row a label.  Taken up only after the last input chunk.
+        ``n`` rows in all, or one row per label.  Read only after the last input chunk.
     labels, label_counts
         Of a supervised model, like `words` and `counts`; most frequent first.
 
@@ -153,7 +153,7 @@ def write_bin(
         check_words(path, labels)
     if (header.model == "supervised") != bool(labels):
         raise ModelFileError(
-            f"{path}: a supervised model has labels and no other has: got model {header.model!r} "
+            f"{path}: only a supervised model has labels: got model {header.model!r} "
             f"and {len(labels)} labels"
         )
     rows = (len(words) + header.bucket, len(labels) or len(words))
@@ -181,14 +181,14 @@ def read_bin(path: str | os.PathLike[str]) -> BinModel:
     ------
     ModelFileError
         Not such a file, quantised, damaged or cut short.  Every size in the file is checked
-        against the length of the file before any memory is taken for it.
+        against the length of the file before memory is allocated for it.
 
     Notes
     -----
-    The matrices stay on disk and are paged in as they are touched, so that a model larger than
-    memory opens in the time its dictionary takes (about a second for 1 M words).  The mapping
-    lives as long as the arrays.  Overwriting the file in place (not by renaming over it, as our
-    writers do) while it is mapped is not safe.
+    The matrices stay on disk and are paged in on access, so that a model larger than memory opens
+    in the time its dictionary takes (about a second for 1 M words).  The mapping lives as long as
+    the arrays.  Overwriting the file in place (not by renaming over it, as our writers do) while
+    it is mapped is not safe.
     """
     try:
         with open(path, "rb") as file:
@@ -202,7 +202,7 @@ def read_bin(path: str | os.PathLike[str]) -> BinModel:
     words, counts, labels, tokens, offset = _read_dictionary(path, mapped)
     inputs = len(words) + header.bucket
     matrix, offset = _map_matrix(path, mapped, offset, "input", inputs, header.dim)
-    # A supervised model has a row a label, every other one a row a word.
+    # A supervised model has one row per label, every other model one row per word.
     outputs = len(labels) if header.model == "supervised" else len(words)
     output, offset = _map_matrix(path, mapped, offset, "output", outputs, header.dim)
     if offset != length:
@@ -234,7 +234,7 @@ def read_header(path: str | os.PathLike[str]) -> BinHeader:
 def check_words(path: str | os.PathLike[str], words: Sequence[bytes]) -> None:
     """Refuse words that the text and binary formats cannot hold (empty, or with a separator)."""
     if not words:
-        raise ModelFileError(f"{path}: there is no word to write; is the vocabulary empty?")
+        raise ModelFileError(f"{path}: there are no words to write; is the vocabulary empty?")
     for start in range(0, len(words), _TOGETHER):
         part = words[start : start + _TOGETHER]
         joined = b"\n".join(part)
@@ -256,7 +256,7 @@ def write_rows(
     dim: int,
     chunks: Iterable[Float32],
 ) -> None:
-    """Write float32 chunks one after the other, checking that they are `rows` x `dim` in all."""
+    """Write float32 chunks in sequence, checking that they are `rows` x `dim` in total."""
     written = 0
     for chunk in chunks:
         check_chunk(path, name, chunk, rows - written, dim)
@@ -277,7 +277,7 @@ def check_chunk(
         )
     if len(chunk) > rows_left:
         raise ModelFileError(
-            f"{path}: the {name} has {rows_left} rows left to fill, a chunk brought {len(chunk)}"
+            f"{path}: the {name} needs {rows_left} more rows, a chunk has {len(chunk)}"
         )
 
 
@@ -321,7 +321,7 @@ def _pack_entries(
     if numbers.shape != (len(entries),):
         raise ModelFileError(f"{path}: expected {len(entries)} counts, got shape {numbers.shape}")
     if numbers.min(initial=1) < 1:
-        # fastText's table of negatives is built from the counts and never ends on a zero.
+        # fastText builds its table of negatives from the counts and loops forever on a zero.
         raise ModelFileError(f"{path}: every count must be at least 1, got {numbers.min()}")
     # In pieces: as one list of two million small objects it would take 300 MB.
     return b"".join(
@@ -422,8 +422,8 @@ def _map_matrix(
     _, found_rows, found_dim = _SHAPE.unpack_from(mapped, offset)
     if (found_rows, found_dim) != (rows, dim):
         raise ModelFileError(
-            f"{path}: damaged: its header announces an {name} matrix of {rows} x {dim}, the "
-            f"matrix itself says {found_rows} x {found_dim}; fetch or export it again"
+            f"{path}: damaged: its header declares an {name} matrix of {rows} x {dim}, the "
+            f"matrix itself {found_rows} x {found_dim}; fetch or export it again"
         )
     offset += _SHAPE.size
     end = offset + 4 * rows * dim

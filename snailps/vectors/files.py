@@ -1,10 +1,10 @@
-"""Vector files: the text format .vec, NumPy's .npz, and one door to load any of them.
+"""Vector files: the text format .vec, NumPy's .npz, and `load` for any of them.
 
     words + chunks of float32 rows -> write_vec, write_npz -> model.vec, model.npz
     model.bin | model.vec | model.npz -> load -> query.Vectors
 
-Owns .vec and .npz; fastText's .bin is in fasttext_bin.py.  `load` looks at a file's first bytes,
-not at its name.  Must not know how vectors came about.
+Owns .vec and .npz; fastText's .bin is in fasttext_bin.py.  `load` checks a file's first bytes, not
+its name.  Must not know how vectors were trained.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Float32 = npt.NDArray[np.float32]
 _BIN_MAGIC = MAGIC.to_bytes(4, "little")
 _ZIP_MAGIC = b"PK\x03\x04"
 _DIM_MAX = 1 << 20
-# Lines parsed together: enough to drown the cost of the calls, a few MB of text at dim 100.
+# Lines parsed together: enough to amortise the cost of the calls, a few MB of text at dim 100.
 _LINES_TOGETHER = 4096
 _VALUES_TOGETHER = 1 << 20  # as Python's numbers some 32 MB
-# Deflate cannot shrink by more than this, so a member that claims more is lying.
+# Deflate cannot shrink by more than this, so a member that declares more is damaged.
 _DEFLATE_RATIO_MAX = 1100
 
 
@@ -76,7 +76,7 @@ def write_vec(
     chunks: Iterable[Float32],
     dim: int,
 ) -> None:
-    """Write the text format of word2vec and fastText: ``n dim``, then a word and its row a line.
+    """Write the text format of word2vec and fastText: ``n dim``, then one line per word and row.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def write_vec(
 
     Notes
     -----
-    Five significant digits, as the official package prints them: about 0.1 microseconds a value,
-    so a second for 100,000 words of dim 100.  Streams: memory is a few MB beside one chunk.
+    Five significant digits, as the official package prints them: about 0.1 microseconds per value,
+    so a second for 100,000 words of dim 100.  Streams: memory is a few MB besides one chunk.
     The file appears at the end or not at all.
     """
     check_words(path, words)
@@ -153,7 +153,7 @@ def write_npz(
 
 
 def _first_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The first bytes of a file; a message that helps where there is none."""
+    """The first bytes of a file; if it is missing, the error suggests a similar name."""
     try:
         with open(path, "rb") as file:
             return file.read(32)
@@ -169,16 +169,16 @@ def _first_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def vec_shape(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Number of words and dimension that the first line of a .vec file announces.
+    """Number of words and dimension in the first line of a .vec file.
 
     Raises
     ------
     ModelFileError
-        Missing, unreadable, or no such file.
+        Missing, unreadable, or not such a file.
     """
     _first_bytes(path)
     with open(path, "rb") as file:
-        # A header is two short numbers; the bound keeps a binary file from being one line.
+        # A header is two short numbers; the bound limits the read of a binary file.
         return _parse_vec_header(path, file.readline(64), os.fstat(file.fileno()).st_size)
 
 
@@ -204,7 +204,7 @@ def read_vec(path: str | os.PathLike[str]) -> Iterator[tuple[list[bytes], Float3
                         f"it has {done + len(lines)}; fetch or export it again"
                     )
                 if not lines[-1].endswith(b"\n"):
-                    # Its last number may have lost digits, which nothing else would show.
+                    # Its last number may have lost digits, which no other check detects.
                     raise ModelFileError(
                         f"{path}: cut short: line {done + len(lines) + 1} has no end; "
                         "fetch or export it again, or add a newline if it is complete"
@@ -216,7 +216,7 @@ def read_vec(path: str | os.PathLike[str]) -> Iterator[tuple[list[bytes], Float3
             if file.read(65536).strip():
                 raise ModelFileError(
                     f"{path}: more lines than the {count} words that its first line announces; "
-                    "mend that number or fetch the file again"
+                    "correct that number or fetch the file again"
                 )
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -257,14 +257,14 @@ def _parse_vec_header(path: str | os.PathLike[str], line: bytes, length: int) ->
 def _parse_lines(
     path: str | os.PathLike[str], lines: list[bytes], first: int, dim: int, words: list[bytes]
 ) -> Float32:
-    """Numbers of some lines as float32[len(lines), dim]; their words are put into `words`."""
+    """Numbers of some lines as float32[len(lines), dim]; appends their words to `words`."""
     numbers = []
     for line in lines:
         word, _, rest = line.partition(b" ")
         words.append(word)
         numbers.append(rest)
-    # One call for thousands of lines is fast but would not see a value that moved from one line
-    # to the next, so the number of values a line is checked by counting, which is cheap.
+    # One call for thousands of lines is fast but cannot detect a value that moved from one line to
+    # the next, so the values of each line are counted, which is cheap.
     if all(words) and all(len(rest.split()) == dim for rest in numbers):
         try:
             values = np.array(b" ".join(numbers).split(), dtype=np.float32)
@@ -314,7 +314,7 @@ def _read_member(
     dtype: np.dtype[np.generic],
     ndim: int,
 ) -> npt.NDArray[np.generic]:
-    """One array of the archive, its header believed only as far as the file's size bears it out."""
+    """One array of the archive, its header validated against the size of the file."""
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError as error:

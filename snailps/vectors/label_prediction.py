@@ -1,9 +1,9 @@
-"""A trained classifier: labels of lines, and how often they are right.
+"""A trained classifier: predicts labels of lines, and evaluates predictions.
 
-    .bin (ours or fastText's) -> LabelModel.load -> predict -> labels and probabilities a line
-    labelled text -> evaluate_labels -> precision and recall, in all and label by label
+    .bin (ours or fastText's) -> LabelModel -> predict -> labels and probabilities per line
+    labelled text -> evaluate_labels -> precision and recall, in total and per label
 
-Knows no training and no printing.
+Must not know training or printing.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """How often one label was right; a share is None where it is of nothing.
+    """Scores of one label.
 
     Attributes
     ----------
     label : bytes
     lines : int
-        That have it.
+        Lines that have it.
     predicted : int
-        Times that it was said.
+        Times that it was predicted.
     precision, recall : float or None
-        Of those that were said, and of the lines that have it, the share that was right.
+        Share of its predictions, and of its lines, that were predicted right; None if there are
+        none.
     """
 
     label: bytes
@@ -58,16 +59,16 @@ class LabelScore:
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """How often the `k` best labels of a line are right.
+    """Scores of the `k` best labels of each line.
 
     Attributes
     ----------
     lines : int
-        With a label and a word that the model knows: those that count, as in fastText.
+        Lines with a known label and a known word: those that count, as in fastText.
     skipped : int
         The other lines.
     precision, recall : float or None
-        Of all labels that were said, and of all that the lines have, the share that was right.
+        Share of all predicted labels, and of all labels of the lines, that were predicted right.
     labels : list of LabelScore
         By falling number of lines.
     """
@@ -97,23 +98,23 @@ class LabelModel:
         Raises
         ------
         ModelFileError
-            No such file, damaged, no classifier, or one with hierarchical softmax.
+            Missing, damaged, not a classifier, or one with hierarchical softmax.
 
         Notes
         -----
-        Label rows are read, word rows are mapped and paged in as they are asked for.
+        Label rows are read, word rows are mapped and paged in on access.
         """
         model = read_bin(path)
         header = model.header
         if header.model != "supervised":
             raise ModelFileError(
-                f"{path}: holds word vectors ({header.model}), no classifier: ask it with "
+                f"{path}: holds word vectors ({header.model}), not a classifier: query it with "
                 "snailps nn, or train one with snailps train classifier"
             )
         if header.loss == "hs":
             raise ModelFileError(
                 f"{path}: was trained with hierarchical softmax (hs), which snailps does not have: "
-                "train it with softmax, ova or ns, or ask it with the official fasttext package"
+                "train it with softmax, ova or ns, or query it with the official fasttext package"
             )
         if header.bucket == 0 and (header.maxn > 0 or header.word_ngrams > 1):
             raise ModelFileError(
@@ -143,11 +144,11 @@ class LabelModel:
         Parameters
         ----------
         text : bytes
-            Lines; a last one without a newline counts as one with it.  Labels in them are ignored.
+            Lines; the last one may lack its newline.  Labels in them are ignored.
         k : int
-            Most labels a line, at least 1.
+            Maximum number of labels per line, at least 1.
         threshold : float
-            Least probability of a label, 0 to 1.
+            Minimum probability of a label, 0 to 1.
 
         Returns
         -------
@@ -156,7 +157,7 @@ class LabelModel:
 
         Notes
         -----
-        The probability p itself: fastText reports p + 0.00001, and reads the logistic function of
+        Probabilities p are exact: fastText reports p + 0.00001, and reads the logistic function of
         `ova` and `ns` from a table of 512 entries, with errors up to 0.008.
         """
         if text and not text.endswith(b"\n"):
@@ -172,7 +173,7 @@ class LabelModel:
     def _best(
         self, lines: Lines, k: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The `k` best labels and their probabilities, (n, k), of some lines at a time.
+        """The `k` best labels and their probabilities, (n, k), for some lines at a time.
 
         Probabilities of a line without features are NaN.
         """
@@ -211,7 +212,7 @@ class LabelModel:
         return scores
 
     def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
-        """Adds what the lines of a labelled text show to `sums`."""
+        """Adds the counts of the lines of a labelled text to `sums`."""
         lines = self._reader.read(text)
         first = 0
         for order, chances in self._best(lines, k):
@@ -225,7 +226,7 @@ class LabelModel:
             owner = np.repeat(np.arange(n), np.diff(label_ptr))
             keep = has[owner]
             number = len(self.labels)
-            # A label that stands twice in a line is one, as it is when it is said.
+            # A label repeated in a line counts once, as a prediction does.
             pairs = np.unique(owner[keep] * number + own[keep])
             said = (chances >= threshold) & has[:, None]
             told = (np.arange(n)[:, None] * number + order)[said]
@@ -237,7 +238,7 @@ class LabelModel:
 
 
 class _Sums:
-    """Counts by label."""
+    """Counts per label."""
 
     def __init__(self, labels: int) -> None:
         self.lines = self.skipped = 0
@@ -255,7 +256,7 @@ def evaluate_labels(
     ----------
     model : LabelModel
     path : path
-        Text like that for training: labels and words, a line an example.
+        Text as for training: labels and words, one line per example.
     k, threshold
         As in `LabelModel.predict`.
 

@@ -1,9 +1,9 @@
-"""An ``.npz`` file, array by array, each whole or in pieces; always the same bytes.
+"""Writes an ``.npz`` file array by array, each whole or in pieces, deterministically.
 
     arrays, pieces of arrays -> NpzWriter -> zip of .npy, not compressed        numpy.load reads it
     arrays by name -> write_arrays -> the same
 
-The file appears whole or not at all.  It knows no model.
+The file appears complete or not at all.  Must not know models.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from snailps.vectors.atomic import atomic_file
 
 
 class NpzWriter:
-    """The arrays of an open file, one after the other."""
+    """Writes the arrays of an open file in sequence."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """The place of an array, which the caller writes: its head, then its values."""
-        # A fixed date: the same arrays are the same file.
+        """A member of the archive, to which the caller writes the array's head and values."""
+        # A fixed date: the same arrays give the same bytes.
         info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
         with self._archive.open(info, "w", force_zip64=True) as member:
             yield member
@@ -47,7 +47,7 @@ class NpzWriter:
         shape: Sequence[int],
         pieces: Iterable[npt.NDArray[Any]],
     ) -> None:
-        """Writes an array of a known shape whose rows come in pieces.
+        """Writes an array of a known shape from pieces of rows.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class NpzWriter:
                     raise ValueError(f"{name}: a piece {piece.dtype}{piece.shape} of {shape}")
                 member.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
         if left:
-            raise ValueError(f"{name}: {left:,} rows of {shape[0]:,} did not come")
+            raise ValueError(f"{name}: {left:,} rows of {shape[0]:,} are missing")
 
 
 def write_npy_head(file: IO[bytes], dtype: npt.DTypeLike, shape: Sequence[int]) -> None:
@@ -95,7 +95,7 @@ def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     Raises
     ------
     ModelFileError
-        The folder is missing or not writable, or the disk is full.  No half a file is left.
+        The folder is missing or not writable, or the disk is full.  No partial file is left.
     """
     with npz_file(path) as file:
         for name, array in arrays.items():

@@ -1,9 +1,9 @@
-"""Questions to a set of word vectors: a vector, neighbours, similarity, analogy.
+"""Queries of a set of word vectors: vector, neighbours, similarity, analogy.
 
     words + rows (word rows, then n-gram rows) -> Vectors -> numbers and words
 
-Owns what fastText calls ``get_word_vector``, ``get_nearest_neighbors`` and ``get_analogies``, with
-the same answers.  Must not know files, training or how answers are printed.
+Owns the counterparts of fastText's ``get_word_vector``, ``get_nearest_neighbors`` and
+``get_analogies``, with the same results.  Must not know files, training or printing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from snailps.errors import DataError, ModelFileError
 
 Float32 = npt.NDArray[np.float32]
 
-# The end-of-line token: an ordinary word in every list, but never a helpful spelling.
+# The end-of-line token: an ordinary word in every list, but not suggested as a spelling.
 _EOS = b"</s>"
 # Rows gathered at a time when word vectors are composed: 2**16 rows of dim 100 are 26 MB.
 _GATHER_ROWS = 1 << 16
-# Words looked at for close spellings, most frequent first: some 50 ms.
+# Words searched for close spellings, most frequent first: some 50 ms.
 _SPELLING_WORDS = 20_000
 
 
@@ -42,20 +42,20 @@ def to_bytes(word: str | bytes) -> bytes:
 
 
 def to_text(word: bytes) -> str:
-    """A word as text; bytes that are no UTF-8 become lone surrogates, as in `os.fsdecode`."""
+    """A word as text; bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`."""
     return word.decode("utf-8", "surrogateescape")
 
 
 class Vectors:
-    """Word vectors, ready to be asked.
+    """Word vectors, for queries.
 
     Parameters
     ----------
     words : sequence of bytes, n of them
-        Should a word occur twice, its first row counts.
+        If a word occurs twice, its first row counts.
     rows : float32[n, dim] or float32[n + bucket, dim]
-        A row a word, followed by a row an n-gram bucket if the model has subwords.  Kept, not
-        copied; may be a memory map, and then only touched rows are read.
+        One row per word, followed by one per n-gram bucket if the model has subwords.  Kept, not
+        copied; may be a memory map, of which only accessed rows are read.
     minn, maxn, bucket : int
         Subword settings of the model; ``maxn = 0`` means none.
 
@@ -137,7 +137,7 @@ class Vectors:
     def chunks(self) -> Iterator[Float32]:
         """The vectors of all words in order, as float32[k, dim] pieces of bounded size.
 
-        What `files.write_vec` takes, so that a .bin becomes a .vec in little memory.
+        Input of `files.write_vec`, so that a .bin is converted to a .vec in little memory.
         """
         if not self.has_subwords:
             step = max(1, _GATHER_ROWS * 100 // self.dim)
@@ -157,12 +157,12 @@ class Vectors:
             yield self._means(parts)
 
     def vector(self, word: str | bytes) -> Float32:
-        """The vector of a word, float32[dim], the caller's own.
+        """The vector of a word, float32[dim], a copy.
 
         Raises
         ------
         DataError
-            The model does not know the word and cannot compose it; says what is close to it.
+            The model does not have the word and cannot compose it; suggests close spellings.
         """
         raw = to_bytes(word)
         number = self.index.get(raw)
@@ -181,7 +181,7 @@ class Vectors:
         return self._nearest(self.vector(word), k, [word])
 
     def similarity(self, a: str | bytes, b: str | bytes) -> float:
-        """Cosine of two words' vectors, -1 to 1; 0 where one of them is zero."""
+        """Cosine of two words' vectors, -1 to 1; 0 if one of them is zero."""
         first, second = self.vector(a), self.vector(b)
         norms = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
         return float(first @ second) / norms if norms > 0 else 0.0
@@ -191,8 +191,8 @@ class Vectors:
     ) -> list[Neighbour]:
         """The `k` words nearest to ``a - b + c``, best first, without the three.
 
-        Each of the three vectors is brought to length 1 first, as the official package does.
-        So ``analogy("berlin", "germany", "france")`` looks for paris.
+        Each of the three vectors is normalised first, as the official package does.
+        So ``analogy("berlin", "germany", "france")`` asks for paris.
         """
         query = np.zeros(self.dim, dtype=np.float32)
         for word, sign in ((a, 1.0), (b, -1.0), (c, 1.0)):
@@ -227,7 +227,7 @@ class Vectors:
                 scores[self.index[ban]] = -np.inf
         k = min(k, len(scores))
         best = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-        # By score, and in order of frequency where words score the same.
+        # By score; equal scores in order of frequency.
         best = best[np.lexsort((best, -scores[best]))][:k]
         return [
             Neighbour(to_text(self.words[number]), float(scores[number]))

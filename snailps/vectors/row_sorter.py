@@ -1,10 +1,10 @@
-"""Rows in the order of their keys, however many: an external merge sort with bounded memory.
+"""Sorts any number of rows by key: an external merge sort with bounded memory.
 
     add(keys, rows) ... -> full buffer -> sorted run -> scratch file beside the result
     runs -> merged a piece at a time -> keys(), pieces()
 
-It holds `RUN_BYTES` while rows come, `MERGE_BYTES` three times while they go.  The scratch file
-has no name: whatever ends the process, nothing of it stays.  It knows no table and no file format.
+Memory is `RUN_BYTES` while rows are added, three times `MERGE_BYTES` while they are merged.  The
+scratch file is anonymous: it vanishes with the process.  Must not know tables or file formats.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy.typing as npt
 from snailps.vectors.atomic import write_error
 
 RUN_BYTES = 48 << 20
-"""Rows that are sorted in memory; a table that is smaller never touches the disk."""
+"""Bytes of rows that are sorted in memory; a smaller table needs no disk."""
 MERGE_BYTES = 16 << 20
-"""Of all runs together, read at a time while they are merged."""
+"""Bytes read at a time from all runs together while they are merged."""
 PIECE_BYTES = 4 << 20
 RUN_ROWS_MIN, RUN_ROWS_MIN_WIDE = 16, 2
 """Rows of a run that are read at a time, at least: with fewer, a merge of many runs is slow.  The
@@ -35,12 +35,12 @@ Float32 = npt.NDArray[np.float32]
 
 
 class RowSorter:
-    """Takes rows in any order, gives them in that of their keys; a context manager.
+    """Takes rows in any order and yields them in the order of their keys; a context manager.
 
     Parameters
     ----------
     target : path
-        The result that the rows are for: scratch space is taken in its folder.
+        The file that the rows are for: scratch space is taken in its folder.
     dim : int
         Floats of a row.
 
@@ -56,7 +56,7 @@ class RowSorter:
     Raises
     ------
     ModelFileError
-        The folder is missing or not writable, or the disk is full; not before it is needed.
+        The folder is missing or not writable, or the disk is full; raised when it is needed.
     """
 
     def __init__(self, target: str | os.PathLike[str], dim: int) -> None:
@@ -66,12 +66,12 @@ class RowSorter:
             RUN_ROWS_MIN_WIDE, min(RUN_ROWS_MIN, RUN_READ_BYTES // self._row_bytes)
         )
         self._room = max(self._rows_min, RUN_BYTES // self._row_bytes)
-        # Memory that is not touched is not taken.
+        # Untouched pages take no memory.
         self._run_keys: Keys = np.empty(self._room, np.uint64)
         self._run_rows: Float32 = np.empty((self._room, dim), np.float32)
         self._used = 0
         self._scratch: IO[bytes] | None = None
-        self._runs: list[tuple[int, int]] = []  # where in the scratch file, rows
+        self._runs: list[tuple[int, int]] = []  # offset in the scratch file, number of rows
         self._end = 0
         self.count = self.first = self.last = 0
 
@@ -82,7 +82,7 @@ class RowSorter:
         self.close()
 
     def add(self, keys: Keys, rows: Float32) -> None:
-        """Takes rows, float32 (n, dim), copied; keys uint64 (n,), each once in all."""
+        """Copies rows, float32 (n, dim); keys uint64 (n,), each key once over all calls."""
         if len(keys) == 0:
             return
         low, high = int(keys.min()), int(keys.max())
@@ -109,7 +109,7 @@ class RowSorter:
         return self._merged(with_rows=True)
 
     def close(self) -> None:
-        """Gives back memory and disk."""
+        """Frees memory and disk space."""
         self._forget_buffer()
         if self._scratch is not None:
             self._scratch.close()
@@ -120,7 +120,7 @@ class RowSorter:
         self._run_rows = np.empty((0, self.dim), np.float32)
 
     def _ordered(self, with_rows: bool) -> Iterator[tuple[Keys, Float32]]:
-        """What is in the buffer, in order, a piece at a time."""
+        """The rows in the buffer, sorted, a piece at a time."""
         order = np.argsort(self._run_keys[: self._used])
         step = max(1, PIECE_BYTES // self._row_bytes)
         for at in range(0, self._used, step):
@@ -171,7 +171,7 @@ class RowSorter:
         while runs:
             for run in runs:
                 run.fill()
-            # Beyond the least of the last keys that were read, a run may have one in between.
+            # Up to the smallest of the last keys read, no run has further keys in the file.
             bound = min((run.last for run in runs if run.left), default=None)
             parts = [run.take(bound) for run in runs]
             keys = np.concatenate([part[0] for part in parts])
@@ -195,11 +195,11 @@ class _Run:
 
     @property
     def last(self) -> int:
-        """The largest key that was read."""
+        """The largest key read so far."""
         return int(self._keys[self.held - 1])
 
     def fill(self) -> None:
-        """Reads as many rows as there is room for."""
+        """Reads as many rows as fit into the buffer."""
         n = min(self.left, len(self._keys) - self.held)
         if n == 0:
             return
@@ -211,7 +211,7 @@ class _Run:
         self.left -= n
 
     def take(self, bound: int | None) -> tuple[Keys, Float32]:
-        """What was read up to the key `bound`, or all of it: copies, which are gone from here."""
+        """Removes and returns (as copies) the buffered rows up to the key `bound`, or all."""
         n = self.held
         if bound is not None:
             n = int(np.searchsorted(self._keys[: self.held], np.uint64(bound), "right"))
@@ -227,6 +227,6 @@ class _Run:
         while done < len(view):
             n = os.preadv(self._file, [view[done:]], at + done)
             if n == 0:
-                raise OSError(f"the scratch file ends at byte {at + done:,}, too early")
+                raise OSError(f"the scratch file ends too early, at byte {at + done:,}")
             done += n
         return at + done

@@ -199,7 +199,7 @@ KINDS = pytest.mark.parametrize("kind", ["bin", "vec", "npz"])
     ("chunks", "message"),
     [
         ([rows_of(1, 4)], "needs 2 rows, but only 1 came"),
-        ([rows_of(1, 4), rows_of(2, 4)], "1 rows left to fill, a chunk brought 2"),
+        ([rows_of(1, 4), rows_of(2, 4)], "needs 1 more rows, a chunk has 2"),
         ([rows_of(2, 5)], r"must be float32\[k, 4\], got float32\[2, 5\]"),
         ([rows_of(2, 4).astype(np.float64)], "got float64"),
     ],

@@ -127,7 +127,7 @@ def test_model_with_hierarchical_softmax_is_refused_in_a_sentence(tmp_path):
 def test_model_of_word_vectors_is_refused_in_a_sentence(tmp_path):
     rows = np.ones((1, 3), np.float32)
     write_bin(tmp_path / "m.bin", BinHeader(dim=3), [b"a"], [1], [rows], [rows])
-    with pytest.raises(ModelFileError, match="no classifier"):
+    with pytest.raises(ModelFileError, match="not a classifier"):
         LabelModel(tmp_path / "m.bin")
 
 

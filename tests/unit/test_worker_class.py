@@ -209,7 +209,7 @@ def test_settings_class_with_what_is_no_setting_is_refused_in_words(module, befo
 @pytest.mark.parametrize("settings", ["dict", "MySettings()", "object"])
 def test_model_whose_settings_are_no_class_of_settings_is_refused_in_words(module, settings):
     name = module(SETTINGS.format(before=DATACLASS, field="pass", settings=settings))
-    with pytest.raises(ConfigError, match=r"Mine\.Settings has to be a class derived from"):
+    with pytest.raises(ConfigError, match=r"Mine\.Settings must be a class derived from"):
         load_class(f"{name}:Mine", "job.conf:3")
 
 
