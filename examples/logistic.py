@@ -2,7 +2,7 @@
 
     block -> minibatches -> unique keys -> PULL weights -> mean gradient -> PUSH -> AdaGrad or SGD
 
-A model of your own is a file like this one.  examples/README.md runs it.
+Your own model is a file like this one.  examples/README.md runs it.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ BIAS = 1 << 40  # key of the constant feature, far from every index
 
 @dataclass(frozen=True, slots=True)
 class LogisticSettings(JobSettings):
-    """Besides what every job has."""
+    """Settings besides those of every job."""
 
     lr: float = setting(0.2, help="Step size.", when="Smaller for sgd.", low=1e-6, high=100.0)
     batch: int = setting(100, help="Lines a step.", when="Larger: less traffic.", low=1)

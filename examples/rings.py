@@ -2,8 +2,8 @@
 
     block of lines ``x y class`` -> PULL layers -> forwards, backwards -> PUSH gradients -> Adam
 
-`snailps.Parameters` keeps the layers in one array and moves them together.  examples/rings.md runs
-this, without clocks and with.
+`snailps.Parameters` stores the layers in one array and transfers them together.  examples/rings.md
+runs this, with and without clocks.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from snailps import JobSettings, Parameters, Tensor, Worker, setting
 
 @dataclass(frozen=True, slots=True)
 class RingsSettings(JobSettings):
-    """Besides what every job has."""
+    """Settings besides those of every job."""
 
     lr: float = setting(0.02, help="Step size.", when="Smaller where the loss jumps.", low=1e-6)
     hidden: int = setting(16, help="Width of the hidden layer.", when="Harder data.", low=1)

@@ -3,7 +3,7 @@
 #   config/hosts -> LINES, ALL, MASTER     each HOST SCRIPT -> $SNAILPS_RSH HOST SCRIPT, all at once
 #                                          lines of output behind their host, failures counted
 #
-# Sourced, never run. What a host then does is node.sh's business. From the environment:
+# Sourced, never run. node.sh does the work on each host. From the environment:
 #
 #   SNAILPS_HOSTS   the inventory: config/hosts
 #   SNAILPS_DIR     the folder on every host, below the home folder: snailps. %h in it is the host,
@@ -24,7 +24,7 @@ die() {
     exit 2
 }
 
-usage() { # the comment at the head of the script is its help; a code says that it was used wrongly
+usage() { # prints the head comment of the script as its help; a code marks wrong usage
     [ $# = 0 ] || exec >&2
     sed -n '2,/^[^#]/{/^# shellcheck/d;s/^# \{0,1\}//p}' "$0"
     exit "${1:-0}"
@@ -86,7 +86,7 @@ read_inventory() { # LINES; ALL, the hosts, each once; MASTER, its host; ADDRESS
     done
 }
 
-quoted() { # words that a shell at the other end reads as they are
+quoted() { # words, quoted for the remote shell
     local word out=
     for word in "$@"; do out+="'${word//\'/\'\\\'\'}' "; done
     printf '%s' "${out% }"
@@ -98,7 +98,7 @@ on_new() { # a script on a host, in its folder, which is made; input passes thro
     "${RSH[@]}" "$1" "exec sh -c $(quoted "mkdir -p $at && cd $at || exit 1; $2")"
 }
 
-on() { # a script on a host, in its folder, which has to be there
+on() { # a script on a host, in its folder, which must exist
     local at=${FOLDER//%h/$1}
     local none="nothing was distributed here: no folder $at"
     "${RSH[@]}" "$1" "exec sh -c $(quoted "

@@ -1,17 +1,17 @@
 #!/bin/sh
-# What one host does for the tools: starts, shows and stops the processes of this folder.
+# The tools' part on one host: starts, shows and stops the processes of this folder.
 #
 #   node.sh install                  unpacks the wheels that were sent
 #   node.sh start NAME WORD...       runs `snailps WORD...` as NAME, unless it runs already
-#   node.sh status                   a line a process: name, state, last line of its log
-#   node.sh logs LINES [follow]      all logs, each line behind its process
+#   node.sh status                   one line per process: name, state, last line of its log
+#   node.sh logs LINES [follow]      all logs, each line prefixed with its process
 #   node.sh stop SECONDS             ends the job; after SECONDS SIGTERM, 5 s later SIGKILL
 #   node.sh pack PATH...             an archive of those that exist, to standard output
 #
-# It knows one folder, the one it lies in, and no other host. A process is ours if its number and
-# the time it began are those that `start` wrote down: a number that was given again is not.
+# It uses only the folder that contains it, and must not know other hosts. A process is ours if its
+# id and start time are those that `start` recorded, so that a reused id is not.
 #
-#   wheels/ -> install -> lib/, snailps          run/NAME.pid: number, begin, waiter; NAME.code
+#   wheels/ -> install -> lib/, snailps          run/NAME.pid: id, start time, waiter; NAME.code
 set -eu
 cd "$(dirname "$0")"
 
@@ -20,22 +20,22 @@ fail() {
     exit 1
 }
 
-began() { # when process $1 began, in ticks since the machine did; fails if it is gone
+began() { # start time of process $1, in ticks since boot; fails if it has ended
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
-    # The name, in parentheses, may hold anything: count behind it.
+    # The name, in parentheses, may contain anything: count the fields behind it.
     # shellcheck disable=SC2086
     set -- ${stat##*) }
     case $1 in Z | X) return 1 ;; esac
     echo "${20}"
 }
 
-alive() { # whether the process that run/$1.pid names still runs; its number in $pid
+alive() { # whether the process that run/$1.pid names still runs; its id in $pid
     [ -f "run/$1.pid" ] || return 1
     read -r pid since _ <"run/$1.pid" || return 1
     [ "$(began "$pid")" = "$since" ]
 }
 
-names() { # processes that were ever started here
+names() { # all processes that have been started here
     for file in run/*.pid; do
         if [ -e "$file" ]; then basename "$file" .pid; fi
     done
@@ -52,7 +52,7 @@ state() { # of process $1, in words
         echo "running, process $pid"
         return
     fi
-    # It has ended just now: the process that waits for it is about to write down how.
+    # If it has just ended, the process that waits for it is about to write its code.
     tries=0
     while [ ! -f "run/$1.code" ] && read -r _ _ waiter <"run/$1.pid" &&
         [ "$(began "$waiter")" ] && [ "$tries" -lt 100 ]; do
@@ -91,12 +91,12 @@ install() {
     running=$(left)
     [ -z "$running" ] || fail "another package was sent, but $running still runs: stop it first"
     python=$(python_of "$(ls wheels/snailps-*.whl)")
-    # A wheel is a folder to be on the path, zipped: no pip, no environment is needed for it.
+    # A wheel is a zipped folder for Python's path: it needs no pip and no environment.
     rm -rf lib snailps
     for wheel in wheels/*.whl; do "$python" -m zipfile -e "$wheel" lib; done
     cat >snailps.new <<EOF
 #!/bin/sh
-# snailps of this folder; it finds your own classes in data/.
+# snailps of this folder; data/ is on its path for your own classes.
 here=\$(cd "\$(dirname "\$0")" && pwd)
 if [ -e "\$here/secret" ]; then export SNAILPS_SECRET_FILE="\$here/secret"; fi
 if [ -e "\$here/tls/node.key" ]; then export SNAILPS_TLS="\$here/tls"; fi
@@ -114,13 +114,13 @@ start() {
     [ -x snailps ] || fail "nothing is installed here: tools/distribute first"
     mkdir -p run logs
     exec 9>run/lock
-    flock 9 # two who start at once would start twice
+    flock 9 # or two calls at once would start it twice
     if alive "$name"; then
         echo "$name runs already, process $pid"
         return
     fi
     rm -f "run/$name.code" "run/$name.pid" "run/$name.new"
-    # A session of its own: it outlives the connection that started it.
+    # Its own session, so that it outlives the connection that started it.
     # shellcheck disable=SC2016
     setsid sh -c '
         name=$1
@@ -159,13 +159,13 @@ logs() {
     else
         lines=$1
         shift 2
-        # `tail` ends with this shell, and that when whoever reads has gone, who holds our input.
+        # `tail` ends with this shell, which ends when its input is closed: the reader holds it.
         tail -v -n "$lines" -F --pid=$$ "$@" 2>/dev/null | named &
         cat >/dev/null
     fi
 }
 
-named() { # `tail` has a header before lines of another file, and an empty line before that
+named() { # `tail` prints an empty line and a header before lines of another file
     name='' empty=0
     while IFS= read -r line; do
         case $line in
@@ -192,7 +192,7 @@ wait_for_end() { # whether all have ended within $1 seconds
 }
 
 stop() {
-    # When the master ends, all end: the job stops cleanly, and what was learnt is saved.
+    # All processes end with the master: the job stops in order, and the model is saved.
     if alive master; then
         kill -INT "$pid"
         echo "master: told to end the job"

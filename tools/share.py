@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 STEP = 1 << 20
-"""Bytes in memory; and how far from its aim a cut may be."""
+"""Bytes in memory, and the longest distance of a cut from its target."""
 
 
 def cut_at(text: BinaryIO, aim: int) -> int:
-    """The first end of a line from `aim` on, or of a word, where lines are that long."""
+    """The first end of a line from `aim` on; of a word, if no line ends within `STEP`."""
     text.seek(aim)
     ahead = text.read(STEP)
     for end in (b"\n", b" "):
