@@ -309,11 +309,11 @@ class CheckpointController:
             self._drop(saving.begun)
         self.forget_others()
 
-    def ended(self, why: str, then: Callable[[WorkDone, float], None]) -> None:
+    def ended(self, why: str) -> None:
         """The job is over: nothing goes on from its checkpoints; empty `why`: something may."""
         self._path = ""
         release = partial(self._files.release, self._taken, why)
-        self._out.work(release, then, "checkpoint")
+        self._out.work(release, _ignored, "checkpoint")
 
     def figures(self) -> dict[str, int]:
         """Figures of the run; nothing where there are no checkpoints."""
@@ -515,7 +515,7 @@ class CheckpointController:
         )
 
     def _drop(self, begun: Begun) -> None:
-        self._out.work(partial(self._files.drop, begun), _dropped, "checkpoint")
+        self._out.work(partial(self._files.drop, begun), _ignored, "checkpoint")
 
     # --- restoring ---------------------------------------------------------------------------
 
@@ -590,8 +590,8 @@ def _unheard(answer: Answer, now: float) -> None:
     """Whatever servers say to `StopSaving`."""
 
 
-def _dropped(done: WorkDone, now: float) -> None:
-    """A checkpoint that failed is removed, or will be by the next master."""
+def _ignored(done: WorkDone, now: float) -> None:
+    """Nothing follows: what could not be removed now, the next master removes."""
 
 
 def _bytes_of(servers: Sequence[Member]) -> int:

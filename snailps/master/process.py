@@ -60,6 +60,8 @@ NODES_PER_S = 1000
 """Of large clusters fewer pictures are drawn: so many nodes a second."""
 HEARTBEATS_S = 0.25
 """Between two looks at heartbeats."""
+FOLDER_S = 10.0
+"""How long it waits until the folder of checkpoints says that the run is over."""
 WORKS_END_S = 1.0
 """How long the end of the master waits for work beside its loop."""
 _PROBES = (messages.Examine, messages.Probe, messages.Examined)
@@ -159,6 +161,7 @@ class Master:
                 self._turn()
             if self._on_status is not None:
                 self._on_status(self.status())
+            self._works.wait_all(FOLDER_S, "checkpoint")
             self._journal.end()
         except SnailError:
             if not took_over:  # it could not begin, and says why
@@ -252,7 +255,7 @@ class Master:
         if job is not None:
             workers = settings.expected_node_num - max(1, settings.expected_servers)
             self._feed(events.Started(job, workers))
-            self._works.wait(PREPARE_S)
+            self._works.wait_first(PREPARE_S)
         host, port = listener.getsockname()[:2]
         log.info("master listens on %s", show((host, port)))
         self._on_listening(host, port)
@@ -264,7 +267,7 @@ class Master:
         if self._diagnosis is not None:
             self._diagnosis.cancel()
         self._reader.close()
-        self._works.wait(WORKS_END_S, all_=True)  # an export removes what it has not written
+        self._works.wait_all(WORKS_END_S)  # an export removes what it has not written
         for one in (job, self.core.job_controller.job):
             if one is not None:
                 one.close()

@@ -7,6 +7,7 @@ Of the master's loop; `run` alone is called in other threads.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -65,11 +66,19 @@ class Works:
         """Whether anything of a lane is under way."""
         return lane in self._lanes
 
-    def wait(self, limit_s: float, *, all_: bool = False) -> None:
-        """Waits for what is under way; by default for the first to end, whose error is raised."""
-        if all_:
-            wait(self._running.values(), limit_s)
-            return
+    def wait_first(self, limit_s: float) -> None:
+        """Waits for the first to end, and raises its error."""
         done, _ = wait(self._running.values(), limit_s, FIRST_COMPLETED)
         for future in done:
             future.result()
+
+    def wait_all(self, limit_s: float, lane: str = "") -> None:
+        """Waits for all of a lane, or for all that are under way, unheard."""
+        until = time.monotonic() + limit_s
+        while self.has(lane) if lane else self._running:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return
+            futures = [f for n, f in self._running.items() if self._lane_of.get(n, "") == lane]
+            wait(futures if lane else self._running.values(), left_s, FIRST_COMPLETED)
+            self.ended()

@@ -570,7 +570,7 @@ class JobController:
 
     def _exported(self, figures: dict[str, Any], now: float) -> None:
         self._out.note("exported", {"figures": figures})
-        self.ended(figures)
+        self.ended(figures, now)
 
     def _end_cancelled(self) -> None:
         self._fail(self.export.verdict(), EXIT_INTERRUPTED)
@@ -579,16 +579,14 @@ class JobController:
         """An earlier master had written the result: only the end is left."""
         job.end_pass(now)
         self._go(JobPhase.EXPORTING)
-        self.ended(figures)
+        self.ended(figures, now)
 
-    def ended(self, figures: dict[str, Any]) -> None:
+    def ended(self, figures: dict[str, Any], now: float) -> None:
         """The result is written."""
         self.figures = figures
         for path in figures.get("files", []):
             log.info("wrote %s", path)
-        self.checkpoints.ended("" if self.interrupted else "the run ended", self._released)
-
-    def _released(self, done: WorkDone, now: float) -> None:
+        self.checkpoints.ended("" if self.interrupted else "the run ended")
         self._on_end(now)
 
     def collect_figures(self, own_rss_mb: float, now: float) -> None:
@@ -625,7 +623,7 @@ class JobController:
 
     def end(self) -> None:
         """Goes back to waiting for a job."""
-        self.checkpoints.ended("", _ignored)
+        self.checkpoints.ended("")
         if self.job is not None:
             self._out.work(self.job.close, _ignored)
         if self.round is not None:
