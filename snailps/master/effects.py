@@ -8,7 +8,7 @@ learns what a master that takes over would not know.  Nothing here does anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -282,7 +282,3 @@ class Outbox:
     def put(self, effect: Effect) -> None:
         """Any other effect."""
         self._effects.append(effect)
-
-    def put_all(self, effects: Iterable[Effect]) -> None:
-        """Several, in order."""
-        self._effects.extend(effects)

@@ -185,7 +185,7 @@ class JobController:
             self.begin_survey(job, now)
         else:
             self._open_book(job, now)
-        self._start_all(now)
+        self._start_all()
 
     def begin_survey(self, job: Job, now: float) -> None:
         """Opens the book of the survey."""
@@ -208,7 +208,7 @@ class JobController:
     def _kept(self, job: Job, position: Position, _: None, now: float) -> None:
         self._open_book(job, now, position)
         self.expiry.resume([int(tick) for tick in position.figures["ticks"]], now)
-        self._start_all(now)
+        self._start_all()
 
     def _open_book(self, job: Job, now: float, position: Position | None = None) -> None:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
@@ -267,7 +267,7 @@ class JobController:
             if self._members.all.get(member.number) is member:
                 self._start(member, workers)
 
-    def _start_all(self, now: float) -> None:
+    def _start_all(self) -> None:
         workers = self._members.joined("worker")
         for member in workers:
             self._start(member, len(workers))

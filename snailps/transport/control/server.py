@@ -111,14 +111,6 @@ class Peer:
     calls: dict[int, _Call] = field(default_factory=dict)
     next_call: int = 1
 
-    @classmethod
-    def absent(cls) -> Peer:
-        """One that is not connected: what is sent to it is lost, and calls say so."""
-        sock = socket.socket()
-        sock.close()
-        hello = Hello(Channel.CONTROL, Role.MASTER, bytes(NONCE_BYTES))
-        return cls(sock, ("", 0), ServerSession(hello), FrameDecoder(HANDSHAKE_BODY_MAX), 0.0)
-
 
 class ControlServer:
     """Accepts control and heartbeat connections; one thread calls `step`.
