@@ -723,7 +723,7 @@ class MasterCore:
         log.info("%s: %s", member.name, message.why)
         if message.why == "SIGINT":
             self._asked = True
-        else:
+        elif self._stop_at is None:  # else it was told to end already
             self._leave(member, now)
 
     def _bye(self, member: Member, message: messages.Bye, now: float) -> None:

@@ -293,6 +293,16 @@ def test_signal_ends_the_training_early_and_a_second_one_at_once(make_job):
     assert "nothing was saved" in world.sent(server, m.Stop)[0].text
 
 
+def test_server_that_is_told_to_leave_while_the_cluster_ends_may_do_so(make_job):
+    world = World(make_job())
+    server = world.join("server")
+    world.handle(events.Signal())
+    world.tick()
+    assert world.core.phase is ClusterPhase.STOPPING
+    world.note(server, m.Leaving("SIGTERM"))
+    assert not any(isinstance(e, effects.Broken) for e in world.effects)
+
+
 def test_members_that_say_no_goodbye_are_not_waited_for_without_end(make_job):
     world = World(make_job())
     world.forms()

@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 LOOKS = 10
 """How often the model's inspector looks during the training."""
-NUMBERS = 256
-"""Incarnations for one reading of the tables: it may connect again and again."""
+NUMBERS = 3
+"""Incarnations for one reading of the tables: an export connects three times."""
 
 Then = Callable[[Any, float], None]
 """What follows on work beside the loop: gets its result, and the time."""

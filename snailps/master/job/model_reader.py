@@ -149,6 +149,7 @@ class ModelReader:
 
     def _connect(self, reading: Reading) -> tuple[ShardConnections, Callable[[], None]]:
         """Connections of the master's own to all shards, and how to close them."""
+        incarnation = next(reading.numbers)  # one for all tries: only the last one is used
 
         def newest() -> Route:
             assert self._route is not None
@@ -159,7 +160,7 @@ class ModelReader:
                 route,
                 Role.MASTER,
                 node=0,
-                incarnation=next(reading.numbers),
+                incarnation=incarnation,
                 job=self._life,
                 timeout_s=self._timeout_s,
                 trust=self._trust,
