@@ -168,6 +168,13 @@ class Diagnose:
 
 
 @dataclass(frozen=True, slots=True)
+class Say:
+    """A line of the log, once what it tells of is with the journal: somebody may act on it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """The last record of a run, for `json_log`."""
 
@@ -189,6 +196,7 @@ Effect = (
     | LeaveRounds
     | Diagnose
     | Record
+    | Say
 )
 
 OnAnswer = Callable[[Answer, float], None]

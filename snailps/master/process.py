@@ -399,6 +399,7 @@ class Master:
             effects.CancelExport: lambda effect: self._reader.cancel(),
             effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),
             effects.Diagnose: self._diagnose,
+            effects.Say: lambda effect: log.info("%s", effect.text),
             effects.Record: lambda effect: self._json_log.write(effect.status),
         }
 

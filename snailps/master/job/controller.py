@@ -17,7 +17,7 @@ from typing import Any
 from snailps.api.worker import Worker
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController
-from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Snapshot
+from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Say, Snapshot
 from snailps.master.events import WorkDone
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
@@ -585,7 +585,7 @@ class JobController:
         """The result is written."""
         self.figures = figures
         for path in figures.get("files", []):
-            log.info("wrote %s", path)
+            self._out.put(Say(f"wrote {path}"))
         self.checkpoints.ended("" if self.interrupted else "the run ended")
         self._on_end(now)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
-from snailps.master.effects import OnAnswer, Outbox
+from snailps.master.effects import OnAnswer, Outbox, Say
 from snailps.master.events import Answer
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -267,7 +267,7 @@ class ReplicationController:
         route = self.standbys.route
         assert route is not None
         self._members.take(route)
-        log.info("route epoch %d", route.epoch)
+        self._out.put(Say(f"route epoch {route.epoch}"))
         self._rerouted = True
 
     def _followed(self, now: float) -> None:
