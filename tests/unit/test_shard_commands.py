@@ -1,6 +1,7 @@
 """Commands for a shard's thread: each runs once or never, and what it was given is never lost."""
 
 import contextlib
+import gc
 import os
 import queue
 import socket
@@ -186,3 +187,21 @@ def test_all_fences_hold_at_a_promoted_standby(when):
         again = cluster.back_up()
         cluster.promote(again, epoch=3)
         refused(cluster, [1, FENCED], epoch=3)
+
+
+def test_stopped_shard_leaves_no_cycle_that_keeps_its_rows():
+    """A server drops shards of gigabytes while it serves others: none waits for the collector."""
+
+    def cores():
+        return sum(type(one).__name__ == "ShardCore" for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = cores()
+        with Shards(1) as shards:
+            assert cores() == before + 1
+        shards.threads.clear()
+        assert cores() == before
+    finally:
+        gc.enable()
