@@ -12,7 +12,7 @@ import traceback
 
 import numpy as np
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WireOps
@@ -50,15 +50,13 @@ cdef bint python_pull(void *methods, Table *table, uint32_t number, const RowReq
                       float *rows, char *out, Reply *reply) noexcept with gil:
     """Rows of a PULL, through the table's `init` and `pull`; False = `reply` is an ERROR."""
     cdef PythonMethods me = <PythonMethods>methods
-    cdef const float[:, ::1] view
     if asked.key_num == 0:
         return True
     try:
         whole = _whole_rows(me, table, number, asked)
         if not state:
             whole = _block(me.methods[number].pull(whole), asked.key_num, store_dim(table), "pull")
-        view = whole
-        memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
+        memcpy(rows, _data(whole), <size_t>whole.nbytes)
         return True
     except BaseException as error:
         _python_error(error, me.methods[number], out, reply)
@@ -74,8 +72,8 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
     cdef uint32_t dim = store_dim(table)
     cdef uint64_t seq = asked.seq
     cdef const Group *groups = asked.groups
-    cdef const float[:, ::1] changed
-    cdef const uint64_t[::1] unique
+    cdef const float *changed = NULL
+    cdef uint32_t floats = store_floats(table)
     try:
         at = 0
         work = []               # per fragment that has not had it: (fragment, keys, start in rows)
@@ -98,13 +96,14 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
             at += groups[g].keys
         if total:
             rows = me.methods[head.table].push(np.concatenate(blocks), np.concatenate(gradients))
-            changed = _block(rows, total, store_floats(table), "push")
+            rows = _block(rows, total, floats, "push")
+            changed = <const float *>_data(rows)
         for fragment, some, start in work:
             if store_set_mark(shard, fragment, head.incarnation, seq) < 0:
                 raise MemoryError(f"no memory for a mark of fragment {fragment}")
-            unique = some
-            if len(some) and store_put(shard, table, fragment, &unique[0], <uint32_t>len(some),
-                                       &changed[<uint32_t>start, 0]) < 0:
+            if len(some) and store_put(shard, table, fragment, <const uint64_t *>_data(some),
+                                       <uint32_t>len(some),
+                                       changed + <uint64_t>start * floats) < 0:
                 raise MemoryError(f"no memory for rows of fragment {fragment}")
             me.context.rows_pushed += len(some)
         return True
@@ -119,20 +118,20 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
     cdef PythonMethods me = <PythonMethods>methods
     cdef Shard *shard = me.store.shard
     cdef uint32_t i, stop, width = sums.floats
-    cdef uint64_t[::1] key_view
-    cdef uint32_t[::1] owner_view
-    cdef float[:, ::1] value_view
-    cdef const uint64_t[::1] some
-    cdef const float[:, ::1] changed
+    cdef uint32_t floats = store_floats(table)
+    cdef uint64_t row_bytes = width * <uint64_t>sizeof(float)
+    cdef const uint64_t *some
+    cdef const float *changed
+    cdef char *to
     try:
         keys = np.empty(sums.count, np.uint64)
         owners = np.empty(sums.count, np.uint32)
         values = np.empty((sums.count, width), np.float32)
-        key_view, owner_view, value_view = keys, owners, values
+        memcpy(_data(keys), sums.keys, sums.count * <uint64_t>sizeof(uint64_t))
+        memcpy(_data(owners), sums.fragments, sums.count * <uint64_t>sizeof(uint32_t))
+        to = _data(values)
         for i in range(sums.count):
-            key_view[i] = sums.keys[i]
-            owner_view[i] = sums.fragments[i]
-            memcpy(&value_view[i, 0], sums.rows[i], width * sizeof(float))
+            memcpy(to + i * row_bytes, sums.rows[i], row_bytes)
         order = np.argsort(owners, kind="stable")
         keys, owners, values = keys[order], owners[order], values[order]
         starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
@@ -141,10 +140,11 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
             _rows_of(me, table, table.table_id, owners[a], keys[a:b])
             for a, b in zip(starts, ends, strict=True)])
         rows = me.methods[table.table_id].push(rows, values)
-        changed = _block(rows, len(keys), store_floats(table), "push")
-        some = keys
+        rows = _block(rows, len(keys), floats, "push")
+        changed = <const float *>_data(rows)
+        some = <const uint64_t *>_data(keys)
         for i, stop in zip(starts, ends, strict=True):
-            if store_put(shard, table, owners[i], &some[i], stop - i, &changed[i, 0]) < 0:
+            if store_put(shard, table, owners[i], some + i, stop - i, changed + i * <uint64_t>floats) < 0:
                 raise MemoryError(f"no memory for rows of fragment {owners[i]}")
         return True
     except BaseException as error:
@@ -168,16 +168,14 @@ cdef bint python_scan(void *methods, Table *table, uint32_t number, uint32_t fra
     """Rows of a SCAN as a pull would give them; False = `reply` is an ERROR."""
     cdef PythonMethods me = <PythonMethods>methods
     cdef uint32_t floats = store_floats(table)
-    cdef float[:, ::1] whole
-    cdef const float[:, ::1] view
     try:
         room = min(room, max(<uint32_t>1, <uint32_t>(PART_BYTES // (4 * floats))))
         stored = np.empty((room, floats), np.float32)
-        whole = stored
-        n[0] = store_scan(me.store.shard, table, fragment, cursor, keys, &whole[0, 0], floats, room)
+        n[0] = store_scan(me.store.shard, table, fragment, cursor, keys, <float *>_data(stored), floats,
+                          room)
         if n[0]:
-            view = _block(me.methods[number].pull(stored[:n[0]]), n[0], store_dim(table), "pull")
-            memcpy(rows, &view[0, 0], view.shape[0] * view.shape[1] * sizeof(float))
+            shown = _block(me.methods[number].pull(stored[:n[0]]), n[0], store_dim(table), "pull")
+            memcpy(rows, _data(shown), <size_t>shown.nbytes)
         return True
     except BaseException as error:
         _python_error(error, me.methods[number], out, reply)
@@ -186,21 +184,25 @@ cdef bint python_scan(void *methods, Table *table, uint32_t number, uint32_t fra
 
 cdef _copied(const uint64_t *keys, uint32_t n):
     """The keys as an array of their own."""
-    cdef uint64_t[::1] view
     found = np.empty(n, np.uint64)
-    view = found
-    memcpy(&view[0], keys, n * sizeof(uint64_t))
+    memcpy(_data(found), keys, n * sizeof(uint64_t))
     return found
+
+
+cdef char *_data(array) except NULL:
+    """Where a contiguous array lies; the caller holds it.  Memory views would cost seconds of compiling."""
+    return <char *><uintptr_t>array.__array_interface__["data"][0]
 
 
 cdef _fill(rows, const WireOps *wire, const RowRequest *asked, uint32_t start):
     """The values from number `start` on, as float32."""
-    cdef float[:, ::1] view = rows
+    cdef float *to = <float *>_data(rows)
     cdef const char *values = asked.values + start * <uint64_t>asked.row_bytes
-    cdef Py_ssize_t i
-    for i in range(view.shape[0]):
-        wire.widen[asked.wire](values, &view[i, 0], asked.floats)
+    cdef uint32_t i, n = <uint32_t>len(rows)
+    for i in range(n):
+        wire.widen[asked.wire](values, to, asked.floats)
         values += asked.row_bytes
+        to += asked.floats
 
 
 cdef _whole_rows(PythonMethods me, Table *table, uint32_t number, const RowRequest *asked):
@@ -217,16 +219,13 @@ cdef _whole_rows(PythonMethods me, Table *table, uint32_t number, const RowReque
 
 cdef _rows_of(PythonMethods me, Table *table, uint32_t number, uint32_t fragment, keys):
     """Weights and state of a fragment's keys; those without a row from the table's `init`."""
-    cdef const uint64_t[::1] wanted = keys
-    cdef uint32_t n = <uint32_t>wanted.shape[0]
+    cdef uint32_t n = <uint32_t>len(keys)
     cdef uint32_t floats = store_floats(table)
-    cdef uint8_t[::1] found
-    cdef float[:, ::1] view
+    cdef const uint64_t *wanted = <const uint64_t *>_data(keys)
     rows = np.empty((n, floats), np.float32)
     has = np.empty(n, np.uint8)
-    view, found = rows, has
-    store_has(me.store.shard, table, fragment, &wanted[0], n, &found[0])
-    store_pull(me.store.shard, table, fragment, &wanted[0], n, &view[0, 0], floats)
+    store_has(me.store.shard, table, fragment, wanted, n, <uint8_t *>_data(has))
+    store_pull(me.store.shard, table, fragment, wanted, n, <float *>_data(rows), floats)
     fresh = has == 0
     if fresh.any():
         rows[fresh] = _block(me.methods[number].init(keys[fresh]), int(fresh.sum()), floats, "init")
