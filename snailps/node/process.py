@@ -303,7 +303,8 @@ class Node:
                 elif 0 not in self._pulse.closed():
                     sock.close()
                     return
-                self._pulse.add(sock, 0)
+                # A connection is no sign of life: a master may take each and close it again.
+                self._pulse.add(sock, 0, self._pulse.silences().get(0, 0.0) if again else 0.0)
             except MisuseError:  # this process leaves
                 sock.close()
                 return

@@ -119,8 +119,8 @@ cdef class HeartbeatThread:
         self._close_all()
         pthread_mutex_unlock(&self.heart.lock)
 
-    def add(self, sock, uint64_t number):
-        """Takes over an authenticated socket; counts as heard now.
+    def add(self, sock, uint64_t number, double silence_s=0.0):
+        """Takes over an authenticated socket; its peer was last heard `silence_s` seconds ago.
 
         Sockets of the same peer that have closed are forgotten.
 
@@ -136,6 +136,7 @@ cdef class HeartbeatThread:
         if not self.stopped:
             added = self._add(fd, number)
             if added:
+                self.heart.peers[self.heart.count - 1].heard -= silence_s
                 self._forget(number, only_closed=True)
         pthread_mutex_unlock(&self.heart.lock)
         if added:

@@ -38,10 +38,11 @@ def test_process_is_refused_here():
     ("cpu_s", "wall_s", "slower", "words"),
     [
         (0.4, 1.0, 1.0, ""),
-        (0.6, 1.0, 1.0, "0.60 s of CPU, at most 0.5"),
-        (0.6, 9.0, 2.0, ""),
-        (1.2, 9.0, 2.0, "2.0 times as slow"),
-        (0.6, 1.0, 0.1, "0.60 s of CPU"),
+        (0.9, 1.0, 1.0, ""),
+        (1.1, 1.0, 1.0, "1.10 s of CPU, at most 0.5"),
+        (1.1, 9.0, 2.0, ""),
+        (2.1, 9.0, 2.0, "2.0 times as slow"),
+        (1.1, 1.0, 0.1, "1.10 s of CPU"),
         (0.1, 21.0, 1.0, "waits for time to pass"),
     ],
 )
