@@ -137,7 +137,7 @@ class ClusterError(SnailError):
 
 
 def explain(error: BaseException) -> str:
-    """One line for any exception; what a user's code raised has its file and line."""
+    """One line for any exception; an error of a user's code has its file and line."""
     if isinstance(error, SnailError):
         return str(error)
     return f"{type(error).__name__}: {error}{place_of(error)}"

@@ -53,7 +53,7 @@ def sections_of(status: Status) -> list[Section]:
             ("shard", "primary", "standby", "state", "rows", "MB", "pulls/s", "pushes/s", "behind"),
             _shards(status),
         ),
-        Section("", ("who waits", "since", "for whom"), waits),
+        Section("", ("waiting process", "since", "waits for"), waits),
         Section("", (), [(line,) for line in _notes(status)]),
     ]
     return [section for section in found if section.rows]

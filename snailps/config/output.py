@@ -12,12 +12,12 @@ from snailps.errors import ConfigError
 
 
 def check_output(output: str) -> None:
-    """Makes the folder of the result, now: hours later would be too late to find it missing.
+    """Makes the folder of the result before the job, not hours later at the export.
 
     Raises
     ------
     ConfigError
-        Nothing can be written there.
+        The folder is not writable.
     """
     if not output:
         return

@@ -106,7 +106,7 @@ def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
         server.send(signal.SIGCONT)
         assert cluster.codes() == [0] * 3
     assert re.search(rf"^the master +\d+ s +a sign of life of {name}", page, re.MULTILINE)
-    assert "who waits" in page
+    assert "waiting process" in page
 
 
 def test_status_tells_of_workers_that_read_through_the_master(tmp_path, job, gate):
