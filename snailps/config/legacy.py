@@ -36,7 +36,7 @@ SAME_NAME = {
     "listen_addr": "with or without `tcp://`; empty still means this host's address, free port",
     "master_addr": "with or without `tcp://`",
     "expected_node_num": "servers and workers together, as before",
-    "master_time_out": "seconds; the master now names who is missing, and ends the job",
+    "master_time_out": "seconds; the master now names the missing nodes, and ends the job",
     "init_timeout": "seconds",
     "frag_num": "a fragment is now the unit of moving and saving; keep the default of 1024",
     "shard_num": (
