@@ -81,6 +81,18 @@ def pytest_configure(config):
     config.stash[_stacks_fd] = os.dup(sys.__stderr__.fileno())
 
 
+def pytest_collection_finish(session):
+    """Builds Hypothesis' table of characters, 1.4 s in a new clone, before any test is measured."""
+    if any(map(budget.is_unit, session.items)) and not session.config.option.collectonly:
+        draw_text()
+
+
+@hypothesis.settings(max_examples=1, database=None)
+@hypothesis.given(hypothesis.strategies.text())
+def draw_text(text):
+    assert isinstance(text, str)
+
+
 def pytest_unconfigure(config):
     faulthandler.cancel_dump_traceback_later()
     with contextlib.suppress(KeyError, OSError):
