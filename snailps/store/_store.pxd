@@ -10,5 +10,4 @@ cdef class ShardStore:
     cdef Slots slots        # what is staged for its present clock
     cdef object _ops        # keeps the capsule of row operations, and so its module, alive
     cdef Table *_table(self, table_id) except NULL
-    cdef Table *_tracking(self, table_id) except NULL
     cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF

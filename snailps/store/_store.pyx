@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._row_ops cimport (
-    ACCESS_ADD, ACCESS_AVERAGE, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps,
+    ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps,
     state_floats_of, value_floats_of,
 )
 from snailps.store.core._arena cimport arena_end
@@ -30,8 +30,7 @@ from snailps.store.core._clock_buffer cimport (
 )
 from snailps.store.core._marks cimport marks_drop
 from snailps.store.core._slab cimport (
-    Part, holds_row, key_of, part_close_round, part_delete, part_drop_if_empty, part_expire,
-    part_find, row_at, slot_of,
+    Part, holds_row, key_of, part_delete, part_drop_if_empty, part_expire, row_at, slot_of,
 )
 from snailps.store.tables cimport (
     TRACK_TOUCH, Fragment, Shard, Table, store_adds_state, store_bytes, store_disown, store_mark,
@@ -413,16 +412,6 @@ cdef class ShardStore:
         """
         self.shard.tick = checked("tick", tick, 0, 2**32 - 1)
 
-    def touched(self, table_id, keys):
-        """Tick of the last push to each of `keys` (uint64 [n]) as uint32 [n]; 0 without a row.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown or does not track it, or a key's fragment is not owned.
-        """
-        return self._beside(table_id, keys)
-
     def expire(self, table_id, before_tick, fragments=None):
         """Deletes the rows whose last push has a tick below `before_tick`.
 
@@ -442,38 +431,13 @@ cdef class ShardStore:
         Reads every row's tick: 5 to 30 ms a million rows, during which the shard serves nothing
         else.  Give it a few fragments at a time where that matters.
         """
-        cdef Table *table = self._tracking(table_id)
+        cdef Table *table = self._table(table_id)
         cdef uint32_t before = checked("tick", before_tick, 0, 2**32 - 1)
+        if not table.track & TRACK_TOUCH:
+            raise SnailError(f"table {table_id} does not track touch: declare it so")
         numbers = self.fragments() if fragments is None else fragments
         return sum([part_expire(&table.slab, &table.slab.parts[self._fragment(f)], before)
                     for f in numbers])
-
-    def close_round(self, table_id):
-        """Ends a round of an ``average`` table: each row pushed becomes its weighted mean.
-
-        Returns
-        -------
-        int
-            Rows changed.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown or has another access method.
-
-        Notes
-        -----
-        One walk over the table's rows at the speed of memory.
-        """
-        cdef Table *table = self._table(table_id)
-        cdef uint64_t changed = 0
-        cdef uint32_t fragment
-        if table.slab.access != ACCESS_AVERAGE:
-            raise SnailError(f"table {table_id} has no rounds: only access method average has")
-        with nogil:
-            for fragment in range(self.shard.frag_num):
-                changed += part_close_round(&table.slab, &table.slab.parts[fragment])
-        return changed
 
     # contributions to clocks
 
@@ -688,9 +652,7 @@ cdef class ShardStore:
             "slots": self.slots.slots,
             "slots_sealed": self.slots.sealed,
             "staged_bytes": self.slots.bytes,
-            "values_staged": self.slots.staged,
             "parts_dropped": self.slots.dropped,
-            "rows_clocked": self.slots.applied,
             "waits_for": self.waits_for(),
         }
 
@@ -718,13 +680,6 @@ cdef class ShardStore:
                              "add_table declares one")
         return table
 
-    cdef Table *_tracking(self, table_id) except NULL:
-        """The table, if it keeps the ticks of pushes beside its rows."""
-        cdef Table *table = self._table(table_id)
-        if not table.track & TRACK_TOUCH:
-            raise SnailError(f"table {table_id} does not track touch: declare it so")
-        return table
-
     def _owned(self, keys):
         """Fragments of `keys` as uint32 [n]; a SnailError if one is not owned."""
         owners = fragment_of(np.asarray(keys, np.uint64), self.shard.frag_num).astype(np.uint32)
@@ -747,23 +702,6 @@ cdef class ShardStore:
         for start in starts:
             self._fragment(owners[start])
         return owners, order, starts
-
-    def _beside(self, table_id, keys):
-        """Ticks beside the rows of `keys`; 0 for those that have none."""
-        cdef Table *table = self._tracking(table_id)
-        cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
-        cdef const uint32_t[::1] owner = self._owned(key_view)
-        cdef Py_ssize_t i
-        cdef uint32_t tick
-        cdef char *row
-        found = np.zeros(key_view.shape[0], np.uint32)
-        for i in range(key_view.shape[0]):
-            row = part_find(&table.slab, &table.slab.parts[owner[i]], key_view[i],
-                            <uint32_t>hash_key(key_view[i]))
-            if row != NULL:
-                memcpy(&tick, row + table.slab.touch_at, sizeof(tick))
-                found[i] = tick
-        return found
 
 
 def checked(what, value, lowest, highest):

@@ -14,7 +14,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps
 from snailps.store.core._arena cimport Arena
-from snailps.store.core._marks cimport Marks
+from snailps.store.core._marks cimport Marks, marks_get, marks_raise
 from snailps.store.core._slab cimport Part, Slab
 
 cdef enum:                      # what a table keeps beside its rows
@@ -96,12 +96,16 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil
 # --- marks ---------------------------------------------------------------------------------------
 
 # Highest sequence number applied to the fragment for this incarnation; 0 = none.
-cdef uint64_t store_mark(const Shard *shard, uint32_t fragment,
-                         uint64_t incarnation) noexcept nogil
+cdef inline uint64_t store_mark(const Shard *shard, uint32_t fragment,
+                                uint64_t incarnation) noexcept nogil:
+    return marks_get(&shard.fragments[fragment].marks, incarnation)
+
 
 # Raises the mark to `seq` (a lower one leaves it).  0, or -1 when memory ran out.
-cdef int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
-                        uint64_t seq) noexcept nogil
+cdef inline int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
+                               uint64_t seq) noexcept nogil:
+    return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
+
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
 from snailps.abi._row_ops cimport RowOps, RowStep
 from snailps.store.core._arena cimport arena_used
-from snailps.store.core._marks cimport Mark, marks_drop, marks_get, marks_raise
+from snailps.store.core._marks cimport Mark, marks_drop
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
-    part_find, part_insert, row_at, slab_init, slot_of, track_push, weights_of,
+    part_find, part_reach, row_at, slab_init, slot_of, track_push, weights_of,
 )
 
 cdef enum:
@@ -42,13 +42,14 @@ cdef struct Sums:                   # where a walk over entries is
 
 # --- lookups -------------------------------------------------------------------------------------
 
-cdef uint32_t _batch_rows(uint32_t row_bytes) noexcept nogil:
+cdef inline uint32_t _batch_rows(uint32_t row_bytes) noexcept nogil:
     """Rows to look up at once: 32 narrow ones; 8 with two floats of state beside each weight,
     which at dim 100 takes a push from 168 to 144 ns a row."""
     return max(min(BATCH_BYTES // row_bytes, <uint32_t>BATCH), <uint32_t>BATCH_MIN)
 
 
-cdef void _hash_batch(Batch *batch, Part *part, const uint64_t *keys, uint32_t n) noexcept nogil:
+cdef inline void _hash_batch(Batch *batch, Part *part, const uint64_t *keys,
+                             uint32_t n) noexcept nogil:
     """First step, when all keys are of one fragment."""
     cdef uint32_t i, tag
     cdef const Bucket *buckets = part.buckets
@@ -60,8 +61,8 @@ cdef void _hash_batch(Batch *batch, Part *part, const uint64_t *keys, uint32_t n
         fetch(&buckets[tag & mask])
 
 
-cdef uint32_t _hash_mixed_batch(Batch *batch, const Shard *shard, const Slab *slab,
-                                const uint64_t *keys, uint32_t n) noexcept nogil:
+cdef inline uint32_t _hash_mixed_batch(Batch *batch, const Shard *shard, const Slab *slab,
+                                       const uint64_t *keys, uint32_t n) noexcept nogil:
     """First step for keys of any fragments; returns how many before the first not owned."""
     cdef uint32_t i, fragment
     cdef uint64_t hashed
@@ -82,8 +83,8 @@ cdef uint32_t _hash_mixed_batch(Batch *batch, const Shard *shard, const Slab *sl
     return n
 
 
-cdef void _find_rows(Batch *batch, const Slab *slab, uint32_t n,
-                     uint32_t row_bytes) noexcept nogil:
+cdef inline void _find_rows(Batch *batch, const Slab *slab, uint32_t n,
+                            uint32_t row_bytes) noexcept nogil:
     """Second step: the first row whose tag fits.  Only its line of the index is read."""
     cdef uint32_t i, found, slot
     cdef const Bucket *bucket
@@ -101,7 +102,7 @@ cdef void _find_rows(Batch *batch, const Slab *slab, uint32_t n,
         batch.rows[i] = row
 
 
-cdef void _copy_floats(float *out, const float *weights, uint32_t n) noexcept nogil:
+cdef inline void _copy_floats(float *out, const float *weights, uint32_t n) noexcept nogil:
     cdef uint32_t i
     if n <= 8:                  # a call of memcpy would cost more than the copy
         for i in range(n):
@@ -110,8 +111,8 @@ cdef void _copy_floats(float *out, const float *weights, uint32_t n) noexcept no
         memcpy(out, weights, n * sizeof(float))
 
 
-cdef void _copy_rows(Batch *batch, const Slab *slab, const uint64_t *keys, uint32_t n, float *out,
-                     uint32_t floats) noexcept nogil:
+cdef inline void _copy_rows(Batch *batch, const Slab *slab, const uint64_t *keys, uint32_t n,
+                            float *out, uint32_t floats) noexcept nogil:
     """Third step of a pull: the weights (floats = dim), or weights and state of each row."""
     cdef uint32_t i
     cdef char *row
@@ -201,8 +202,8 @@ cdef void store_has(const Shard *shard, const Table *table, uint32_t fragment, c
         found[i] = part_find(slab, part, keys[i], <uint32_t>hash_key(keys[i])) != NULL
 
 
-cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragment, uint64_t *cursor,
-                         uint64_t *keys, float *rows, uint32_t floats,
+cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragment,
+                         uint64_t *cursor, uint64_t *keys, float *rows, uint32_t floats,
                          uint32_t max_rows) noexcept nogil:
     cdef const Slab *slab = &table.slab
     cdef const Part *part = &slab.parts[fragment]
@@ -223,13 +224,14 @@ cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragme
 
 # --- pushes --------------------------------------------------------------------------------------
 
-cdef int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
-                      uint32_t n, const float *values, uint32_t value_floats,
-                      RowStep step) noexcept nogil:
+cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
+                             uint32_t n, const float *values, uint32_t value_floats,
+                             RowStep step) noexcept nogil:
     """Takes each key's row through `step`, or (step NULL) copies the value over it."""
     cdef Slab *slab = &table.slab
     cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t m, i
+    cdef uint32_t m, i, rows
+    cdef bint tracked = slab.touch_at != 0
     cdef bint moved             # an insertion moved rows: this batch's candidates are void
     cdef char *row
     cdef uint32_t most = _batch_rows(slab.stride)
@@ -242,17 +244,17 @@ cdef int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
         for i in range(m):
             row = NULL if moved else batch.rows[i]
             if row == NULL or key_of(row) != keys[i]:
-                row = part_find(slab, part, keys[i], batch.tags[i])
+                rows = part.rows
+                row = part_reach(slab, part, keys[i], batch.tags[i])
                 if row == NULL:
-                    row = part_insert(slab, part, keys[i], batch.tags[i])
-                    if row == NULL:
-                        return -1
-                    moved = moved or part.chunk_num == 1
+                    return -1
+                moved = moved or (part.rows > rows and part.chunk_num == 1)
             if step == NULL:
                 memcpy(weights_of(row), values, value_floats * sizeof(float))
             else:
                 step(table.hyper, weights_of(row), values, slab.dim)
-            track_push(slab, row)
+            if tracked:
+                track_push(slab, row)
             values += value_floats
         keys += m
         n -= m
@@ -276,8 +278,8 @@ cdef int store_put(Shard *shard, Table *table, uint32_t fragment, const uint64_t
 
 # --- products with rows where they lie -----------------------------------------------------------
 
-cdef void _sum_rows(Batch *batch, const Slab *slab, const uint64_t *keys,
-                    const float *values, uint32_t n, float *first, Sums *sums) noexcept nogil:
+cdef inline void _sum_rows(Batch *batch, const Slab *slab, const uint64_t *keys,
+                           const float *values, uint32_t n, float *first, Sums *sums) noexcept nogil:
     """Third step: adds the rows of a batch to the sums of their examples."""
     cdef const float *rows[BATCH]
     cdef uint32_t i, run
@@ -344,18 +346,6 @@ cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, cons
             if values != NULL:
                 factors += m
         turn += 1
-
-
-# --- marks ---------------------------------------------------------------------------------------
-
-cdef uint64_t store_mark(const Shard *shard, uint32_t fragment,
-                         uint64_t incarnation) noexcept nogil:
-    return marks_get(&shard.fragments[fragment].marks, incarnation)
-
-
-cdef int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
-                        uint64_t seq) noexcept nogil:
-    return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
 
 
 # --- tables --------------------------------------------------------------------------------------

@@ -100,10 +100,7 @@ cdef struct Slots:
     uint32_t gather_floats
     ApplySums apply_elsewhere
     void *door
-    # counters
-    uint64_t staged                 # values staged so far
-    uint64_t dropped                # ... and parts that did not count
-    uint64_t applied                # rows changed by clocks
+    uint64_t dropped                # parts that did not count
 
 
 # --- staging -------------------------------------------------------------------------------------

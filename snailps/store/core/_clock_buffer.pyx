@@ -136,7 +136,6 @@ cdef void slots_stage(Slots *s, Slot *place, Staged *part) noexcept nogil:
         place.last.next = part
     place.last = part
     s.bytes += part.bytes
-    s.staged += part.key_num
 
 
 cdef void _slot_drop(Slots *s, Slot *place, uint64_t kept) noexcept nogil:
@@ -382,7 +381,6 @@ cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
                 return SEAL_BROKEN
             if sums.table.slab.access == ACCESS_AVERAGE:
                 _close_average(shard, sums.table)
-            s.applied += sums.count
             _sums_clear(s, sums)
         sums = sums.next
     _slots_begin(s, s.clock + 1)

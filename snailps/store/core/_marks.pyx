@@ -16,7 +16,7 @@ cdef enum:
     MARKS_MIN = 4
 
 
-cdef Mark *_place_of(const Marks *marks, uint64_t incarnation) noexcept nogil:
+cdef inline Mark *_place_of(const Marks *marks, uint64_t incarnation) noexcept nogil:
     """The incarnation's mark, or the empty place for it; there always is one."""
     cdef uint32_t position = <uint32_t>mix64(incarnation) & (marks.cap - 1)
     while (marks.places[position].seq != 0

@@ -138,9 +138,9 @@ cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats)
 # The key's row, or NULL.
 cdef char *part_find(const Slab *slab, const Part *part, uint64_t key, uint32_t tag) noexcept nogil
 
-# Creates the row of a key that has none: seeded weights, first state.  NULL = no memory.
-# Rows of this part may have moved afterwards if it has a single chunk.
-cdef char *part_insert(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil
+# The key's row, created if it has none: seeded weights, first state.  NULL = no memory.
+# Where one was created, rows of this part may have moved if it has a single chunk.
+cdef char *part_reach(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil
 
 # Deletes a key's row; False = it had none.  The slot is the next one to be used again.
 cdef bint part_delete(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil

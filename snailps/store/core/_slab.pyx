@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Index and slab: how the rows of one table in one fragment are found, created, deleted and walked.
 
-    key, tag -> part_find, part_insert, part_delete -> row
+    key, tag -> part_find, part_reach, part_delete -> row
     part -> part_copy -> rows as bytes -> part_put -> the same table elsewhere
     part -> part_expire, part_close_round -> rows deleted, rows changed
 
@@ -75,7 +75,7 @@ cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats)
 
 # --- the index -----------------------------------------------------------------------------------
 
-cdef uint32_t _index_room(const Slab *slab, const Part *part) noexcept nogil:
+cdef inline uint32_t _index_room(const Slab *slab, const Part *part) noexcept nogil:
     """Rows at which the index doubles: 13/16 full; longer runs cost more than the memory saves.
 
     Up to 1/8 earlier, by the number of the fragment: all fragments of a table fill in step, and
@@ -87,8 +87,8 @@ cdef uint32_t _index_room(const Slab *slab, const Part *part) noexcept nogil:
     return <uint32_t>min((<uint64_t>part.mask + 1) * (104 - early) >> 4, <uint64_t>ROWS_MAX)
 
 
-cdef void _index_put(Bucket *buckets, uint32_t mask, uint32_t tag,
-                     uint32_t slot_plus_1) noexcept nogil:
+cdef inline void _index_put(Bucket *buckets, uint32_t mask, uint32_t tag,
+                            uint32_t slot_plus_1) noexcept nogil:
     cdef uint32_t position = tag & mask
     cdef uint32_t empty = match8(buckets[position].slots, 0)
     cdef int i
@@ -209,7 +209,7 @@ cdef bint _move_back(Part *part, uint32_t *position, int *entry) noexcept nogil:
 
 # --- rows ----------------------------------------------------------------------------------------
 
-cdef char *_take_chunk(Slab *slab) noexcept nogil:
+cdef inline char *_take_chunk(Slab *slab) noexcept nogil:
     """Room for `chunk_rows` rows: a freed chunk, part of a freed index, or new."""
     cdef FreeBlock *block = slab.free_chunks
     cdef uint64_t length
@@ -282,7 +282,7 @@ cdef int _grow_slab(Slab *slab, Part *part) noexcept nogil:
     return 0
 
 
-cdef char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
+cdef inline char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
     """Makes room for the row of a key that has none; all of it, the key too, is to be written now.
     NULL = no memory.
 
@@ -305,13 +305,16 @@ cdef char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
     return row
 
 
-cdef char *part_insert(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
-    cdef char *row = _part_place(slab, part, tag)
+cdef char *part_reach(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
+    cdef char *row = part_find(slab, part, key, tag)
+    if row != NULL:
+        return row
+    row = _part_place(slab, part, tag)
     if row != NULL:
         memcpy(row, &key, KEY_BYTES)
         first_row(slab, key, weights_of(row), slab.floats)
-        memset(row + KEY_BYTES + slab.floats * sizeof(float), 0,
-               slab.stride - KEY_BYTES - slab.floats * sizeof(float))
+        if slab.touch_at:
+            memset(row + slab.touch_at, 0, sizeof(uint32_t))
     return row
 
 
