@@ -1,0 +1,57 @@
+"""docs/design/walk-*.md name the files of three ways through the tree: they exist, and are few."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WALKS = ROOT / "docs" / "design"
+
+FILES_MAX = {"walk-pull.md": 21, "walk-register.md": 20, "walk-block.md": 17}
+"""Files in the tables of a walk.  A way that gets longer needs a reason; one that gets shorter
+lowers its number here."""
+WORDS_MAX = 750
+"""One page."""
+
+
+def stations(page):
+    """Files that the tables of a page name, each once."""
+    return set(re.findall(r"^\| `(snailps/[^`]+)` \|", (WALKS / page).read_text(), re.MULTILINE))
+
+
+def named(page):
+    """Everything in backticks that looks like a source file, tables and text alike."""
+    found = re.findall(r"`([\w/]+\.(?:py|pyx|pxd|h))`", (WALKS / page).read_text())
+    return {path if path.startswith("snailps/") else f"snailps/{path}" for path in found}
+
+
+@pytest.mark.parametrize("page", FILES_MAX)
+def test_files_of_walk_exist(page):
+    missing = {path for path in stations(page) if not (ROOT / path).is_file()}
+    names = [str(path.relative_to(ROOT)) for path in (ROOT / "snailps").rglob("*.p*")]
+    missing |= {
+        path
+        for path in named(page)
+        if not any(name.endswith(path.removeprefix("snailps")) for name in names)
+    }
+    assert not missing
+
+
+@pytest.mark.parametrize("page", FILES_MAX)
+def test_walk_has_no_more_files_than_it_may(page):
+    assert len(stations(page)) <= FILES_MAX[page]
+
+
+@pytest.mark.parametrize("page", FILES_MAX)
+def test_walk_fits_on_a_page(page):
+    assert len((WALKS / page).read_text().split()) <= WORDS_MAX
+
+
+@pytest.mark.parametrize("page", FILES_MAX)
+def test_walk_says_what_happens_when_a_process_dies(page):
+    assert "## If a process dies\n" in (WALKS / page).read_text()
+
+
+def test_every_walk_is_tested():
+    assert {path.name for path in WALKS.glob("walk-*.md")} == set(FILES_MAX)
