@@ -261,7 +261,7 @@ def test_bounds_of_clocks_are_those_of_the_code():
 
 
 def test_bounds_of_products_are_those_of_the_code():
-    assert f"most {BATCHES} being kept" in DOC.replace("\n", " ")
+    assert f"stores at most {BATCHES} batches" in DOC.replace("\n", " ")
     assert f"and {BATCHES_BYTES:,} bytes: 16 an entry" in DOC
 
 
@@ -271,6 +271,22 @@ def test_options_are_those_of_the_code():
     assert named == {option.name: int(option) for option in Option}
     for name, number in WIRE_TYPES.items():
         assert f"{number}: {name}" in {name: meaning for _, name, meaning in rows}["wire"]
+
+
+def test_hash_is_that_of_the_page():
+    """Fragments of keys, worked out as the page says."""
+    wrap = 2**64 - 1
+    listing = "\n".join(re.findall(r"^    (?:x|hash) = .*$", DOC, re.M))
+    numbers = [int(number, 16) for number in re.findall(r"0x[0-9a-f]{16}", listing)]
+    shifts = [int(x) for x in re.findall(r"x >> (\d+)\)", listing)]
+    assert len(numbers) == len(shifts) == 3
+    keys = np.random.default_rng(1).integers(0, 2**63, 100).astype(np.uint64)
+    for key, fragment in zip(keys, fragment_of(keys, 1000), strict=True):
+        x = (int(key) + numbers[0]) & wrap
+        x = ((x ^ (x >> shifts[0])) * numbers[1]) & wrap
+        x = ((x ^ (x >> shifts[1])) * numbers[2]) & wrap
+        x ^= x >> shifts[2]
+        assert (x >> 32) * 1000 >> 32 == fragment
 
 
 def test_digest_is_that_of_the_page():
