@@ -415,7 +415,7 @@ class Workers:
             leases.settled(member, self.trained[node][-3:])
         elif action == "settle all" and not job.rounds:
             side._note("settled_all", {"node": node, "but": self.trained[node][-2:]})
-            job.outcomes.settle_all(node, self.trained[node][-2:])
+            job.ledger.settle_all(node, self.trained[node][-2:])
         elif action == "come" and node not in self.here:
             self.here.add(node)
             side._note("join", {"node": node})

@@ -1,4 +1,4 @@
-"""master.job.metrics: what a pass has come to, block by block, at once, after another master."""
+"""master.job.metrics: metrics of a pass, block by block, at once, and under another master."""
 
 import json
 import math
@@ -8,31 +8,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.master.job.metrics import PassMetrics
+from snailps.master.leases.records import RECORD, BlockResult
 
 BLOCK = st.tuples(
     st.integers(0, 3), st.integers(0, 99), st.sampled_from([math.nan, 0.5, 2.25]),
-    st.sampled_from([0.0, 2.0, 3.0]),
+    st.sampled_from([0.0, 2.0, 3.0]), st.integers(0, 2),
 )  # fmt: skip
+
+
+def count(metrics, blocks):
+    for epoch, *result in blocks:
+        metrics.count(epoch, BlockResult(*result))
 
 
 @given(blocks=st.lists(BLOCK, max_size=40), before=st.lists(BLOCK, max_size=4))
 def test_blocks_counted_at_once_are_as_if_counted_one_by_one(blocks, before):
     singly, at_once = PassMetrics(2), PassMetrics(2)
-    for block in before:
-        singly.count(*block), at_once.count(*block)
-    for block in blocks:
-        singly.count(*block)
-    columns = [np.array(column) for column in zip(*blocks, strict=True)] or [np.zeros(0, int)] * 4
-    at_once.count_all(*columns)
+    for metrics in (singly, at_once):
+        count(metrics, before)
+    count(singly, blocks)
+    epochs = np.array([epoch for epoch, *_ in blocks], np.int64)
+    records = np.array([(1, 0, *result, math.nan) for _, *result in blocks], RECORD)
+    at_once.count_all(epochs, records)
     assert at_once.snapshot() == singly.snapshot()
 
 
-def test_tally_resumed_stands_where_the_other_one_did():
+def test_last_learning_rate_that_was_reported_counts():
+    metrics = PassMetrics(1)
+    for lr in (0.5, 0.25, math.nan):
+        metrics.count(0, BlockResult(units=1, lr=lr))
+    assert metrics.lr == 0.25
+
+
+def test_metrics_resumed_are_those_of_the_snapshot():
     first, second = PassMetrics(1), PassMetrics()
     for at in range(20):
-        first.count(at // 10, at, at / 3, 2.0)
+        first.count(at // 10, BlockResult(at, at / 3, 2.0, 1, 0.25))
         first.took(at / 7)
-    first.bad_lines, first.lr = 3, 0.25
     second.resume(json.loads(json.dumps(first.snapshot())))
     assert second.snapshot() == first.snapshot()
     assert (second.loss, second.block_s) == (first.loss, first.block_s)

@@ -99,3 +99,17 @@ def test_part_of_a_round_that_is_past_or_closed_is_void():
     assert not book.claim(2, 3)
     assert book.is_void(2)
     assert book.claim(3, 1)
+
+
+def test_part_of_a_worker_that_left_meanwhile_counts_in_a_replay():
+    """Leases are not in the journal: of a part that was leased before, `done` alone tells."""
+    living, replayed = (RoundLedger(3, NODES) for _ in range(2))
+    assert living.take(2).number == 1
+    for book in (living, replayed):
+        book.leave(2)
+    assert living.done(1, 2)
+    assert replayed.claim(1, 2)
+    assert replayed.done(1, 2)
+    assert replayed.parts == living.parts == [1]
+    assert not replayed.ready
+    assert [replayed.take(node).number for node in (1, 3)] == [0, 2]

@@ -10,7 +10,8 @@ from test_job import Clock, done, make
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError
-from snailps.master.job.position import OUTCOME, Outcomes, Position, pack, unpack
+from snailps.master.job.position import Position, pack, unpack
+from snailps.master.leases.records import OUTCOME
 from snailps.transport import messages
 from snailps.worker.process import WorkerProcess
 
@@ -20,32 +21,6 @@ __all__ = ["make"]
 @pytest.fixture
 def clock():
     return Clock()
-
-
-def test_outcomes_count_only_what_its_worker_has_settled():
-    outcomes = Outcomes(10)
-    for number, node in ((0, 1), (1, 2), (4, 1), (2, 2)):
-        outcomes.done(number, node, 100 + number, 1.5, 7.0, 0)
-    outcomes.settle([0, 1, 9, -1, 77], 1)  # 1 is another's, the others are not done
-    found = outcomes.settled()
-    assert len(found) == 5
-    assert found["units"].tolist() == [100, 0, 0, 0, 0]
-    outcomes.settle_all(2)
-    assert outcomes.settled()["units"].tolist() == [100, 101, 102, 0, 0]
-    outcomes.settle_all(2)
-    assert outcomes.settled()["loss"].tolist() == [1.5, 1.5, 1.5, 0, 0]
-
-
-def test_outcomes_resumed_are_those_settled_before():
-    outcomes = Outcomes(10)
-    outcomes.done(3, 1, 5, 0.5, 5.0, 2)
-    outcomes.settle_all(1)
-    again = Outcomes(4)
-    again.resume(outcomes.settled())
-    assert (again.settled() == outcomes.settled()).all()
-    shorter = Outcomes(2)
-    shorter.resume(outcomes.settled())
-    assert len(shorter.settled()) == 2
 
 
 def some_position(**changes):
@@ -90,7 +65,7 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
         lease = job.lease(node=7)
         clock.now_s += 2
         job.done(done(lease.number, loss=50.0 + lease.number, examples=100.0, lr=0.5), 7)
-    job.outcomes.settle([0, 1, 3], 7)
+    job.ledger.settle([0, 1, 3], 7)
     position = unpack(pack(job.position()))
     assert position.done == [0, 1, 3]
     again = make(block_bytes="100")  # cut otherwise: the position's blocks count

@@ -28,7 +28,7 @@ from snailps.master.job.round_controller import RoundController
 from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.worker_wait import WorkerWait
 from snailps.master.leases import BspLedger, RoundLedger
-from snailps.master.leases.ledger import ANYBODY, Ledger
+from snailps.master.leases.ledger import ANY_WORKER, Ledger
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -320,7 +320,7 @@ class JobController:
                 self.round.step(now)
             self._check_limit(job, ledger, now)
             if isinstance(ledger, BspLedger) and ledger.closed:
-                ledger.abandon(ANYBODY)  # nobody is left to complete its clock
+                ledger.abandon(ANY_WORKER)  # no worker is left to complete its clock
         if not (ledger.over or (self.round is not None and self.round.closing)):
             self.worker_wait.step(f"{ledger.size - ledger.finished} blocks", now)
 

@@ -24,10 +24,11 @@ from snailps.config.output import check_output
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
-from snailps.master.job.position import Outcomes, Position
+from snailps.master.job.position import Position
 from snailps.master.job.settings import job_settings, without_effect
 from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
-from snailps.master.leases.ledger import Entry, Ledger
+from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger
+from snailps.master.leases.records import BlockResult
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
 from snailps.transport.frame import CONTROL_BODY_MAX
@@ -50,34 +51,34 @@ def block_seed(seed: int, number: int) -> int:
 
 
 class _InOrder:
-    """Hands on what comes with numbers 0, 1, 2 ... in that order, whatever order it comes in."""
+    """Passes on parts numbered 0, 1, 2 ... in that order, at any order of arrival."""
 
-    def __init__(self, first: int = 0) -> None:
-        self._next = first
-        self._early: dict[int, Any] = {}
+    def __init__(self) -> None:
+        self.next = 0
+        """The first number that is missing."""
+        self._early: dict[int, bytes] = {}
 
-    def put(self, number: int, item: Any) -> Iterator[tuple[int, Any]]:
+    def put(self, number: int, part: bytes) -> Iterator[bytes]:
         """Takes one; yields all that it was the last missing one for, itself included.
 
-        An item at which the caller raises is missing again.
+        A part at which the caller raises is missing again.
         """
-        self._early[number] = item
-        while self._next in self._early:
-            yield self._next, self._early.pop(self._next)
-            self._next += 1
+        self._early[number] = part
+        while self.next in self._early:
+            yield self._early.pop(self.next)
+            self.next += 1
 
-    @property
-    def next(self) -> int:
-        """The first number that is missing."""
-        return self._next
 
-    def snapshot(self) -> tuple[int, list[Any]]:
-        """What comes next, and what has come early."""
-        return self._next, list(self._early.values())
-
-    def resume(self, next_: int, early: Mapping[int, Any]) -> None:
-        """Stands where another one's `snapshot` was taken."""
-        self._next, self._early = next_, dict(early)
+def _result(message: messages.Done) -> BlockResult:
+    """What a worker reports of a block, for its record."""
+    metrics = message.metrics
+    return BlockResult(
+        message.units,
+        metrics.get("loss", math.nan),
+        metrics.get("examples", 0.0),
+        int(metrics.get("bad_lines", 0)),
+        metrics.get("lr", math.nan),
+    )
 
 
 class Job:
@@ -121,7 +122,6 @@ class Job:
         self.summary: bytes | None = None
         self.pass_ = ""
         self.ledger: Ledger | None = None
-        self.outcomes = Outcomes(0)
         self._at_round: tuple[int, list[list[float]]] = (0, [])
         self._start: messages.Start | None = None
         self._summary_message: tuple[bytes, Encoded] | None = None
@@ -131,7 +131,6 @@ class Job:
         self._metrics = PassMetrics()
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
-        self._results = _InOrder()
         self._parts = _InOrder()
         self._reached_in = -1
         self._seconds: dict[str, float] = {}
@@ -183,25 +182,22 @@ class Job:
         if position is not None:
             self.input.take(position.blocks, position.block_bytes)
             self.summary, self._surveyor = position.summary, None
-        self.ledger = self._book(nodes, position) if train else Ledger(self.input.blocks)
-        self._results, self._parts = _InOrder(self.ledger.finished), _InOrder()
+        self.ledger = self._new_ledger(nodes, position) if train else Ledger(self.input.blocks)
+        self._parts = _InOrder()
         self._pass_begun = now
         # Losses by epoch, or by round as they come: there may be very many of those.
         self._metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
-        self.outcomes = Outcomes(self.ledger.size if train and not self.rounds else 0)
         if position is not None:
             self._resume_figures(position, now)
 
-    def _book(self, nodes: Sequence[int], position: Position | None) -> Ledger:
-        """The book of the training, by the settings' consistency."""
+    def _new_ledger(self, nodes: Sequence[int], position: Position | None) -> Ledger:
+        """The ledger of the training, by the settings' consistency."""
         s = self.settings
-        done = position.done if position is not None else []
+        known = position.outcomes if position is not None else NO_RECORDS
         if self.rounds:
             first = position.clock if position is not None else 0
             return RoundLedger(self.rounds, nodes, self.cls.fraction(s), s.seed, first)
-        size = len(self.input.blocks) * s.epochs
-        size = min(size, s.max_steps or size)
-        all_ = (self.input.blocks, s.epochs, s.max_steps, [n for n in done if n < size])
+        all_ = (self.input.blocks, s.epochs, s.max_steps, known)
         if self.clocked:
             return BspLedger(*all_, micro_batches=s.micro_batches, nodes=nodes)
         if s.consistency == "ssp" or s.assign == "own":
@@ -224,9 +220,10 @@ class Job:
         clock : int
             The checkpoint is of the beginning of this clock, in bsp and in rounds.
         """
-        outcomes = self.outcomes.settled()
+        assert self.ledger is not None
+        outcomes = self.ledger.settled()
         if clock >= 0 and not self.rounds:
-            outcomes = self.outcomes.first(clock * self.settings.micro_batches)
+            outcomes = self.ledger.records.first(clock * self.settings.micro_batches)
         figures: dict[str, Any] = {
             "lr": self._metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
@@ -249,15 +246,12 @@ class Job:
     def _resume_figures(self, position: Position, now: float) -> None:
         """Takes the figures of an earlier life of the job."""
         assert self.ledger is not None
-        self.outcomes.resume(position.outcomes)
         figures = position.figures
         if not self.rounds:
-            finished = self.ledger.finished_numbers
-            numbers = np.sort(np.fromiter(finished, np.int64, len(finished)))
+            numbers = self.ledger.records.done()
             held = position.outcomes[numbers]
             epochs = numbers // len(self.input.blocks)
-            self._metrics.count_all(epochs, held["units"], held["loss"], held["examples"])
-            self._metrics.bad_lines += int(held["bad_lines"][epochs == 0].sum())
+            self._metrics.count_all(epochs, held)
         else:
             self.round_figures, self._metrics.units = list(figures["rounds"]), int(figures["units"])
             self._metrics.losses = [list(sums) for sums in figures["losses"]]
@@ -275,12 +269,11 @@ class Job:
             "train_s": 0.0,
         }
         figures |= {"wall_s": 0.0, "rounds": [], "units": 0, "losses": []}
-        nothing = Outcomes(0).settled()
         return Position(
             self.input.sources,
             self.input.blocks,
             self.input.block_bytes,
-            nothing,
+            NO_RECORDS,
             self.summary,
             0,
             figures,
@@ -303,26 +296,21 @@ class Job:
         assert self.ledger is not None
         book = self.ledger.snapshot()
         arrays = {name: held for name, held in book.items() if isinstance(held, np.ndarray)}
-        next_, early = self._results.snapshot()
         state = {
             "ledger": {name: held for name, held in book.items() if name not in arrays},
             "tally": self._metrics.snapshot(),
-            "next": next_,
-            "early": [{name: getattr(result, name) for name in DONE_FIELDS} for result in early],
             "diverged": self.diverged,
             "reached_in": self._reached_in,
             "rounds": list(self.round_figures),
             "at_round": list(self._at_round),
         }
-        return state, {"outcomes": self.outcomes.known(), **arrays}
+        return state, {"outcomes": self.ledger.known(), **arrays}
 
     def resume(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Stands where `snapshot` was taken; its training has begun with those outcomes."""
         assert self.ledger is not None
         self.ledger.resume({**state["ledger"], **arrays})
         self._metrics.resume(state["tally"])
-        early = [messages.Done("train", **fields) for fields in state["early"]]
-        self._results.resume(int(state["next"]), {result.number: result for result in early})
         self.diverged, self._reached_in = str(state["diverged"]), int(state["reached_in"])
         self.round_figures = list(state["rounds"])
         units, losses = state["at_round"]
@@ -441,10 +429,7 @@ class Job:
         With `back` only one that has come back, of a clock that others may wait for.
         """
         assert self.ledger is not None
-        if not back:
-            entry = self.ledger.take(node)
-        else:
-            entry = self.ledger.take_back(node) if isinstance(self.ledger, BspLedger) else None
+        entry = self.ledger.take_back(node) if back else self.ledger.take(node)
         if entry is None:
             return None
         return messages.Leased(
@@ -494,35 +479,39 @@ class Job:
             return False
         if self.pass_ == "survey":
             # Merged first: a block whose part cannot be merged is not done.
-            if message.number not in self.ledger.held_by(node):
+            if self.ledger.records.holder(message.number) != node:
                 return False
             self._merge(message)
-            self.ledger.done(message.number, node)
+            self.ledger.done(message.number, node, BlockResult(message.units))
             self._metrics.came(message.units, now)
             self._metrics.add(message.units)
             return True
-        if not self.ledger.done(message.number, node):
+        if not self.ledger.done(message.number, node, _result(message)):
             return False
         self._metrics.came(message.units, now)
         self._metrics.took(message.seconds)
-        if not self.rounds:
-            self.outcomes.done(
-                message.number,
-                node,
-                message.units,
-                message.metrics.get("loss", math.nan),
-                message.metrics.get("examples", 0.0),
-                int(message.metrics.get("bad_lines", 0)),
-            )
-        if not isinstance(self.ledger, BspLedger):
-            self._note(message)
-            return True
-        for _, result in self._results.put(message.number, message):
-            self._note(result)
-            whole = (result.number + 1) % self.settings.micro_batches == 0
-            if whole and self._reached_in < 0 and self._low_enough():
-                self._reached_in = result.number // self.settings.micro_batches
+        self._check_loss(message)
+        for number, result in self.ledger.counted(message.number):
+            self._count(number, result)
         return True
+
+    def _check_loss(self, message: messages.Done) -> None:
+        """Notes that the training cannot go on, where a loss is no number."""
+        loss = message.metrics.get("loss", 0.0)
+        if message.metrics.get("examples", 0.0) > 0 and not math.isfinite(loss):
+            self.diverged = self.diverged or (
+                f"block {message.number}: the loss is {loss}: the training has diverged, and more "
+                "of it would not mend that. Lower lr; checkpoints, if any, are as they were saved"
+            )
+
+    def _count(self, number: int, result: BlockResult) -> None:
+        """Adds the result of a block to the metrics."""
+        assert self.ledger is not None
+        self._metrics.count(self.ledger.entry(number).epoch, result)
+        if isinstance(self.ledger, BspLedger) and self._reached_in < 0:
+            micro_batches = self.settings.micro_batches
+            if (number + 1) % micro_batches == 0 and self._low_enough():
+                self._reached_in = number // micro_batches
 
     def _merge(self, message: messages.Done) -> None:
         """Hands the part of a survey to the surveyor: in bsp in the order of the blocks."""
@@ -530,25 +519,8 @@ class Job:
         if not self.clocked:
             self._surveyor.add(message.blob)
             return
-        for _, part in self._parts.put(message.number, message.blob):
+        for part in self._parts.put(message.number, message.blob):
             self._surveyor.add(part)
-
-    def _note(self, message: messages.Done) -> None:
-        """Takes account of the figures of a block."""
-        assert self.ledger is not None
-        epoch = self.ledger.entry(message.number).epoch
-        examples = message.metrics.get("examples", 0.0)
-        loss = message.metrics.get("loss", math.nan)
-        if examples > 0 and not math.isfinite(message.metrics.get("loss", 0.0)):
-            self.diverged = self.diverged or (
-                f"block {message.number}: the loss is {loss}: the training has diverged, and more "
-                "of it would not mend that. Lower lr; checkpoints, if any, are as they were saved"
-            )
-        self._metrics.count(epoch, message.units, loss, examples)
-        if epoch == 0:
-            self._metrics.bad_lines += int(message.metrics.get("bad_lines", 0))
-        if "lr" in message.metrics:
-            self._metrics.lr = message.metrics["lr"]
 
     def round_done(self, figures: Mapping[str, Any]) -> None:
         """Takes the figures of a round, as `Worker.after_round` returned them.

@@ -1,8 +1,9 @@
-"""What a pass of a job has come to: units, losses, how fast, how long a block takes.
+"""Metrics of one pass of a job: units, losses, rate, duration of a block.
 
     results of blocks, in the order in which they count -> PassMetrics -> loss, rate, block_s
 
-It owns sums and means; it knows no block, no lease and no limit.  `now` is monotonic seconds.
+Sums and means over the records of blocks (`leases/records.py`); no leases and no limits here.
+`now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from snailps.master.leases.records import BlockResult
 
 RATE_WINDOW_S = 10.0
 RECENT_BLOCKS = 16
@@ -53,26 +56,27 @@ class PassMetrics:
         self.units += units
         self.block_units = max(self.block_units, units)
 
-    def count(self, epoch: int, units: int, loss: float, examples: float) -> None:
-        """Adds what a block of the training held."""
-        self.add(units)
+    def count(self, epoch: int, result: BlockResult) -> None:
+        """Adds the result of a block of the training."""
+        self.add(result.units)
+        loss, examples = result.loss, result.examples
         if examples > 0 and not math.isnan(loss):
             self.losses += [[0.0, 0.0] for _ in range(len(self.losses), epoch + 1)]
             sums = self.losses[epoch]
             sums[0] += loss
             sums[1] += examples
             self._recent.append((loss, examples))
+        if epoch == 0:
+            self.bad_lines += result.bad_lines
+        if not math.isnan(result.lr):
+            self.lr = result.lr
 
-    def count_all(
-        self,
-        epochs: NDArray[np.int64],
-        units: NDArray[np.int64],
-        losses: NDArray[np.float64],
-        examples: NDArray[np.float64],
-    ) -> None:
-        """Adds what many blocks of the training held, in this order."""
-        if not len(units):
+    def count_all(self, epochs: NDArray[np.int64], records: NDArray[Any]) -> None:
+        """Adds the results of many blocks of the training, in this order, without their `lr`."""
+        if not len(records):
             return
+        units, losses, examples = (records[name] for name in ("units", "loss", "examples"))
+        self.bad_lines += int(records["bad_lines"][epochs == 0].sum())
         self.units += int(units.sum())
         self.block_units = max(self.block_units, int(units.max()))
         known = np.flatnonzero((examples > 0) & ~np.isnan(losses))

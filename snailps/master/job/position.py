@@ -1,10 +1,9 @@
 """How far a job is: what a checkpoint keeps of it beside the tables, and what it goes on from.
 
-    Done, Settled -> Outcomes (what became of each block of the training)
-    Job -> Position -> pack -> course.npz in the checkpoint -> unpack -> Position -> Job.resume
+    Job -> Position -> pack -> course.npz in the checkpoint -> unpack -> Position -> Job.begin_pass
 
-A block counts as trained in a checkpoint only if every push of it is in there: from the moment at
-which its worker has seen them all acknowledged it is *settled*.  No files and no connections here.
+A checkpoint includes a block only with all its pushes, that is when it is *settled*
+(`leases/records.py`).  No files and no connections here.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,99 +19,7 @@ from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError
-
-_DONE, _SETTLED = 1, 2
-OUTCOME = np.dtype(
-    [
-        ("state", "<u4"),
-        ("node", "<u4"),
-        ("units", "<i8"),
-        ("loss", "<f8"),
-        ("examples", "<f8"),
-        ("bad_lines", "<i8"),
-    ]
-)
-
-
-class Outcomes:
-    """What became of each block of the training.
-
-    Parameters
-    ----------
-    size : int
-        Entries of the ledger.
-
-    Notes
-    -----
-    40 bytes an entry, touched when an entry is done; as many again once `known` was asked for.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._all = np.zeros(size, OUTCOME)
-        self._end = 0
-        self._known: NDArray[Any] | None = None  # what `known` gave last
-        self._changed = (0, 0)  # since then: from, to
-
-    def done(
-        self, number: int, node: int, units: int, loss: float, examples: float, bad_lines: int
-    ) -> None:
-        """An entry is trained; pushes of it may be under way."""
-        self._all[number] = (_DONE, node, units, loss, examples, bad_lines)
-        self._end = max(self._end, number + 1)
-        self._change(number, number + 1)
-
-    def settle(self, numbers: Iterable[int], node: int) -> None:
-        """All pushes of these entries, trained by a node, are acknowledged; others are left out."""
-        for number in numbers:
-            if 0 <= number < self._end:
-                entry = self._all[number]
-                if entry["state"] == _DONE and entry["node"] == node:
-                    entry["state"] = _SETTLED
-                    self._change(number, number + 1)
-
-    def settle_all(self, node: int, but: Iterable[int] = ()) -> None:
-        """The same of every entry that a node has trained so far, except these."""
-        known = self._all[: self._end]
-        theirs = (known["state"] == _DONE) & (known["node"] == node)
-        theirs[[number for number in but if 0 <= number < self._end]] = False
-        known["state"][theirs] = _SETTLED
-        found = np.flatnonzero(theirs)
-        if len(found):
-            self._change(int(found[0]), int(found[-1]) + 1)
-
-    def settled(self) -> NDArray[Any]:
-        """Every entry up to the last one that is known; those that are not settled are zero."""
-        found: NDArray[Any] = self._all[: self._end].copy()
-        found[found["state"] != _SETTLED] = 0
-        return found
-
-    def known(self) -> NDArray[Any]:
-        """Every entry up to the last one that is known, settled or not; until the next call.
-
-        Copies what has changed since the last one, some milliseconds in a job of any length.
-        """
-        if self._known is None:
-            self._known = np.zeros_like(self._all)
-        changed = slice(*self._changed)
-        self._known[changed] = self._all[changed]
-        self._changed = (0, 0)
-        return self._known[: self._end]
-
-    def first(self, count: int) -> NDArray[Any]:
-        """The first `count` entries, all of which are done."""
-        found: NDArray[Any] = self._all[:count].copy()
-        found["state"] = _SETTLED
-        return found
-
-    def resume(self, settled: NDArray[Any]) -> None:
-        """Takes what `settled` or `known` gave, as far as there are such entries."""
-        self._end = min(len(settled), len(self._all))
-        self._all[: self._end] = settled[: self._end]
-        self._known, self._changed = self._all.copy(), (0, 0)
-
-    def _change(self, start: int, stop: int) -> None:
-        first, last = self._changed
-        self._changed = (min(first, start), max(last, stop)) if last else (start, stop)
+from snailps.master.leases.records import OUTCOME
 
 
 @dataclass(slots=True)
@@ -129,8 +35,8 @@ class Position:
     block_bytes : int
         What they were cut by.
     outcomes : numpy.ndarray
-        `OUTCOME` of each entry of the ledger, as `Outcomes.settled` gives it; for a master that
-        takes over, and has the pushes that are under way with it, as `Outcomes.known` does.
+        `OUTCOME` of each entry of the ledger, as `BlockRecords.settled` returns it; for a master
+        that takes over, with the servers' rows as they are, as `BlockRecords.known` does.
     summary : bytes or None
         Of the survey.
     clock : int

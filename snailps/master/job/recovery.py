@@ -171,8 +171,7 @@ class JobRecovery:
         """Shuts out again whoever was lost before; and seals what it had pushed whole."""
         for number, lost in self._members.gone.items():
             if lost:
-                ledger = job.ledger
-                last = ledger.last_of(number) if isinstance(ledger, BspLedger) else None
+                last = None if job.ledger is None else job.ledger.last_of(number)
                 self._members.rows.fence(number, now, last)
 
 
@@ -185,9 +184,9 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
         fields = {name: value for name, value in data.items() if name != "node"}
         job.replay(messages.Done("train", **fields), node, now)
     elif fact.kind == "settled":
-        job.outcomes.settle(data["numbers"], data["node"])
+        ledger.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":
-        job.outcomes.settle_all(data["node"], data["but"])
+        ledger.settle_all(data["node"], data["but"])
     elif fact.kind == "join":
         ledger.join(data["node"])
     elif fact.kind == "leave":

@@ -1,11 +1,12 @@
-"""Ledgers of leases: who works on which block, and whom `service.py` lets wait.
+"""Ledgers of leases: the records of blocks, and policies for who gets which.
 
-    Ledger       a block to whoever asks for one
-    SspLedger    every n-th entry is one worker's own; nobody gets far ahead of the slowest  (ssp)
-    BspLedger    entry -> (clock, slot); a clock is complete when all its slots are done     (bsp)
-    RoundLedger  one entry a drawn worker and round; a round is closed by the master
+    BlockRecords  waiting, leased, done, settled: the one record of each block
+    Ledger        a block to each worker that asks
+    SspLedger     every n-th entry belongs to one worker; none gets far ahead of the slowest  (ssp)
+    BspLedger     entry -> (clock, slot); a clock is complete when all its slots are done     (bsp)
+    RoundLedger   one entry a drawn worker and round; the master closes a round
 
-The last three keep workers in step.  Each is a `Ledger`, so whoever leases need not know which.
+The last three keep workers in step.  Each is a `Ledger`: `service.py` need not know which.
 """
 
 from __future__ import annotations

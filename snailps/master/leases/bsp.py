@@ -1,22 +1,26 @@
-"""The book of leases of synchronous steps: an entry is a slot of a clock.
+"""The ledger of synchronous steps (`bsp`): an entry is a slot of a clock.
 
     entry -> (clock, slot); a clock is complete when all of its slots are done
 
-Pure bookkeeping: no files, no sockets, no time.
+A policy over the records of `Ledger`.  No files, sockets or time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import ANYBODY, NAMED_MAX, Entry, Ledger, Wait
+from snailps.master.leases.ledger import ANY_WORKER, NAMED_MAX, Entry, Ledger, Wait
+from snailps.master.leases.records import NO_RESULT, BlockResult
 
 CLOCKS_AHEAD = 2
 """Steps beyond the first unfinished one whose entries may be leased.  A limit that is reached in
-step c ends the training with step c + 2, whoever was how fast: it is part of the result."""
+step c ends the training with step c + 2, at any speed of the workers: it is part of the result."""
 
 
 class BspLedger(Ledger):
@@ -24,7 +28,7 @@ class BspLedger(Ledger):
 
     Parameters
     ----------
-    blocks, epochs, limit, done
+    blocks, epochs, limit, known
         As of `Ledger`.
     micro_batches : int
         Slots of a clock; the last one may have fewer.
@@ -33,10 +37,10 @@ class BspLedger(Ledger):
 
     Notes
     -----
-    Early clocks are given out first.  But a worker that has a slot of a clock gets a second one
-    ahead only where enough are left for those that have none: else one would do them all, and the
-    others wait.  What is free of the open clock is given to whoever has nothing of it, so that no
-    clock stays open for want of a worker.
+    Early clocks are leased first.  But a worker that has a slot of a clock gets a second one
+    ahead only where enough are left for workers without one: else one worker would train them all
+    while the others wait.  Free slots of the open clock go to workers without a slot of it, so that
+    no clock stays open for want of a worker.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class BspLedger(Ledger):
         blocks: Sequence[Block],
         epochs: int = 1,
         limit: int = 0,
-        done: Collection[int] = (),
+        known: NDArray[Any] | None = None,
         *,
         micro_batches: int,
         nodes: Sequence[int] = (),
@@ -56,13 +60,16 @@ class BspLedger(Ledger):
         self._last: dict[int, int] = {}  # the entry that each worker finished last
         self._free: dict[int, list[int]] = {}  # by clock: those that may be leased, ascending
         self._filled = 0  # clocks below have been there
-        self._done_of: dict[int, int] = {}  # by clock that is not whole: entries done
-        self._holders: dict[int, dict[int, int]] = {}  # by clock: who holds how many
+        self._done_of: dict[int, int] = {}  # by clock that is not complete: entries done
+        self._holders: dict[int, dict[int, int]] = {}  # by clock: entries held by each worker
         self._missing: list[tuple[int, int]] | None = None
-        self._news = False  # something may be free for others than the one that was done
-        self._done_now: set[int] = set()  # who was, since `woken` was asked
-        super().__init__(blocks, epochs, limit, done)
+        self._news = False  # an entry may be free for others than the worker that finished one
+        self._done_now: set[int] = set()  # workers that have, since the last `woken`
+        super().__init__(blocks, epochs, limit, known)
+        clocks, counts = np.unique(self.records.done() // micro_batches, return_counts=True)
+        self._done_of = dict(zip(clocks.tolist(), counts.tolist(), strict=True))
         self._advance()
+        self._counted = self.records.next_not_done(0, self._size)
 
     def entry(self, number: int) -> Entry:
         """The entry of a number, with its place in its clock."""
@@ -90,14 +97,14 @@ class BspLedger(Ledger):
         return None
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Those that have nothing of a clock with something free, and who was done."""
+        """Workers without an entry of a clock with free ones, and those that finished one."""
         done, self._done_now = self._done_now, set()
         news, self._news = self._news, False
         found = sorted(node for node in done if node in waiting and node in self._refused)
         if not news or not self._free:
             return found
         free = sum(map(len, self._free.values()))
-        # Who has nothing of these clocks gets one for certain; the others are asked for the rest.
+        # Workers without an entry of these clocks surely get one; the others may get the rest.
         held = {n for at in self._free for n in self._holders.get(at, ())}
         others = [n for n in self._still(waiting) if n not in done]
         found += [n for n in others if n not in held][:free]
@@ -109,23 +116,32 @@ class BspLedger(Ledger):
         holders = self._holders.setdefault(number // self.micro_batches, {})
         holders[node] = holders.get(node, 0) + 1
 
-    def _unlease(self, number: int) -> int:
-        node = super()._unlease(number)
+    def _give_back(self, number: int) -> None:
+        self._unhold(number)
+        super()._give_back(number)
+
+    def _unhold(self, number: int) -> None:
+        """An entry is not leased any more."""
         self._missing = None
-        clock = number // self.micro_batches
+        clock, node = number // self.micro_batches, self.records.holder(number)
         holders = self._holders[clock]
         holders[node] -= 1
         if not holders[node]:
             del holders[node]
         if not holders:
             del self._holders[clock]
-        return node
 
-    def _finish(self, number: int) -> None:
-        super()._finish(number)
-        self._missing = None
+    def _finish(self, number: int, result: BlockResult) -> None:
+        self._unhold(number)
+        super()._finish(number, result)
         clock = number // self.micro_batches
         self._done_of[clock] = self._done_of.get(clock, 0) + 1
+
+    def counted(self, number: int) -> Iterator[tuple[int, BlockResult]]:
+        """As of `Ledger`: results count in the order of the entries, at any order of arrival."""
+        while self._counted < self._size and self.records.is_done(self._counted):
+            yield self._counted, self.records.result(self._counted)
+            self._counted += 1
 
     def _withdraw(self, number: int) -> None:
         clock = number // self.micro_batches
@@ -134,16 +150,16 @@ class BspLedger(Ledger):
             self._free[clock] = left
 
     def take_back(self, node: int) -> Entry | None:
-        """Leases a free entry of an earlier clock than all that a worker holds and waits for."""
+        """Leases a free entry of an earlier clock than those that a worker holds."""
         first = min(self._free, default=-1)
         held = self.clock_of(node)
         if self._abandoned or first < 0 or (held is not None and first >= held):
             return None
         return self._give(first, node)
 
-    def done(self, number: int, node: int) -> bool:
-        """Notes that a worker has pushed all of an entry, and seals it next."""
-        if not super().done(number, node):
+    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+        """As of `Ledger`: the worker has pushed all of an entry, and seals it next."""
+        if not super().done(number, node, result):
             return False
         self._last[node] = number
         self._done_now.add(node)
@@ -151,12 +167,12 @@ class BspLedger(Ledger):
         return True
 
     def last_of(self, node: int) -> Entry | None:
-        """What a worker finished last: it may not have sealed that at every shard."""
+        """The entry that a worker finished last: it may not have sealed it at every shard."""
         number = self._last.get(node)
         return None if number is None else self.entry(number)
 
     def release(self, node: int) -> list[int]:
-        """Takes back what a node has leased, to be given out first; returns the numbers."""
+        """Takes back what a worker has leased, to be leased first; returns the numbers."""
         numbers = super().release(node)
         self._back.clear()
         for number in numbers:
@@ -195,19 +211,19 @@ class BspLedger(Ledger):
         self._last = {int(node): int(number) for node, number in snapshot["last"]}
 
     def close(self) -> None:
-        """Ends with the last clock of which anything is leased or done: no clock stays half."""
-        self.end_after(max((*self._leases, *self._done), default=-1) // self.micro_batches)
+        """Ends with the last clock that has entries leased or done: no clock stays incomplete."""
+        self.end_after(self.records.last // self.micro_batches)
 
     def end_after(self, clock: int) -> None:
-        """Ends the training with a clock, which no later one may have been leased from."""
+        """Ends the training with a clock, behind which nothing has been leased."""
         self._ended = True
         self._size = min(self._size, (clock + 1) * self.micro_batches)
         self._missing = None
         self._free = {at: free for at, free in self._free.items() if at <= clock}
 
     def abandon(self, node: int) -> None:
-        """Does not wait for a worker any more; the clock that it held up is never applied."""
-        self._unlease_all(node)
+        """Waits no longer for a worker; the clock that it held up is never applied."""
+        self._give_back_all(node)
         self._abandoned = True
 
     @property
@@ -222,8 +238,8 @@ class BspLedger(Ledger):
 
     @property
     def over(self) -> bool:
-        """Every clock complete, or given up."""
-        return not self._leases and (self._abandoned or self.finished >= self._size)
+        """Every clock complete, or abandoned."""
+        return not self.records.leased and (self._abandoned or self.finished >= self._size)
 
     @property
     def open_clock(self) -> int:
@@ -231,12 +247,12 @@ class BspLedger(Ledger):
         return self._open
 
     def missing(self) -> list[tuple[int, int]]:
-        """Slots of the open clock that are not done: slot, and who holds it (`ANYBODY`: nobody)."""
+        """Slots of the open clock that are not done, and their workers (`ANY_WORKER`: none yet)."""
         if self._missing is None:  # a thousand may wait for the same
+            numbers = self._numbers_of(self._open)
             self._missing = [
-                (number % self.micro_batches, self._leases.get(number, ANYBODY))
-                for number in self._numbers_of(self._open)
-                if number not in self._done
+                (number % self.micro_batches, self.records.holder(number) or ANY_WORKER)
+                for number in self.records.not_done(numbers.start, numbers.stop)
             ]
         return self._missing
 
@@ -254,11 +270,11 @@ class BspLedger(Ledger):
 
     def clock_of(self, node: int) -> int | None:
         """The clock of the first entry that a worker holds."""
-        held = self._by_node.get(node)
-        return min(held) // self.micro_batches if held else None
+        held = self.held_by(node)
+        return held[0] // self.micro_batches if held else None
 
     def held_up(self, node: int) -> Wait | None:
-        """The same, where this worker holds entries of later clocks only."""
+        """The missing slots, where this worker holds entries of later clocks only."""
         clock = self.clock_of(node)
         if clock is None or clock <= self._open:
             return None
@@ -268,7 +284,7 @@ class BspLedger(Ledger):
         return range(clock * self.micro_batches, min(self._size, (clock + 1) * self.micro_batches))
 
     def _advance(self) -> None:
-        """Notes which clock is open now, and what may be leased."""
+        """Moves the open clock on, and adds what may be leased now."""
         while (numbers := self._numbers_of(self._open)) and (
             self._done_of.get(self._open, 0) >= len(numbers)
         ):
@@ -276,11 +292,8 @@ class BspLedger(Ledger):
             self._open += 1
             self._missing = None
         while self._filled <= self._open + CLOCKS_AHEAD:
-            free = [
-                n
-                for n in self._numbers_of(self._filled)
-                if n not in self._done and n not in self._leases
-            ]
+            numbers = self._numbers_of(self._filled)
+            free = self.records.waiting(numbers.start, numbers.stop)
             if free:
                 self._free[self._filled] = free
             self._filled += 1

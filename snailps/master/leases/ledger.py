@@ -1,27 +1,31 @@
-"""Who works on which block: the master's book of leases for one pass over the input.
+"""Which worker trains which block: the ledger of one pass over the input.
 
-    take(node) -> entry number -> done(number)          release(node): its open leases come back
+    take(worker) -> entry -> done(number, worker, result) -> settle(numbers, worker)
+    release(worker): its leased entries are given to others
 
-`Ledger` gives blocks to whoever asks; `master/leases/` has the books that keep workers in step.
-Pure bookkeeping: no files, no sockets, no time.
+`Ledger` owns the records of all blocks (`records.py`) and gives a block to each worker that asks.
+Its subclasses are policies over the same records: which block is next, and which worker waits.  No
+files, sockets or time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
+from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
 
 LOSSES_MAX = 3
-"""Workers that may be lost at one block; then it is taken for the reason."""
+"""Workers that may be lost at one block; then the block is taken for the reason."""
 
-ANYBODY, MASTER = 0, -1
+ANY_WORKER, MASTER = 0, -1
 """In the place of a worker's number."""
 
 
@@ -44,43 +48,46 @@ class Entry:
 
 
 NAMED_MAX = 8
-"""Workers that are named one by one where others wait for them."""
+"""Workers that a message names one by one."""
 
 
 class Wait(NamedTuple):
-    """For whom a worker waits (`ANYBODY`, `MASTER`; none: its own last block), to do what."""
+    """The workers (`ANY_WORKER`, `MASTER`) that a worker waits for, and what they are to do.
+
+    Without workers it waits for its own last block.
+    """
 
     nodes: tuple[int, ...]
     text: str
 
     @classmethod
     def for_some(cls, nodes: Iterable[int], text: str) -> Wait:
-        """Of many only the first that are found: a thousand of them wait for a thousand."""
+        """Looks at the first few workers only: a thousand may wait for a thousand."""
         return cls(tuple(sorted(islice(nodes, NAMED_MAX + 1))), text)
 
     def __str__(self) -> str:
-        others = {ANYBODY: "whoever takes it", MASTER: "the master"}
+        others = {ANY_WORKER: "the next free worker", MASTER: "the master"}
         names = [others.get(node, f"worker {node}") for node in self.nodes[:NAMED_MAX]]
         names += ["..."] * (len(self.nodes) > NAMED_MAX)
         return f"{', '.join(names) or 'its own last block'} to {self.text}"
 
 
 class Ledger:
-    """Leases of one pass: every block, `epochs` times, in order.
+    """The ledger of one pass: every block, `epochs` times, in order.
 
-    `woken` names who was refused and may go now: a block that is done is looked at once, not once
-    for each of a thousand workers that wait.
+    `woken` returns workers that were refused and may get a block now.  A block that is done is
+    looked at once, not once for each of a thousand workers that wait.
 
     Parameters
     ----------
     blocks : sequence of Block
         At least one.
     epochs : int
-        How often each is handed out; entry ``e * len(blocks) + b`` is block b in epoch e.
+        How often each is leased; entry ``e * len(blocks) + b`` is block b in epoch e.
     limit : int
         Most entries; 0: no limit.
-    done : collection of int
-        Entries that an earlier run has done.
+    known : numpy.ndarray, optional
+        Records of an earlier run, as `settled` or `known` returned them.
     """
 
     def __init__(
@@ -88,17 +95,15 @@ class Ledger:
         blocks: Sequence[Block],
         epochs: int = 1,
         limit: int = 0,
-        done: Collection[int] = (),
+        known: NDArray[Any] | None = None,
     ) -> None:
         self._blocks = tuple(blocks)
         self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
+        self.records = BlockRecords(self._size)
         self._next = 0
         self._back: deque[int] = deque()
-        self._leases: dict[int, int] = {}
-        self._by_node: dict[int, set[int]] = {}  # the same by node, of those that have any
-        self._refused: dict[int, None] = {}  # who got nothing when it asked last, first come first
+        self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
-        self._done: set[int] = set()
         self._closed = False
         sizes = [block.stop - block.start for block in self._blocks]
         self._epoch_bytes = sum(sizes)
@@ -108,9 +113,9 @@ class Ledger:
         whole, rest = divmod(self._size, len(self._blocks))
         self._total_bytes = self._epoch_bytes * whole + self._before[rest]
         self._done_bytes = 0
-        for number in sorted(set(done)):
-            if 0 <= number < self._size:
-                self._finish(number)
+        if known is not None:
+            self.records.resume(known)
+            self._done_bytes = self._bytes_of(self.records.done())
         self._skip()
 
     def entry(self, number: int) -> Entry:
@@ -128,7 +133,7 @@ class Ledger:
     # --- leases ------------------------------------------------------------------------------
 
     def take(self, node: int) -> Entry | None:
-        """Leases the next entry to a node; None when there is none to give just now."""
+        """Leases the next entry to a worker; None: there is none for it at present."""
         entry = self._next_of(node)
         if entry is None:
             self._refused.setdefault(node)
@@ -136,10 +141,14 @@ class Ledger:
             self._refused.pop(node, None)
         return entry
 
-    def woken(self, waiting: Container[int]) -> list[int]:
-        """Nodes of those that wait which may get an entry now; each is to ask again, or is lost.
+    def take_back(self, node: int) -> Entry | None:
+        """Leases an entry that was returned and that others wait for; None: there is none."""
+        return None
 
-        Costs what there is to give.
+    def woken(self, waiting: Container[int]) -> list[int]:
+        """Those of the waiting workers that may get an entry now; each is to ask again.
+
+        Costs as much as there are entries to give.
         """
         if self._closed:
             return []
@@ -147,7 +156,7 @@ class Ledger:
         return list(islice(self._still(waiting), count)) if count else []
 
     def _still(self, waiting: Container[int]) -> Iterable[int]:
-        """Who was refused and waits; the others are forgotten."""
+        """Workers that were refused and still wait; the others are forgotten."""
         gone = []
         try:
             for node in self._refused:
@@ -174,76 +183,94 @@ class Ledger:
         return self.entry(number)
 
     def _lease(self, number: int, node: int) -> None:
-        self._leases[number] = node
-        self._by_node.setdefault(node, set()).add(number)
+        self.records.lease(number, node)
 
-    def _unlease(self, number: int) -> int:
-        """Nobody works on an entry any more; who did."""
-        node = self._leases.pop(number)
-        self._by_node[node].discard(number)
-        if not self._by_node[node]:
-            del self._by_node[node]
-        return node
+    def _give_back(self, number: int) -> None:
+        """An entry is not leased any more, and not done."""
+        self.records.give_back(number)
 
-    def _unlease_all(self, node: int) -> list[int]:
-        """The same of all that a node had; the numbers."""
+    def _give_back_all(self, node: int) -> list[int]:
+        """The same for all that a worker has leased; the numbers."""
         numbers = self.held_by(node)
         for number in numbers:
-            self._unlease(number)
+            self._give_back(number)
         return numbers
 
     def held_by(self, node: int) -> list[int]:
-        """Entries that a node has leased, ascending."""
-        return sorted(self._by_node.get(node, ()))
+        """Entries that a worker has leased, ascending."""
+        return self.records.held_by(node)
 
-    def done(self, number: int, node: int) -> bool:
-        """Notes that a node finished an entry; False if the entry is not leased to it."""
-        if self._leases.get(number) != node:
+    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+        """Records the result of an entry; False if the entry is not leased to this worker."""
+        if self.records.holder(number) != node:
             return False
-        self._unlease(number)
-        self._finish(number)
+        self._finish(number, result)
         return True
 
-    def claim(self, number: int, node: int) -> bool:
-        """Leases this very entry to a node: it was leased, as is known from elsewhere.
+    def _finish(self, number: int, result: BlockResult) -> None:
+        self.records.finish(number, result)
+        block = self._blocks[number % len(self._blocks)]
+        self._done_bytes += block.stop - block.start
 
-        False if it is done, or another's.
-        """
-        if number in self._done or not 0 <= number < self._size:
+    def settle(self, numbers: Iterable[int], node: int) -> None:
+        """All pushes of these entries, trained by this worker, are acknowledged."""
+        self.records.settle(numbers, node)
+
+    def settle_all(self, node: int, but: Iterable[int] = ()) -> None:
+        """The same for all entries that a worker has trained so far, except these."""
+        self.records.settle_all(node, but)
+
+    def counted(self, number: int) -> Iterator[tuple[int, BlockResult]]:
+        """Numbers and results that count now that this entry is done, in the order they count."""
+        yield number, self.records.result(number)
+
+    def claim(self, number: int, node: int) -> bool:
+        """Leases this entry to a worker that reports to hold it; False: done, or another's."""
+        if not 0 <= number < self._size:
             return False
-        if number not in self._leases:
+        if self.records.is_waiting(number):
             self._withdraw(number)
             self._lease(number, node)
-        return self._leases[number] == node
+        return self.records.holder(number) == node
 
     def _withdraw(self, number: int) -> None:
-        """Takes an entry from those that are to be given out."""
+        """Removes an entry from those that are to be leased."""
         if number < self._next:
             self._back.remove(number)
             return
-        self._back.extend(n for n in range(self._next, number) if n not in self._done)
+        self._back.extend(self.records.waiting(self._next, number))
         self._next = number + 1
         self._skip()
 
-    def share(self, numbers: Sequence[int]) -> float:
+    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
         """Share of all bytes that these entries are, 0 to 1."""
-        times = np.bincount(np.asarray(numbers, np.int64) % len(self._blocks))
-        return int(times @ np.diff(self._before)[: len(times)]) / self._total_bytes
+        return self._bytes_of(np.asarray(numbers, np.int64)) / self._total_bytes
+
+    def _bytes_of(self, numbers: NDArray[np.int64]) -> int:
+        times = np.bincount(numbers % len(self._blocks))
+        return int(times @ np.diff(self._before)[: len(times)])
 
     def release(self, node: int) -> list[int]:
-        """Takes back what a node has leased, to be given out first; returns the numbers."""
-        numbers = self._unlease_all(node)
+        """Takes back what a worker has leased, to be leased first; returns the numbers."""
+        numbers = self._give_back_all(node)
         self._back = deque(sorted([*self._back, *numbers]))
         return numbers
 
     def close(self) -> None:
-        """Gives out nothing more; what is leased may still be finished."""
+        """Leases nothing more; what is leased may still be finished."""
         self._closed = True
 
-    # --- who belongs -------------------------------------------------------------------------
+    def abandon(self, node: int) -> None:
+        """Waits no longer for what a worker has leased, as the training ends."""
+        self.release(node)
+
+    # --- workers -----------------------------------------------------------------------------
 
     def join(self, node: int) -> None:
         """A worker takes part from now on."""
+
+    def leave(self, node: int) -> None:
+        """A worker finishes what it has leased and takes nothing more."""
 
     def retire(self, node: int) -> list[int]:
         """A worker takes part no more; returns the numbers of what it had leased."""
@@ -252,7 +279,7 @@ class Ledger:
     def blame(self, node: int) -> int:
         """A worker is lost: the entry at which `LOSSES_MAX` have been lost by now, or -1.
 
-        Counts the entry that it worked on, its first one: what it had prefetched is innocent.
+        Counts the first entry that it holds: what it had prefetched is innocent.
         """
         held = self.held_by(node)
         if not held:
@@ -270,22 +297,23 @@ class Ledger:
         """Workers lost, by entry."""
         return dict(self._lost)
 
-    def leave(self, node: int) -> None:
-        """A worker finishes what it is at and takes nothing more."""
+    def last_of(self, node: int) -> Entry | None:
+        """The entry that a worker may have sealed at some shards only; None without clocks."""
+        return None
 
     def wait_of(self, node: int) -> Wait:
-        """For whom a worker waits that gets no entry."""
-        return Wait.for_some((n for n in self._by_node if n != node), "finish")
+        """The workers that a worker without an entry waits for."""
+        return Wait.for_some((n for n in self.records.holders() if n != node), "finish")
 
     def clock_of(self, node: int) -> int | None:
-        """Where a worker stands; None where there are no clocks."""
+        """The clock of a worker; None without clocks."""
         return None
 
     def held_up(self, node: int) -> Wait | None:
-        """For whom a worker waits with what it has leased; None: it can train."""
+        """The workers that must act before a worker can train what it holds; None: it can."""
         return None
 
-    # --- where it stands ---------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -300,7 +328,8 @@ class Ledger:
     @property
     def over(self) -> bool:
         """Nothing left and nothing leased."""
-        return not self._leases and (self._closed or (self._next >= self._size and not self._back))
+        left = self._next < self._size or self._back
+        return not self.records.leased and (self._closed or not left)
 
     @property
     def progress(self) -> float:
@@ -314,40 +343,47 @@ class Ledger:
 
     @property
     def leased(self) -> int:
-        """Entries that somebody works on."""
-        return len(self._leases)
+        """Entries that are leased."""
+        return self.records.leased
 
     @property
     def finished(self) -> int:
         """Entries that are done."""
-        return len(self._done)
+        return self.records.finished
 
     @property
     def finished_numbers(self) -> frozenset[int]:
         """Numbers of the entries that are done."""
-        return frozenset(self._done)
+        return frozenset(self.records.done().tolist())
+
+    def holders(self) -> dict[int, list[int]]:
+        """Leased entries by worker."""
+        return {node: self.held_by(node) for node in self.records.holders()}
+
+    # --- what is kept of it --------------------------------------------------------------------
+
+    def settled(self) -> NDArray[Any]:
+        """Records for a checkpoint; see `BlockRecords.settled`."""
+        return self.records.settled()
+
+    def known(self) -> NDArray[Any]:
+        """Records for the journal; see `BlockRecords.known`."""
+        return self.records.known()
 
     def snapshot(self) -> dict[str, Any]:
-        """What others than `finished_numbers` tell of the book; values for JSON, or arrays.
+        """State beside the records; values for JSON, or arrays.
 
-        Entries that are leased count as free: who has one says so (`claim`).
+        Entries that are leased count as waiting: the worker that has one reports it (`claim`).
         """
         return {"losses": sorted(self._lost.items())}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Stands where another book's `snapshot` was taken; new, with its entries `done`."""
+        """Continues from the `snapshot` of another ledger, whose records this one began with."""
         self._lost = {int(number): int(count) for number, count in snapshot["losses"]}
-
-    def holders(self) -> dict[int, list[int]]:
-        """Leased entries by node."""
-        return {node: sorted(numbers) for node, numbers in self._by_node.items()}
-
-    def _finish(self, number: int) -> None:
-        self._done.add(number)
-        block = self._blocks[number % len(self._blocks)]
-        self._done_bytes += block.stop - block.start
 
     def _skip(self) -> None:
         """Steps over entries that are done already."""
-        while self._next < self._size and self._next in self._done:
-            self._next += 1
+        self._next = self.records.next_not_done(self._next, self._size)
+
+
+NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)

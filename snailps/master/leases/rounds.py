@@ -1,9 +1,9 @@
-"""The book of leases of rounds: one entry for each worker that is drawn for a round.
+"""The ledger of rounds: one entry, a *part*, for each worker that is drawn for a round.
 
-    round -> who takes part -> parts that are done -> the master closes it, the next one begins
+    round -> workers drawn -> parts that are done -> the master closes it, the next one begins
 
-Pure bookkeeping: no files, no sockets, no time.  When a round is closed is
-`job/round_controller.py`'s matter.
+A policy over the records of `Ledger`, which here are those of the present round.  No files, sockets
+or time.  `job/round_controller.py` decides when a round is closed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
+from snailps.master.leases.ledger import ANY_WORKER, MASTER, NO_RECORDS, Entry, Ledger, Wait
+from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
 
 class RoundLedger(Ledger):
@@ -53,8 +55,8 @@ class RoundLedger(Ledger):
         self._index = {node: index for index, node in enumerate(nodes)}
         self.round = first
         self._counted = 0
-        self._voided: set[int] = set()  # entries of this and of earlier rounds, while leased
-        self._begun = 0  # how often a round was begun, each some times perhaps
+        self._voided: set[int] = set()  # parts that came too late, until their workers report
+        self._begun = 0  # how often a round was begun, the same one several times perhaps
         self._woken_for = (-1, -1)
         self._begin()
 
@@ -75,7 +77,7 @@ class RoundLedger(Ledger):
         )
 
     def _next_of(self, node: int) -> Entry | None:
-        """Its part of the round, of a worker that is drawn and has not had it yet."""
+        """The part of a worker that is drawn for the round and has not had it yet."""
         index = self._index.get(node, -1)
         if self._closed or index not in self._waiting:
             return None
@@ -85,71 +87,76 @@ class RoundLedger(Ledger):
         return self.entry(number)
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Those that are drawn for a round that has begun since this was asked."""
+        """Workers drawn for a round that has begun since the last call."""
         if self._woken_for == (self.round, self._begun):
             return []
         self._woken_for = (self.round, self._begun)
         return [n for n in self._still(waiting) if self._index.get(n, -1) in self._waiting]
 
-    def done(self, number: int, node: int) -> bool:
-        """Notes that a worker has sealed its part; False also for a part that was void."""
-        if number in self._voided or self._leases.get(number) != node:
+    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+        """As of `Ledger`: a worker has sealed its part; False also for a void part."""
+        if number in self._voided or self.records.holder(number) != node:
             self._voided.discard(number)
             return False
-        self._unlease(number)
-        self._parts.append(self._slots[number % self._width])
+        self.records.finish(number, result)
         return True
 
     def claim(self, number: int, node: int) -> bool:
-        """Leases this very part to a worker; what is of an earlier or a closed round is void."""
-        if self._leases.get(number) == node:
+        """As of `Ledger`; a part of an earlier or a closed round is void."""
+        if self.records.holder(number) == node:
             return True
         round_, index = divmod(number, self._width)
-        if round_ != self.round or index not in self._waiting:
-            if round_ < self.round or index not in (self._drawn[slot] for slot in self._parts):
+        # Leases are not in the journal: a worker that has left since may have had its part.
+        drawn = index in self._slots and self.records.is_waiting(number)
+        if round_ != self.round or self._is_cut or not drawn:
+            if not self.records.is_done(number):
                 self._voided.add(number)
             return False
-        self._waiting.remove(index)
+        self._waiting.discard(index)
         self._lease(number, node)
         return True
 
     def only(self, parts: Sequence[int]) -> None:
-        """The round is being closed with these slots, which are done: nothing else of it counts."""
-        self._parts[:] = parts
-        self._waiting.clear()
-        self._void_leased()
+        """The round is being closed with these slots, which are done: no other part counts."""
+        self._cut()
+        self._begin_records(parts)
+        self._is_cut = True
 
-    def _void_leased(self) -> None:
-        self._voided.update(self._leases)
-        for node in list(self._by_node):
-            self._unlease_all(node)
+    def _cut(self) -> list[int]:
+        """Parts that are not done come too late; the workers that are at one."""
+        self._is_cut = True
+        self._waiting.clear()
+        nodes = list(self.records.holders())
+        for node in nodes:
+            self._voided.update(self._give_back_all(node))
+        return nodes
 
     def is_void(self, number: int) -> bool:
         """Whether a part came too late to count."""
         return number in self._voided
 
     def release(self, node: int) -> list[int]:
-        """A worker's part of the round is void: nobody else has its data."""
-        return self._unlease_all(node)
+        """A worker's part of the round is void: no other worker has its data."""
+        return self._give_back_all(node)
 
     def join(self, node: int) -> None:
-        """Takes a free index, if there is one; without, it waits for one."""
+        """Gives the worker a free index; without one it waits."""
         free = sorted(set(range(self._width)) - set(self._index.values()))
         if node not in self._index and free:
             self._index[node] = free[0]
             self._begun += 1  # it may be one that was drawn
-            if not (self._leases or self._waiting or self._parts):
+            if not (self.begun or self._waiting):
                 self._begin()
 
     def leave(self, node: int) -> None:
-        """Asks nothing more of a worker than what it is at."""
+        """A worker finishes its part and takes nothing more."""
         self._waiting.discard(self._index.pop(node, -1))
 
     def retire(self, node: int) -> list[int]:
         """Takes a worker out of the round and of those to come."""
         self.leave(node)
         numbers = self.release(node)
-        if not (self._leases or self._waiting or self._parts):  # none of them is left
+        if not (self.begun or self._waiting):  # none of the workers drawn is left
             self._begin()
         return numbers
 
@@ -157,36 +164,38 @@ class RoundLedger(Ledger):
 
     @property
     def ready(self) -> bool:
-        """Everybody that was drawn, and is still here, is done; at least one."""
-        return bool(self._parts) and not self._leases and not self._waiting
+        """All workers that were drawn, and are still here, are done; at least one."""
+        return bool(self.finished_parts) and not self.leased and not self._waiting
 
     @property
     def begun(self) -> bool:
-        """Somebody has begun with the round."""
-        return bool(self._leases or self._parts)
+        """A worker has begun with the round."""
+        return bool(self.leased or self.finished_parts)
 
     @property
     def parts(self) -> list[int]:
         """Slots of the round that are done."""
-        return sorted(self._parts)
+        return sorted(self._slots[number % self._width] for number in self.records.done().tolist())
+
+    @property
+    def finished_parts(self) -> int:
+        """How many these are."""
+        return self.records.finished
 
     def cut_off(self) -> list[int]:
-        """Goes on without those that are not done, if anybody is; returns their nodes."""
-        if not self._parts:
+        """Goes on without the parts that are not done, if any is; returns the late workers."""
+        if not self.finished_parts:
             return []
-        late = list(self._leases.values())
-        self._void_leased()
-        self._waiting.clear()
-        return late
+        return self._cut()
 
     def advance(self) -> None:
         """The round has been applied: on to the next one."""
-        self._counted += len(self._parts)
+        self._counted += self.finished_parts
         self.round += 1
         self._begin()
 
     def _begin(self) -> None:
-        """Draws who takes part in the round."""
+        """Draws the workers that take part in the round."""
         here = sorted(self._index.values())
         count = max(1, round(self._fraction * len(here))) if here else 0
         drawn = here
@@ -197,11 +206,28 @@ class RoundLedger(Ledger):
         self._drawn: list[int] = drawn
         self._slots = {index: slot for slot, index in enumerate(drawn)}
         self._waiting: set[int] = set(drawn) if self.round < self._rounds else set()
-        self._parts: list[int] = []
+        self._begin_records()
+
+    def _begin_records(self, parts: Sequence[int] = ()) -> None:
+        """The records of the present round, with these slots done."""
+        self._is_cut = False
+        self.records = BlockRecords(self._width, self.round * self._width)
+        for slot in parts:
+            number = self.round * self._width + self._drawn[slot]
+            self.records.lease(number, ANY_WORKER)
+            self.records.finish(number, NO_RESULT)
+
+    def settled(self) -> NDArray[Any]:
+        """Nothing: a checkpoint is of the beginning of a round."""
+        return NO_RECORDS
+
+    def known(self) -> NDArray[Any]:
+        """Nothing: the parts that are done are in the `snapshot`."""
+        return NO_RECORDS
 
     def snapshot(self) -> dict[str, Any]:
         """As of `Ledger`."""
-        held = {number % self._width: node for number, node in self._leases.items()}
+        held = {n % self._width: node for node, numbers in self.holders().items() for n in numbers}
         mine = {index for index, node in held.items() if self._index.get(node) == index}
         return {
             **super().snapshot(),
@@ -210,7 +236,7 @@ class RoundLedger(Ledger):
             "counted": self._counted,
             "drawn": list(self._drawn),
             "waiting": sorted(self._waiting | mine),
-            "parts": list(self._parts),
+            "parts": self.parts,
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -222,14 +248,14 @@ class RoundLedger(Ledger):
         self._slots = {index: slot for slot, index in enumerate(self._drawn)}
         self._begun += 1
         self._waiting = {int(index) for index in snapshot["waiting"]}
-        self._parts = [int(slot) for slot in snapshot["parts"]]
+        self._begin_records([int(slot) for slot in snapshot["parts"]])
 
     # --- where it stands ---------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
         """All rounds are done, or no more are wanted."""
-        return (self._closed and not self._leases) or self.round >= self._rounds
+        return (self._closed and not self.leased) or self.round >= self._rounds
 
     @property
     def progress(self) -> float:
@@ -239,7 +265,7 @@ class RoundLedger(Ledger):
     @property
     def size(self) -> int:
         """Entries of all rounds, if all take part."""
-        return self._counted + len(self._parts) + len(self._leases) + self._left
+        return self._counted + self.finished_parts + self.leased + self._left
 
     @property
     def _left(self) -> int:
@@ -249,13 +275,13 @@ class RoundLedger(Ledger):
     @property
     def finished(self) -> int:
         """Entries that counted; at the end only those of rounds that were applied."""
-        return self._counted + (0 if self.over else len(self._parts))
+        return self._counted + (0 if self.over else self.finished_parts)
 
     def clock_of(self, node: int) -> int | None:
-        """The round, of a worker that takes part."""
+        """The round, for a worker that takes part."""
         return self.round if node in self._index else None
 
     def wait_of(self, node: int) -> Wait:
-        """Those that are at work in the round."""
-        others = Wait.for_some((n for n in self._by_node if n != node), "").nodes
+        """The workers that are at work in the round."""
+        others = Wait.for_some((n for n in self.records.holders() if n != node), "").nodes
         return Wait(others or (MASTER,), f"finish round {self.round + 1}")

@@ -142,15 +142,15 @@ class LeaseService:
 
     def settled(self, member: Member, numbers: list[Any]) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
-        if self.job is not None:
+        if self.job is not None and self.job.ledger is not None:
             self._out.note("settled", {"node": member.number, "numbers": numbers})
-            self.job.outcomes.settle(numbers, member.number)
+            self.job.ledger.settle(numbers, member.number)
 
     def finished(self, member: Member, figures: dict[str, float], now: float) -> None:
         """A worker has ended its part of the job."""
-        if self.job is not None and not member.dropped:
+        if self.job is not None and self.job.ledger is not None and not member.dropped:
             self._out.note("settled_all", {"node": member.number, "but": []})
-            self.job.outcomes.settle_all(member.number)
+            self.job.ledger.settle_all(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
             return
@@ -173,7 +173,7 @@ class LeaseService:
                 done = messages.Done("train", **fields)
                 if job.replay(done, node, now):
                     self._note_done(done, member)
-            job.outcomes.settle_all(node, resume_state["unsettled"])
+            job.ledger.settle_all(node, resume_state["unsettled"])
             self._out.note("settled_all", {"node": node, "but": resume_state["unsettled"]})
         if resume_state["finished"] is not None:
             member.finished, member.figures, member.state = (
@@ -220,7 +220,7 @@ class LeaseService:
     def last_of(self, member: Member) -> Entry | None:
         """What a lost worker may have sealed at some shards only."""
         ledger = None if self.job is None else self.job.ledger
-        return ledger.last_of(member.number) if isinstance(ledger, BspLedger) else None
+        return None if ledger is None else ledger.last_of(member.number)
 
     def blame(self, member: Member) -> str:
         """The block that a lost worker was at, in words, if it has cost too many workers."""
@@ -243,10 +243,7 @@ class LeaseService:
         if not late or not ledger.closed or now < self._drop_at:
             return False
         for member in late:
-            if isinstance(ledger, BspLedger):
-                ledger.abandon(member.number)
-            else:
-                ledger.release(member.number)
+            ledger.abandon(member.number)
             member.dropped = True
             log.warning("%s is not waited for: %.0f s at its block", member.name, DROP_S)
         return True

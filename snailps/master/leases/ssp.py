@@ -1,8 +1,8 @@
-"""The book of leases of bounded staleness: every n-th entry is one worker's own.
+"""The ledger of bounded staleness (`ssp`): every n-th entry belongs to one worker.
 
-    entry -> whose it is; a worker that is too far ahead of the slowest gets none just now
+    entry -> its owner; a worker that is too far ahead of the slowest gets none at present
 
-Pure bookkeeping: no files, no sockets, no time.
+A policy over the records of `Ledger`.  No files, sockets or time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
 from snailps.master.leases.ledger import Entry, Ledger, Wait
+from snailps.master.leases.records import NO_RESULT, BlockResult
 
 _FREE = 0
-"""In the place of a worker's number: of the first that comes."""
+"""In the place of an owner: the first worker that joins."""
 
 
 class SspLedger(Ledger):
@@ -26,17 +28,17 @@ class SspLedger(Ledger):
 
     Parameters
     ----------
-    blocks, epochs, limit, done
+    blocks, epochs, limit, known
         As of `Ledger`.
     nodes : sequence of int
-        The workers; without any, all is for the first that comes.
+        The workers; without any, the first that joins owns all.
     staleness : int
-        How far a worker may begin an entry ahead of the slowest clock; -1: as far as it likes.
+        How far a worker may begin an entry ahead of the slowest clock; -1: without a bound.
 
     Notes
     -----
-    What a worker that leaves has not begun is dealt to the others; one that comes gets a share of
-    what everybody has left, and the slowest clock: it has missed nothing that others wait for.
+    What a worker that leaves has not begun is dealt to the others.  One that joins gets a share of
+    what each of the others has left, and the slowest clock, so that no other worker waits for it.
     """
 
     def __init__(
@@ -44,25 +46,24 @@ class SspLedger(Ledger):
         blocks: Sequence[Block],
         epochs: int = 1,
         limit: int = 0,
-        done: Collection[int] = (),
+        known: NDArray[Any] | None = None,
         *,
         nodes: Sequence[int],
         staleness: int = -1,
     ) -> None:
-        super().__init__(blocks, epochs, limit, done)
+        super().__init__(blocks, epochs, limit, known)
         self._staleness = staleness
         self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
         self._clocks = dict.fromkeys(nodes, 0)
-        # Whose an entry was when it was dealt; what is leased or done keeps that.
+        # The owner of each entry when it was dealt; what is leased or done keeps it.
         self._owner = np.resize(np.array(nodes or [_FREE], np.int32), self._size)
-        for number in range(self._size):
-            if number not in self._done:
-                mine = self._left[nodes[number % len(nodes)]] if nodes else self._back
-                mine.append(number)
-        self._next = self._size  # nothing is given but what was dealt
+        for number in self.records.waiting(0, self._size):
+            mine = self._left[nodes[number % len(nodes)]] if nodes else self._back
+            mine.append(number)
+        self._next = self._size  # only what was dealt is leased
         self.ahead_max = 0
-        # Clocks of all that have something to do, each as often as it came to be so; those that are
-        # over go when they come to the top.  And who waits, by the slowest clock that it waits for.
+        # Heap of the clocks of workers with work, one for each time that a worker got some; stale
+        # ones are dropped at the top.  And the waiting workers, by the clock that they wait for.
         self._slow = [(0, node) for node in nodes]
         heapify(self._slow)
         self._ahead_of_all: list[tuple[int, int]] = []
@@ -85,7 +86,7 @@ class SspLedger(Ledger):
         return self.entry(number)
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Those that the slowest has come near enough to, and those that were dealt something."""
+        """Workers that are no longer too far ahead, and those that were dealt something."""
         found, self._dealt = self._dealt, set()
         slowest = self.slowest()[0]
         while self._ahead_of_all and self._ahead_of_all[0][0] <= slowest:
@@ -101,9 +102,9 @@ class SspLedger(Ledger):
         if node in self._clocks:
             heappush(self._slow, (self._clocks[node], node))
 
-    def done(self, number: int, node: int) -> bool:
-        """Notes that a worker finished an entry, which moves its clock."""
-        if not super().done(number, node):
+    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+        """As of `Ledger`; the clock of the worker advances."""
+        if not super().done(number, node, result):
             return False
         if node in self._clocks:
             self._clocks[node] += 1
@@ -116,8 +117,8 @@ class SspLedger(Ledger):
                 shares.remove(number)
 
     def release(self, node: int) -> list[int]:
-        """Takes back what a worker has leased: its own next, while it belongs."""
-        numbers = self._unlease_all(node)
+        """Takes back what a worker has leased: it stays its own while the worker takes part."""
+        numbers = self._give_back_all(node)
         if node in self._left:
             self._left[node] = deque(sorted([*self._left[node], *numbers]))
             self._owner[numbers] = node
@@ -127,7 +128,7 @@ class SspLedger(Ledger):
         return numbers
 
     def join(self, node: int) -> None:
-        """Gives a worker that comes its share of what the others have left."""
+        """Gives a worker that joins its share of what the others have left."""
         if node in self._left:
             return
         clock = self.slowest()[0]
@@ -150,7 +151,7 @@ class SspLedger(Ledger):
         self._has_work(node)
 
     def snapshot(self) -> dict[str, Any]:
-        """As of `Ledger`; of ``owner`` the entries count that are not done."""
+        """As of `Ledger`; ``owner`` is valid for entries that are not done."""
         return {
             **super().snapshot(),
             "owner": self._owner.copy(),
@@ -164,9 +165,7 @@ class SspLedger(Ledger):
         super().resume(snapshot)
         self._clocks = {int(node): int(clock) for node, clock in snapshot["clocks"]}
         self._owner = snapshot["owner"].copy()
-        left = np.ones(self._size, np.bool_)
-        left[np.fromiter(self._done, np.int64, len(self._done))] = False
-        numbers = np.flatnonzero(left)
+        numbers = np.array(self.records.waiting(0, self._size), np.int64)
         numbers = numbers[np.argsort(self._owner[numbers], kind="stable")]
         owners, starts = np.unique(self._owner[numbers], return_index=True)
         shares = dict(zip(owners.tolist(), np.split(numbers, starts)[1:], strict=True))
@@ -174,14 +173,14 @@ class SspLedger(Ledger):
         self._back = deque(shares.pop(_FREE, np.zeros(0, np.int64)).tolist())
         for node in self._left:
             self._left[node].extend(shares.pop(node, np.zeros(0, np.int64)).tolist())
-        for share in shares.values():  # leased by workers that were to leave
+        for share in shares.values():  # of workers that were to leave
             self._deal(share.tolist())
         self._slow = [(clock, node) for node, clock in self._clocks.items()]
         heapify(self._slow)
         self.ahead_max = int(snapshot["ahead_max"])
 
     def leave(self, node: int) -> None:
-        """Deals what a worker has not begun to the others, who do not wait for it any more."""
+        """Deals what a worker has not begun to the others, which no longer wait for it."""
         self._clocks.pop(node, None)
         self._deal(self._left.pop(node, deque()))
 
@@ -194,19 +193,20 @@ class SspLedger(Ledger):
     def over(self) -> bool:
         """Nothing left and nothing leased."""
         left = any(self._left.values()) or bool(self._back)
-        return not self._leases and (self._closed or not left)
+        return not self.records.leased and (self._closed or not left)
 
     def slowest(self) -> tuple[int, int]:
-        """Slowest clock of all that have something to do, and whose it is (0: nobody's)."""
+        """The slowest clock of workers with work, and its worker (0: none has work)."""
         while self._slow:
             clock, node = self._slow[0]
-            if self._clocks.get(node) == clock and (self._left.get(node) or node in self._by_node):
+            has_work = self._left.get(node) or self.records.count_of(node)
+            if has_work and self._clocks.get(node) == clock:
                 return clock, node
             heappop(self._slow)
         return max(self._clocks.values(), default=0), 0
 
     def clock_of(self, node: int) -> int | None:
-        """Entries that a worker has finished; None of one that takes no part."""
+        """Entries that a worker has finished; None if it takes no part."""
         return self._clocks.get(node)
 
     def wait_of(self, node: int) -> Wait:
@@ -228,15 +228,15 @@ class SspLedger(Ledger):
 
     def _ahead_of(self, node: int) -> int:
         """How many clocks ahead of the slowest a worker would be with its next entry."""
-        return self._clocks[node] + len(self._by_node.get(node, ())) - self.slowest()[0]
+        return self._clocks[node] + self.records.count_of(node) - self.slowest()[0]
 
     def _busy(self) -> Iterator[int]:
-        """Workers that have something to do, some of them twice."""
-        yield from self._by_node
+        """Workers that have work, some of them twice."""
+        yield from self.records.holders()
         yield from (node for node, left in self._left.items() if left)
 
     def _deal(self, numbers: Collection[int]) -> None:
-        """Deals entries to the workers that are left; if there are none, to the next that comes."""
+        """Deals entries to the workers that are left; without any, to the next that joins."""
         if not self._left:
             self._back.extend(sorted(numbers))
             self._owner[list(numbers)] = _FREE

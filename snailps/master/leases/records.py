@@ -1,0 +1,279 @@
+"""The record of each block of a pass: its state, its worker, and its result.
+
+    WAITING -> LEASED -> DONE -> SETTLED        LEASED -> WAITING: returned by its worker, or lost
+
+The only place where the state of a block is kept; ledgers decide which block a worker gets, and
+metrics, checkpoints, journal and status read from here.  No files, sockets or time.
+
+Notes
+-----
+48 bytes a block, and as many again once `known` has been called.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class BlockState(enum.IntEnum):
+    """State of a block; `DONE` and `SETTLED` have their numbers in checkpoints."""
+
+    WAITING = 0
+    DONE = 1
+    """Trained; its pushes may still be under way."""
+    SETTLED = 2
+    """All its pushes are acknowledged: a checkpoint includes it."""
+    LEASED = 3
+
+
+_S = BlockState
+TRANSITIONS: dict[int, frozenset[BlockState]] = {
+    _S.WAITING: frozenset({_S.LEASED}),
+    _S.LEASED: frozenset({_S.WAITING, _S.DONE}),
+    _S.DONE: frozenset({_S.SETTLED}),
+    _S.SETTLED: frozenset(),
+}
+
+OUTCOME = np.dtype(
+    [
+        ("state", "<u4"),
+        ("node", "<u4"),
+        ("units", "<i8"),
+        ("loss", "<f8"),
+        ("examples", "<f8"),
+        ("bad_lines", "<i8"),
+    ]
+)
+"""A record as checkpoints have it."""
+RECORD = np.dtype([*OUTCOME.descr, ("lr", "<f8")])
+_LOOK = 4096
+"""Records that one step of a search looks at."""
+
+
+class BlockResult(NamedTuple):
+    """What a worker reports of a block.
+
+    Attributes
+    ----------
+    loss, lr : float
+        NaN: not reported.
+    """
+
+    units: int = 0
+    loss: float = math.nan
+    examples: float = 0.0
+    bad_lines: int = 0
+    lr: float = math.nan
+
+
+NO_RESULT = BlockResult()
+
+
+class BlockRecords:
+    """The records of the blocks ``first`` to ``first + size - 1``.
+
+    Attributes
+    ----------
+    leased, finished : int
+        Blocks that are leased, and that are done or settled.
+    """
+
+    def __init__(self, size: int, first: int = 0) -> None:
+        self._all = np.zeros(size, RECORD)
+        self._states, self._nodes = self._all["state"], self._all["node"]
+        self._first = first
+        self._end = 0  # behind the last block that was ever done
+        self._by_node: dict[int, set[int]] = {}  # leased blocks of workers that have any
+        self.leased = self.finished = 0
+        self._known: NDArray[Any] | None = None  # last result of `known`
+        self._changed = (0, 0)  # range of blocks done or settled since then
+
+    # --- states ------------------------------------------------------------------------------
+
+    def is_waiting(self, number: int) -> bool:
+        """Whether a block is there, and neither leased nor done."""
+        at = number - self._first
+        return 0 <= at < len(self._all) and self._states.item(at) == _S.WAITING
+
+    def is_done(self, number: int) -> bool:
+        """Whether a block is done or settled."""
+        at = number - self._first
+        return 0 <= at < len(self._all) and self._states.item(at) in (_S.DONE, _S.SETTLED)
+
+    def holder(self, number: int) -> int:
+        """The worker that has leased a block; 0: none."""
+        at = number - self._first
+        if not 0 <= at < len(self._all) or self._states.item(at) != _S.LEASED:
+            return 0
+        return int(self._nodes.item(at))
+
+    def waiting(self, start: int, stop: int) -> list[int]:
+        """Numbers in this range that are neither leased nor done."""
+        return self._where(start, stop, self._states[self._range(start, stop)] == _S.WAITING)
+
+    def not_done(self, start: int, stop: int) -> list[int]:
+        """Numbers in this range that are not done; they may be leased."""
+        states = self._states[self._range(start, stop)]
+        return self._where(start, stop, (states == _S.WAITING) | (states == _S.LEASED))
+
+    def next_not_done(self, start: int, stop: int) -> int:
+        """The first number from `start` on that is not done; `stop`: there is none before."""
+        while start < stop and self.is_done(start):
+            block = self._states[self._range(start, min(stop, start + _LOOK))]
+            undone = (block == _S.WAITING) | (block == _S.LEASED)
+            start += int(undone.argmax()) if undone.any() else len(block)
+        return start
+
+    def done(self) -> NDArray[np.int64]:
+        """Numbers of all blocks that are done or settled, ascending."""
+        states = self._states[: self._end]
+        return np.flatnonzero((states == _S.DONE) | (states == _S.SETTLED)) + self._first
+
+    @property
+    def last(self) -> int:
+        """The greatest number that is leased or done; -1: none."""
+        held = max((max(numbers) for numbers in self._by_node.values()), default=-1)
+        return max(held, self._first + self._end - 1 if self._end else -1)
+
+    def _range(self, start: int, stop: int) -> slice:
+        return slice(max(0, start - self._first), max(0, stop - self._first))
+
+    def _where(self, start: int, stop: int, mask: NDArray[np.bool_]) -> list[int]:
+        found: list[int] = (np.flatnonzero(mask) + max(start, self._first)).tolist()
+        return found
+
+    def _move(self, number: int, state: BlockState) -> int:
+        """Changes the state of a block; its place in the array."""
+        at = number - self._first
+        old = self._states.item(at)
+        assert state in TRANSITIONS[old], (
+            f"block {number} does not go from {BlockState(old).name} to {state.name}"
+        )
+        self._states[at] = state
+        return at
+
+    # --- transitions ---------------------------------------------------------------------------
+
+    def lease(self, number: int, node: int) -> None:
+        """WAITING -> LEASED."""
+        self._nodes[self._move(number, _S.LEASED)] = node
+        self._by_node.setdefault(node, set()).add(number)
+        self.leased += 1
+
+    def give_back(self, number: int) -> int:
+        """LEASED -> WAITING; the worker that had it."""
+        return self._unlease(number, _S.WAITING)
+
+    def finish(self, number: int, result: BlockResult) -> int:
+        """LEASED -> DONE; the worker that trained it."""
+        node = self._unlease(number, _S.DONE)
+        at = number - self._first
+        self._all[at] = (_S.DONE, node, *result)
+        self.finished += 1
+        self._end = max(self._end, at + 1)
+        self._change(at, at + 1)
+        return node
+
+    def settle(self, numbers: Iterable[int], node: int) -> None:
+        """DONE -> SETTLED of those among these blocks that this worker has trained."""
+        for number in numbers:
+            at = number - self._first
+            is_done = 0 <= at < self._end and self._states.item(at) == _S.DONE
+            if is_done and self._nodes.item(at) == node:
+                self._move(number, _S.SETTLED)
+                self._change(at, at + 1)
+
+    def settle_all(self, node: int, but: Iterable[int] = ()) -> None:
+        """DONE -> SETTLED of all blocks that this worker has trained, except these."""
+        theirs = (self._states[: self._end] == _S.DONE) & (self._nodes[: self._end] == node)
+        places = [number - self._first for number in but]
+        theirs[[at for at in places if 0 <= at < self._end]] = False
+        self._states[: self._end][theirs] = _S.SETTLED
+        found = np.flatnonzero(theirs)
+        if len(found):
+            self._change(int(found[0]), int(found[-1]) + 1)
+
+    def _unlease(self, number: int, state: BlockState) -> int:
+        node = int(self._nodes.item(self._move(number, state)))
+        held = self._by_node[node]
+        held.discard(number)
+        if not held:
+            del self._by_node[node]
+        self.leased -= 1
+        return node
+
+    # --- by worker -----------------------------------------------------------------------------
+
+    def held_by(self, node: int) -> list[int]:
+        """Blocks that a worker has leased, ascending."""
+        return sorted(self._by_node.get(node, ()))
+
+    def count_of(self, node: int) -> int:
+        """How many blocks a worker has leased."""
+        return len(self._by_node.get(node, ()))
+
+    def holders(self) -> Iterator[int]:
+        """Workers that have leased a block."""
+        return iter(self._by_node)
+
+    # --- results -------------------------------------------------------------------------------
+
+    def result(self, number: int) -> BlockResult:
+        """The result of a block that is done."""
+        return BlockResult(*self._all[number - self._first].item()[2:])
+
+    def settled(self) -> NDArray[Any]:
+        """`OUTCOME` of each block up to the last one done; zero where it is not settled."""
+        found = _outcomes(self._all[: self._end])
+        found[found["state"] != _S.SETTLED] = 0
+        return found
+
+    def first(self, count: int) -> NDArray[Any]:
+        """`OUTCOME` of the first `count` blocks, all of which are done, as settled."""
+        found = _outcomes(self._all[:count])
+        found["state"] = _S.SETTLED
+        return found
+
+    def known(self) -> NDArray[Any]:
+        """`RECORD` of each block up to the last one done; zero where it is not done.
+
+        Valid until the next call.  Copies what has changed since the last one: some milliseconds
+        in a job of any length.
+        """
+        if self._known is None:
+            self._known = np.zeros_like(self._all)
+        changed = slice(*self._changed)
+        self._known[changed] = self._all[changed]
+        undone = ~np.isin(self._known["state"][changed], (_S.DONE, _S.SETTLED))
+        self._known[changed][undone] = 0
+        self._changed = (0, 0)
+        return self._known[: self._end]
+
+    def resume(self, known: NDArray[Any]) -> None:
+        """Begins with records of an earlier run, as `settled` or `known` returned them."""
+        count = min(len(known), len(self._all))
+        for name in known.dtype.names or ():
+            self._all[name][:count] = known[name][:count]
+        if "lr" not in (known.dtype.names or ()):
+            self._all["lr"][:count] = math.nan
+        self._end = count
+        self.finished = int(np.count_nonzero(self._states[:count]))
+        self._known, self._changed = None, (0, count)
+
+    def _change(self, start: int, stop: int) -> None:
+        first, last = self._changed
+        self._changed = (min(first, start), max(last, stop)) if last else (start, stop)
+
+
+def _outcomes(records: NDArray[Any]) -> NDArray[Any]:
+    """A copy of records, as checkpoints have them."""
+    found = np.zeros(len(records), OUTCOME)
+    for name in OUTCOME.names or ():
+        found[name] = records[name]
+    return found
