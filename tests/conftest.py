@@ -203,10 +203,24 @@ def is_long(item):
     return False
 
 
+def check_long_cases(items, args):
+    """A case that is always run has to be there: else nothing of its test would be."""
+    cases_of, wanted = {}, {}
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        cases_of.setdefault(name, set()).add(item.callspec.id if hasattr(item, "callspec") else "")
+        for marker in item.iter_markers("long"):
+            wanted[name] = set(marker.kwargs.get("but", ()))
+    for name, but in wanted.items():
+        if not but <= cases_of[name] and not any("::" in arg for arg in args):
+            raise pytest.UsageError(f"{name} has no case {sorted(but - cases_of[name])}")
+
+
 def pytest_collection_modifyitems(config, items):
     """Leaves out cases marked `long`, unless they are asked for."""
     if config.getoption("long") or config.getoption("markexpr"):
         return
+    check_long_cases(items, config.args)
     named = {arg.partition("::")[0] for arg in config.args if "::" in arg}
     kept, left_out = [], []
     for item in items:

@@ -115,16 +115,18 @@ def undisturbed(base, model):
     return run(folder, prepare(folder, model), 1, 1)
 
 
+@pytest.mark.long(but=["logistic", "words", "sparse_net"])
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [
         ("logistic", [(3, 4), (4, 1)]),
-        ("words", [(1, 4), (3, 1), (4, 4)]),
-        ("mlp", [(2, 4), (4, 1)]),
+        ("words", [(3, 2)]),
+        ("mlp", [(2, 4)]),
         ("fm", [(3, 2)]),
         ("classifier", [(2, 3)]),
         ("sparse_net", [(3, 4)]),
     ],
+    ids=["logistic", "words", "mlp", "fm", "classifier", "sparse_net"],
 )
 def test_bsp_with_any_number_of_workers_and_shards_gives_the_same_bits(tmp_path, model, sizes):
     first, figures = undisturbed(tmp_path.parent, model)
@@ -137,6 +139,7 @@ def test_bsp_with_any_number_of_workers_and_shards_gives_the_same_bits(tmp_path,
         assert other["loss_by_epoch"] == figures["loss_by_epoch"]
 
 
+@pytest.mark.long(but=["logistic"])
 @pytest.mark.parametrize("model", ["logistic", "classifier"])
 def test_bsp_with_one_micro_batch_keeps_no_rows_at_a_worker(tmp_path, model):
     job = prepare(tmp_path, model, micro_batches=1)
@@ -150,6 +153,7 @@ def kill_who_stands_at(gate):
     return pid
 
 
+@pytest.mark.long(but=["words"])
 @pytest.mark.parametrize("model", ["logistic", "words", "mlp"])
 def test_bsp_with_workers_killed_in_the_middle_gives_the_same_bits(tmp_path, model):
     folder = tmp_path / "killed"
@@ -180,6 +184,7 @@ def test_bsp_with_workers_killed_in_the_middle_gives_the_same_bits(tmp_path, mod
     assert {name for name in found if found[name] != plain[name]} <= {"out.npz"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [4, 6])
 def test_bsp_of_two_workers_with_one_killed_leaves_nothing_for_nobody(tmp_path, number):
     """The lost one had blocks of two clocks; the other one has no room ahead for both."""
@@ -200,6 +205,7 @@ def test_bsp_of_two_workers_with_one_killed_leaves_nothing_for_nobody(tmp_path, 
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
 
 
+@pytest.mark.long(but=["5"])
 @pytest.mark.parametrize("number", [5, 7])
 def test_bsp_with_a_worker_killed_when_some_shards_have_its_seal_gives_the_same_bits(
     tmp_path, number
@@ -254,6 +260,7 @@ def test_bsp_with_a_target_loss_ends_with_the_same_clock_whoever_works(tmp_path)
     assert results[1][1]["clocks"] == figures["clocks"]
 
 
+@pytest.mark.long
 def test_bsp_worker_that_waits_says_for_whom(tmp_path):
     gates = tmp_path / "gates"
     gate = Gate(gates, 1, "before")  # of the first clock: nobody has waited for anything before
@@ -273,6 +280,7 @@ def test_bsp_worker_that_waits_says_for_whom(tmp_path):
         assert waited.pop(slow) < max(waited.values())
 
 
+@pytest.mark.long(but=["0"])
 @pytest.mark.parametrize(
     ("where", "words"),
     [

@@ -32,6 +32,9 @@ with linked() as link:
 """
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture
 def shaped(netns):
     """What tc tells of the queue that a side of a link sends through."""

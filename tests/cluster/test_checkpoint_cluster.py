@@ -94,6 +94,7 @@ def run_on(tmp_path, job, *sets, servers=1, workers=1):
 # --- going on -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["3-2"])
 @pytest.mark.parametrize(("servers", "workers"), [(1, 1), (3, 2)])
 def test_job_whose_server_was_killed_is_continued_by_the_same_command(
     tmp_path, job, saved, servers, workers
@@ -114,6 +115,7 @@ def test_job_whose_server_was_killed_is_continued_by_the_same_command(
     assert figures["rows"] == ROWS
 
 
+@pytest.mark.long
 def test_job_whose_master_was_killed_is_continued_by_the_same_command(tmp_path, job):
     job["on_node_loss"] = "stop"
     stop_at_block(tmp_path, job, 4, kill="master")
@@ -124,6 +126,7 @@ def test_job_whose_master_was_killed_is_continued_by_the_same_command(tmp_path, 
     assert len(trained(tmp_path)) <= 11
 
 
+@pytest.mark.long
 def test_job_whose_worker_was_killed_is_continued_by_the_same_command(tmp_path, job):
     job["on_node_loss"] = "stop"
     stop_at_block(tmp_path, job, 4, kill="worker")
@@ -150,6 +153,7 @@ def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, s
     assert trained(tmp_path) == [*range(10)]
 
 
+@pytest.mark.long
 def test_job_that_ended_begins_anew_by_the_same_command(tmp_path, job, saved):
     gate = Gate(tmp_path / "gates", 5)
     with Cluster(tmp_path, job=job) as cluster:
@@ -182,6 +186,7 @@ def test_job_continued_for_more_epochs_trains_only_those(tmp_path, job):
         assert np.unique(tables["counts.rows"]).tolist() == [2 * LINES / ROWS]
 
 
+@pytest.mark.long
 def test_job_with_a_survey_is_continued_without_another_one(tmp_path, job):
     job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
     stop_at_block(tmp_path, job, 6)
@@ -191,6 +196,7 @@ def test_job_with_a_survey_is_continued_without_another_one(tmp_path, job):
     assert trained(tmp_path) == [*range(10)]
 
 
+@pytest.mark.long
 def test_job_continued_with_its_input_cut_otherwise_keeps_its_blocks(tmp_path, job):
     stop_at_block(tmp_path, job, 6)
     job["worker_class"] = "cluster_models:Counter"
@@ -201,6 +207,7 @@ def test_job_continued_with_its_input_cut_otherwise_keeps_its_blocks(tmp_path, j
 # --- what cannot be gone on from ------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["row"])
 @pytest.mark.parametrize("damage", ["row", "manifest", "missing", "shorter"])
 def test_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, job, saved, damage):
     stop_at_block(tmp_path, job, 6, earlier=[3])
@@ -245,6 +252,7 @@ def test_job_with_damaged_checkpoints_only_says_what_to_do(tmp_path, job, saved)
         assert_one_sentence(master, "no checkpoint here is good", NAME, "--fresh")
 
 
+@pytest.mark.long(but=["0"])
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -259,6 +267,7 @@ def test_job_with_checkpoints_of_another_one_refuses(tmp_path, job, change, word
         assert_one_sentence(cluster.master(), "of another job", words, "--fresh", code=2)
 
 
+@pytest.mark.long
 def test_job_refused_late_ends_with_the_same_code(tmp_path, job):
     """Looking at the input takes longer than the master waits before it listens."""
     stop_at_block(tmp_path, job, 2)
@@ -273,6 +282,7 @@ def test_job_refused_late_ends_with_the_same_code(tmp_path, job):
         refused.close()
 
 
+@pytest.mark.long
 def test_job_whose_input_became_longer_refuses(tmp_path, job):
     stop_at_block(tmp_path, job, 2)
     write_numbers(tmp_path / "in.txt", LINES + 1, ROWS)
@@ -280,6 +290,7 @@ def test_job_whose_input_became_longer_refuses(tmp_path, job):
         assert_one_sentence(cluster.master(), "files of other lengths", code=2)
 
 
+@pytest.mark.long
 def test_job_with_another_frag_num_refuses(tmp_path, job):
     stop_at_block(tmp_path, job, 2)
     with Cluster(tmp_path, {"frag_num": 16}, job=job) as cluster:
@@ -319,6 +330,7 @@ def test_checkpoint_on_a_full_disk_is_told_loudly_and_training_goes_on(tmp_path,
         assert np.unique(tables["counts.rows"]).tolist() == [LINES / ROWS]
 
 
+@pytest.mark.long
 def test_checkpoint_in_a_folder_that_is_gone_fails_and_the_good_one_stays(tmp_path, job, saved):
     first, second = Gate(tmp_path / "gates", 2), Gate(tmp_path / "gates", 4)
     with Cluster(tmp_path, job=job) as cluster:
@@ -342,6 +354,7 @@ def test_checkpoint_in_a_folder_that_is_gone_fails_and_the_good_one_stays(tmp_pa
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long
 def test_checkpoints_beyond_the_number_kept_are_removed(tmp_path, job, saved):
     gates = [Gate(tmp_path / "gates", number) for number in (2, 4, 6)]
     job["checkpoints_kept"] = 1
@@ -356,6 +369,7 @@ def test_checkpoints_beyond_the_number_kept_are_removed(tmp_path, job, saved):
     assert len(saved.found()) == 1
 
 
+@pytest.mark.long(but=["master"])
 @pytest.mark.parametrize("victim", ["server", "master"])
 def test_process_killed_while_a_checkpoint_is_written_costs_no_good_one(
     tmp_path, job, saved, victim
@@ -385,6 +399,7 @@ def test_process_killed_while_a_checkpoint_is_written_costs_no_good_one(
         assert np.unique(tables["counts.rows"]).tolist() == [LINES / ROWS]
 
 
+@pytest.mark.long
 def test_checkpoint_that_outlasts_the_training_is_finished_first(tmp_path, job, saved):
     run_on(tmp_path, job | {"param_backup_period": 0, "checkpoint_interval": 0.001})
     assert_counted_once(tmp_path)

@@ -71,6 +71,7 @@ def test_peak_rss_is_of_the_process_and_not_of_the_one_that_started_it():
 # --- shapes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["1-1", "2-2"])
 @pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_cluster_of_any_shape_counts_every_line_once_an_epoch(tmp_path, job, servers, workers):
     with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
@@ -417,6 +418,7 @@ def test_worker_with_threads_tells_the_model_and_without_output_nothing_is_writt
     assert not list(tmp_path.rglob("*.npz"))
 
 
+@pytest.mark.long
 def test_node_with_heartbeat_interval_is_sent_beats_that_often(tmp_path, job):
     with Cluster(tmp_path, {"heartbeat_interval": 0.05, "heartbeat_timeout": 10}, job) as cluster:
         master = cluster.master()
@@ -481,6 +483,7 @@ def vectors(tmp_path_factory):
     return folder, master
 
 
+@pytest.mark.long
 def test_word_vectors_of_two_topics_are_near_within_a_topic(vectors):
     folder, master = vectors
     figures = figures_of(master)

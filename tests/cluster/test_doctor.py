@@ -163,6 +163,7 @@ def test_doctor_finds_a_clock_that_is_wrong(conf, doctor):
     assert not told(host, 1)["ok"]  # it was told so
 
 
+@pytest.mark.long(but=["frame.VERSION = 9"])
 @pytest.mark.parametrize("change", ["_version.__version__ = '9.9'", "frame.VERSION = 9"])
 def test_doctor_finds_another_version(conf, doctor, change):
     path, address = conf()
@@ -216,6 +217,7 @@ def test_doctor_beside_a_running_master_looks_at_the_ways_and_disturbs_nobody(tm
 # --- waits that last ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
     with Cluster(tmp_path, settings={"init_timeout": 8}) as cluster:
         cluster.port = free_port()
@@ -225,6 +227,7 @@ def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
         assert server.wait() == 1
 
 
+@pytest.mark.long
 def test_master_that_waits_for_nodes_says_why_when_half_is_over(tmp_path):
     write_numbers(tmp_path / "in.txt", 10)
     job = {"worker_class": COUNTER, "input": "in.txt", "output": "out"}
@@ -267,6 +270,7 @@ def in_pair(netns, tmp_path, port, *, closed_there=0, closed_back=0):
             other.close()
 
 
+@pytest.mark.long
 def test_doctors_on_two_hosts_name_interface_and_ways(netns, tmp_path):
     other, master = in_pair(netns, tmp_path, 17000)
     (interface,) = [f for f in other["findings"] if f["check"] == "interface"]
@@ -275,6 +279,7 @@ def test_doctors_on_two_hosts_name_interface_and_ways(netns, tmp_path):
     assert other["ways"][0]["up_bytes_per_s"] > 0
 
 
+@pytest.mark.long
 def test_doctor_behind_a_firewall_that_drops_names_the_masters_port(netns, tmp_path):
     other, _ = in_pair(netns, tmp_path, 17000, closed_there=17000)
     errors = errors_of(other)
@@ -282,6 +287,7 @@ def test_doctor_behind_a_firewall_that_drops_names_the_masters_port(netns, tmp_p
     assert "TCP port 17000" in errors["reach"]["cure"]
 
 
+@pytest.mark.long
 def test_doctor_finds_that_its_own_ports_are_closed(netns, tmp_path):
     other, master = in_pair(netns, tmp_path, 17000, closed_back=17001)
     errors = errors_of(other)

@@ -94,6 +94,7 @@ def assert_counted(path, lines=1000, rows=50):
 # --- while the master exports or saves --------------------------------------------------------
 
 
+@pytest.mark.long(but=["False"])
 @pytest.mark.parametrize("stuck", [False, True])
 def test_server_killed_while_the_master_exports_ends_the_cluster(tmp_path, job, gate, stuck):
     at_export = gate(0, "export")
@@ -261,6 +262,7 @@ def long_gz(tmp_path):
     path.unlink()
 
 
+@pytest.mark.long
 def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job, long_gz):
     job |= {"input": long_gz.name, "scratch_dir": str(tmp_path / "scratch")}
     with Cluster(tmp_path, job=job) as cluster:
@@ -292,6 +294,7 @@ def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job)
 # --- what models do ---------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["1", "3"])
 @pytest.mark.parametrize(
     ("odd", "parts"),
     [

@@ -70,6 +70,7 @@ def wait_lines(process, pattern, count, behind=""):
         signal.sigtimedwait([], 0.02)
 
 
+@pytest.mark.long(but=["3-2"])
 @pytest.mark.parametrize(("servers", "shards"), [(2, 1), (3, 2)])
 def test_job_goes_on_when_a_server_is_killed(tmp_path, job, gate, servers, shards):
     settings = {"shard_num": shards}
@@ -117,6 +118,7 @@ def test_job_survives_two_losses_one_after_the_other(tmp_path, job, gate):
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long
 def test_job_with_both_servers_killed_at_once_says_what_is_gone(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=3, workers=1) as cluster:
         master, (first, second, _), _ = begin(cluster, gate)
@@ -129,6 +131,7 @@ def test_job_with_both_servers_killed_at_once_says_what_is_gone(tmp_path, job, g
         assert "no other server has all of shard" in master.errors[0]
 
 
+@pytest.mark.long
 def test_server_that_hangs_is_replaced_and_ends_when_it_wakes(tmp_path, job, gate):
     beat = {"heartbeat_interval": 0.2, "heartbeat_timeout": 5}
     with Cluster(tmp_path, beat, job, servers=2, workers=2) as cluster:
@@ -160,6 +163,7 @@ def test_server_that_joins_makes_up_for_a_lost_one(tmp_path, job, gate):
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long(but=["drain-sync"])
 @pytest.mark.parametrize("replication", ["sync", "none"])
 @pytest.mark.parametrize("how", ["drain", "SIGTERM"])
 def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
@@ -189,6 +193,7 @@ def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long
 def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
         master = cluster.master()
@@ -210,6 +215,7 @@ def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long
 def test_status_shows_shards_and_their_standbys(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
         begin(cluster, gate)
@@ -232,6 +238,7 @@ def test_status_shows_shards_and_their_standbys(tmp_path, job, gate):
     )
 
 
+@pytest.mark.long
 def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, job, gate):
     settings = {**job, "replication": "none", "checkpoint_interval": 0.2}
     with Cluster(tmp_path, job=settings, servers=2, workers=1) as cluster:
@@ -258,6 +265,7 @@ EIGHT_CORES = (
 )
 
 
+@pytest.mark.long
 def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path, job, gate):
     """A fence waits for the silent standbys of eight shards, and nothing waits behind it.
 

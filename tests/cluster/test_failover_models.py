@@ -38,6 +38,7 @@ def train_and_kill(tmp_path, job, gates, blocks, when="before", servers=3):
     return files_of(folder), figures
 
 
+@pytest.mark.long(but=["logistic-seal", "words-seal", "mlp-seal"])
 @pytest.mark.parametrize("when", ["before", "after", "seal"])
 @pytest.mark.parametrize("model", ["logistic", "words", "mlp"])
 def test_bsp_with_a_server_killed_gives_the_same_bits(tmp_path, model, when):
@@ -56,6 +57,7 @@ def test_bsp_with_two_servers_killed_gives_the_same_bits(tmp_path):
     assert found["out.tables.npz"] == plain["out.tables.npz"]
 
 
+@pytest.mark.long(but=["words"])
 @pytest.mark.parametrize("model", ["logistic", "words", "classifier"])
 def test_training_with_a_server_killed_ends_with_its_normal_quality(tmp_path, model):
     settings = {"consistency": "async"}
@@ -69,6 +71,7 @@ def test_training_with_a_server_killed_ends_with_its_normal_quality(tmp_path, mo
     assert figures["loss_by_epoch"][-1] < 2 * plain["loss_by_epoch"][-1] + 0.05
 
 
+@pytest.mark.long
 def test_rounds_with_two_servers_killed_give_the_same_bits(tmp_path):
     write_topics(tmp_path / "input", 300)
     prepare_windows([str(tmp_path / "input")], tmp_path / "data", test_windows=50)

@@ -49,6 +49,7 @@ def assert_one_sentence(process, *parts, code=FAILED):
 # --- a process is lost ------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["server"])
 @pytest.mark.parametrize("role", ["server", "worker"])
 def test_cluster_that_stops_with_killed_node_ends_and_names_it(tmp_path, job, gated, role):
     job["on_node_loss"] = "stop"
@@ -86,6 +87,7 @@ def test_cluster_with_killed_master_ends_and_each_node_says_so(tmp_path, job, ga
             assert_one_sentence(process, "the master at", "is gone", cluster.address)
 
 
+@pytest.mark.long
 def test_cluster_with_node_stuck_in_user_code_ends_it_by_force(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
@@ -97,6 +99,7 @@ def test_cluster_with_node_stuck_in_user_code_ends_it_by_force(tmp_path, job, ga
         assert "still busy" in worker.stderr
 
 
+@pytest.mark.long(but=["server"])
 @pytest.mark.parametrize("role", ["server", "worker"])
 def test_cluster_with_silent_node_notices_by_heartbeat(tmp_path, job, gated, role):
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
@@ -114,6 +117,7 @@ def test_cluster_with_silent_node_notices_by_heartbeat(tmp_path, job, gated, rol
         cluster.codes()
 
 
+@pytest.mark.long
 def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
     job["on_node_loss"] = "stop"
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
@@ -129,6 +133,7 @@ def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
         assert master.wait() == FAILED
 
 
+@pytest.mark.long(but=["2"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(
     tmp_path, job, gated, servers
@@ -146,6 +151,7 @@ def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(
     assert (tmp_path / "out.npz").exists()
 
 
+@pytest.mark.long
 def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp_path, job, gated):
     """So it comes to a process that was stopped and goes on: any thread may be the one it wakes."""
     with Cluster(tmp_path, job=job) as cluster:
@@ -160,6 +166,7 @@ def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp
         assert cluster.codes() == [INTERRUPTED, 0, 0]
 
 
+@pytest.mark.long
 def test_worker_that_leaves_a_job_that_was_interrupted_does_not_fail_it(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
@@ -174,6 +181,7 @@ def test_worker_that_leaves_a_job_that_was_interrupted_does_not_fail_it(tmp_path
     assert (tmp_path / "out.npz").exists()
 
 
+@pytest.mark.long
 def test_worker_with_sigterm_as_the_last_one_ends_the_job(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master(NO_PATIENCE)
@@ -187,6 +195,7 @@ def test_worker_with_sigterm_as_the_last_one_ends_the_job(tmp_path, job, gated):
         assert codes[1:] == [STOPPED, 0]
 
 
+@pytest.mark.long
 def test_worker_with_sigterm_in_the_survey_as_the_last_one_ends_the_job(tmp_path, job):
     gate = Gate(tmp_path / "gates", 2, "survey")
     job |= {"worker_class": "cluster_models:Surveyed", "gates": tmp_path / "gates"}
@@ -202,6 +211,7 @@ def test_worker_with_sigterm_in_the_survey_as_the_last_one_ends_the_job(tmp_path
         assert codes[1:] == [STOPPED, 0]
 
 
+@pytest.mark.long
 def test_shard_with_no_answer_fails_the_request_in_time(tmp_path, job, gated):
     with Cluster(tmp_path, {"request_timeout": 6}, job) as cluster:  # it bounds all others, too
         master = cluster.master()
@@ -303,6 +313,7 @@ def test_worker_with_sigint_before_the_master_is_there_ends(tmp_path):
 # --- the cluster cannot form ------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_master_with_missing_node_names_it_after_master_time_out(tmp_path, job):
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
         cluster.port = free_port()
@@ -335,6 +346,7 @@ def test_master_with_only_servers_says_that_a_job_needs_a_worker(tmp_path, job):
         assert_one_sentence(master, "needs a worker")
 
 
+@pytest.mark.long(but=["worker"])
 @pytest.mark.parametrize("role", ["server", "worker"])
 def test_node_without_master_gives_up_after_init_timeout(tmp_path, role):
     port = free_port()
@@ -370,6 +382,7 @@ def test_server_with_port_range_all_taken_says_so(tmp_path):
         assert_one_sentence(server, f"no port of {port} to {port} is free", "port_range")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["stop", "recover"])
 def test_worker_that_cannot_reach_a_shard_is_named(tmp_path, job, policy):
     port = free_port()
@@ -523,6 +536,7 @@ def test_worker_that_cannot_import_the_class_is_named(tmp_path, job):
         assert worker.wait() == FAILED
 
 
+@pytest.mark.long(but=["survey-2", "train-9"])
 @pytest.mark.parametrize(
     ("method", "block"),
     [("survey", 2), ("setup", 0), ("prepare", 9), ("train", 2), ("train", 9), ("finish", 0)],
@@ -591,6 +605,7 @@ def test_cluster_that_recovers_goes_on_without_a_killed_worker(tmp_path, job, ga
         assert counts.sum() < 1000 + 3 * 200
 
 
+@pytest.mark.long(but=["bsp"])
 @pytest.mark.parametrize("consistency", ["async", "ssp", "bsp"])
 def test_cluster_that_lost_its_last_worker_goes_on_with_the_next(tmp_path, job, gated, consistency):
     job |= {"consistency": consistency, "micro_batches": 2}
@@ -614,6 +629,7 @@ def test_cluster_that_lost_its_last_worker_goes_on_with_the_next(tmp_path, job, 
         assert counts.sum() < 1000 + 3 * 200
 
 
+@pytest.mark.long(but=["async"])
 @pytest.mark.parametrize("consistency", ["async", "bsp"])
 def test_cluster_that_lost_its_last_worker_saves_when_interrupted(
     tmp_path, job, gated, consistency
@@ -631,6 +647,7 @@ def test_cluster_that_lost_its_last_worker_saves_when_interrupted(
     assert (tmp_path / "out.npz").exists()
 
 
+@pytest.mark.long
 def test_cluster_that_lost_its_last_worker_ends_where_none_comes(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master(NO_PATIENCE)

@@ -221,6 +221,7 @@ def test_local_cluster_with_failing_model_says_why(tmp_path, monkeypatch, model,
             assert part in str(caught.value)
 
 
+@pytest.mark.long(but=["1"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_local_cluster_after_failed_jobs_trains_the_next(tmp_path, monkeypatch, workers):
     monkeypatch.chdir(tmp_path)

@@ -72,6 +72,7 @@ class Mortal(Cluster):
         assert codes == [0] * len(self.processes), self.processes[0].stderr
 
 
+@pytest.mark.long(but=["async-3", "bsp-3"])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("consistency", ["async", "ssp", "bsp"])
 def test_master_killed_in_the_training_is_taken_over(tmp_path, job, consistency, workers):
@@ -101,6 +102,7 @@ def await_compacted(tmp_path):
         time.sleep(0.01)
 
 
+@pytest.mark.long(but=["ssp"])
 @pytest.mark.parametrize("consistency", ["async", "ssp", "bsp"])
 def test_master_killed_behind_a_compaction_is_taken_over(tmp_path, job, consistency):
     write_numbers(tmp_path / "in.txt", 4000, ROWS)
@@ -127,6 +129,7 @@ def test_master_killed_behind_a_compaction_is_taken_over(tmp_path, job, consiste
     assert not (tmp_path / "out.journal").exists()
 
 
+@pytest.mark.long
 def test_masters_killed_at_random_moments_lose_and_repeat_nothing(tmp_path, job):
     write_numbers(tmp_path / "in.txt", 40_000, ROWS)
     job |= {"epochs": 2, "block_bytes": 1500, "param_backup_period": 400}
@@ -162,6 +165,7 @@ def test_master_killed_while_the_cluster_forms_is_taken_over(tmp_path, job):
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long
 def test_master_killed_in_the_survey_counts_again(tmp_path, job):
     job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
     gate = Gate(tmp_path / "gates", 4, "survey")
@@ -176,6 +180,7 @@ def test_master_killed_in_the_survey_counts_again(tmp_path, job):
     assert trained(tmp_path) == [*range(10)]
 
 
+@pytest.mark.long
 def test_master_killed_between_survey_and_training_puts_the_rows_once(tmp_path, job):
     job |= {"worker_class": "cluster_models:Loaded", "lines": LINES}
     gate = Gate(tmp_path / "gates", 0, "load")
@@ -203,6 +208,7 @@ def test_master_killed_in_the_export_exports_again(tmp_path, job):
     assert trained(tmp_path) == [*range(10)]
 
 
+@pytest.mark.long
 def test_master_killed_after_the_export_trains_nothing_again(tmp_path, job):
     job |= {"worker_class": "cluster_models:SlowExport"}
     gate = Gate(tmp_path / "gates", 0, "export")
@@ -226,6 +232,7 @@ def test_master_killed_after_the_export_trains_nothing_again(tmp_path, job):
     assert trained(tmp_path) == [*range(10)]
 
 
+@pytest.mark.long
 def test_master_killed_while_it_writes_a_manifest_leaves_the_checkpoints_good(tmp_path, job):
     job |= {"worker_class": "cluster_models:SlowManifest", "param_backup_period": 1}
     block, later = (Gate(tmp_path / "gates", number) for number in (5, 8))
@@ -250,6 +257,7 @@ def test_master_killed_while_it_writes_a_manifest_leaves_the_checkpoints_good(tm
     assert {one.state for one in found} == {"good"}
 
 
+@pytest.mark.long(but=["seal-7"])
 @pytest.mark.parametrize("stage", ["before-4", "after-8", "seal-7"])
 def test_master_killed_in_a_clock_changes_no_bit(tmp_path, stage):
     folder, gates = tmp_path / "killed", tmp_path / "gates"
@@ -269,6 +277,7 @@ def test_master_killed_in_a_clock_changes_no_bit(tmp_path, stage):
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["before-4", "seal-7"])
 def test_master_and_worker_killed_together_change_no_bit(tmp_path, stage):
     folder, gates = tmp_path / "killed", tmp_path / "gates"
@@ -295,6 +304,7 @@ def test_master_and_worker_killed_together_change_no_bit(tmp_path, stage):
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
 
 
+@pytest.mark.long(but=["look-2"])
 @pytest.mark.parametrize("stage", ["before-4", "look-2", "after-9"])
 def test_master_killed_in_a_round_applies_it_once(tmp_path, stage):
     (tmp_path / "gates").mkdir()
@@ -319,6 +329,7 @@ def test_master_killed_in_a_round_applies_it_once(tmp_path, stage):
 # --- nobody takes over, or somebody else does ---------------------------------------------------
 
 
+@pytest.mark.long
 def test_nodes_whose_master_is_not_started_again_end_and_name_it(tmp_path, job):
     gate = Gate(tmp_path / "gates", 3)
     with Mortal(tmp_path, job=job) as cluster:
@@ -335,6 +346,7 @@ def test_nodes_whose_master_is_not_started_again_end_and_name_it(tmp_path, job):
     assert set(trained(tmp_path)) <= {*range(5)}  # what was leased when it died
 
 
+@pytest.mark.long
 def test_master_with_a_damaged_journal_goes_on_with_what_the_workers_say(tmp_path, job):
     gate = Gate(tmp_path / "gates", 6)
     with Mortal(tmp_path, job=job, workers=2) as cluster:
@@ -379,6 +391,7 @@ def test_master_whose_journal_has_a_flipped_bit_in_its_first_record_takes_over(t
     assert trained(tmp_path) == [*range(10)]
 
 
+@pytest.mark.long
 def test_master_whose_journal_is_damaged_begins_nothing_until_it_is_mended(tmp_path, job):
     gate = Gate(tmp_path / "gates", 6)
     with Mortal(tmp_path, job=job, workers=2) as cluster:
@@ -430,6 +443,7 @@ def test_journal_of_another_job_is_refused_until_begun_anew(tmp_path, job):
     assert figures_of(fresh)["examples"] == LINES
 
 
+@pytest.mark.long
 def test_run_of_which_nobody_is_left_is_begun_anew(tmp_path, job):
     gate = Gate(tmp_path / "gates", 3)
     with Mortal(tmp_path, job=job) as cluster:
@@ -460,6 +474,7 @@ def test_second_master_with_the_same_journal_is_refused(tmp_path, job):
         cluster.ends_well()
 
 
+@pytest.mark.long
 def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
     gate = Gate(tmp_path / "gates", 3)
     beat = {"heartbeat_interval": 0.2, "heartbeat_timeout": 6}
@@ -499,6 +514,7 @@ def launch(tmp_path, job, servers, workers):
     return Process("local", [*SNAILPS, "local", "-c", "job.conf", *size], cwd=tmp_path)
 
 
+@pytest.mark.long(but=["recover"])
 @pytest.mark.parametrize("policy", ["recover", "stop"])
 def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, policy):
     gate = Gate(tmp_path / "gates", 3)
@@ -536,6 +552,7 @@ def await_redundancy(local, lost=0):
         time.sleep(0.01)
 
 
+@pytest.mark.long(but=["server"])
 @pytest.mark.parametrize("role", ["worker", "server"])
 def test_launcher_replaces_a_killed_node(tmp_path, job, role):
     """Also the only worker; not an only server, whose rows are gone."""

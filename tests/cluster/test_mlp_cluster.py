@@ -20,6 +20,7 @@ pytestmark = pytest.mark.limit(600)  # a job for each optimizer
 COUNT = 1200
 
 
+@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
 class TestMlp(ModelContract):
     """Four pictures under noise."""
 
@@ -59,10 +60,10 @@ class TestMlp(ModelContract):
             assert figures["global_step"] == figures["epochs"] * COUNT // 20
 
 
+@pytest.mark.long
 class TestMlpOfTwoLayers(TestMlp):
     """Sigmoids, momentum."""
 
-    shapes = ((1, 3), (3, 1))
     optimizers = ("momentum",)  # those of `TestMlp` know nothing of layers
 
     job: ClassVar = {
@@ -86,10 +87,9 @@ def test_mnist_two_workers_learn_digits_from_packed_files(tmp_path, data_dir):
     assert figures["test"]["accuracy"] > 0.92  # 25 runs: .943 on average, .0017 to each side
 
 
+@pytest.mark.long
 class TestMlpInStep(TestMlp):
     """With clocks: four micro-batches a step."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {
         **TestMlp.job, "consistency": "bsp", "batch_size": 40, "micro_batches": 4, "lr": 0.02,
@@ -100,10 +100,10 @@ class TestMlpInStep(TestMlp):
         assert figures["global_step"] == figures["epochs"] * COUNT // 40
 
 
+@pytest.mark.long
 class TestMlpNotFarAhead(TestMlp):
     """With bounded staleness."""
 
-    shapes = ((1, 3), (3, 1))
     optimizers = ("adam", "momentum")
 
     job: ClassVar = {**TestMlp.job, "consistency": "ssp", "staleness": 1}
@@ -116,6 +116,7 @@ def run(folder, job, **nodes):
     return figures_of(master)
 
 
+@pytest.mark.long(but=["momentum"])
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
 def test_bsp_gives_the_same_file_whatever_the_workers_and_shards(tmp_path, optimizer):
     """1,190 examples in parts of 8: the last block of an epoch is short, and so is the last clock.
@@ -138,6 +139,7 @@ def test_bsp_gives_the_same_file_whatever_the_workers_and_shards(tmp_path, optim
     assert len(set(found)) == 1, found
 
 
+@pytest.mark.long
 def test_example_of_rings_works_as_written(tmp_path, repo_root):
     """Its data, its settings: without clocks, and with, where the weights are the same twice."""
     text = (repo_root / "examples" / "rings.md").read_text()

@@ -48,38 +48,35 @@ class TestFastText(WordContract):
     """Skip-gram with subwords."""
 
 
+@pytest.mark.long
 class TestFastTextCbow(WordContract):
     """CBOW with subwords."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**WordContract.job, "model": "cbow"}
 
 
+@pytest.mark.long
 class TestWord2vecSkipgram(WordContract):
     """Skip-gram without subwords."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "lr": 0.03}
 
 
+@pytest.mark.long
 class TestWord2vecCbow(WordContract):
     """CBOW without subwords."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "model": "cbow"}
 
 
+@pytest.mark.long
 class TestNce(WordContract):
     """Noise-contrastive estimation in the place of negative sampling."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.03}
 
 
+@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
 class TestLogistic(ModelContract):
     """The example: it comes near the planted model."""
 
@@ -94,6 +91,7 @@ class TestLogistic(ModelContract):
     results = ("out.npz",)
     optimizers = ("sgd", "adagrad")
     tables = ("weights",)
+    shapes = ((1, 1), (1, 3), (3, 1), (3, 3))
 
     @staticmethod
     def write_input(folder):
@@ -128,6 +126,7 @@ class SmallWords(WordContract):
             file.writelines(f"rare{n} hound{n % 2}\n" for n in range(40))
 
 
+@pytest.mark.long
 def test_word_vectors_with_other_setting_are_others(tmp_path):
     others = [
         ("dim", 17),
@@ -153,6 +152,7 @@ def test_word_vectors_with_other_setting_are_others(tmp_path):
 # --- the classifier -----------------------------------------------------------------------------
 
 
+@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
 class TestClassifier(ModelContract):
     """Lines of one topic get its label."""
 
@@ -183,6 +183,7 @@ class TestClassifier(ModelContract):
         assert (scores.lines, scores.precision) == (LINES, 1.0)
 
 
+@pytest.mark.long(but=["max_steps-7-3", "target_loss-100.0-1"])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
     ("name", "value"), [("max_steps", 7), ("max_seconds", 0.3), ("target_loss", 100.0)]
@@ -204,17 +205,15 @@ def test_classifier_with_synchronous_steps_learns(tmp_path):
     TestClassifier().check_learnt(tmp_path, figures)
 
 
+@pytest.mark.long
 class TestClassifierOneVersusRest(TestClassifier):
     """Each label is a question of its own."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**TestClassifier.job, "loss": "ova"}
 
 
+@pytest.mark.long
 class TestClassifierSampling(TestClassifier):
     """Negative sampling, with character n-grams."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {**TestClassifier.job, "loss": "ns", "minn": 2, "maxn": 3}

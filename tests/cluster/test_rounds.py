@@ -83,6 +83,7 @@ def test_rounds_draw_a_fraction_of_the_workers(tmp_path, job):
     assert len({round(step, 4) for step in steps}) > 1
 
 
+@pytest.mark.long
 def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again(tmp_path, job):
     gates = tmp_path / "gates"
     gate = Gate(gates, 1 * 3 + 2, "before")  # round 1, index 2
@@ -100,6 +101,7 @@ def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again
     assert last == pytest.approx(mean_step(0, 1, 2), rel=1e-4)
 
 
+@pytest.mark.long
 def test_rounds_interrupted_while_one_is_looked_at_end_behind_it(tmp_path, job):
     gate = Gate(tmp_path / "gates", 1, "look")
     with Cluster(tmp_path, job=job, workers=2) as cluster:
@@ -137,6 +139,7 @@ def test_rounds_interrupted_while_one_is_trained_finish_it(tmp_path, job):
     assert figures["model"][0] == pytest.approx(2 * mean_step(0, 1))
 
 
+@pytest.mark.long(but=["before"])
 @pytest.mark.parametrize("kind", ["before", "after"])
 def test_rounds_go_on_without_a_killed_worker(tmp_path, job, kind):
     gates = tmp_path / "gates"
@@ -157,6 +160,7 @@ def test_rounds_go_on_without_a_killed_worker(tmp_path, job, kind):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["before", "after"])
 def test_rounds_go_on_with_the_next_worker_when_the_only_one_is_killed(tmp_path, job, kind):
     gate = Gate(tmp_path / "gates", 2, kind)  # round 2, index 0
@@ -175,6 +179,7 @@ def test_rounds_go_on_with_the_next_worker_when_the_only_one_is_killed(tmp_path,
     assert steps == pytest.approx([k * mean_step(0) for k in range(1, 6)])  # in its place
 
 
+@pytest.mark.long
 def test_rounds_whose_only_drawn_worker_dies_between_two_seals_begin_that_round_again(
     tmp_path, job
 ):

@@ -30,6 +30,7 @@ def write_parity(path, lines, seed=1):
             file.write(f"{(a + b + 1) % 2} {a + 1}:1 {b + 101}:1\n")
 
 
+@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
 class TestSparseNet(ModelContract):
     """Two odd or two even numbers: a matter of both."""
 
@@ -63,10 +64,9 @@ class TestSparseNet(ModelContract):
             assert again[name] == pytest.approx(figures["test"][name], rel=1e-4)
 
 
+@pytest.mark.long
 class TestSparseNetAtTheWorker(TestSparseNet):
     """Rows pulled, gradients pushed; two hidden layers."""
-
-    shapes = ((1, 3), (3, 1))
 
     job: ClassVar = {
         **TestSparseNet.job, "first_layer": "worker", "hidden": "16, 8", "activation": "sigmoid",
@@ -75,6 +75,7 @@ class TestSparseNetAtTheWorker(TestSparseNet):
     tables = ("weights", "dense1", "dense2", "biases")
 
 
+@pytest.mark.long(but=["2"])
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_both_ways_give_the_same_model(tmp_path, in_flight):
     """One worker, one seed: products at the servers or here, to rounding."""
@@ -95,6 +96,7 @@ def test_auto_says_what_it_chose(tmp_path):
     assert figures["examples"] == LINES
 
 
+@pytest.mark.long
 def test_shipped_example_learns_what_its_page_says(tmp_path):
     """examples/pairs.md: its data, its settings; nine in ten is all that there is to know."""
     examples = Path(__file__).resolve().parents[2] / "examples"

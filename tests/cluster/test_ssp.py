@@ -47,6 +47,7 @@ def names_but(cluster, workers, pid):
     return [cluster.name_of(worker) for worker in workers if worker.pid != pid]
 
 
+@pytest.mark.long(but=["2"])
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_ssp_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(
     tmp_path, job, staleness
@@ -88,6 +89,7 @@ def test_ssp_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(
         np.testing.assert_array_equal(saved["counts.rows"], np.full((10, 1), 30, np.float32))
 
 
+@pytest.mark.long(but=["9"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_ssp_worker_that_dies_or_leaves_does_not_hold_others_back(tmp_path, job, how):
     (tmp_path / "journal").mkdir()

@@ -87,6 +87,7 @@ def test_status_as_json_has_the_documented_keys(tmp_path, job, gate):
     assert "route epoch 1" in page
 
 
+@pytest.mark.long
 def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
         cluster.master()
@@ -109,6 +110,7 @@ def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
     assert "waiting process" in page
 
 
+@pytest.mark.long
 def test_status_tells_of_workers_that_read_through_the_master(tmp_path, job, gate):
     descriptor = os.open(tmp_path / "in.txt", os.O_RDONLY)
     path = f"/proc/self/fd/{descriptor}"  # the master alone has it
@@ -139,6 +141,7 @@ def test_status_of_a_forming_cluster_names_who_is_missing(tmp_path, job):
     assert re.search(r"^the master .*2 more of 2 nodes", page, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_watch_waits_for_a_master_shows_it_and_waits_again(tmp_path, job, gate):
     with Cluster(tmp_path, job=job) as cluster:
         cluster.port = free_port()
@@ -156,6 +159,7 @@ def test_watch_waits_for_a_master_shows_it_and_waits_again(tmp_path, job, gate):
         watch.close()
 
 
+@pytest.mark.long
 def test_watch_as_json_prints_one_document_a_line(tmp_path, job, gate):
     with Cluster(tmp_path, job=job) as cluster:
         cluster.master()

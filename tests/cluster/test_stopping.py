@@ -44,6 +44,7 @@ def counted(folder):
 # --- limits -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["3"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_job_with_max_steps_trains_on_exactly_so_many_blocks(tmp_path, job, workers):
     with Cluster(tmp_path, job=job | {"max_steps": 13}, workers=workers) as cluster:
@@ -55,6 +56,7 @@ def test_job_with_max_steps_trains_on_exactly_so_many_blocks(tmp_path, job, work
     assert counted(tmp_path) == 1300
 
 
+@pytest.mark.long
 def test_job_with_max_seconds_finishes_the_block_at_work_and_saves(tmp_path, job, gate):
     at_block = gate(2)
     with Cluster(tmp_path, job=job | {"max_seconds": 8}) as cluster:
@@ -80,6 +82,7 @@ def test_job_with_target_loss_ends_there(tmp_path, job):
     assert counted(tmp_path) == 100 * figures["blocks"]
 
 
+@pytest.mark.long
 def test_jobs_of_a_session_with_and_without_limits_follow_each_other(tmp_path, job, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     job = {**job, "input": str(tmp_path / "in.txt"), "output": str(tmp_path / "out")}
@@ -91,6 +94,7 @@ def test_jobs_of_a_session_with_and_without_limits_follow_each_other(tmp_path, j
             assert counted(tmp_path) == 100 * (limit or 20)
 
 
+@pytest.mark.long
 def test_job_of_a_session_after_one_that_left_a_block_behind_is_whole(
     tmp_path, job, gate, monkeypatch
 ):

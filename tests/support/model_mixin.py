@@ -40,8 +40,8 @@ class ModelContract:
     optimizers = ()
     """Values of `optimizer` that the model supports."""
 
-    shapes = ((1, 1), (1, 3), (3, 1), (3, 3))
-    """Servers and workers of clusters; a mode of a model that has its own class needs fewer."""
+    shapes = ((2, 2),)
+    """Servers and workers of clusters; that any number will do is shown with one model."""
 
     @staticmethod
     def write_input(folder):

@@ -2,7 +2,6 @@
 
 import fcntl
 import gzip
-import multiprocessing
 import os
 from pathlib import Path
 
@@ -79,36 +78,6 @@ def test_local_link_and_target_share_one_copy(make, packed, tmp_path):
     assert scratch.local(str(link)) == scratch.local(packed)
 
 
-def _unpack_in_child(folder, path, barrier, results):
-    unpack = module._unpacked
-    steps = []
-
-    def noted(path):
-        steps.append(path)
-        return unpack(path)
-
-    module._unpacked = noted
-    scratch = Scratch(folder, 1 << 20)
-    barrier.wait(150)
-    content = scratch.local(path).read_bytes()
-    results.put((len(steps), content == TEXT))
-    barrier.wait(150)
-
-
-def test_local_many_processes_unpack_once(packed, tmp_path):
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(4), context.Queue()
-    arguments = (str(tmp_path / "scratch"), packed, barrier, results)
-    children = [context.Process(target=_unpack_in_child, args=arguments) for _ in range(4)]
-    for child in children:
-        child.start()
-    found = [results.get(timeout=150) for _ in children]
-    for child in children:
-        child.join(20)
-    assert sum(steps for steps, _ in found) == 1
-    assert all(right for _, right in found)
-
-
 @pytest.mark.parametrize("damage", ["truncated", "checksum", "no gzip", "missing"])
 def test_local_damaged_file_is_data_error_and_leaves_nothing(make, packed, damage):
     good = Path(packed).read_bytes()
@@ -181,28 +150,6 @@ def test_clean_removes_unused_copies_and_parts_only(make, packed):
     user.close()
     assert other.clean() == len(TEXT)
     assert (used.exists(), foreign.exists()) == (False, True)
-
-
-def test_clean_after_killed_process_removes_its_copy(make, packed, tmp_path):
-    """The kernel drops the lock of a process however it ends."""
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    child = context.Process(
-        target=_hold_for_ever, args=(str(tmp_path / "scratch"), packed, ready), daemon=True
-    )
-    child.start()
-    assert ready.wait(150)
-    scratch = make()
-    assert scratch.clean() == 0
-    child.kill()
-    child.join(20)
-    assert scratch.clean() == len(TEXT)
-
-
-def _hold_for_ever(folder, path, ready):
-    Scratch(folder, 1 << 20).local(path)
-    ready.set()
-    multiprocessing.get_context("spawn").Event().wait(60)
 
 
 def test_local_while_other_unpacks_too_long_says_who(make, packed):

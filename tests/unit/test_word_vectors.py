@@ -1,6 +1,5 @@
 """models.word_vectors at one worker: blocks of any size, bags of subwords."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
-from processes import SNAILPS, Process
 from shards import Shards
-from texts import write_topics
 
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Results
@@ -341,35 +338,3 @@ def test_block_with_adagrad_is_cut_for_rows_and_their_state():
         for s in (plain, replace(plain, optimizer="adagrad"))
     ]
     assert sizes[1] < sizes[0]
-
-
-TRAINED = """
-import demo.conf
-worker_class: snailps.models.word_vectors:WordVectors
-input: text.txt
-output: out
-num_iters: 3
-len_vec: 16
-min_reduce: 2
-formats: vec
-"""
-
-
-@pytest.mark.parametrize("consistency", ["async", "bsp"])
-def test_old_demo_trains_as_it_stands(tmp_path, consistency):
-    (tmp_path / "demo.conf").write_text(DEMO)
-    (tmp_path / "job.conf").write_text(TRAINED)
-    write_topics(tmp_path / "text.txt", 20_000)
-    written = []
-    for workers in ("1", "2"):
-        words = ["local", "-c", "job.conf", "--workers", workers, "--json"]
-        words += ["--set", f"consistency={consistency}", "--set", "threads=1"]
-        run = Process("local", [*SNAILPS, *words], cwd=tmp_path)
-        try:
-            assert run.wait() == 0, run.stderr
-        finally:
-            run.close()
-        assert json.loads(run.stdout)["train_loss"] < 10
-        written.append((tmp_path / "out.vec").read_bytes())
-    if consistency == "bsp":
-        assert written[0] == written[1]

@@ -1,26 +1,16 @@
-"""Training on from a model and from vectors: which rows move, which stay, what is refused."""
+"""Training on from a model and from vectors, on clusters."""
 
 import gzip
 import json
-from dataclasses import replace
 
 import numpy as np
 import official_fasttext
 import pytest
 from processes import Cluster
-from shards import Shards
 from test_cluster import figures_of
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
-from snailps.api.tables import Table
-from snailps.api.worker import Results
-from snailps.config import RawConfig
-from snailps.errors import ConfigError, MisuseError, ModelFileError
-from snailps.master.job.settings import job_settings
-from snailps.models.local_sgd import BUCKET_KEY
-from snailps.models.word_vectors import WordVectors, WordVectorSettings
-from snailps.vectors import BinHeader, evaluate_analogies, evaluate_similarity, load, read_bin
-from snailps.vectors.fasttext_bin import write_bin
+from snailps.vectors import evaluate_analogies, evaluate_similarity, load, read_bin
 from snailps.vectors.files import write_vec
 
 CLASS = "snailps.models.word_vectors:WordVectors"
@@ -118,6 +108,7 @@ def test_continue_from_its_own_output_replaces_it(tmp_path, halves, first):
     assert set(read_bin(tmp_path / "out.bin").words) > set(read_bin(first).words)
 
 
+@pytest.mark.long
 @pytest.mark.limit(600)
 def test_continue_from_half_of_real_text_with_the_other_half_is_better(tmp_path, data_dir):
     with gzip.open(data_dir / "words" / "text8like.txt.gz") as file:
@@ -157,78 +148,6 @@ def test_pretrained_words_begin_with_their_vectors_and_others_small(tmp_path, ha
     assert max(abs(vectors.vector(word)).max() for word in ("kitten", "drill", "anvil")) < 0.05
 
 
-# --- settings ---------------------------------------------------------------------------------
-
-
-def settings_of(**given):
-    """Settings of a job whose text says `given`."""
-    given = {key: str(value) for key, value in given.items()}
-    return job_settings(WordVectors, RawConfig.from_mapping(given, "job.conf: {key}"))
-
-
-def write_model(path, n=2, **header):
-    """A .bin of our writing, all zeros."""
-    header = BinHeader(**{"dim": 3, **header})
-    rows = np.zeros((n + header.bucket, header.dim), np.float32)
-    words, counts = [b"w%d" % at for at in range(n)], [1] * n
-    labels = (words, counts) if header.model == "supervised" else ()
-    write_bin(path, header, words, counts, [rows], [rows[:n]], *labels)
-    return path
-
-
-def test_settings_that_nobody_made_are_those_of_the_file(tmp_path):
-    path = write_model(tmp_path / "m", bucket=7, minn=2, maxn=4, model="cbow")
-    found = settings_of(continue_from=path, bucket=7)
-    assert (found.dim, found.model, found.bucket, found.minn, found.maxn) == (3, "cbow", 7, 2, 4)
-    assert settings_of(continue_from=path, lr=1).lr == 1
-
-
-@pytest.mark.parametrize(
-    "header", [{}, {"bucket": 9}, {"maxn": 0, "minn": 3}, {"bucket": 9, "minn": 4, "maxn": 3}]
-)
-def test_settings_of_a_file_without_subwords_have_none(tmp_path, header):
-    path = write_model(tmp_path / "m", **header)
-    found = settings_of(continue_from=path)
-    assert found.maxn == 0
-    assert found.bucket == WordVectorSettings().bucket
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("dim", 4), ("model", "cbow"), ("minn", 2), ("maxn", 5), ("bucket", 9)]
-)
-def test_setting_against_the_file_names_both_and_their_places(tmp_path, name, value):
-    path = write_model(tmp_path / "m", bucket=7, minn=3, maxn=6)
-    with pytest.raises(ConfigError, match=rf"^job.conf: {name}: {name}: expected .*/m, .*{value}"):
-        settings_of(continue_from=path, **{name: value})
-
-
-def test_setting_against_the_dimension_of_vectors_is_refused(tmp_path):
-    write_vec(tmp_path / "v", [b"a"], [np.zeros((1, 8), np.float32)], 8)
-    assert settings_of(pretrained=tmp_path / "v").dim == 8
-    with pytest.raises(ConfigError, match=r"dim: expected 8.*got 9"):
-        settings_of(pretrained=tmp_path / "v", dim=9)
-    path = write_model(tmp_path / "m")
-    with pytest.raises(ConfigError, match="pretrained: expected nothing beside continue_from"):
-        settings_of(pretrained=tmp_path / "v", continue_from=path)
-
-
-@pytest.mark.parametrize("header", [{"model": "supervised", "loss": "softmax"}, {"loss": "hs"}])
-def test_model_whose_output_rows_are_no_words_is_refused(tmp_path, header):
-    path = write_model(tmp_path / "m", **header)
-    with pytest.raises(ConfigError, match="expected word vectors trained with negative sampling"):
-        settings_of(continue_from=path)
-
-
-@pytest.mark.parametrize("name", ["continue_from", "pretrained"])
-@pytest.mark.parametrize("content", [None, b"", b"no such format at all", b"x" * 100])
-def test_file_that_is_none_is_refused_before_anything_starts(tmp_path, name, content):
-    path = tmp_path / "file"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ModelFileError, match="file: "):
-        settings_of(**{name: path})
-
-
 def test_train_word2vec_from_a_model_with_subwords_names_the_command(tmp_path, halves, first):
     from processes import SNAILPS, Process
 
@@ -240,47 +159,6 @@ def test_train_word2vec_from_a_model_with_subwords_names_the_command(tmp_path, h
         assert "snailps train word2vec: m" in error
     finally:
         process.close()
-
-
-# --- putting rows -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def results():
-    """Two tables on a shard, as the master sees them."""
-    with Shards() as shards:
-        tables = [Table("input", 4, init="uniform", scale=0.25, seed=9), Table("output", 4)]
-        for number, table in enumerate(tables, 1):
-            _, dim, access, *init = (number, *table.store_arguments())
-            shards.add_table(number, dim, access, *init[:3])
-        numbers = {table.name: number for number, table in enumerate(tables, 1)}
-        by_name = {table.name: table for table in tables}
-        client = shards.client()
-        yield Results(WordVectorSettings(dim=4), b"", {}, client, numbers, by_name, [[0]])
-
-
-@pytest.mark.parametrize("table", ["input", "output"])
-def test_put_makes_rows_exactly_what_they_should_be(results, table):
-    random = np.random.default_rng(4)
-    rows = random.normal(size=(500, 4)).astype(np.float32) * np.float32(10.0) ** random.integers(
-        -30, 30, (500, 1)
-    ).astype(np.float32)
-    rows[::50] = 0
-    keys = np.arange(500, dtype=np.uint64) + np.uint64(BUCKET_KEY)
-    before = results.pull(table, keys + np.uint64(500))
-    for wanted in (rows, rows[::-1].copy(), rows):
-        results.put(table, keys, wanted)
-        np.testing.assert_array_equal(results.pull(table, keys), wanted)
-    np.testing.assert_array_equal(results.pull(table, keys + np.uint64(500)), before)
-
-
-def test_put_into_a_table_that_does_not_add_or_of_another_width_is_misuse(results):
-    keys, rows = np.arange(2, dtype=np.uint64), np.zeros((2, 4), np.float32)
-    with pytest.raises(MisuseError, match="4 values"):
-        results.put("input", keys, rows[:, :3])
-    results.tables["input"] = replace(results.tables["input"], access="sgd", lr=0.1)
-    with pytest.raises(MisuseError, match="needs access 'add'"):
-        results.put("input", keys, rows)
 
 
 # --- watching ---------------------------------------------------------------------------------

@@ -1,14 +1,10 @@
 """Access methods written in Python, in real shards, and in a cluster."""
 
-import io
-import os
-
 import numpy as np
 import pytest
-from processes import PACKAGE, SUPPORT
 from shards import Shards, push_frame
 
-from snailps import SnailError, Table, local_cluster
+from snailps import Table
 from snailps.api.access_method import load_method
 from snailps.errors import ConfigError, MisuseError, RemoteError
 from snailps.store.route import fragment_of
@@ -176,23 +172,3 @@ def test_python_method_declared_wrongly_is_refused():
         cluster.declare(Table("w", 2, "python_methods:Silent"))
         with pytest.raises(RemoteError, match=r"Silent has no push\(\)"):
             cluster.client().push_async(1, KEYS[:1], np.ones((1, 2), np.float32)).wait()
-
-
-def test_python_method_in_a_cluster(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
-    log = io.StringIO()
-    with local_cluster(servers=2, workers=0, shard_num=1, log=log) as cluster:
-        table = cluster.table("w", dim=3, access="python_methods:Momentum", lr=0.25)
-        table.push([1, 2, 2], np.ones((3, 3)))
-        assert table.pull([0, 1, 2])[:, 0].tolist() == [0, 1.5, 3]
-        faulty = cluster.table("f", dim=2, access="python_methods:Faulty")
-        with pytest.raises(SnailError, match="ValueError: planted failure"):
-            faulty.push([1], [[-1, 0]])
-        faulty.push([1], [[5, 6]])
-        assert faulty.pull([1]).tolist() == [[5, 6]]
-        ftrl = cluster.table("ftrl", dim=1, access="ftrl", lr=0.5, l1=1.0, l2=0.5)
-        ftrl.push([8, 8], [1, 2])  # one gradient of 3
-        assert ftrl.pull([8]).tolist() == [[np.float32(-4 / 17)]]
-        with pytest.raises(SnailError, match=r"no snailps\.AccessMethod of that name"):
-            cluster.table("g", dim=2, access="python_methods:Missing")
-    assert "Traceback" not in log.getvalue()

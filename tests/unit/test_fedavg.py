@@ -1,14 +1,10 @@
-"""Federated averaging: its files, learners and feeds; rounds through real processes."""
+"""Federated averaging: its files, learners and feeds."""
 
 import json
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from processes import Cluster
-from test_cluster import figures_of
-from test_ends import Observer
 from texts import write_topics
 
 from snailps import kernels
@@ -18,8 +14,6 @@ from snailps.errors import ConfigError, DataError
 from snailps.master.job.settings import job_settings
 from snailps.models.fedavg import FedAvg, FedAvgSettings
 from snailps.models.fedavg.feeds import Feeds, stages_of
-from snailps.models.fedavg.learner import Learner
-from snailps.models.fedavg.model import INIT_SCALE
 from snailps.models.fedavg.network import Network, plain_output, sum_into
 from snailps.models.fedavg.plotting import label_of, plot_histories, read_history
 from snailps.models.fedavg.prepare import prepare
@@ -44,26 +38,6 @@ def settings_of(folder, **changed):
     job = JOB | {"input": str(folder / "input"), "data_dir": str(folder / "data")} | changed
     raw = RawConfig.from_mapping({key: str(value) for key, value in job.items()}, "test")
     return job_settings(FedAvg, raw)
-
-
-def run(folder, workers=1, servers=1, code=0, **changed):
-    """Runs a job in the folder; the master, and the figures where it succeeds."""
-    job = {key: value for key, value in (JOB | changed).items() if value is not None}
-    with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
-        codes, master = cluster.run()
-        assert codes[0] == code, master.stderr
-    return master, figures_of(master) if code == 0 else None
-
-
-def read_history_of(folder):
-    """Lines of the history so far, a round each."""
-    path = folder / "out.history.jsonl"
-    return read_history(path)[1] if path.exists() else []
-
-
-def weights_of(folder, name="out"):
-    with np.load(folder / f"{name}.weights.npz") as saved:
-        return {key: saved[key] for key in saved.files}
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -347,157 +321,6 @@ def test_feeds_of_a_text_that_is_shorter_than_a_window_go_through_it_again(folde
 def test_stages_of_unknown_name_refuse(folder):
     with pytest.raises(ConfigError, match="stages: nowhere:Stemmer"):
         stages_of(settings_of(folder, stages="tokenizer, nowhere:Stemmer, batcher"), [b"a"], 0)
-
-
-# --- rounds through servers -----------------------------------------------------------------------
-
-
-def simulate(settings, clients, learners):
-    """The same rounds in this process: weights of the network after each."""
-    words = read_vocab(settings.data_dir)
-    from snailps.models.fedavg.model import FedAvg
-
-    model = FedAvg(settings)
-    table = model.tables()[0]
-    base = Network(len(words), settings.dim, 3)
-    rows = [
-        kernels.init_row(1, INIT_SCALE, table.seed, key, settings.dim) for key in range(len(words))
-    ]
-    base.put_embedding(0, np.array(rows))
-    feeds = [Feeds(settings, words, learners, i, clients) for i in range(clients)]
-    team = [Learner(len(words), settings) for _ in range(clients * learners)]
-    total = Network(len(words), settings.dim, 3)
-    try:
-        for round_ in range(settings.rounds):
-            for number, learner in enumerate(team):
-                client, own = divmod(number, learners)
-                steps = round_ * settings.bpe
-                learner.train(base, lambda c=client, i=own: feeds[c].take(i), steps, moments=True)
-            with ThreadPoolExecutor(1) as pool:
-                touched = [learner.touched for learner in team]
-                windows = [learner.windows for learner in team]
-                parts = [learner.network for learner in team]
-                weights, panels = sum_into(total, 3, parts, touched, windows, pool)
-            met = weights > 0
-            base.embedding[:, met] = total.embedding[:, met] / weights[met, None]
-            base.counts[met] = total.counts[met] / weights[met]
-            base.output[:] = total.output / panels[0]
-    finally:
-        for one in feeds:
-            one.close()
-    return base
-
-
-@pytest.mark.parametrize(
-    ("workers", "servers", "learners", "pipelines", "dim"),
-    [(1, 1, 1, 1, 16), (1, 2, 2, 1, 16), (2, 1, 1, 1, 20), (2, 2, 2, 0, 16)],
-)
-def test_rounds_through_servers_are_the_weighted_means(
-    folder, workers, servers, learners, pipelines, dim
-):
-    shape = {"learners": learners, "pipelines": pipelines, "dim": dim}
-    _, figures = run(folder, workers, servers, **shape)
-    want = simulate(settings_of(folder, **shape), workers, learners)
-    got = weights_of(folder)
-    weights, biases = plain_output(want.output_rows(want.output[0]), want.words, dim)
-    np.testing.assert_allclose(got["embedding"], want.embedding[0, :, :dim], atol=2e-5)
-    np.testing.assert_allclose(got["output"], weights, atol=2e-5)
-    np.testing.assert_allclose(got["bias"], biases, atol=2e-5)
-    assert got["round"] == figures["rounds"] == 3
-    assert figures["examples"] == 3 * 4 * 16 * workers * learners
-    assert figures["ended_by"] == "rounds"
-    text = np.loadtxt(folder / "out.embedding.txt")
-    np.testing.assert_allclose(text, got["embedding"], atol=6e-7)
-    run_, rounds = read_history(folder / "out.history.jsonl")
-    assert (run_["workers"], run_["learners"]) == (workers, learners)
-    assert [line["windows_per_learner"] for line in rounds] == [64, 128, 192]
-    seconds = [line["seconds"] for line in rounds]
-    assert seconds == sorted(seconds)
-    scratch = want.scratch(5, 50)
-    test = read_test(str(folder / "data"), read_vocab(str(folder / "data")), 5)
-    loss = kernels.cbow_loss(test, want.embedding[0], want.output[0], scratch, batch=50) / 50
-    assert rounds[-1]["loss"] == pytest.approx(loss, abs=1e-4)
-
-
-def test_rounds_again_with_the_same_seed_give_the_same_bits(folder):
-    saved = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run(folder, workers=2, output=name, seed=seed)
-        saved.append(weights_of(folder, name))
-    for key in saved[0]:
-        np.testing.assert_array_equal(saved[0][key], saved[1][key])
-    assert (saved[0]["output"] != saved[2]["output"]).any()
-
-
-def test_fraction_of_the_workers_trains_in_each_round(folder):
-    _, figures = run(folder, workers=2, fraction=0.5, rounds=6)
-    assert figures["examples"] == 6 * 4 * 16 * 2  # one worker's two learners a round
-    _, rounds = read_history(folder / "out.history.jsonl")
-    assert rounds[-1]["loss"] < rounds[0]["loss"]
-
-
-def test_deadline_ends_a_round_without_a_stopped_worker_which_takes_part_again(folder):
-    job = JOB | {"rounds": 100_000, "deadline": 0.5}
-    with Cluster(folder, {"heartbeat_timeout": 120}, job, workers=2) as cluster:
-        master = cluster.master()
-        _, (_, second) = cluster.nodes()
-        name = cluster.name_of(second)
-        with Observer(cluster) as observer:
-            observer.until(lambda status: status["blocks"]["done"] >= 4)
-            second.send(signal.SIGSTOP)
-            master.wait_line(f"goes on without {name}")
-            alone = len(read_history_of(folder))
-            status = observer.until(lambda status: len(read_history_of(folder)) >= alone + 2)
-            second.send(signal.SIGCONT)
-            gap = status["blocks"]["done"] - len(read_history_of(folder))
-            # A round of one worker adds one to both, one of two adds two to the blocks.
-            observer.until(lambda s: s["blocks"]["done"] - len(read_history_of(folder)) > gap + 8)
-        master.send(signal.SIGINT)
-        assert cluster.codes()[0] == 130, master.stderr
-        assert "is lost" not in master.stderr
-        assert figures_of(master)["rounds"] == len(read_history_of(folder))
-
-
-def test_target_ends_the_training(folder):
-    _, figures = run(folder, rounds=300, target=2.9, bpe=8)
-    _, rounds = read_history(folder / "out.history.jsonl")
-    assert figures["ended_by"] == "target_loss"
-    assert rounds[-1]["loss"] <= 2.9 < rounds[-2]["loss"]
-    assert len(rounds) < 300
-
-
-def test_loss_that_is_no_number_fails(folder):
-    master, _ = run(folder, code=1, worker_class="fedavg_models:Diverges", target=1e-9)
-    assert "round 2: the loss is nan" in master.stderr
-    assert weights_of(folder)["round"] == 1  # the last one that was any good
-    assert np.isfinite(weights_of(folder)["output"]).all()
-
-
-def test_missing_test_windows_end_the_job_before_it_starts(folder):
-    (folder / "data" / "test.txt").write_text("")
-    master, _ = run(folder, code=1)
-    assert "data/test.txt: expected windows of 5 words" in master.stderr
-
-
-def test_more_pipelines_than_a_worker_has_threads_say_so(folder):
-    master, _ = run(folder, code=1, learners=0, pipelines=2, workers=1)
-    assert "pipelines: expected at most 1, as many as this worker has learners" in master.stderr
-
-
-def test_interrupted_rounds_go_on_from_their_checkpoint(folder):
-    job = JOB | {"rounds": 100_000, "param_backup_period": 1}
-    with Cluster(folder, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        master.wait_line(r"checkpoint \d+")
-        master.send(signal.SIGINT)
-        assert cluster.codes()[0] == 130, master.stderr
-    _, before = read_history(folder / "out.history.jsonl")
-    last = before[-1]["round"]
-    _, figures = run(folder, rounds=last + 3, param_backup_period=1)
-    _, after = read_history(folder / "out.history.jsonl")
-    assert [line["round"] for line in after] == list(range(1, last + 4))
-    assert weights_of(folder)["round"] == figures["rounds"] == last + 3
 
 
 # --- plots ----------------------------------------------------------------------------------------

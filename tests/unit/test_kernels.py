@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -673,16 +670,6 @@ def test_builds_available_starts_with_the_chosen_and_ends_with_base():
 def test_import_leaves_subnormal_numbers_alone():
     # -ffast-math at link time would make the whole process flush them to zero.
     assert np.float32(1e-40) * np.float32(0.5) > 0
-
-
-@builds
-def test_environment_forces_build(build):
-    command = [sys.executable, "-c", "from snailps import kernels; print(kernels.BUILD)"]
-    done = subprocess.run(
-        command, env=os.environ | {"SNAILPS_KERNELS": build}, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    assert done.stdout.strip() == build
 
 
 def test_load_build_that_cannot_run_says_what_is_missing(monkeypatch):

@@ -1,33 +1,24 @@
-"""models.sparse.linear: settings, blocks at one worker, whole jobs, a9a, files, predictions."""
+"""models.sparse.linear: settings, blocks at one worker, files, predictions."""
 
 import gzip
 import json
 import os
 import re
-import time
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
-from model_mixin import ModelContract
-from processes import LIMIT_S, Cluster, Gate
 from shards import Shards
-from test_cli import Run, call
-from test_cluster import figures_of
 from twins import linear as twin
 
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
-from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.evaluate import texts_of
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
-from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
 from snailps.models.sparse.write_back_cache import BLOCKS, WriteBackCache
 
@@ -286,179 +277,6 @@ def test_survey_with_part_that_is_none_refuses():
         Linear.surveyor(LinearSettings(min_count=2, expected_features=10)).add(b"x" * 10)
 
 
-# --- whole jobs --------------------------------------------------------------------------------
-
-
-class TestLogisticModel(ModelContract):
-    """Logistic regression comes near the planted weights."""
-
-    job: ClassVar = {
-        "worker_class": "snailps.models.sparse.linear:Linear",
-        "test": "test.svm",
-        "epochs": 4,
-        "lr": 0.3,
-        "optimizer": "ftrl",
-    }
-    units = 4000
-    results = ("out.npz",)
-    optimizers = ("sgd", "adagrad")
-    tables = (TABLE,)
-
-    @staticmethod
-    def write_input(folder):
-        (folder / "input").write_text(planted(4000, 1))
-        (folder / "test.svm").write_text(planted(1000, 2))
-
-    def check_learnt(self, folder, figures):
-        best = 0.42  # of the planted weights themselves, about
-        assert figures["test"]["examples"] == 1000
-        assert figures["test"]["log_loss"] < best + 0.03
-        assert figures["test"]["auc"] > 0.85
-        assert figures["test"]["calibration"] == pytest.approx(1, abs=0.1)
-        saved = read_npz(folder / "out.npz")
-        weights = saved.rows_of(np.arange(1, FEATURES + 1, dtype=np.uint64))[:, 0]
-        assert np.corrcoef(weights, TRUE)[0, 1] > 0.97
-
-
-@pytest.mark.parametrize("loss", ["squared", "multinomial"])
-def test_other_losses_on_cluster_learn(tmp_path, loss):
-    (tmp_path / "input").write_text(planted(4000, 1, loss))
-    (tmp_path / "test.svm").write_text(planted(500, 2, loss))
-    job = {**TestLogisticModel.job, "input": "input", "output": "out", "loss": loss}
-    if loss == "multinomial":
-        job["classes"] = 3
-    with Cluster(tmp_path, job=job) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0, 0, 0], master.stderr
-    test = figures_of(master)["test"]
-    if loss == "squared":
-        assert test["rmse"] < 0.2  # the noise has 0.1, the labels 3.4
-    else:
-        assert test["accuracy"] > 0.9
-    figures = Predictor(tmp_path / "out.npz").judge(texts_of([str(tmp_path / "test.svm")]))
-    assert figures == pytest.approx(test, rel=1e-5)
-
-
-def test_job_with_min_count_and_bad_lines_counts_and_leaves_out(tmp_path):
-    text = planted(1000, 1) + "1 77:1\nnonsense here\n"
-    (tmp_path / "input").write_text(text)
-    job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
-    job |= {"min_count": 2, "expected_features": 1000, "on_bad_line": "skip", "format": "libsvm"}
-    with Cluster(tmp_path, job=job, workers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 4, master.stderr
-    figures = figures_of(master)
-    assert figures["bad_lines"] == 1
-    assert figures["examples"] == 4 * 1001
-    assert figures["survey_s"] > 0
-    saved = read_npz(tmp_path / "out.npz")
-    assert 77 not in saved.keys.tolist()
-    assert figures["features"] == FEATURES
-
-
-def test_job_with_expiry_deletes_rows_not_touched_for_long(tmp_path):
-    early = "".join(f"1 {1000 + i}:1 1:1\n" for i in range(200))
-    (tmp_path / "input").write_text(early + planted(12_000, 1))
-    job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
-    job |= {"epochs": 1, "expire_after": 0.001, "block_bytes": 4000}  # 1,000 examples
-    job |= {"worker_class": "clock_models:GatedLinear", "gates": tmp_path / "gates"}
-    gates = [Gate(tmp_path / "gates", block, "before") for block in (20, 40)]
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        tick = 24  # by then the early blocks are pushed
-        for gate in gates:  # a tick waits until all servers have had the one before
-            gate.meet()
-            tick = tick_above(tick, tmp_path / "out.journal")
-            gate.open()
-        assert cluster.codes() == [0] * 3, master.stderr
-    figures = figures_of(master)
-    assert figures["expired"] == 200
-    with np.load(tmp_path / "out.npz") as saved:
-        assert saved["keys"].tolist() == [*range(1, FEATURES + 1), BIAS_KEY]
-
-
-def tick_above(tick, journal):
-    """Waits for a later tick of the clock of tables that forget; the latest."""
-    end = time.monotonic() + LIMIT_S
-    while True:
-        facts, _ = decode((journal / FACTS).read_bytes())
-        latest = max((fact.data["tick"] for fact in facts if fact.kind == "tick"), default=0)
-        if latest > tick:
-            return latest
-        assert time.monotonic() < end, f"the clock stands at {latest}"
-        time.sleep(0.01)
-
-
-def test_job_with_malformed_line_ends_naming_it(tmp_path):
-    (tmp_path / "input").write_text(planted(2000, 1) + "1 3:x\n" + planted(10, 1))
-    job = {**TestLogisticModel.job, "test": "", "input": "input", "output": "out"}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        assert cluster.codes()[0] == 1
-        assert any("line 2001, column 5" in error for error in master.errors), master.stderr
-
-
-# --- files -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder with a model that `snailps train logistic` made, and its figures."""
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "a.svm").write_text(planted(2000, 1))
-    (folder / "b.svm").write_text(planted(2000, 3))
-    (folder / "test.svm").write_text(planted(500, 2))
-    options = ["--train", "a.svm", "b.svm", "--test", "test.svm", "--output", "out"]
-    options += ["--epochs", "2", "--formats", "npz,liblinear", "--json"]
-    with Run(folder, "train", "logistic", *options) as run:
-        assert run.wait() == 0, run.stderr
-        return folder, json.loads(run.stdout)
-
-
-def test_train_logistic_of_several_files_tells_test_figures(trained):
-    _, figures = trained
-    assert figures["examples"] == 8000
-    assert figures["test"]["examples"] == 500
-    assert len(figures["test"]["reliability"]) == 10
-    assert figures["files"] == ["out.npz", "out.liblinear"]
-
-
-def test_predict_of_examples_prints_a_probability_a_line(trained, monkeypatch, capsys):
-    folder, figures = trained
-    path = str(folder / "test.svm")
-    code, out, _ = call(monkeypatch, capsys, "predict", str(folder / "out.npz"), path)
-    assert code == 0
-    said = np.array([float(line) for line in out.splitlines()])
-    labels = np.array([float(line.split()[0]) for line in open(path)])  # noqa: SIM115
-    loss = -np.log(np.where(labels > 0, said, 1 - said)).mean()
-    assert loss == pytest.approx(figures["test"]["log_loss"], rel=1e-4)
-
-
-def test_predict_with_metrics_tells_the_figures_of_training(trained, monkeypatch, capsys):
-    folder, figures = trained
-    arguments = ["predict", str(folder / "out.npz"), str(folder / "test.svm"), "--metrics"]
-    code, out, _ = call(monkeypatch, capsys, *arguments, "--json")
-    assert code == 0
-    told = json.loads(out)
-    assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)
-    code, out, _ = call(monkeypatch, capsys, *arguments)
-    assert f"auc\t{told['auc']:.6f}\n" in out
-
-
-def test_liblinear_text_has_the_weights_of_the_npz(trained):
-    folder, _ = trained
-    lines = (folder / "out.liblinear").read_text().splitlines()
-    assert lines[:6] == [
-        "solver_type L2R_LR", "nr_class 2", "label 1 -1", f"nr_feature {FEATURES}", "bias 1", "w",
-    ]  # fmt: skip
-    weights = np.array([float(line) for line in lines[6:]], np.float32)
-    saved = read_npz(folder / "out.npz")
-    assert saved.keys.tolist() == [*range(1, FEATURES + 1), BIAS_KEY]
-    np.testing.assert_array_equal(weights, saved.rows[:, 0])
-
-
 def test_read_npz_of_other_file_refuses(tmp_path):
     for content in (b"", b"PK nothing", None):
         path = tmp_path / "model.npz"
@@ -507,25 +325,3 @@ def test_read_npz_that_names_a_class_of_a_stranger_refuses(trained, tmp_path):
     np.savez(tmp_path / "model.npz", **arrays)
     with pytest.raises(ModelFileError, match="stranger"):
         read_npz(tmp_path / "model.npz")
-
-
-# --- real data ---------------------------------------------------------------------------------
-
-SKLEARN_LOG_LOSS, SKLEARN_AUC = 0.324065, 0.902217
-"""scikit-learn's LogisticRegression(max_iter=2000, tol=1e-8) on a9a, judged on a9a.t."""
-
-
-@pytest.mark.parametrize(
-    ("workers", "method"), [(1, "auto"), (2, "auto"), (4, "auto"), (1, "adagrad"), (1, "sgd")]
-)
-def test_a9a_with_defaults_equals_converged_solver(tmp_path, data_dir, workers, method):
-    a9a = data_dir / "a9a"
-    options = ["--train", str(a9a / "a9a"), "--test", str(a9a / "a9a.t"), "--json"]
-    options += ["--workers", str(workers), "--optimizer", method]
-    with Run(tmp_path, "train", "logistic", *options) as run:
-        assert run.wait() == 0, run.stderr
-        test = json.loads(run.stdout)["test"]
-    assert test["log_loss"] == pytest.approx(SKLEARN_LOG_LOSS, abs=0.002)
-    assert test["auc"] == pytest.approx(SKLEARN_AUC, abs=0.002)
-    # The constant feature's last steps: 0.3 % to 3.2 % off in a few dozen runs.
-    assert test["calibration"] == pytest.approx(1, abs=0.06)

@@ -1,4 +1,4 @@
-"""The example: its README works as written, and it learns what it should."""
+"""The examples: their pages work as written, and they learn what they should."""
 
 import json
 import os
@@ -7,13 +7,10 @@ import shlex
 import shutil
 import sys
 
-import numpy as np
 import pytest
 from processes import SNAILPS, Cluster, Process, environment
 from test_cluster import figures_of
 from texts import write_planted
-
-from examples.logistic import auc
 
 
 @pytest.fixture
@@ -36,6 +33,7 @@ def run(folder, *command):
     return process
 
 
+@pytest.mark.long
 def test_example_readme_works_as_written(folder):
     text = (folder / "examples" / "README.md").read_text()
     make, show, train = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -55,6 +53,7 @@ def test_example_readme_works_as_written(folder):
     assert float(run(folder, sys.executable, "-c", train).stdout) < 0.27
 
 
+@pytest.mark.long
 def test_example_of_clicks_works_as_written(folder):
     text = (folder / "examples" / "clicks.md").read_text()
     (make,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -87,29 +86,6 @@ def test_example_on_a9a_reaches_known_accuracy(tmp_path, data_dir):
     assert figures["test_log_loss"] < 0.34
     assert figures["test_auc"] > 0.89
     assert figures["train_loss"] < 0.34
-
-
-@pytest.mark.parametrize(
-    ("labels", "scores", "expected"),
-    [
-        ([0, 0, 1, 1], [1, 2, 3, 4], 1.0),
-        ([1, 1, 0, 0], [1, 2, 3, 4], 0.0),
-        ([0, 1, 0, 1], [1, 1, 1, 1], 0.5),
-        ([0, 1, 1], [2, 2, 3], 0.75),
-        ([1, 1], [1, 2], None),
-        ([], [], None),
-    ],
-)
-def test_auc_known_answers(labels, scores, expected):
-    assert auc(np.array(labels, bool), np.array(scores, float)) == expected
-
-
-def test_auc_is_the_share_of_pairs_in_order():
-    random = np.random.default_rng(1)
-    labels, scores = random.random(200) < 0.3, random.integers(0, 20, 200).astype(float)
-    difference = scores[labels][:, None] - scores[~labels]
-    share = float(((difference > 0) + (difference == 0) / 2).mean())
-    assert auc(labels, scores) == pytest.approx(share, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,21 @@
-"""models.classifier: settings, blocks at one worker, and quality beside the official package."""
+"""models.classifier: settings, and blocks at one worker."""
 
-import random
-import sysconfig
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import official_fasttext
 import pytest
-from processes import Cluster
 from shards import Shards
 
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
-from snailps.data.stdlib_prose import write_prose
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import BUCKET_KEY
-from snailps.vectors import LabelModel, evaluate_labels, read_bin
 
 TEXT = (
     b"__label__pet the cat sat\n__label__tool a saw\nno label here\n"
@@ -240,59 +233,3 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
 def test_train_with_one_label_only_and_sampling_ends(make):
     model = make(replace(SMALL, loss="ns"), text=b"__label__a word\n")
     assert np.isfinite(train(model, b"__label__a word\n")["loss"])
-
-
-# --- quality: which package of the standard library says this? ----------------------------------
-
-PACKAGES = ("asyncio", "email", "unittest", "logging", "multiprocessing", "http", "importlib")
-
-
-@pytest.fixture(scope="module")
-def prose(tmp_path_factory):
-    """Folder with train.txt and test.txt: sentences labelled by their package, shuffled."""
-    folder = tmp_path_factory.mktemp("prose")
-    lines = []
-    for name in PACKAGES:
-        write_prose(folder / name, library=str(Path(sysconfig.get_path("stdlib")) / name))
-        found = (folder / name).read_text().splitlines()
-        lines += [f"__label__{name} {line}\n" for line in found]
-    random.Random(1).shuffle(lines)
-    cut = len(lines) // 5
-    (folder / "test.txt").write_text("".join(lines[:cut]))
-    (folder / "train.txt").write_text("".join(lines[cut:]))
-    return folder
-
-
-def accuracy(path, folder):
-    return evaluate_labels(LabelModel(path), folder / "test.txt").precision
-
-
-@pytest.mark.limit(600)
-@pytest.mark.parametrize("servers_workers", [(1, 1), (2, 2)])
-def test_classifier_on_prose_is_as_good_as_the_official_package(prose, tmp_path, servers_workers):
-    sizes = {"dim": 30, "lr": 0.5}
-    theirs = official_fasttext.module().train_supervised(
-        str(prose / "train.txt"), **sizes, epoch=10, wordNgrams=2, bucket=20_000, thread=1,
-        verbose=0,
-    )  # fmt: skip
-    theirs.save_model(str(tmp_path / "theirs.bin"))
-    job = {"worker_class": "snailps.models.classifier:Classifier", "output": "ours", **sizes}
-    job |= {"input": str(prose / "train.txt"), "epochs": 10, "word_ngrams": 2, "bucket": 20_000}
-    servers, workers = servers_workers
-    with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
-    expected = accuracy(tmp_path / "theirs.bin", prose)
-    assert expected > 0.55  # the commonest label has 0.3
-    assert accuracy(tmp_path / "ours.bin", prose) == pytest.approx(expected, abs=0.02)
-    # The official package reads ours, and finds the very same.
-    loaded = official_fasttext.module().load_model(str(tmp_path / "ours.bin"))
-    assert loaded.test(str(prose / "test.txt"))[1] == accuracy(tmp_path / "ours.bin", prose)
-    ours, other = read_bin(tmp_path / "ours.bin"), read_bin(tmp_path / "theirs.bin")
-    assert ours.header == replace(other.header, lr_update_rate=ours.header.lr_update_rate)
-    assert (sorted(ours.words), ours.labels) == (sorted(other.words), other.labels)
-    text = "an event loop runs callbacks and futures\n"
-    pairs = loaded.f.predict(text, -1, 0.0, "strict")
-    (found,) = LabelModel(tmp_path / "ours.bin").predict(text.encode(), k=len(PACKAGES))
-    assert [p.label.decode() for p in found] == [label for _, label in pairs]
-    assert [p.probability for p in found] == pytest.approx([p - 1e-5 for p, _ in pairs], abs=2e-6)

@@ -1,0 +1,354 @@
+"""The command line, whole runs: what is written, signals, exit codes."""
+
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import LIMIT_S, SNAILPS, Gate, Process, environment, free_port
+from texts import write_topics
+
+import snailps
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["local", "master"])
+def test_json_log_option_names_the_file(monkeypatch, capsys, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    write_numbers(tmp_path / "in.txt", 10)
+    (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\ninput: in.txt\n")
+    options = ["-c", "job.conf", "--set", f"master_addr=127.0.0.1:{free_port()}"]
+    with Run(tmp_path, command, *options, "--json-log", "no/such, log") as run:
+        assert run.wait() == 2
+    (error,) = run.errors
+    assert "json_log: cannot write no/such, log" in error
+
+
+# --- interrupts before anything is there ------------------------------------------------------
+
+SLOW_IMPORT = """
+import runpy, sys
+slow, pipe = sys.argv[1:]
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        if name == slow:
+            print("importing", file=sys.stderr, flush=True)
+            open(pipe).read()
+sys.meta_path.insert(0, Gate())
+sys.argv = ["snailps", "local"]
+runpy.run_module("snailps", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("module", ["snailps.cli.entry", "snailps.cli.main", "typer", "numpy"])
+def test_command_interrupted_while_importing_ends_silently(tmp_path, module):
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-c", SLOW_IMPORT, module, "pipe"]
+    run = Process("snailps", command, cwd=tmp_path)
+    try:
+        run.wait_line("importing")
+        run.send(signal.SIGINT)
+        assert run.wait() == 130
+        assert (run.stderr, run.stdout) == ("importing", "")
+    finally:
+        run.close()
+
+
+def test_package_imports_its_names_when_they_are_asked_for():
+    code = "import sys, snailps; print('numpy' in sys.modules, snailps.Worker.__module__, "
+    code += "set(snailps.__all__) <= set(dir(snailps)), hasattr(snailps, 'Wroker'))"
+    run = Process("python", [sys.executable, "-c", code], cwd=Path.cwd())
+    assert run.wait() == 0, run.stderr
+    run.close()
+    assert run.stdout == "False snailps.api.worker True False\n"
+    for name in snailps.__all__:
+        assert getattr(snailps, name) is not None
+
+
+@pytest.mark.long
+def test_worker_interrupted_before_the_master_is_there_says_so(tmp_path):
+    address = f"master_addr=127.0.0.1:{free_port()}"
+    with Run(tmp_path, "worker", "--set", address) as run:
+        run.wait_line("waiting for the master")
+        run.send(signal.SIGINT)
+        assert run.wait() == 130
+    assert run.lines[-1] == "snailps: worker: SIGINT before the cluster was formed"
+
+
+# --- whole runs -------------------------------------------------------------------------------
+
+
+class Run(Process):
+    """A command that a test runs to its end."""
+
+    def __init__(self, folder, *arguments):
+        super().__init__(arguments[0], [*SNAILPS, *map(str, arguments)], cwd=folder)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            print(self.stderr)
+        left = self.close()
+        assert kind is not None or not left
+
+
+def test_train_with_several_inputs_and_json_writes_files_and_figures(tmp_path):
+    for name in ("a", "b"):
+        write_topics(tmp_path / f"{name}.txt", 300)
+    options = "--output out --epochs 2 --dim 8 --bucket 500 --min-count 1 --seed 3 --threads 1"
+    options += " --servers 2 --workers 2 --json --json-log log.jsonl --formats vec,bin"
+    with Run(tmp_path, "train", "fasttext", "--input", "a.txt", "b.txt", *options.split()) as run:
+        assert run.wait() == 0, run.stderr
+    (line,) = run.stdout.splitlines()
+    figures = json.loads(line)
+    assert figures["words"] == 2 * 2 * 3300
+    assert figures.keys() >= {"words_per_s", "wall_s", "train_loss", "peak_rss_mb"}
+    assert (figures["servers"], figures["workers"]) == (2, 2)
+    assert figures["files"] == ["out.vec", "out.bin"]
+    assert (tmp_path / "out.vec").read_text().split("\n")[0] == "21 8"
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert records[-1]["figures"]["words"] == figures["words"]
+    assert not run.errors
+    with Run(tmp_path, "nn", "out.bin", "hound", "-k", "3") as run:
+        assert run.wait() == 0
+    assert len(run.stdout.splitlines()) == 3
+
+
+@pytest.mark.long
+def test_train_word2vec_knows_no_subwords(tmp_path):
+    write_topics(tmp_path / "a.txt", 300)
+    options = "--input a.txt --output out --epochs 1 --dim 8 --threads 1"
+    with Run(tmp_path, "train", "word2vec", *options.split()) as run:
+        assert run.wait() == 0, run.stderr
+        assert run.stdout == ""
+    with Run(tmp_path, "vector", "out.bin", "houndish") as run:
+        assert run.wait() == 1
+        assert len(run.errors) == 1
+
+
+@pytest.fixture
+def conf(tmp_path):
+    """A job of ten blocks with a gate before block 2: the options to run it."""
+    write_numbers(tmp_path / "in.txt", 1000)
+    (tmp_path / "job.conf").write_text(
+        f"worker_class: {COUNTER}\ninput: in.txt\noutput: out\nepochs: 1\ngates: gates\n"
+    )
+    return ["local", "-c", "job.conf"]
+
+
+def test_local_with_job_runs_it_and_shows_who_works(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf, "--servers", "2", "--json", "--set", "epochs=3") as run:
+        gate.meet()
+        for name in ("server", "worker"):
+            run.wait_line(rf"{name} \d+ \(")
+        gate.open()
+        assert run.wait() == 0, run.stderr
+    assert json.loads(run.stdout)["examples"] == 3000
+    assert not run.errors
+
+
+def test_local_without_json_prints_nothing_on_standard_output(tmp_path, conf):
+    with Run(tmp_path, *conf) as run:
+        assert run.wait() == 0, run.stderr
+    assert run.stdout == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("setting", "code", "parts"),
+    [
+        ("input=nowhere.txt", 1, ["nowhere.txt", "does not exist"]),
+        ("output=in.txt/out", 2, ["output", "in.txt"]),
+        ("json_log=no/such/log", 2, ["json_log", "no/such"]),
+    ],
+)
+def test_local_with_failing_master_gives_one_message_and_its_code(
+    tmp_path, conf, setting, code, parts
+):
+    with Run(tmp_path, *conf, "--set", setting) as run:
+        assert run.wait() == code, run.stderr
+    assert "Traceback" not in run.stderr
+    (error,) = run.errors
+    for part in parts:
+        assert part in error
+
+
+def test_local_with_port_in_use_says_so(tmp_path, conf):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Run(tmp_path, *conf, "--set", f"listen_addr=127.0.0.1:{port}") as run:
+            assert run.wait() == 1, run.stderr
+        assert f"cannot listen on 127.0.0.1:{port}" in run.errors[0]
+
+
+def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf, "--workers", "2", "--set", "on_node_loss=stop") as run:
+        gate.meet()
+        pid = int(re.search(r"worker \d+ \(\S+?:(\d+)\)", run.wait_line(r"worker \d+ \("))[1])
+        gone = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        # Else a worker that has no block could be gone later than the job is done.
+        assert select.select([gone], [], [], LIMIT_S)[0]
+        os.close(gone)
+        gate.open()
+        assert run.wait() == 1, run.stderr
+        (error,) = run.errors
+        assert f"process {pid}) is lost" in error
+
+
+def test_local_with_killed_master_says_so_in_one_line(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf, "--set", "on_node_loss=stop") as run:
+        gate.meet()
+        os.kill(child_of(run.pid, "master"), signal.SIGKILL)
+        gate.open()
+        assert run.wait() == 1, run.stderr
+        (error,) = run.errors
+        assert "the master was killed by SIGKILL" in error
+        assert "Traceback" not in run.stderr
+
+
+def test_local_with_sigint_saves_and_exits_130(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf) as run:
+        gate.meet()
+        run.send(signal.SIGINT)
+        run.wait_line("interrupted: finishing")
+        gate.open()
+        assert run.wait() == 130, run.stderr
+    assert (tmp_path / "out.npz").exists()
+    assert "what was learnt is saved" in run.stderr
+    assert not run.errors
+
+
+@pytest.mark.long
+def test_local_interrupted_before_the_master_listens_ends_soon(tmp_path, conf):
+    # However late the signal is, the cluster is not formed: its worker waits for a greeting.
+    with socket.create_server(("127.0.0.1", 0)) as dumb:
+        host, port = dumb.getsockname()
+        with Run(tmp_path, *conf, "--set", f"advertise_addr={host}:{port}") as run:
+            while not children_of(run.pid):
+                assert run.popen.poll() is None
+            run.send(signal.SIGINT)
+            assert run.wait() == 130, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "nothing was saved" in run.stderr
+    assert not run.errors
+
+
+@pytest.mark.long
+def test_local_interrupted_while_forming_ends_soon(tmp_path, conf):
+    with socket.create_server(("127.0.0.1", 0)) as dumb:  # the worker waits for its greeting
+        host, port = dumb.getsockname()
+        with Run(tmp_path, *conf, "--set", f"advertise_addr={host}:{port}") as run:
+            run.wait_line("forming")
+            run.send(signal.SIGINT)
+            assert run.wait() == 130, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "interrupted while forming; nothing was saved" in run.stderr
+    assert not run.errors
+
+
+@pytest.mark.long
+def test_local_with_master_that_stalls_says_so_and_goes_on(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    secret = tmp_path / "a secret"
+    secret.write_text("s" * 20)
+    secret.chmod(0o600)
+    with Run(tmp_path, *conf, "--json", "--set", f"secret_file={secret}") as run:
+        gate.meet()
+        master = child_of(run.pid, "master")
+        run.wait_line("worker .*training")
+        words = shlex.split(run.wait_line("look closer").partition("snailps ")[2])
+        words[words.index("--watch")] = "--json"
+        looked = subprocess.run(
+            [*SNAILPS, *words], env=environment(), capture_output=True, text=True, timeout=LIMIT_S
+        )
+        assert json.loads(looked.stdout)["phase"] == "training", looked.stderr
+        os.kill(master, signal.SIGSTOP)
+        run.wait_line("the master does not answer")
+        os.kill(master, signal.SIGCONT)
+        gate.open()
+        assert run.wait() == 0, run.stderr
+    assert json.loads(run.stdout)["examples"] == 1000
+    assert not run.errors
+
+
+@pytest.mark.long
+def test_local_with_master_that_hangs_ends_at_the_third_interrupt(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf) as run:
+        gate.meet()
+        run.wait_line("worker .*training")
+        os.kill(child_of(run.pid, "master"), signal.SIGSTOP)
+        while run.popen.poll() is None:  # signals in a row may count as one
+            run.send(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.popen.wait(0.2)
+        assert run.wait() == 130, run.stderr
+        gate.open()
+    assert "Traceback" not in run.stderr
+    assert "interrupted and ended by force; nothing was saved" in run.stderr
+
+
+def test_local_with_failing_worker_gives_one_error_and_its_traceback(tmp_path, conf):
+    with Run(tmp_path, *conf, "--workers", "2", "--set", "fails_on=3") as run:
+        assert run.wait() == 1
+    (error,) = run.errors
+    assert "planted failure" in error
+    assert re.search(r"^worker \d: Traceback", run.stderr, re.MULTILINE)  # of the user's code
+
+
+def child_of(pid, role):
+    (found,) = [
+        child
+        for child in children_of(pid)
+        if role in Path(f"/proc/{child}/cmdline").read_text().split("\0")
+    ]
+    return found
+
+
+def test_local_when_killed_leaves_no_process(tmp_path, conf):
+    gate = Gate(tmp_path / "gates", 2)
+    with Run(tmp_path, *conf) as run:
+        gate.meet()
+        pids = children_of(run.pid)
+        assert len(pids) == 3
+        watched = [os.pidfd_open(pid) for pid in pids]
+        run.send(signal.SIGKILL)
+        run.wait()
+        for descriptor in watched:  # readable once the process has ended
+            assert select.select([descriptor], [], [], LIMIT_S)[0]
+            os.close(descriptor)
+        gate.open()
+
+
+def children_of(pid):
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += map(int, children.read_text().split())
+    return found
+
+
+def test_process_with_environment_and_set_follows_precedence(tmp_path):
+    port = free_port()
+    (tmp_path / "worker.conf").write_text("init_timeout: 60\nmaster_addr: 127.0.0.1:1\n")
+    env = environment(SNAILPS_INIT_TIMEOUT="1", SNAILPS_MASTER_ADDR="127.0.0.1:2")
+    command = [*SNAILPS, "worker", "-c", "worker.conf", "--set", f"master_addr=127.0.0.1:{port}"]
+    worker = Process("worker", command, cwd=tmp_path, env=env)
+    assert worker.wait() == 1
+    worker.close()
+    assert f"127.0.0.1:{port} within 1 s" in worker.errors[0]

@@ -1,0 +1,164 @@
+"""models.sparse.fm on clusters: the contract of models, and quality beside the reference."""
+
+import re
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from model_mixin import ModelContract
+from processes import PACKAGE, Cluster
+from test_cluster import figures_of
+from test_fm import CLASS
+
+from snailps.models.sparse.evaluate import texts_of
+from snailps.models.sparse.export import read_npz
+from snailps.models.sparse.predict import Predictor
+
+A9A_LOSS = 0.3208
+"""Least test log loss of bench/reference_fm.py on a9a (epochs 20, lr .01, batch 1000, factor-l2
+.001); with its defaults .323."""
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    monkeypatch.syspath_prepend(str(PACKAGE / "bench"))
+    import reference_fm
+
+    return reference_fm
+
+
+# --- clusters -----------------------------------------------------------------------------------
+
+
+def write_visits(path, lines, seed, fields=False):
+    """Pairs of 40 visitors and 30 articles, and a day; returns the planted model's log loss."""
+    rng = np.random.default_rng(17)
+    taste, offer = rng.normal(0, 1.5, (40, 2)), rng.normal(0, 1.5, (30, 2))
+    day = rng.normal(0, 0.5, 7)
+    rng = np.random.default_rng(seed)
+    v, a, d = (rng.integers(n, size=lines) for n in (40, 30, 7))
+    scores = (taste[v] * offer[a]).sum(1) + day[d]
+    liked = rng.random(lines) < 1 / (1 + np.exp(-scores))
+    with path.open("w") as file:
+        for label, *keys in zip(liked.tolist(), v, 40 + a, 70 + d, strict=True):
+            entries = (f"{f}:{k}:1" if fields else f"{k}:1" for f, k in enumerate(keys))
+            file.write(f"{int(label)} {' '.join(entries)}\n")
+    return np.logaddexp(0, np.where(liked, -scores, scores)).mean()
+
+
+@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
+class TestFactorizationMachine(ModelContract):
+    """Visitors and articles: it comes near the planted interactions."""
+
+    job: ClassVar = {
+        "worker_class": CLASS,
+        "test": "test.svm",
+        "epochs": 6,
+        "factors": 4,
+    }
+    units = 12_000
+    results = ("out.npz",)
+    optimizers = ("sgd", "adagrad", "ftrl")
+    tables = ("weights",)
+    fields = False
+
+    @classmethod
+    def write_input(cls, folder):
+        write_visits(folder / "input", 12_000, 5, cls.fields)
+        write_visits(folder / "test.svm", 4000, 6, cls.fields)
+
+    def check_learnt(self, folder, figures):
+        floor = write_visits(folder / "again.svm", 4000, 6, self.fields)
+        assert figures["test"]["examples"] == 4000
+        assert figures["test"]["log_loss"] < floor + 0.05  # linear: floor + 0.3
+        judged = Predictor(folder / "out.npz").judge(texts_of([str(folder / "test.svm")]))
+        assert judged["log_loss"] == pytest.approx(figures["test"]["log_loss"], abs=1e-5)
+        saved = read_npz(folder / "out.npz")
+        assert len(saved.keys) == figures["features"] + 1 == 40 + 30 + 7 + 1
+        assert not saved.rows[-1, 1:].any()
+
+
+@pytest.mark.long
+class TestFieldAware(TestFactorizationMachine):
+    """The same with a factor for each field."""
+
+    job: ClassVar = {**TestFactorizationMachine.job, "fields": 3}
+    fields = True
+
+
+def run_a9a(folder, data_dir, servers=1, workers=1, **settings):
+    a9a = data_dir / "a9a"
+    job = {"worker_class": CLASS, "input": a9a / "a9a", "test": a9a / "a9a.t", "output": "out"}
+    folder.mkdir(exist_ok=True)
+    with Cluster(folder, job={**job, **settings}, servers=servers, workers=workers) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * len(codes), master.stderr
+    return figures_of(master)
+
+
+@pytest.mark.long(but=["1-0.002-0.02"])
+@pytest.mark.parametrize(
+    ("workers", "above", "off"),
+    # One run of 150 with two workers was .0064 above, and 9% off: who is held up for long pushes
+    # differences from rows of long ago.  Untrained, the loss is .69.
+    [(1, 0.002, 0.02), (2, 0.02, 0.25)],
+)
+def test_fm_on_a9a_with_defaults_is_as_good_as_the_reference(
+    tmp_path, data_dir, workers, above, off
+):
+    figures = run_a9a(tmp_path, data_dir, workers=workers)
+    assert figures["test"]["examples"] == 16_281
+    assert figures["test"]["log_loss"] < A9A_LOSS + above
+    assert figures["test"]["auc"] > 0.902 - above / 2
+    assert figures["test"]["calibration"] == pytest.approx(1, abs=off)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_fm_on_planted_interactions_is_as_good_as_the_reference(tmp_path, reference, workers):
+    """The reference is fitted here, to the same data; bench/fm.py does it with more of it."""
+    data = reference.planted(60_000, field_num=6, value_num=12, strength=0.6, tests=20_000)
+    names = ("planted.train", "planted.test")
+    for name, part in zip(names, (data.train, data.test), strict=True):
+        reference.write_libsvm(tmp_path / name, part)
+    machine = reference.fit(data.train, 6 * 12, factors=4, epochs=8, lr=0.01, factor_l2=1e-4)
+    wanted = reference.log_loss(data.test.labels, machine.scores(data.test))
+    assert data.best < wanted < data.best + 0.005
+    job = {"worker_class": CLASS, "input": names[0], "test": names[1], "output": "out"}
+    with Cluster(tmp_path, job={**job, "factors": 4, "scale": 0.1}, workers=workers) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * len(codes), master.stderr
+    assert figures_of(master)["test"]["log_loss"] < wanted + 0.002
+    saved = read_npz(tmp_path / "out.npz")
+    rows = saved.rows_of(np.arange(6 * 12, dtype=np.uint64))
+    pair = [reference.interactions(factors, 6) for factors in (rows[:, 1:], data.truth.factors)]
+    assert np.corrcoef(*pair)[0, 1] > 0.98
+
+
+# --- documents ----------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_fm_example_works_as_written(tmp_path, repo_root):
+    import json
+    import shlex
+    import shutil
+    import sys
+
+    from processes import SNAILPS
+    from test_example import run
+
+    shutil.copytree(
+        repo_root / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    text = (repo_root / "examples" / "fm.md").read_text()
+    make, show = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (line,) = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
+    run(tmp_path, sys.executable, "-c", make)
+    told = run(tmp_path, *SNAILPS, *shlex.split(line)[1:])
+    figures = json.loads(told.stdout.splitlines()[-1])
+    written = json.loads(re.search(r"^\{.*?\}$", text, re.DOTALL | re.MULTILINE)[0])
+    assert figures.keys() == written.keys()
+    # Of 40 runs .0004 is the standard deviation; a linear model has .676, no model has .69.
+    assert figures["test"]["log_loss"] == pytest.approx(written["test"]["log_loss"], abs=0.01)
+    assert np.isfinite(float(run(tmp_path, sys.executable, "-c", show).stdout))
