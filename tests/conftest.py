@@ -211,9 +211,10 @@ def check_long_cases(items, args):
         cases_of.setdefault(name, set()).add(item.callspec.id if hasattr(item, "callspec") else "")
         for marker in item.iter_markers("long"):
             wanted[name] = set(marker.kwargs.get("but", ()))
-    for name, but in wanted.items():
-        if not but <= cases_of[name] and not any("::" in arg for arg in args):
-            raise pytest.UsageError(f"{name} has no case {sorted(but - cases_of[name])}")
+    lacking = {name: but - cases_of[name] for name, but in wanted.items()}
+    lines = [f"{name} has no case {sorted(but)}" for name, but in lacking.items() if but]
+    if lines and not any("::" in arg for arg in args):
+        raise pytest.UsageError("\n".join(lines))
 
 
 def pytest_collection_modifyitems(config, items):

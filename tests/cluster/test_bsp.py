@@ -280,13 +280,14 @@ def test_bsp_worker_that_waits_says_for_whom(tmp_path):
         assert waited.pop(slow) < max(waited.values())
 
 
-@pytest.mark.long(but=["0"])
+@pytest.mark.long(but=["setup"])
 @pytest.mark.parametrize(
     ("where", "words"),
     [
         ("setup", r"pull\(\) outside prepare\(\) and train\(\)"),
         ("prepare", r"push_async\(\) in prepare\(\).* wait and push in train\(\)"),
     ],
+    ids=["setup", "prepare"],
 )
 def test_bsp_model_that_pulls_or_pushes_at_no_moment_is_told_what_to_do(tmp_path, where, words):
     (tmp_path / "in.txt").write_text("1\n2\n3\n" * 50)

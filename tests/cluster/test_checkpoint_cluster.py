@@ -252,7 +252,7 @@ def test_job_with_damaged_checkpoints_only_says_what_to_do(tmp_path, job, saved)
         assert_one_sentence(master, "no checkpoint here is good", NAME, "--fresh")
 
 
-@pytest.mark.long(but=["0"])
+@pytest.mark.long(but=["change0-dim is 2 here and 1 there"])
 @pytest.mark.parametrize(
     ("change", "words"),
     [

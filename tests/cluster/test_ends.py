@@ -294,7 +294,7 @@ def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job)
 # --- what models do ---------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=["1", "3"])
+@pytest.mark.long(but=["nan-parts1", "exit-parts3"])
 @pytest.mark.parametrize(
     ("odd", "parts"),
     [

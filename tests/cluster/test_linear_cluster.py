@@ -13,6 +13,7 @@ from test_cli_cluster import Run
 from test_cluster import figures_of
 from test_linear import FEATURES, TRUE, planted
 
+from snailps.errors import ModelFileError
 from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.evaluate import texts_of
@@ -184,6 +185,18 @@ def test_liblinear_text_has_the_weights_of_the_npz(trained):
     saved = read_npz(folder / "out.npz")
     assert saved.keys.tolist() == [*range(1, FEATURES + 1), BIAS_KEY]
     np.testing.assert_array_equal(weights, saved.rows[:, 0])
+
+
+def test_read_npz_that_names_a_class_of_a_stranger_refuses(trained, tmp_path):
+    folder, _ = trained
+    with np.load(folder / "out.npz") as file:
+        arrays = dict(file)
+    about = json.loads(arrays["about"].tobytes())
+    about["settings"]["worker_class"] = "stranger:Model"
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    np.savez(tmp_path / "model.npz", **arrays)
+    with pytest.raises(ModelFileError, match="stranger"):
+        read_npz(tmp_path / "model.npz")
 
 
 def test_train_logistic_of_several_files_tells_test_figures(trained):

@@ -24,26 +24,46 @@ def path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
 
 
-def test_local_cluster_table_keeps_what_was_pushed():
-    log = io.StringIO()
-    with local_cluster(servers=2, workers=0, log=log) as cluster:
-        table = cluster.table("w", dim=2)
-        table.push([7, 9], [[1, 2], [3, 4]])
-        table.push([7], [[10, 20]])
-        assert table.pull([7, 8, 9]).tolist() == [[11, 22], [0, 0], [3, 4]]
-        steps = cluster.table("steps", access="sgd", lr=0.5)
-        steps.push([2**64 - 1], [1.0])  # one value a row
-        assert steps.pull([2**64 - 1]).tolist() == [[-0.5]]
-        random = cluster.table("random", dim=4, init="uniform", scale=0.1, seed=3)
-        first = random.pull(np.arange(1000))
-        assert (first == random.pull(np.arange(1000))).all()
-        assert -0.1 <= first.min() < -0.09 < 0.09 < first.max() < 0.1
-        assert cluster.table("w", dim=2).pull([9]).tolist() == [[3, 4]]
-        with pytest.raises(ConfigError, match="declared in two ways"):
-            cluster.table("w", dim=3)
-        with pytest.raises(MisuseError, match=r"rows of 2 values, got shape \(1, 3\)"):
-            table.push([1], [[1, 2, 3]])
-    assert "Traceback" not in log.getvalue()
+@contextlib.contextmanager
+def made(**arguments):
+    """A cluster for several tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+        with local_cluster(log=io.StringIO(), **arguments) as cluster:
+            yield cluster
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """A session that only has tables."""
+    with made(servers=2, workers=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def session():
+    """A session with one worker; its jobs may fail."""
+    with made(threads=1) as cluster:
+        yield cluster
+
+
+def test_local_cluster_table_keeps_what_was_pushed(tables):
+    table = tables.table("w", dim=2)
+    table.push([7, 9], [[1, 2], [3, 4]])
+    table.push([7], [[10, 20]])
+    assert table.pull([7, 8, 9]).tolist() == [[11, 22], [0, 0], [3, 4]]
+    steps = tables.table("steps", access="sgd", lr=0.5)
+    steps.push([2**64 - 1], [1.0])  # one value a row
+    assert steps.pull([2**64 - 1]).tolist() == [[-0.5]]
+    random = tables.table("random", dim=4, init="uniform", scale=0.1, seed=3)
+    first = random.pull(np.arange(1000))
+    assert (first == random.pull(np.arange(1000))).all()
+    assert -0.1 <= first.min() < -0.09 < 0.09 < first.max() < 0.1
+    assert tables.table("w", dim=2).pull([9]).tolist() == [[3, 4]]
+    with pytest.raises(ConfigError, match="declared in two ways"):
+        tables.table("w", dim=3)
+    with pytest.raises(MisuseError, match=r"rows of 2 values, got shape \(1, 3\)"):
+        table.push([1], [[1, 2, 3]])
 
 
 def test_local_cluster_of_a_process_with_many_open_files_starts_and_ends():
@@ -59,19 +79,18 @@ def test_local_cluster_of_a_process_with_many_open_files_starts_and_ends():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_local_cluster_tensor_keeps_what_was_pushed():
-    with local_cluster(servers=2, workers=0) as cluster:
-        tensor = cluster.tensor("t", (3, 700), access="sgd", lr=0.5)
-        values = np.arange(2100, dtype=np.float32).reshape(3, 700)
-        assert (tensor.pull() == 0).all()
-        tensor.push(values)
-        tensor.push(values)
-        assert tensor.pull().dtype == np.float32
-        assert (tensor.pull() == -values).all()
-        again = cluster.tensor("t", [3, 700], access="sgd", lr=0.5)
-        assert again.pull().tolist() == (-values).tolist()
-        with pytest.raises(MisuseError, match=r"shape \(3, 700\), got \(700, 3\)"):
-            tensor.push(values.T)
+def test_local_cluster_tensor_keeps_what_was_pushed(tables):
+    tensor = tables.tensor("t", (3, 700), access="sgd", lr=0.5)
+    values = np.arange(2100, dtype=np.float32).reshape(3, 700)
+    assert (tensor.pull() == 0).all()
+    tensor.push(values)
+    tensor.push(values)
+    assert tensor.pull().dtype == np.float32
+    assert (tensor.pull() == -values).all()
+    again = tables.tensor("t", [3, 700], access="sgd", lr=0.5)
+    assert again.pull().tolist() == (-values).tolist()
+    with pytest.raises(MisuseError, match=r"shape \(3, 700\), got \(700, 3\)"):
+        tensor.push(values.T)
 
 
 def test_local_cluster_second_job_starts_afresh_with_other_settings(tmp_path):
@@ -87,14 +106,13 @@ def test_local_cluster_second_job_starts_afresh_with_other_settings(tmp_path):
         assert counts.tolist() == [[30.0] * 3] * 50 + [[0.0] * 3]
 
 
-def test_local_cluster_logistic_twice_with_other_lr(tmp_path):
+def test_local_cluster_logistic_twice_with_other_lr(session, tmp_path):
     (tmp_path / "in.svm").write_text("+1 1:1\n-1 2:1\n" * 500)
     model = "examples.logistic:Logistic"
-    with local_cluster(threads=1) as cluster:
-        losses = [
-            cluster.train(model, input=str(tmp_path / "in.svm"), epochs=2, lr=lr)["train_loss"]
-            for lr in (1e-6, 1.0, 1e-6)
-        ]
+    losses = [
+        session.train(model, input=str(tmp_path / "in.svm"), epochs=2, lr=lr)["train_loss"]
+        for lr in (1e-6, 1.0, 1e-6)
+    ]
     assert losses[1] < 0.1
     # The last begins where the first did: it would be near the second's if rows had stayed.
     assert losses[0] == pytest.approx(losses[2], abs=1e-4) == pytest.approx(np.log(2), abs=0.01)
@@ -138,22 +156,21 @@ def test_local_cluster_trains_a_class_and_then_another(tmp_path):
         assert [node["role"] for node in status["nodes"]].count("worker") == 2
 
 
-def test_local_cluster_with_wrong_jobs_refuses_and_goes_on(tmp_path):
+def test_local_cluster_with_wrong_jobs_refuses_and_goes_on(session, tmp_path):
     class Notebook(Worker):
         pass
 
     Notebook.__module__ = "__main__"
     text = write_numbers(tmp_path / "in.txt", 500)
-    with local_cluster() as cluster:
-        with pytest.raises(ConfigError, match=r"__main__:.*put the class into a file"):
-            cluster.train(Notebook, input=str(text))
-        with pytest.raises(ConfigError, match=r"epoch.*did you mean 'epochs'"):
-            cluster.train(Counter, input=str(text), epoch=3)
-        with pytest.raises(DataError, match="does not exist"):
-            cluster.train(Counter, input=str(tmp_path / "nowhere"))
-        with pytest.raises(ClusterError, match="the job cannot begin: ZeroDivisionError"):
-            cluster.train("cluster_models:Unready", input=str(text))
-        assert cluster.train(Counter, input=str(text), epochs=1)["examples"] == 500
+    with pytest.raises(ConfigError, match=r"__main__:.*put the class into a file"):
+        session.train(Notebook, input=str(text))
+    with pytest.raises(ConfigError, match=r"epoch.*did you mean 'epochs'"):
+        session.train(Counter, input=str(text), epoch=3)
+    with pytest.raises(DataError, match="does not exist"):
+        session.train(Counter, input=str(tmp_path / "nowhere"))
+    with pytest.raises(ClusterError, match="the job cannot begin: ZeroDivisionError"):
+        session.train("cluster_models:Unready", input=str(text))
+    assert session.train(Counter, input=str(text), epochs=1)["examples"] == 500
 
 
 MODEL = """
@@ -211,17 +228,18 @@ def test_local_cluster_after_reload_trains_the_new_code(tmp_path, monkeypatch):
         (Stubborn, {"output": "out"}, ["planted failure in export"]),
     ],
 )
-def test_local_cluster_with_failing_model_says_why(tmp_path, monkeypatch, model, settings, parts):
+def test_local_cluster_with_failing_model_says_why(
+    session, tmp_path, monkeypatch, model, settings, parts
+):
     monkeypatch.chdir(tmp_path)
     text = write_numbers(tmp_path / "in.txt", 500)
-    with local_cluster(log=io.StringIO()) as cluster:
-        with pytest.raises(ClusterError) as caught:
-            cluster.train(model, input=str(text), epochs=1, timeout_s=30, **settings)
-        for part in parts:
-            assert part in str(caught.value)
+    with pytest.raises(ClusterError) as caught:
+        session.train(model, input=str(text), epochs=1, timeout_s=30, **settings)
+    for part in parts:
+        assert part in str(caught.value)
 
 
-@pytest.mark.long(but=["1"])
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 def test_local_cluster_after_failed_jobs_trains_the_next(tmp_path, monkeypatch, workers):
     monkeypatch.chdir(tmp_path)
@@ -325,13 +343,10 @@ def test_local_cluster_after_the_block_leaves_nothing():
     assert not is_listening((host, int(port)))
 
 
-def test_local_cluster_without_workers_cannot_train(tmp_path):
+def test_local_cluster_without_workers_cannot_train(tables, tmp_path):
     text = write_numbers(tmp_path / "in.txt", 500)
-    with (
-        local_cluster(workers=0, log=io.StringIO()) as cluster,
-        pytest.raises(ClusterError, match="a job needs a worker"),
-    ):
-        cluster.train(Counter, input=str(text))
+    with pytest.raises(ClusterError, match="a job needs a worker"):
+        tables.train(Counter, input=str(text))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from model_mixin import ModelContract
+from processes import Cluster
 from texts import ANIMALS, TOOLS, topic_contrast, write_planted, write_topics
 
 from snailps.vectors import LabelModel, evaluate_labels
@@ -106,6 +107,18 @@ class TestLogistic(ModelContract):
             keys, rows = saved["weights.keys"], saved["weights.rows"]
         assert keys[:-1].tolist() == list(range(1, len(weights) + 1))
         assert np.corrcoef(rows[:-1, 0], weights)[0, 1] > 0.97
+
+
+def test_model_with_optimizer_it_does_not_support_is_refused_by_the_master(tmp_path):
+    """That each model refuses is in tests/unit/test_job.py."""
+    TestLogistic.write_input(tmp_path)
+    job = {"input": "input", "output": "out", **TestLogistic.job, "optimizer": "add"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        assert master.wait() == 2
+        (error,) = master.errors
+        assert "optimizer" in error
+        assert "add" in error
 
 
 # --- every setting of word vectors ------------------------------------------------------------

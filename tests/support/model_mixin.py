@@ -133,18 +133,6 @@ class ModelContract:
             found = self.results_of(cluster, tmp_path, jobs)
             assert len({first for first, *_ in found}) == len(jobs)
 
-    def test_model_with_optimizer_it_does_not_support_refuses(self, tmp_path):
-        self.write_input(tmp_path)
-        supported = {name for cls in type(self).__mro__ for name in vars(cls).get("optimizers", ())}
-        for name in {"add", "sgd", "adagrad"} - supported:
-            job = {"input": "input", "output": "out", **self.job, "optimizer": name}
-            with Cluster(tmp_path, job=job) as cluster:
-                master = cluster.master()
-                assert master.wait() == 2
-                (error,) = master.errors
-                assert "optimizer" in error
-                assert name in error
-
     def test_model_with_backup_period_and_interrupt_saves_both(self, tmp_path):
         self.write_input(tmp_path)
         job = {"input": "input", "output": "out", **self.job, "epochs": 100_000}

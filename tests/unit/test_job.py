@@ -3,7 +3,9 @@
 import re
 
 import pytest
+from cases import each
 from cluster_models import COUNTER, write_numbers
+from idx_files import write_pictures
 from master_parts import TimedJob
 
 from snailps.config import JobSettings, RawConfig
@@ -57,6 +59,63 @@ def test_job_without_class_or_input_says_what_to_write(make):
         make(input="")
     with pytest.raises(DataError, match="does not exist"):
         make(input="nowhere")
+
+
+@each(
+    "path, parts",
+    [
+        ("nowhere.txt", ["nowhere.txt", "does not exist"]),
+        ("*.nothing", ["*.nothing", "matches no file"]),
+        ("empty.txt", ["empty.txt", "is empty"]),
+        ("hollow", ["hollow", "expected files"]),
+        ("broken.gz", ["broken.gz", "damaged"]),
+    ],
+)
+def test_job_with_wrong_input_says_what_is_wrong(make, tmp_path, monkeypatch, path, parts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "hollow").mkdir(exist_ok=True)
+    (tmp_path / "broken.gz").write_bytes(b"this is no gzip file")
+    with pytest.raises(DataError) as told:
+        make(input=path)
+    for part in parts:
+        assert part in str(told.value)
+
+
+@each(
+    "path, parts",
+    [
+        ("no_such_module:Model", ["No module named 'no_such_module'", "PYTHONPATH"]),
+        ("cluster_models:Countr", ["no snailps.Worker of that name", "Counter"]),
+        ("__main__:Model", ["script or a notebook cell", "mymodel.py"]),
+        ("cluster_models", ["package.module:Class"]),
+    ],
+)
+def test_job_with_wrong_class_says_how_to_name_it(make, path, parts):
+    with pytest.raises(ConfigError, match="worker_class") as told:
+        make(worker_class=path)
+    for part in parts:
+        assert part in str(told.value)
+
+
+@each(
+    "model, refused",
+    [
+        ("snailps.models.word_vectors:WordVectors", ("sgd",)),
+        ("snailps.models.classifier:Classifier", ("sgd", "adagrad")),
+        ("snailps.models.sparse.linear:Linear", ("add",)),
+        ("snailps.models.sparse.fm:FactorizationMachine", ("add",)),
+        ("snailps.models.sparse.net:Net", ("add",)),
+        ("snailps.models.mlp:Mlp", ("add",)),
+        ("examples.logistic:Logistic", ("add",)),
+    ],
+)
+def test_job_with_optimizer_that_its_model_does_not_support_refuses(make, tmp_path, model, refused):
+    write_pictures(tmp_path, "images", 20, 1)
+    files = {"input": str(tmp_path / "images"), "labels": str(tmp_path / "images-labels")}
+    for name in refused:
+        with pytest.raises(ConfigError, match=rf"optimizer.*{name}|{name}.*optimizer"):
+            make(worker_class=model, optimizer=name, **(files if "Mlp" in model else {}))
 
 
 def test_job_with_setting_of_its_own_or_of_a_role_builds_and_with_unknown_one_refuses(make):

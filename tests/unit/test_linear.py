@@ -1,7 +1,6 @@
 """models.sparse.linear: settings, blocks at one worker, files, predictions."""
 
 import gzip
-import json
 import os
 import re
 from dataclasses import replace
@@ -313,15 +312,3 @@ def test_read_npz_of_a_lone_array_refuses(tmp_path):
         np.save(file, np.zeros(3))
     with pytest.raises(ModelFileError, match=r"expected the \.npz"):
         read_npz(path)
-
-
-def test_read_npz_that_names_a_class_of_a_stranger_refuses(trained, tmp_path):
-    folder, _ = trained
-    with np.load(folder / "out.npz") as file:
-        arrays = dict(file)
-    about = json.loads(arrays["about"].tobytes())
-    about["settings"]["worker_class"] = "stranger:Model"
-    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    np.savez(tmp_path / "model.npz", **arrays)
-    with pytest.raises(ModelFileError, match="stranger"):
-        read_npz(tmp_path / "model.npz")
