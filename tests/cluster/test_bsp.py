@@ -115,7 +115,7 @@ def undisturbed(base, model):
     return run(folder, prepare(folder, model), 1, 1)
 
 
-@pytest.mark.long(but=["logistic", "words", "sparse_net"])
+@pytest.mark.long(but=["logistic", "words"])
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [

@@ -38,7 +38,7 @@ def stop_at(folder, job, gate, servers, workers):
     return int(re.search(r": (\d+)% of", line)[1])
 
 
-@pytest.mark.long(but=["logistic", "words"])
+@pytest.mark.long(but=["logistic"])
 @pytest.mark.parametrize("model", ["logistic", "words", "fm", "classifier"])
 def test_bsp_job_continued_from_a_checkpoint_has_the_bits_of_one_undisturbed(tmp_path, model):
     whole, again = tmp_path / "whole", tmp_path / "again"

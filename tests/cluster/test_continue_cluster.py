@@ -48,6 +48,7 @@ def first(halves, tmp_path_factory):
 # --- going on from a .bin ---------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["2-2"])
 @pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 2)])
 def test_continue_from_keeps_old_words_and_appends_new_ones(
     tmp_path, halves, first, servers, workers

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
@@ -29,14 +29,7 @@ from snailps.transport.handshake import Channel, Role
 @pytest.fixture
 def job(tmp_path):
     """A job of ten blocks; its result is known."""
-    write_numbers(tmp_path / "in.txt", 1000)
-    return {
-        "worker_class": COUNTER,
-        "input": "in.txt",
-        "output": "out",
-        "epochs": 1,
-        "gates": str(tmp_path / "gates"),
-    }
+    return counting_job(tmp_path, gates=str(tmp_path / "gates"))
 
 
 @pytest.fixture

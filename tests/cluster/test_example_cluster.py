@@ -69,6 +69,7 @@ def test_example_of_clicks_works_as_written(folder):
     assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)
 
 
+@pytest.mark.long
 def test_example_on_a9a_reaches_known_accuracy(tmp_path, data_dir):
     job = {
         "worker_class": "examples.logistic:Logistic",

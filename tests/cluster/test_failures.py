@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import figures_of
 
@@ -26,8 +26,7 @@ NO_PATIENCE = "master_time_out=10"
 @pytest.fixture
 def job(tmp_path):
     """A job of ten blocks; its result is known."""
-    write_numbers(tmp_path / "in.txt", 1000)
-    return {"worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1}
+    return counting_job(tmp_path)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from processes import Cluster
 from test_cluster import figures_of
 from test_ends import Observer
-from test_fedavg import JOB, settings_of
+from test_fedavg import JOB, prepared, settings_of
 
 from snailps import kernels
 from snailps.models.fedavg.feeds import Feeds
@@ -17,6 +17,11 @@ from snailps.models.fedavg.model import INIT_SCALE
 from snailps.models.fedavg.network import Network, plain_output, sum_into
 from snailps.models.fedavg.plotting import read_history
 from snailps.models.fedavg.settings import read_test, read_vocab
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return prepared(tmp_path)
 
 
 def run(folder, workers=1, servers=1, code=0, **changed):

@@ -46,7 +46,12 @@ def write_visits(path, lines, seed, fields=False):
     return np.logaddexp(0, np.where(liked, -scores, scores)).mean()
 
 
-@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
+@pytest.mark.long(
+    tests=[
+        "test_model_with_same_seed_gives_identical_files_and_with_other_seed_others",
+        "test_model_with_backup_period_and_interrupt_saves_both",
+    ]
+)
 class TestFactorizationMachine(ModelContract):
     """Visitors and articles: it comes near the planted interactions."""
 

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import counting_job
 from processes import LIMIT_S, Gate, free_port
 from test_checkpoint_cluster import assert_counted_once
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
@@ -19,16 +19,7 @@ pytestmark = pytest.mark.limit(200)
 @pytest.fixture
 def job(tmp_path):
     """A job of ten blocks; its result is known."""
-    write_numbers(tmp_path / "in.txt", 1000)
-    (tmp_path / "gates").mkdir()
-    return {
-        "worker_class": COUNTER,
-        "input": "in.txt",
-        "output": "out",
-        "epochs": 1,
-        "gates": str(tmp_path / "gates"),
-        "on_node_loss": "recover",
-    }
+    return counting_job(tmp_path, "gates", on_node_loss="recover")
 
 
 def states(cluster):
@@ -79,6 +70,7 @@ class Held(Mortal):
 RESTARTED = [("server", signal.SIGKILL), ("server", signal.SIGTERM), ("worker", signal.SIGKILL)]
 
 
+@pytest.mark.long(but=["worker-9"])
 @pytest.mark.parametrize(("role", "number"), RESTARTED[1:])
 def test_node_restarted_before_the_route_is_waited_for(tmp_path, job, role, number):
     with Mortal(tmp_path, job=job, servers=2) as cluster:
@@ -96,6 +88,7 @@ def test_node_restarted_before_the_route_is_waited_for(tmp_path, job, role, numb
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long(but=["server-9"])
 @pytest.mark.parametrize(("role", "number"), RESTARTED)
 def test_node_restarted_while_others_connect_is_waited_for(tmp_path, job, role, number):
     with Held(tmp_path, job=job, servers=2, workers=2) as cluster:
@@ -114,6 +107,7 @@ def test_node_restarted_while_others_connect_is_waited_for(tmp_path, job, role, 
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long(but=["15"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_server_lost_while_forming_ends_a_cluster_that_stops_and_says_so(tmp_path, job, number):
     job["on_node_loss"] = "stop"
@@ -141,6 +135,7 @@ def test_nobody_who_comes_in_place_of_a_lost_node_ends_the_forming_in_time(tmp_p
 # --- the master ends, too ------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["None"])
 @pytest.mark.parametrize("loses", [None, "server"])
 def test_master_killed_while_members_connect_forms_on(tmp_path, job, loses):
     beats = {"heartbeat_timeout": 4}
@@ -218,6 +213,7 @@ def test_joining_worker_whose_server_dies_does_not_hold_up_the_next_master(tmp_p
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long
 def test_joining_worker_that_never_connects_is_dropped_and_the_job_goes_on(tmp_path, job):
     with Joining(tmp_path, job) as cluster:
         master, servers, _ = cluster.begin()
@@ -233,6 +229,7 @@ def test_joining_worker_that_never_connects_is_dropped_and_the_job_goes_on(tmp_p
     assert_counted_once(tmp_path)
 
 
+@pytest.mark.long(but=["worker-9"])
 @pytest.mark.parametrize(
     ("role", "number"),
     [("worker", signal.SIGKILL), ("worker", signal.SIGTERM), ("server", signal.SIGTERM)],

@@ -84,6 +84,7 @@ def journal(folder):
     }
 
 
+@pytest.mark.long(but=["ftrl", "classifier"])
 @pytest.mark.limit(120)
 @pytest.mark.parametrize(("write", "badness"), CASES)
 def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, write, badness):

@@ -24,6 +24,9 @@ from snailps.models.sparse.worker import TABLE
 # --- whole jobs --------------------------------------------------------------------------------
 
 
+@pytest.mark.long(
+    tests=["test_model_with_same_seed_gives_identical_files_and_with_other_seed_others"]
+)
 class TestLogisticModel(ModelContract):
     """Logistic regression comes near the planted weights."""
 

@@ -93,6 +93,7 @@ def test_local_cluster_tensor_keeps_what_was_pushed(tables):
         tensor.push(values.T)
 
 
+@pytest.mark.long
 def test_local_cluster_second_job_starts_afresh_with_other_settings(tmp_path):
     few, many = write_numbers(tmp_path / "few", 500), write_numbers(tmp_path / "many", 1500)
     with local_cluster(workers=2, threads=1) as cluster:
@@ -118,6 +119,7 @@ def test_local_cluster_logistic_twice_with_other_lr(session, tmp_path):
     assert losses[0] == pytest.approx(losses[2], abs=1e-4) == pytest.approx(np.log(2), abs=0.01)
 
 
+@pytest.mark.long
 def test_local_cluster_values_need_no_quotes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = [write_numbers(tmp_path / name, 100) for name in ('a, b #1 "x"', "c")]
@@ -304,6 +306,7 @@ def test_local_cluster_whose_worker_is_killed_in_a_job_says_so_and_trains_the_ne
         assert pid() not in (first, second)
 
 
+@pytest.mark.long
 def test_local_cluster_that_failed_lets_the_session_live(tmp_path):
     write_numbers(tmp_path / "in.txt", 500)
     (tmp_path / "session.py").write_text(

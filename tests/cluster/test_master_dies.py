@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import counting_job, write_numbers
 from processes import SNAILPS, Cluster, Gate, Process, environment, free_port
 from test_bsp import files_of, prepare, undisturbed
 from test_checkpoint_cluster import assert_counted_once, trained
@@ -29,18 +29,7 @@ LIMIT_S = 90.0
 @pytest.fixture
 def job(tmp_path):
     """A job of ten blocks whose result is known."""
-    write_numbers(tmp_path / "in.txt", LINES, ROWS)
-    (tmp_path / "journal").mkdir()
-    (tmp_path / "gates").mkdir()
-    return {
-        "worker_class": COUNTER,
-        "input": "in.txt",
-        "output": "out",
-        "epochs": 1,
-        "gates": str(tmp_path / "gates"),
-        "journal": str(tmp_path / "journal"),
-        "on_node_loss": "recover",
-    }
+    return counting_job(tmp_path, "gates", "journal", on_node_loss="recover")
 
 
 class Mortal(Cluster):

@@ -77,7 +77,12 @@ class TestNce(WordContract):
     job: ClassVar = {**WordContract.job, "minn": 0, "maxn": 0, "loss": "nce", "lr": 0.03}
 
 
-@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
+@pytest.mark.long(
+    tests=[
+        "test_model_with_same_seed_gives_identical_files_and_with_other_seed_others",
+        "test_model_with_backup_period_and_interrupt_saves_both",
+    ]
+)
 class TestLogistic(ModelContract):
     """The example: it comes near the planted model."""
 

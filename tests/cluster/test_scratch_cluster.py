@@ -2,7 +2,7 @@
 
 import multiprocessing
 
-from test_scratch import TEXT
+from test_scratch import TEXT, pack
 
 from snailps.data import scratch as module
 from snailps.data.scratch import Scratch
@@ -24,7 +24,8 @@ def _unpack_in_child(folder, path, barrier, results):
     barrier.wait(150)
 
 
-def test_local_many_processes_unpack_once(packed, tmp_path):
+def test_local_many_processes_unpack_once(tmp_path):
+    packed = pack(tmp_path)
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(4), context.Queue()
     arguments = (str(tmp_path / "scratch"), packed, barrier, results)
@@ -38,8 +39,9 @@ def test_local_many_processes_unpack_once(packed, tmp_path):
     assert all(right for _, right in found)
 
 
-def test_clean_after_killed_process_removes_its_copy(make, packed, tmp_path):
+def test_clean_after_killed_process_removes_its_copy(tmp_path):
     """The kernel drops the lock of a process however it ends."""
+    packed = pack(tmp_path)
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     child = context.Process(
@@ -47,7 +49,7 @@ def test_clean_after_killed_process_removes_its_copy(make, packed, tmp_path):
     )
     child.start()
     assert ready.wait(150)
-    scratch = make()
+    scratch = Scratch(str(tmp_path / "scratch"), 1 << 20)
     assert scratch.clean() == 0
     child.kill()
     child.join(20)

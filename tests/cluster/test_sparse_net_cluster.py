@@ -30,7 +30,12 @@ def write_parity(path, lines, seed=1):
             file.write(f"{(a + b + 1) % 2} {a + 1}:1 {b + 101}:1\n")
 
 
-@pytest.mark.long(tests=["test_model_with_backup_period_and_interrupt_saves_both"])
+@pytest.mark.long(
+    tests=[
+        "test_model_with_same_seed_gives_identical_files_and_with_other_seed_others",
+        "test_model_with_backup_period_and_interrupt_saves_both",
+    ]
+)
 class TestSparseNet(ModelContract):
     """Two odd or two even numbers: a matter of both."""
 

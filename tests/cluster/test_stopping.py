@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import counting_job
 from processes import LIMIT_S, Cluster, Gate, environment
 from test_cluster import figures_of
 from test_ends import Observer, states_of
@@ -19,14 +19,7 @@ INTERRUPTED, FAILED = 130, 1
 @pytest.fixture
 def job(tmp_path):
     """A job of 20 blocks of 100 lines; its result is known."""
-    write_numbers(tmp_path / "in.txt", 1000)
-    return {
-        "worker_class": COUNTER,
-        "input": "in.txt",
-        "output": "out",
-        "epochs": 2,
-        "gates": str(tmp_path / "gates"),
-    }
+    return counting_job(tmp_path, gates=str(tmp_path / "gates"), epochs=2)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from stores import make_store, some_keys
 STATM = Path("/proc/self/statm")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not STATM.exists(), reason="reads Linux's /proc/self/statm")
 def test_store_dropped_while_its_next_memory_is_made_gives_back_all():
     """Stores end at different moments of the thread that touches their next region."""

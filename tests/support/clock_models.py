@@ -16,15 +16,12 @@ from snailps.api.table_export import write_tables
 from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
 from snailps.models.classifier.model import Classifier
-from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.fedavg import FedAvg, FedAvgSettings
-from snailps.models.mlp import Mlp, MlpSettings
-from snailps.models.sparse.fm import FactorizationMachine, FmSettings
+from snailps.models.fedavg import FedAvg
+from snailps.models.mlp import Mlp
+from snailps.models.sparse.fm import FactorizationMachine
 from snailps.models.sparse.linear import Linear
-from snailps.models.sparse.linear_settings import LinearSettings
-from snailps.models.sparse.net import Net, NetSettings
+from snailps.models.sparse.net import Net
 from snailps.models.word_vectors.model import WordVectors
-from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.worker.process import WorkerProcess
 
 MEAN_KEYS = np.arange(64, dtype=np.uint64)
@@ -80,95 +77,23 @@ class Gated(Worker):
         return super().export(results)
 
 
-@dataclass(frozen=True, slots=True)
-class GatedLinearSettings(LinearSettings):
-    """With gates."""
-
-    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
-
-
-class GatedLinear(Gated, Linear):
-    """Logistic regression with gates."""
-
-    Settings = GatedLinearSettings
+def gated(name, model):
+    """A model with gates, and settings that have their folder."""
+    gates = setting("", help="Folder of named pipes.", when="In tests.")
+    own = {"__module__": __name__, "__doc__": "With gates."}
+    fields = {"gates": gates, "__annotations__": {"gates": str}, **own}
+    settings = type(f"{name}Settings", (model.Settings,), fields)
+    settings = dataclass(frozen=True, slots=True)(settings)
+    return type(name, (Gated, model), {"Settings": settings, **own})
 
 
-@dataclass(frozen=True, slots=True)
-class GatedWordSettings(WordVectorSettings):
-    """With gates."""
-
-    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
-
-
-class GatedWords(Gated, WordVectors):
-    """Word vectors with gates."""
-
-    Settings = GatedWordSettings
-
-
-@dataclass(frozen=True, slots=True)
-class GatedFmSettings(FmSettings):
-    """With gates."""
-
-    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
-
-
-class GatedFm(Gated, FactorizationMachine):
-    """Factorization machines with gates."""
-
-    Settings = GatedFmSettings
-
-
-@dataclass(frozen=True, slots=True)
-class GatedClassifierSettings(ClassifierSettings):
-    """With gates."""
-
-    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
-
-
-class GatedClassifier(Gated, Classifier):
-    """Classifier of lines with gates."""
-
-    Settings = GatedClassifierSettings
-
-
-@dataclass(frozen=True, slots=True)
-class GatedNetSettings(NetSettings):
-    """With gates."""
-
-    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
-
-
-class GatedNet(Gated, Net):
-    """Networks with a sparse first layer with gates."""
-
-    Settings = GatedNetSettings
-
-
-@dataclass(frozen=True, slots=True)
-class GatedMlpSettings(MlpSettings):
-    """With gates."""
-
-    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
-
-
-class GatedMlp(Gated, Mlp):
-    """Multilayer perceptrons with gates."""
-
-    Settings = GatedMlpSettings
-
-
-@dataclass(frozen=True, slots=True)
-class GatedFedAvgSettings(FedAvgSettings):
-    """With gates."""
-
-    gates: str = setting("", help="Folder of named pipes.", when="In tests.")
-
-
-class GatedFedAvg(Gated, FedAvg):
-    """Federated averaging with gates."""
-
-    Settings = GatedFedAvgSettings
+GatedLinear = gated("GatedLinear", Linear)
+GatedWords = gated("GatedWords", WordVectors)
+GatedFm = gated("GatedFm", FactorizationMachine)
+GatedClassifier = gated("GatedClassifier", Classifier)
+GatedNet = gated("GatedNet", Net)
+GatedMlp = gated("GatedMlp", Mlp)
+GatedFedAvg = gated("GatedFedAvg", FedAvg)
 
 
 class Early(Counter):

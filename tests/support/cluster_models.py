@@ -296,13 +296,22 @@ def wait_at(settings, name):
             gate.read()
 
 
-def gated_job(folder):
-    """Ten blocks that count 1,000 lines; `processes.Gate` holds them up in folder/gates."""
+def counting_job(folder, *made, **changed):
+    """Ten blocks that count 1,000 lines, 20 for each of 50 rows.
+
+    Of folders that it names, which may be "gates" and "journal", it has the settings.
+    """
     write_numbers(folder / "in.txt", 1000)
-    return {
-        "worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1,
-        "gates": str(folder / "gates"), "frag_num": 64,
-    }  # fmt: skip
+    job = {"worker_class": COUNTER, "input": "in.txt", "output": "out", "epochs": 1}
+    for name in made:
+        (folder / name).mkdir()
+        job[name] = str(folder / name)
+    return job | changed
+
+
+def gated_job(folder):
+    """The same; `processes.Gate` holds its blocks up in folder/gates."""
+    return counting_job(folder, gates=str(folder / "gates"), frag_num=64)
 
 
 def write_numbers(path, lines, rows=50):

@@ -26,12 +26,16 @@ JOB = {
 }  # fmt: skip
 
 
+def prepared(folder):
+    """The folder, with a text of two topics, and its files in ``data``."""
+    write_topics(folder / "input", 300)
+    prepare([str(folder / "input")], folder / "data", test_windows=50)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """A text of two topics, and its files in ``data``."""
-    write_topics(tmp_path / "input", 300)
-    prepare([str(tmp_path / "input")], tmp_path / "data", test_windows=50)
-    return tmp_path
+    return prepared(tmp_path)
 
 
 def settings_of(folder, **changed):

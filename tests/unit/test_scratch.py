@@ -28,11 +28,16 @@ def make(tmp_path):
         scratch.close()
 
 
-@pytest.fixture
-def packed(tmp_path) -> str:
-    path = tmp_path / "text.gz"
+def pack(folder) -> str:
+    """A packed file."""
+    path = folder / "text.gz"
     path.write_bytes(gzip.compress(TEXT))
     return str(path)
+
+
+@pytest.fixture
+def packed(tmp_path) -> str:
+    return pack(tmp_path)
 
 
 def copies(scratch) -> list[str]:
