@@ -14,8 +14,9 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from snailps.config.quoting import quote, split_list, unquote
 from snailps.errors import ConfigError
@@ -241,8 +242,14 @@ class Setting:
         return ConfigError(f"{origin}: {self.name}: expected {self.expected}; got {got}{ending}")
 
 
-def settings_of(cls: type[Settings]) -> dict[str, Setting]:
+_described: WeakKeyDictionary[type, Mapping[str, Setting]] = WeakKeyDictionary()
+
+
+def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
     """All settings of a class by name, inherited ones first, in the order of declaration.
+
+    A class is read once: that takes a millisecond or two, and starting a process asks for some
+    dozens of times.
 
     Raises
     ------
@@ -252,12 +259,15 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
     """
     if not (isinstance(cls, type) and issubclass(cls, Settings) and dataclasses.is_dataclass(cls)):
         raise TypeError(f"{cls!r} is not a dataclass derived from snailps.config.Settings")
-    _refuse_plain(cls)
-    hints = typing.get_type_hints(cls)
-    return {
-        field.name: _from_spec(cls, field, hints[field.name], field.metadata[_METADATA])
-        for field in dataclasses.fields(cls)
-    }
+    if cls not in _described:
+        _refuse_plain(cls)
+        hints = typing.get_type_hints(cls)
+        found = {
+            field.name: _from_spec(cls, field, hints[field.name], field.metadata[_METADATA])
+            for field in dataclasses.fields(cls)
+        }
+        _described[cls] = types.MappingProxyType(found)
+    return _described[cls]
 
 
 def _refuse_plain(cls: Any) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from snailps.config.fields import Alias, Setting, Settings, format_value, settings_of
 from snailps.config.files import Entry, read_conf
@@ -241,11 +242,23 @@ def to_mapping(settings: Settings) -> dict[str, str]:
     }
 
 
+_names: WeakKeyDictionary[type, tuple[dict[str, _Name], dict[str, _Name]]] = WeakKeyDictionary()
+
+
 def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
     """Every key that the classes accept; a setting's own name wins over another's alias."""
-    fields = [setting for cls in classes for setting in settings_of(cls).values()]
-    names = {alias.name: _Name(field, alias) for field in fields for alias in field.aliases}
-    return names | {field.name: _Name(field, None) for field in fields}
+    aliases: dict[str, _Name] = {}
+    names: dict[str, _Name] = {}
+    for cls in classes:
+        if cls not in _names:
+            fields = settings_of(cls).values()
+            _names[cls] = (
+                {alias.name: _Name(field, alias) for field in fields for alias in field.aliases},
+                {field.name: _Name(field, None) for field in fields},
+            )
+        aliases |= _names[cls][0]
+        names |= _names[cls][1]
+    return aliases | names
 
 
 def _converted(entry: Entry, name: _Name) -> Entry | None:

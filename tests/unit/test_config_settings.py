@@ -60,6 +60,7 @@ def test_defaults_pass_their_own_rules_and_travel_as_text(cls):
     mapping = to_mapping(cls())
     assert list(mapping) == list(settings_of(cls))
     assert RawConfig.from_mapping(mapping, "message").build(cls) == cls()
+    assert settings_of(cls) is settings_of(cls)  # a class is read once
 
 
 @pytest.mark.parametrize(
