@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Consistency: bits that do not depend on who works, staleness that has a bound, and their price.
+"""Consistency: bit-identical results for any workers, bounded staleness, and what both cost.
 
     identity   the same job with 1 to 4 workers, 1 and 4 shards, one killed -> hashes of the results
     ssp        one worker of four five times slower, or a tenth of all blocks: async, ssp, bsp
@@ -124,7 +124,7 @@ def kill_one(launcher: Launcher) -> None:
 
 
 def identity_jobs(scratch: Path) -> dict[str, dict[str, object]]:
-    """Jobs whose result must not depend on who works."""
+    """Jobs whose result must not depend on the number of workers."""
     text = scratch / "words.txt"
     corpus = DATA / "moby_dick" / "moby_dick.txt"
     if corpus.exists():
@@ -228,7 +228,7 @@ def ssp(args: argparse.Namespace, scratch: Path) -> list[dict]:
 
 
 def ssp_targets(found: list[dict]) -> list[dict]:
-    """Nobody too far ahead; in time between the two ends, to within what runs differ by."""
+    """No lead above `staleness`; a time between those of async and bsp, to within noise."""
     judged = []
     for slow in SLOW:
         by_mode = {row["mode"]: row for row in found if row["slow"] == slow}

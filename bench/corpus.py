@@ -84,7 +84,7 @@ def surveyed(path: Path, scratch: Scratch) -> WordCounter:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of `work`: what it takes on a core, whoever else wants that core."""
+    """Processor time of `work`: independent of other load on the core."""
     begin_s = time.process_time()
     work()
     return time.process_time() - begin_s

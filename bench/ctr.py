@@ -328,8 +328,8 @@ def recovered(truth_file: Path, found: np.ndarray, seen_min: int = 1000) -> dict
     found : ndarray, float, shape (features,)
         Weight of feature number i + 1; 0 where the model has none.
     seen_min : int
-        Features that came at least so often in the training file are compared: the weight of a
-        feature that came ten times cannot be known, whoever learns it.
+        Features that occur at least this often in the training file are compared: ten occurrences
+        do not determine a weight, for any system.
 
     Returns
     -------

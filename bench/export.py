@@ -178,7 +178,7 @@ def run(args: argparse.Namespace, more: list[str], folder: Path) -> dict:
 
 
 def main() -> None:
-    """Measures and tells."""
+    """Measures and prints."""
     args, more = arguments()
     with tempfile.TemporaryDirectory(prefix="snailps-export-", dir=args.scratch) as folder:
         found = run(args, more, Path(folder))

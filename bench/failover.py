@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Servers that die, come and leave while others train and pull: how long, and what it costs.
+"""Servers that die, join and leave during training and pulls: durations and costs.
 
     cluster of real processes + a process that pulls one row of every shard, again and again
         kill -9 -> noticed, pulls succeed          drain, join -> units/s, second by second
@@ -85,7 +85,7 @@ class Node:
                         return at, line
                 if self.process.poll() is not None or time.monotonic() > until:
                     lines = "\n".join(line for _, line in self.lines)
-                    raise SystemExit(f"bench: nobody wrote {pattern!r}:\n{lines}")
+                    raise SystemExit(f"bench: no line with {pattern!r}:\n{lines}")
                 self._news.wait(0.5)
 
     def close(self) -> None:

@@ -9,8 +9,8 @@
     python bench/fedavg.py tune moby            # the step sizes and batches tried for each shape
     python bench/fedavg.py speed --torch PYTHON # windows/s of one learner and of a PyTorch loop
 
-Data per learner is exact whatever else the machine does; seconds mean something only for as many
-learners as there are idle cores.  All learners start from the same weights, with biases of 0.
+Data per learner does not depend on other load; seconds are meaningful only with as many idle cores
+as learners.  All learners start from the same weights, with biases of 0.
 """
 
 from __future__ import annotations

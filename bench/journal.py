@@ -1,12 +1,12 @@
-"""What a master's journal costs while a job runs, and how soon a master is back that takes it over.
+"""Cost of the master's journal during a job, and duration of a takeover from it.
 
     python bench/journal.py --facts 2000000 --servers 100 --shards 8 --workers 1000 --json
     python bench/journal.py --facts 2000000 --grown 0         # never compacted, for comparison
 
-The job, its book of leases, its course and its journal are the master's own; workers and servers
-are the script: they lease, finish and settle blocks as fast as the master takes it.  `write` leaves
-the journal as kill -9 of the master does.  The takeover is another process, which reads and replays
-it as `snailps master` does, and tells how long it could not have answered anybody, and its memory.
+Job, leases, position and journal are the master's own code; the script simulates workers and
+servers, which lease, finish and settle blocks as fast as the master accepts it.  `write` leaves the
+journal as kill -9 of the master does.  The takeover is another process, which reads and replays it
+as `snailps master` does, and reports for how long it could not have answered, and its memory.
 """
 
 import argparse

@@ -174,7 +174,7 @@ def run_once(system: System, job: Job, folder: Path) -> dict:
     -------
     dict
         ``wall_s``, ``examples_per_s`` of the whole process, ``peak_rss_mb``, ``quality``, and
-        ``told``: what the program printed of itself as JSON, if anything.
+        ``told``: the JSON that the program printed, if any.
     """
     prefix = folder / f"{system.name}-{job.seed}"
     command = system.train_command(job, prefix)

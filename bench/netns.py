@@ -1,4 +1,4 @@
-"""Two network namespaces and one wire between them, as slow as it is told to be.
+"""Two network namespaces and one link between them, with a set bandwidth.
 
     unshare, veth -> Link: near <-> far -> start(side, command), inside(side), cap(Mbit/s)
 

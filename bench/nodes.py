@@ -50,11 +50,11 @@ SHARD_STATS = {
     "replica": {"role": "primary", "seeded": 1.0, "relayed": 0.0, "lag_bytes": 0, "lag_s": 0.0,
                 "held": 0},
 }  # fmt: skip
-"""What a server tells of a shard, about as long as a real one's."""
+"""A server's report of a shard, about as long as a real one."""
 
 
 class Master:
-    """The master's process, its memory and time, and what it says of itself."""
+    """The master's process, its memory and time, and its status."""
 
     def __init__(self, folder, args, port):
         self.folder, self.args, self.address = folder, args, ("127.0.0.1", port)

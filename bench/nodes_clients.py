@@ -2,9 +2,9 @@
 
     orders of a master -> answers, as of servers and workers      commands of the bench -> Client
 
-A node registers, takes the route, beats, and does as it is told: a server makes standbys and copies
-to them in `copy_s`, promotes and yields them; a worker surveys, takes the summary, leases blocks
-and says that they are done.  There are no rows.  What is large is read and let go.
+A node registers, takes the route, sends heartbeats, and answers orders: a server makes standbys,
+fills them in `copy_s`, promotes and yields them; a worker surveys, takes the summary, leases blocks
+and reports them done.  There are no rows.  Large messages are read and discarded.
 """
 
 import heapq
@@ -133,7 +133,7 @@ class Node:
         self.join()
 
     def join(self):
-        """Opens the control connection: registers there, or tells where it stands."""
+        """Opens the control connection: registers, or rejoins with its state."""
         us = self.welcome
         hello = Hello(
             Channel.CONTROL, self.role, os.urandom(NONCE_BYTES), us.node if us else 0,
@@ -195,7 +195,7 @@ class Node:
             return  # the master is gone again, as the other connection will tell
 
     def _pulse_lost(self):
-        """Another one is opened, as nodes do; a master that is gone says so on the other line."""
+        """Opens another one, as nodes do; the control connection shows a lost master."""
         self.client.later(1.0, self._beat_again)
 
     def _beat_again(self):
@@ -235,7 +235,7 @@ class Server(Node):
         return [["127.0.0.1", self.client.port]] * self.client.shards
 
     def resume_state(self):
-        """As a server tells it."""
+        """A server's state in `Rejoin`."""
         return {
             "standbys": [
                 [shard, copy, "gone" if self.client.is_dead(at) else ""]
@@ -322,7 +322,7 @@ class Worker(Node):
         return []
 
     def resume_state(self):
-        """As a worker tells it."""
+        """A worker's state in `Rejoin`."""
         held = [["train", self.block]] if self.state in ("train", "done") else []
         state = {"started": self.started, "held": held, "told": self.told[-4:]}
         return {**state, "unsettled": [], "finished": None}

@@ -1,7 +1,7 @@
-"""Logistic regression whose blocks take a set time, some longer: machines that differ, or stall.
+"""Logistic regression whose blocks take a set time, some longer: machines that are slow, or stall.
 
     train(block), then a wait until `pace` seconds are over, or `slowness` times as long: with
-    `stalls` 0 all blocks of one worker, else that share of everybody's blocks
+    `stalls` 0 all blocks of one worker, else that share of all workers' blocks
 
 For consistency.py.  On few cores the workers of a benchmark share them, so that none can be slower
 by a set factor; here most of a block is waiting, as if each worker had a machine of its own.

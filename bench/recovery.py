@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Kill anything: what is lost, what hangs, how long it takes.
+"""Kills of any process: lost pushes, hangs, durations.
 
     count    random kills of servers, workers and the master while pushes are counted
-    train    the same while fastText trains; its end against a run that nobody disturbed
+    train    the same while fastText trains; its result compared with an undisturbed run
     every    every other fault of tests/faults while pushes are counted
     storm    kills of one or two processes while another one joins, and stalls of 1 to 20 s between
              -> one JSON object a part (--json), targets (--table)
 
-One kill at a time, the next when everybody is there and every shard has its standby again.
+One kill at a time, the next when all processes have joined and every shard has its standby.
 What replication costs, and what moves do to the speed, is measured by failover.py, a thousand nodes
 at one master by nodes.py.  README.md here says what the figures mean.
 """
@@ -72,7 +72,7 @@ class Training(Rig):
         }  # fmt: skip
 
     def progress(self):
-        """Blocks done, as the master last said; it says nothing while it is dead."""
+        """Blocks done, as the master last reported; a killed master reports nothing."""
         status = self.status()
         if status is not None and status["phase"] == "training":
             self._blocks = max(self._blocks, status["blocks"]["done"])
@@ -84,7 +84,7 @@ class Training(Rig):
 
 
 class Toll:
-    """What a part's runs came to; tells how far it is.
+    """Totals of a part's runs; prints the progress.
 
     Parameters
     ----------

@@ -191,7 +191,7 @@ def a9a(bench: Bench, name: str) -> Job | None:
 
 
 def job_a9a(bench: Bench) -> list[dict]:
-    """a9a: the quality of converged systems; nobody's time matters on 32,561 lines."""
+    """a9a: the quality of converged systems; times mean nothing on 32,561 lines."""
     job = a9a(bench, "a9a")
     if job is None:
         return []

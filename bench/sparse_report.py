@@ -10,7 +10,7 @@ HEAD = ("system", "workers", "threads", "examples_per_s", "training_examples_per
         "log_loss_spread")  # fmt: skip
 """Columns, in order; a job's table has those that any of its rows has."""
 NOISE_MIN = 0.0005
-"""Differences of log loss below it are noise, whatever the spread of a few seeds."""
+"""Differences of log loss below it are noise, even if a few seeds differ less."""
 
 
 def targets(rows: list[dict], quick: bool) -> list[dict]:

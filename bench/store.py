@@ -301,7 +301,7 @@ def machine(scale: float) -> dict[str, Any]:
     """First touch of each huge page of fresh memory, twice, and what plain computing suffers.
 
     In a virtual machine a page may have to come from the host first; the second time it is there
-    already.  Whatever takes the core from the whole machine counts as its CPU time.
+    already.  Time that the host takes from the virtual machine counts as CPU time.
     """
     found: dict[str, Any] = {"plain_work_cpu": summary(plain_work(int(150_000 * scale)))}
     length = max(int((512 << 20) * scale) // HUGE, 8) * HUGE

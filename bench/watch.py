@@ -3,7 +3,7 @@
     command -> Watched(exit code, standard output, wall seconds, peak memory)
 
 Linux only.  Memory is read from /proc every `SAMPLE_S` seconds and summed over the process tree:
-PSS where the kernel tells it (a page shared by n processes counts 1/n for each), else each
+PSS where the kernel reports it (a page shared by n processes counts 1/n for each), else each
 process's high-water mark (VmHWM), which counts shared pages once a process and adds up peaks
 that need not have come together.  A PSS peak shorter than a sample may be missed.
 """

@@ -195,13 +195,13 @@ stop() {
     # All processes end with the master: the job stops in order, and the model is saved.
     if alive master; then
         kill -INT "$pid"
-        echo "master: told to end the job"
+        echo "master: SIGINT, ends the job and saves the model"
     fi
     wait_for_end "$1" || for name in $(left); do
-        if alive "$name"; then kill -TERM "$pid" && echo "$name: told to leave after $1 s"; fi
+        if alive "$name"; then kill -TERM "$pid" && echo "$name: SIGTERM after $1 s"; fi
     done
     wait_for_end 5 || for name in $(left); do
-        if alive "$name"; then kill -KILL "$pid" && echo "$name: killed"; fi
+        if alive "$name"; then kill -KILL "$pid" && echo "$name: SIGKILL"; fi
     done
     wait_for_end 5 || fail "killed and still there: $(left)"
     for name in $(names); do echo "$name: $(state "$name")"; done

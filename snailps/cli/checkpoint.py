@@ -41,8 +41,13 @@ def list_(folder: FolderArgument, as_json: JsonOption = False) -> None:
     For example: snailps checkpoint list out/corpus.checkpoints
     """
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder")
-    _print(CheckpointFolder(folder).found(), f"{folder}", as_json)
+        raise CheckpointError(f"{folder}: no such folder; check the path")
+    found = CheckpointFolder(folder).found()
+    if not found:
+        typer.echo(
+            f"no checkpoints in {folder}: their folders are called checkpoint-000001, ...", err=True
+        )
+    _print(found, f"{folder}", as_json)
 
 
 @app.command("verify")
@@ -83,13 +88,15 @@ def export_(
 def _checkpoints(path: Path) -> list[Found]:
     """The checkpoints of a folder, or the one that `path` is."""
     if not path.is_dir():
-        raise CheckpointError(f"{path}: no such folder")
+        raise CheckpointError(f"{path}: no such folder; check the path")
     alone = path.name.startswith("checkpoint-") or (path / NAME).exists()
     found = CheckpointFolder(path.absolute().parent if alone else path).found()
     if alone:
         found = [one for one in found if one.path.name == path.absolute().name]
     if not found:
-        raise CheckpointError(f"{path}: no checkpoints here (folders checkpoint-000001 and so on)")
+        raise CheckpointError(
+            f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
+        )
     return found
 
 

@@ -56,7 +56,7 @@ def command(
         if code:
             raise typer.Exit(code)
         vectors = load(f"{prefix}.bin")
-        typer.echo("nearest words (the last one never occurs, but its subwords do):", err=True)
+        typer.echo("nearest words (the last word is not in the text; its subwords are):", err=True)
         for word in WORDS:
             near = "  ".join(f"{other} {score:.2f}" for other, score in vectors.neighbours(word, 5))
             typer.echo(f"{word:>14}  {near}")

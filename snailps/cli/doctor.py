@@ -84,7 +84,7 @@ def _show_rest(found: Diagnosis) -> None:
                 _show("  ", Finding(**one))  # type: ignore[arg-type]
         typer.echo(f"  {sum(one['level'] == 'ok' for one in told)} checks are good")
     typer.echo("")
-    typer.echo("nothing stands in the way" if found.ok else "see the lines that begin with error")
+    typer.echo("no errors" if found.ok else "errors: see the lines that begin with error")
 
 
 def _show(indent: str, finding: Finding) -> None:

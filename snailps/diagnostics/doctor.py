@@ -227,7 +227,7 @@ class Doctor:
             text = (
                 f"looking for the master and doctors of other hosts, {self._wait_s:.0f} s at most"
             )
-            self.add(Finding("note", "reach", text, "--wait and --hosts say how long"))
+            self.add(Finding("note", "reach", text, "--wait SECONDS and --hosts NUMBER bound this"))
         try:
             if self._is_masters:
                 with contextlib.suppress(ConnectionLost):
@@ -243,7 +243,7 @@ class Doctor:
         with self._listening(self._own_address()) as service:
             service.token = self._leave_token()
             here = f"no master listens at {self._settings.master_addr} yet"
-            self.add(Finding("ok", "port", f"{here}: the master can"))
+            self.add(Finding("ok", "port", f"{here}: the port is free for it"))
             self._wait_for_others(service)
 
     def _own_address(self) -> Address:
@@ -275,7 +275,7 @@ class Doctor:
                 server.step(STEP_S)
                 service.step()
 
-        thread = threading.Thread(target=serve, name="snailps-desk", daemon=True)
+        thread = threading.Thread(target=serve, name="snailps-doctor", daemon=True)
         thread.start()
         try:
             yield service
@@ -299,11 +299,10 @@ class Doctor:
                 self.add(Finding("warning", "reach", text, "see the output of its own doctor"))
             else:
                 self._found.others[name] = [_finding_of(told) for told in one.findings]
-        if len(service.visitors) < wanted or not (service.visitors or self._hosts):
-            text = (
-                f"{len(service.visitors)} doctors of other hosts came within {self._wait_s:.0f} s"
-            )
-            cure = "run it on the others at the same time (--wait): ways between hosts are untested"
+        count = len(service.visitors)
+        if count < wanted or not (count or self._hosts):
+            text = f"{count} doctors of other hosts connected within {self._wait_s:.0f} s"
+            cure = "connections between hosts are untested: run it on all of them at the same time"
             self.add(Finding("warning" if self._hosts else "note", "reach", text, cure))
 
     def _visit(
@@ -329,7 +328,7 @@ class Doctor:
             return reach
         if checks.is_own(address[0]) and not isinstance(error, ProtocolError | RemoteError):
             return checks.port_in_use(address)
-        cure = "the same version, secret and tls everywhere? Is it snailps that listens there?"
+        cure = "use the same version, secret and tls everywhere; check which process listens there"
         return Finding("error", "handshake", f"{name} at {show(address)}: {error}", cure)
 
     def _exchange(
@@ -348,7 +347,7 @@ class Doctor:
         if stay and theirs["what"] == "doctor":
             name = f"the master's host, {theirs['host']}"
         where = show(address)
-        self.add(Finding("ok", "reach", f"{name} at {where} is in reach"))
+        self.add(Finding("ok", "reach", f"{name} at {where} is reachable"))
         if theirs["back"]:
             cure = f"let TCP port {endpoint[1]} of this host through (port_range: which ports)"
             self.add(Finding("error", "reach back", theirs["back"], cure))

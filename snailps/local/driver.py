@@ -81,7 +81,7 @@ class Driver(Node):
         self.routed.set()
 
     def on_end(self, end: End) -> None:
-        """Wakes whatever waits."""
+        """Ends all waits."""
         if self._client is not None:
             self._client.fail(end.text or "the cluster has ended")
         self.routed.set()

@@ -210,7 +210,7 @@ def check_reach(address: Address, whom: str, limit_s: float = REACH_S) -> Findin
     except OSError as error:
         return unreachable(address, whom, error, limit_s)
     took_ms = (time.monotonic() - begin) * 1e3
-    return Finding("ok", "reach", f"{whom} at {where} is in reach, {took_ms:.1f} ms")
+    return Finding("ok", "reach", f"{whom} at {where} is reachable, {took_ms:.1f} ms")
 
 
 def unreachable(address: Address, whom: str, error: OSError, limit_s: float) -> Finding:

@@ -18,7 +18,7 @@ STALL_S = 60.0
 ORDER_S = 30.0
 """A server that has not executed an order for this long is declared lost, despite heartbeats."""
 SERVE_S = 15.0
-"""How long a promoted standby may wait for its own standby before that one is given up."""
+"""How long a promotion may wait for the next standby; then the shard serves without that one."""
 DIAL_S = 15.0
 """How long a primary tries to reach its standby; the listener waits 10 s for a handshake."""
 

@@ -139,7 +139,7 @@ def test_command_on_a_folder_that_is_none_says_so(tmp_path, command):
     more = ["--output", "x"] if command == "export" else []
     code, _, error = snailps("checkpoint", command, "nowhere", *more, cwd=tmp_path)
     assert code == 1
-    assert error == "snailps: error: nowhere: no such folder\n"
+    assert error == "snailps: error: nowhere: no such folder; check the path\n"
 
 
 def test_verify_on_a_folder_without_checkpoints_says_so(tmp_path):

@@ -94,7 +94,7 @@ def test_doctor_of_a_good_host_finds_no_error(conf, doctor, tmp_path):
     assert not list(tmp_path.glob("saved*"))
     lines = doctor(path, "--wait", "0.1", json=False)
     assert lines.wait() == 0
-    assert "nothing stands in the way" in lines.stdout
+    assert "no errors" in lines.stdout
 
 
 def test_doctor_names_a_name_that_nobody_knows(conf, doctor):

@@ -235,16 +235,16 @@ def test_stop_ends_all_of_ours_and_nothing_else(here):
         wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
         said = here("stop", "6")
         assert other.poll() is None
-    assert "one: master: told to end the job" in said
+    assert "one: master: SIGINT, ends the job and saves the model" in said
     assert "one: master: ended with code 130" in said
-    assert "two: server-1: told to leave after 6 s" in said
-    assert "two: worker-1: killed" in said
+    assert "two: server-1: SIGTERM after 6 s" in said
+    assert "two: worker-1: SIGKILL" in said
     assert "three: worker-9: gone without a code" in said
     assert not any(is_there(number) for number in here.numbers() if number != other.pid)
-    assert here("stop").count("told") == 0
+    assert here("stop").count("SIG") == 0
 
 
-def test_logs_follow_until_interrupted_and_leave_nobody(here):
+def test_logs_follow_until_interrupted_and_leave_no_process(here):
     here("distribute")
     here("start")
     wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
