@@ -17,8 +17,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = ("help", "demo", "check", "test", "test-all", "test-hosts", "sanitize", "lint", "bench",
            "clean")  # fmt: skip
-DOCUMENTS = ("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "bench/README.md", "tools/README.md",
-             "docs/benchmarks.md", "docs/deploy.md")  # fmt: skip
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
@@ -80,14 +78,6 @@ def test_readme_make_target_exists(target):
 
 def test_readme_session_is_a_real_one():
     assert "<!-- SESSION" not in README, "paste the real output of `make demo` into the README"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_document_links_lead_somewhere(document):
-    path = ROOT / document
-    for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
-        if not link.startswith(("http:", "https:", "#")):
-            assert (path.parent / link.partition("#")[0]).exists(), f"{document}: {link}"
 
 
 @needs_make
