@@ -34,6 +34,7 @@ from snailps.transport.frame import (
     encode_frame,
 )
 from snailps.transport.handshake import Channel, Hello, Role
+from snailps.transport.messages import codec
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "wire_format.md").read_text()
 
@@ -65,6 +66,19 @@ def test_kinds_are_those_of_the_code():
     for number, _, plane, _ in rows:
         kind = int(number)
         assert plane == ("any" if kind < 16 else "data" if kind < 32 else "control")
+
+
+def test_control_messages_are_those_of_the_code():
+    rows = table(["message", "from", "answer", "fields", "meaning"])
+    described = {
+        name: (by.split(", "), answers.split(" or "), re.findall(r"`(\w+)`", fields))
+        for name, by, answers, fields, _ in rows
+    }
+    assert described == {
+        name: (list(spec.by), list(spec.answers) or [""], list(spec.shapes))
+        for name, spec in ((name, codec._SPECS[cls]) for name, cls in codec.REGISTRY.items())
+    }
+    assert all(meaning for *_, meaning in rows)
 
 
 def test_header_fields_lie_where_the_table_says():
