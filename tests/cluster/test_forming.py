@@ -201,11 +201,15 @@ class Joining(Mortal):
 def test_joining_worker_whose_server_dies_does_not_hold_up_the_next_master(tmp_path, job):
     with Joining(tmp_path, job) as cluster:
         master, servers, _ = cluster.begin()
+        lost = int(cluster.name_of(servers[0]).split()[1])
         newcomer = cluster.stuck(servers[0])
         cluster.processes.remove(servers[0])
         servers[0].send(signal.SIGKILL)
         servers[0].wait()
-        master.wait_line("route epoch 2")
+        end = time.monotonic() + LIMIT_S
+        while any(one["primary"] == lost for one in cluster.shards()):
+            assert time.monotonic() < end, cluster.shards()
+            time.sleep(0.02)
         master = cluster.kill(master)
         until(cluster, lambda now: now.get(newcomer.pid) in ("starting", "training", "waiting"))
         cluster.gate.open()
