@@ -378,7 +378,7 @@ class CheckpointController:
         assert job.ledger is not None
         share = job.ledger.progress if job.rounds else job.ledger.share(position.done)
         about = {**_identity(job), "progress": share, "units": position.units}
-        about |= {"counts": job.cls.counts, "settings": dict(to_mapping(job.settings))}
+        about |= {"counts": job.counts, "settings": dict(to_mapping(job.settings))}
         return position, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:

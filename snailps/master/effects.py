@@ -202,7 +202,7 @@ Effect = (
 OnAnswer = Callable[[Answer, float], None]
 """Gets the answer, and the time."""
 OnDone = Callable[[WorkDone, float], None]
-Lane = Literal["", "fetch", "checkpoint"]
+Lane = Literal["", "fetch", "survey", "checkpoint"]
 
 
 class Outbox:

@@ -93,7 +93,9 @@ class JournalFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: at least every 50 ms."""
+    """Time has passed: at least every 50 ms.  `peak_rss_mb` is of this process, for the figures."""
+
+    peak_rss_mb: float = 0.0
 
 
 Event = (

@@ -34,6 +34,8 @@ class JobPhase(str, enum.Enum):
     STOPPING = "stopping"  # it has failed; its workers are sent away
 
 
+AT_WORK = (JobPhase.SURVEY, JobPhase.LOADING, JobPhase.TRAINING)
+"""Phases in which workers have the job."""
 _C, _J = ClusterPhase, JobPhase
 CLUSTER: dict[ClusterPhase, set[ClusterPhase]] = {
     _C.FORMING: {_C.FORMED, _C.STOPPING},

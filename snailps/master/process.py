@@ -64,15 +64,21 @@ FOLDER_S = 10.0
 """How long it waits until the folder of checkpoints says that the run is over."""
 WORKS_END_S = 1.0
 """How long the end of the master waits for work beside its loop."""
+_QUICK = ("fetch", "survey")
+"""Lanes of work that a worker waits for and that ends soon."""
 _PROBES = (messages.Examine, messages.Probe, messages.Examined)
 
 
 class _Services:
-    """What the core has done beside the loop; see `services.Services`."""
+    """Work beside the loop; see `services.Services`."""
 
     def __init__(self, reader: ModelReader, journal: Journal) -> None:
         self.files, self.reader = CheckpointFiles(), reader
         self._journal = journal
+
+    def load_job(self, settings: Mapping[str, str], now: float) -> Job:
+        """The job that a driver submits."""
+        return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
 
     def keep_base(self, position: Position) -> None:
         """Keeps the position at which the training begins."""
@@ -218,8 +224,6 @@ class Master:
             life=life,
             now=now,
             wall_s=wall_s,
-            load_job=_load_job,
-            own_rss_mb=peak_rss_mb,
             session=self._session,
             kept=self._journal.path is not None,
             past=past,
@@ -281,7 +285,7 @@ class Master:
     def _turn(self) -> None:
         """One turn: what peers say, what has ended beside the loop, what time has brought."""
         server, core = self._server, self.core
-        haste = core.job_controller.in_haste or self._works.has("fetch")
+        haste = core.job_controller.in_haste or any(map(self._works.has, _QUICK))
         server.step(HASTE_S if haste else STEP_S)
         for ended in self._works.ended():
             self._feed(ended)
@@ -296,7 +300,7 @@ class Master:
         if self._journal.is_long:
             self._feed(events.JournalGrown())
         forming = core.phase is ClusterPhase.FORMING
-        self._feed(events.Tick())
+        self._feed(events.Tick(peak_rss_mb()))
         if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
         self._probe_service.step()
@@ -453,11 +457,6 @@ class Master:
                 "all nodes to connect to every shard",
                 partial(why_not_connected, effect.places),
             )
-
-
-def _load_job(settings: Mapping[str, str], now: float) -> Job:
-    """The job that a driver submits."""
-    return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
 
 
 def _raise(error: Exception) -> None:

@@ -1,6 +1,6 @@
-"""What takes long, as the master's core sees it: run as a `Work`, beside the loop.
+"""What takes long, does I/O or runs the model's class: run as a `Work`, beside the loop.
 
-    core -> Work(services.export ...) -> process.py calls it in a thread -> WorkDone
+    core -> Work(services.reader.export ...) -> process.py calls it in a thread -> WorkDone
 
 The core calls none of these itself.  `process.py` has the real ones (files, connections, threads),
 tests have their own.
@@ -141,6 +141,9 @@ class Services(Protocol):
     @property
     def reader(self) -> Reader:
         """The master's own reading of tables."""
+
+    def load_job(self, settings: Mapping[str, str], now: float) -> Job:
+        """The job that a driver submits: loads the model's class."""
 
     def keep_base(self, position: Position) -> None:
         """Keeps the position at which the training begins, beside the journal, safe on disk."""

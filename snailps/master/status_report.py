@@ -157,7 +157,7 @@ class StatusReport:
             else self._job_controller.worker_wait.lacks,
             "progress": share,
             "pass_": doing,
-            "unit": job.cls.counts if job is not None else "examples",
+            "unit": job.counts if job is not None else "examples",
             "units": job.units if job is not None else 0,
             "units_per_s": job.rate(now) if job is not None and ledger is not None else 0.0,
             "loss": job.loss if job is not None else None,

@@ -141,7 +141,7 @@ def test_server_that_hangs_is_replaced_and_ends_when_it_wakes(tmp_path, job, gat
         master.wait_line("is lost: silent for", WAIT_S)
         master.wait_line("in reach again", WAIT_S)
         victim.send(signal.SIGCONT)
-        victim.wait_line("the master took it for lost|silent", WAIT_S)
+        victim.wait_line("the master declared it lost|silent", WAIT_S)
         codes = cluster.codes(WAIT_S)
         assert codes[1] in (FAILED, STOPPED)
         assert [codes[0], *codes[2:]] == [0, 0, 0, 0], master.stderr

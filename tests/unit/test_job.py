@@ -14,6 +14,7 @@ from snailps.data._text import WordCounter
 from snailps.errors import ClusterError, ConfigError, DataError, ProtocolError
 from snailps.master.job.job import Job, block_seed
 from snailps.master.job.metrics import RATE_WINDOW_S
+from snailps.master.job.survey import SurveyMerge
 from snailps.transport import messages
 
 
@@ -287,7 +288,7 @@ class Choosy:
 @pytest.mark.parametrize("consistency", ["async", "bsp"])
 def test_job_whose_surveyor_fails_at_a_part_has_that_block_counted_again(make, consistency):
     job = make(worker_class="cluster_models:Surveyed", consistency=consistency)
-    job._surveyor = Choosy()
+    job.survey = SurveyMerge(Choosy(), in_order=consistency == "bsp")
     job.begin_pass("survey")
     numbers = [job.lease(1).number for _ in range(10)]
     for number in (1, 0, 2, *range(4, 10)):
@@ -305,7 +306,7 @@ def test_job_whose_surveyor_fails_at_a_part_has_that_block_counted_again(make, c
 
 def test_job_in_bsp_whose_surveyor_fails_at_a_part_that_came_early_has_no_summary(make):
     job = make(worker_class="cluster_models:Surveyed", consistency="bsp")
-    job._surveyor = Choosy()
+    job.survey = SurveyMerge(Choosy(), in_order=True)
     job.begin_pass("survey")
     numbers = [job.lease(1).number for _ in range(10)]
     job.done(messages.Done("survey", 1, 1, 1.0, {}, b"bad"), 1)

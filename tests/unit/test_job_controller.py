@@ -78,7 +78,7 @@ def stepped(now):
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(
         ledger=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,
-        diverged="", cls=SimpleNamespace(expires=lambda _: 0),
+        diverged="", expires=0,
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),
         end_early=lambda why: book.end_after(2),

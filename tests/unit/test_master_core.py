@@ -11,6 +11,7 @@ from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.position import pack
 from snailps.master.job.recovery import Past
+from snailps.master.job.survey import SurveyMerge
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.transport import messages as m
 
@@ -49,6 +50,9 @@ class Services:
     def keep_base(self, position):
         self.base = pack(position)
 
+    def load_job(self, settings, now):
+        return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
+
 
 class World:
     """A core, and peers that do as they are told unless a test says otherwise.
@@ -59,16 +63,20 @@ class World:
         All that the core wanted done, in order.
     obey : bool
         Whether orders are answered at once.
+    slow : bool
+        Whether works wait for `work`.
     """
 
-    def __init__(self, job=None, past=None, **settings):
+    def __init__(self, job=None, past=None, session=False, **settings):
         settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
-        self.now, self.effects, self.obey = 100.0, [], True
+        self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
+        self.works = []
         self.services, self.answers = Services(), {}
         self._peer = self._call = 0
         self.core = MasterCore(
-            MasterSettings(**settings), self.services, life=LIFE, now=self.now, kept=True, past=past
-        )
+            MasterSettings(**settings), self.services, life=LIFE, now=self.now, kept=True,
+            past=past, session=session,
+        )  # fmt: skip
         self.handle(events.Started(job, 2))
         self.handle(events.Listening())
 
@@ -77,11 +85,23 @@ class World:
         for effect in self.core.handle(event, self.now):
             self.effects.append(effect)
             if isinstance(effect, effects.Work):
-                self.handle(events.WorkDone(effect.number, effect.run()))
+                self.works.append(effect)
+                if not self.slow:
+                    self.work()
             elif isinstance(effect, effects.Answering):
                 self.answers[effect.call] = effect.answer
             elif isinstance(effect, effects.Order) and self.obey:
                 self.handle(events.Answered(effect.number, self.does(effect.message)))
+
+    def work(self):
+        """Does what is to be done beside the loop."""
+        while self.works:
+            work = self.works.pop(0)
+            try:
+                done = events.WorkDone(work.number, work.run())
+            except Exception as error:
+                done = events.WorkDone(work.number, None, error)
+            self.handle(done)
 
     def does(self, order):
         """What a peer answers to an order."""
@@ -144,10 +164,11 @@ def make_job(tmp_path):
     write_numbers(tmp_path / "in.txt", 100)
 
     def make(**settings):
-        values = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50"}
         raw = RawConfig.from_mapping({**values, **settings}, "test")
         return Job(raw, (JobSettings, MasterSettings), 100.0)
 
+    values = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50"}
+    make.values = values
     return make
 
 
@@ -364,6 +385,101 @@ def test_member_that_does_not_come_back_is_given_up_and_the_job_goes_on(make_job
     world.tick(times=2)
     assert world.core.told_phase == "training"
     assert [n.number for n in world.core.members.joined("worker")] == [2]
+
+
+# --- a survey ------------------------------------------------------------------------------------
+
+
+def counts(world, peer, part=b"part"):
+    """A worker counts one block; the call of its `Done`, None without a block."""
+    lease = world.ask(peer, m.Lease("survey"))
+    if lease is None or lease.number < 0:
+        return None
+    return world.call(peer, m.Done("survey", lease.number, 5, 0.1, {}, part))
+
+
+def test_survey_is_merged_beside_the_loop_and_a_lost_worker_has_its_part_counted_once(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    world = World(job)
+    _, lost, other = world.forms()
+    assert world.core.told_phase == "survey"
+    blocks = job.ledger.size
+    world.slow = True
+    merging = counts(world, lost)
+    assert merging not in world.answers
+    world.handle(events.Gone(lost, "connection closed"))
+    assert job.ledger.leased == 0
+    world.slow = False
+    world.work()
+    while counts(world, other) is not None:
+        pass
+    world.tick()
+    assert job.summary == b"part" * blocks
+    assert world.core.told_phase == "training"
+
+
+class Choosy:
+    """A surveyor with a bug."""
+
+    def add(self, part):
+        if part == b"bad":
+            raise KeyError("a bug of the model's")
+
+    def result(self):
+        return b""
+
+
+def test_part_that_the_surveyor_fails_at_breaks_its_sender_and_is_counted_again(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    job.survey = SurveyMerge(Choosy(), in_order=False)
+    world = World(job, expected_node_num=6)
+    peers = [world.join(role) for role in ("server", *["worker"] * 5)]
+    world.tick(times=4)
+    for worker in peers[1:4]:
+        assert world.core.phase is ClusterPhase.FORMED
+        counts(world, worker, b"bad")
+        broken = [e for e in world.effects if isinstance(e, effects.Broken)]
+        assert (broken[-1].peer, type(broken[-1].error)) == (worker, KeyError)
+        world.handle(events.Gone(worker, "broken"))
+    assert "block 0 (" in world.core.verdict
+    assert "has cost 3 workers" in world.core.verdict
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+def test_submitted_job_is_loaded_beside_the_loop_and_one_that_cannot_be_is_refused(make_job):
+    world = World(session=True)
+    world.forms()
+    driver = world.join("driver")
+    world.slow = True
+    first = world.call(driver, m.Submit({"worker_class": "nowhere:Class"}))
+    assert first not in world.answers
+    assert "takes no job now" in str(world.ask(driver, m.Submit({})))
+    world.slow = False
+    world.work()
+    assert "nowhere" in str(world.answers[first])
+    submitted = world.ask(driver, m.Submit(make_job.values))
+    assert isinstance(submitted, m.Ok)
+    world.tick()
+    assert world.core.told_phase == "training"
+
+
+def test_peak_memory_of_the_process_is_in_the_figures(make_job):
+    world = World(make_job())
+    _, *workers = world.forms()
+    world.handle(events.Tick(peak_rss_mb=70.0))
+    while sum(world.trains(worker) for worker in workers):
+        world.tick()
+    for peer in [1, *workers]:
+        world.note(peer, m.Finished({})) if peer != 1 else None
+    world.tick(times=3)
+    for peer in [1, *workers]:
+        world.note(peer, m.Bye({"peak_rss_mb": 10.0}))
+        world.handle(events.Gone(peer, "connection closed"))
+    world.tick()
+    assert world.core.is_over
+    assert world.core.job_controller.figures["peak_rss_mb"] == 100.0
 
 
 # --- what peers may not do -----------------------------------------------------------------------

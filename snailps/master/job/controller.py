@@ -10,17 +10,17 @@ checkpoints are `master/checkpoints.py`'s.  `now` is monotonic seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from snailps.api.worker import Worker
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Say, Snapshot
 from snailps.master.events import WorkDone
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
+from snailps.master.job.inspection import LOOKS, Inspection
 from snailps.master.job.job import Job
 from snailps.master.job.position import Position
 from snailps.master.job.recovery import JobRecovery, Past
@@ -32,16 +32,11 @@ from snailps.master.leases.ledger import ANY_WORKER, Ledger
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.master.phases import JobPhase, job_step
-from snailps.master.services import Opened, Reading, Services
+from snailps.master.phases import AT_WORK, JobPhase, job_step
+from snailps.master.services import Opened, Services
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
-
-LOOKS = 10
-"""How often the model's inspector looks during the training."""
-NUMBERS = 3
-"""Incarnations for one reading of the tables: an export connects three times."""
 
 Then = Callable[[Any, float], None]
 """What follows on work beside the loop: gets its result, and the time."""
@@ -95,8 +90,7 @@ class JobController:
         self._submitter: int | None = None
         self._summaries: list[int] = []
         self._side = 0  # the work beside the loop that the job waits for
-        self._looking = self._looks = 0
-        self._numbers: Iterator[int] | None = None  # for what looks after rounds
+        self.inspection = Inspection(members, out, services.reader)
         self.checkpoints = CheckpointController(
             members, out, services.files, on_restored=self._restored, fail=fail
         )
@@ -128,7 +122,7 @@ class JobController:
         self._saved_last = False
         self.expiry.begin()
         self.export.forget()
-        self._looks = 0
+        self.inspection.begin()
         self._go(JobPhase.PREPARING)
         self._submitter = call
         self._beside(partial(self._find, job, workers), partial(self._prepared, job))
@@ -236,7 +230,7 @@ class JobController:
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
         if job.rounds:
-            self._numbers = None
+            self.inspection.begin_rounds()
             self.round = RoundController(
                 job,
                 self._members,
@@ -275,7 +269,7 @@ class JobController:
     def _start(self, member: Member, workers: int) -> None:
         """Gives a worker the job."""
         self._starting.pop(member, None)  # it came while the job began, which tells all
-        if self.job is None or self.phase not in _AT_WORK:
+        if self.job is None or self.phase not in AT_WORK:
             return
         member.state, member.finished = "starting", False
         member.block_since = 0.0
@@ -328,7 +322,7 @@ class JobController:
         if job.diverged:
             self._fail(job.diverged)
             return
-        self._look(job, now)
+        self.inspection.step(job, dict(self.figures), now)
         self.expiry.step(job, now)
         self.leases.note_waits(job, ledger, workers, now)
         if self.round is not None:
@@ -342,7 +336,7 @@ class JobController:
             return
         if ledger.over:
             self.leases.answer(now)
-            looking = bool(self._looking) or (self.round is not None and self.round.closing)
+            looking = self.inspection.looking or (self.round is not None and self.round.closing)
             if late or looking or self.checkpoints.running or self._members.rows.expiring:
                 return
             if not self._members.rows.clocks_set or self._members.rows.moving:
@@ -430,7 +424,7 @@ class JobController:
         job = self.job
         if job is None or job.ledger is None or self.phase is not JobPhase.TRAINING:
             return
-        self._looks = int(job.progress(now) * LOOKS)
+        self.inspection.begin(int(job.progress(now) * LOOKS))
         self.tell(now)  # who has just come is told the job before anything of it
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
@@ -483,12 +477,12 @@ class JobController:
         job, _ = self.leases.running()
         assert job.summary is not None
         log.info("survey done, summary of %.1f MB", len(job.summary) / 1e6)
-        load = job.cls.loader(job.settings)
-        if load is None:
+        if job.loader is None:
             self._begin_training(None, now)
             return
         self._go(JobPhase.LOADING)
-        read = partial(self._services.reader.load, job, load, self._reading())
+        reading = self.inspection.reading(dict(self.figures))
+        read = partial(self._services.reader.load, job, job.loader, reading)
         self._beside(read, self._begin_training)
 
     def _begin_training(self, _: object, now: float) -> None:
@@ -522,38 +516,10 @@ class JobController:
         else:
             self._fail(str(error), error.exit_code)
 
-    def _reading(self, told: dict[str, Any] | None = None) -> Reading:
-        """What a reading of the tables, which begins now, needs to know."""
-        numbers = iter(self._members.reserve(NUMBERS))
-        tables = dict(self._members.table_registry.tables)
-        return Reading(numbers, tables, {**self.figures, **(told or {})})
-
-    def _look(self, job: Job, now: float) -> None:
-        """Has the model's inspector look, once each tenth of the training."""
-        looks = int(job.progress(now) * LOOKS)
-        if looks > self._looks and not self._looking:
-            self._looks = looks
-            look = partial(self._services.reader.inspect, job, self._reading())
-            self._looking = self._out.work(look, self._looked)
-
-    def _looked(self, done: WorkDone, now: float) -> None:
-        self._looking = 0
-
     def _look_after_round(
         self, job: Job, round_: int, then: Callable[[WorkDone, float], None], now: float
     ) -> None:
-        """Has the model look at itself after a round."""
-        if job.cls.after_round.__func__ is Worker.after_round.__func__:  # type: ignore[attr-defined]
-            then(WorkDone(0, {}), now)
-            return
-        if self._numbers is None:  # one connection serves all rounds
-            self._numbers = iter(self._members.reserve(NUMBERS))
-        workers = len(self._members.nodes("worker"))
-        told = {"train_s": round(job.elapsed_s(now), 3), "workers": workers}
-        tables = dict(self._members.table_registry.tables)
-        reading = Reading(self._numbers, tables, {**self.figures, **told})
-        look = partial(self._services.reader.after_round, job, round_, reading)
-        self._out.work(look, then)
+        self.inspection.after_round(job, round_, dict(self.figures), then, now)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -565,7 +531,9 @@ class JobController:
             member.state = "waiting for the export"
         self._members.ask_stats()
         log.info("training done, exporting")
-        export = partial(self._services.reader.export, job, self._reading(), told)
+        export = partial(
+            self._services.reader.export, job, self.inspection.reading(dict(self.figures)), told
+        )
         self._beside(export, self._exported)
 
     def _exported(self, figures: dict[str, Any], now: float) -> None:
@@ -643,10 +611,6 @@ class JobController:
             if ledger is not None and not (ledger.over or ledger.closed or closing):
                 self.checkpoints.ticks = tuple(self.expiry.ticks)
                 self.checkpoints.check(self.job, now)
-
-
-_AT_WORK = (JobPhase.SURVEY, JobPhase.LOADING, JobPhase.TRAINING)
-"""Phases in which workers have the job."""
 
 
 def _ignored(done: WorkDone, now: float) -> None:

@@ -53,8 +53,7 @@ class ExpiryClock:
 
     def step(self, job: Job, now: float) -> None:
         """Moves the clock on, and has the servers delete what no push touched for so long."""
-        period = job.cls.expires(job.settings)
-        tick = job.units * TICKS // period if period else 0
+        tick = job.units * TICKS // job.expires if job.expires else 0
         if tick > self.ticks[-1] and not self._members.rows.expiring:
             self._members.out.note("tick", {"tick": tick})
             self.ticks.append(tick)

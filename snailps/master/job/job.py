@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.worker import Surveyor, Worker, load_class
+from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.output import check_output
 from snailps.errors import ClusterError, ConfigError, ProtocolError
@@ -26,19 +26,17 @@ from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.position import Position
 from snailps.master.job.settings import job_settings, without_effect
+from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
-from snailps.transport.frame import CONTROL_BODY_MAX
 
 log = logging.getLogger(__name__)
 
 DONE_FIELDS = ("number", "units", "seconds", "metrics")
 """Of `Done`: what counts when it is told once more."""
-SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
-"""It travels in one message."""
 _MASK64 = (1 << 64) - 1
 
 
@@ -48,25 +46,6 @@ def block_seed(seed: int, number: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
     return x ^ (x >> 31)
-
-
-class _InOrder:
-    """Passes on parts numbered 0, 1, 2 ... in that order, at any order of arrival."""
-
-    def __init__(self) -> None:
-        self.next = 0
-        """The first number that is missing."""
-        self._early: dict[int, bytes] = {}
-
-    def put(self, number: int, part: bytes) -> Iterator[bytes]:
-        """Takes one; yields all that it was the last missing one for, itself included.
-
-        A part at which the caller raises is missing again.
-        """
-        self._early[number] = part
-        while self.next in self._early:
-            yield self._early.pop(self.next)
-            self.next += 1
 
 
 def _result(message: messages.Done) -> BlockResult:
@@ -114,10 +93,21 @@ class Job:
         self.diverged = ""
         """Why the training cannot go on; empty while it can."""
         self.worker_class = entry.value
-        self._surveyor: Surveyor | None = self.cls.surveyor(self.settings)
-        self.has_survey = self._surveyor is not None
+        # Asked here, once: the core calls nothing of the model's class.
         self.clocked = self.cls.clocked(self.settings)
         self.rounds = self.cls.rounds(self.settings)
+        self.fraction = self.cls.fraction(self.settings) if self.rounds else 1.0
+        self.deadline_s = self.cls.deadline(self.settings) if self.rounds else 0.0
+        self.expires = self.cls.expires(self.settings)
+        """Units after which rows that no push touched are deleted; 0: never."""
+        self.counts = self.cls.counts
+        after_round = self.cls.after_round.__func__  # type: ignore[attr-defined]
+        self.looks_after_rounds = after_round is not Worker.after_round.__func__  # type: ignore[attr-defined]
+        self.loader = self.cls.loader(self.settings)
+        surveyor = self.cls.surveyor(self.settings)
+        self.has_survey = surveyor is not None
+        in_order = self.clocked
+        self.survey = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
         self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
         self.pass_ = ""
@@ -131,7 +121,6 @@ class Job:
         self._metrics = PassMetrics()
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
-        self._parts = _InOrder()
         self._reached_in = -1
         self._seconds: dict[str, float] = {}
 
@@ -181,9 +170,8 @@ class Job:
         train = name == "train"
         if position is not None:
             self.input.take(position.blocks, position.block_bytes)
-            self.summary, self._surveyor = position.summary, None
+            self.summary, self.survey = position.summary, None
         self.ledger = self._new_ledger(nodes, position) if train else Ledger(self.input.blocks)
-        self._parts = _InOrder()
         self._pass_begun = now
         # Losses by epoch, or by round as they come: there may be very many of those.
         self._metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
@@ -196,7 +184,7 @@ class Job:
         known = position.outcomes if position is not None else NO_RECORDS
         if self.rounds:
             first = position.clock if position is not None else 0
-            return RoundLedger(self.rounds, nodes, self.cls.fraction(s), s.seed, first)
+            return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
         all_ = (self.input.blocks, s.epochs, s.max_steps, known)
         if self.clocked:
             return BspLedger(*all_, micro_batches=s.micro_batches, nodes=nodes)
@@ -283,7 +271,7 @@ class Job:
         """Takes over what an earlier master had surveyed: nothing of the survey is left to do."""
         assert self.ledger is not None
         self.input.take(position.blocks, position.block_bytes)
-        self.summary, self._surveyor = position.summary, None
+        self.summary, self.survey = position.summary, None
         self._seconds["survey"] = position.figures["survey_s"]
         self.ledger.close()
 
@@ -392,21 +380,10 @@ class Job:
 
     def end_survey(self) -> None:
         """Makes the summary, and the blocks of the training.  May take seconds."""
-        assert self._surveyor is not None
+        assert self.survey is not None
         assert self.ledger is not None
-        if self.clocked and self._parts.next < self.ledger.size:
-            raise ClusterError(
-                f"the survey of block {self._parts.next} could not be merged; the master's log "
-                "says why"
-            )
-        summary = self._surveyor.result()
-        self._surveyor = None  # it may be larger than all else here
-        if len(summary) > SUMMARY_BYTES_MAX:
-            raise ConfigError(
-                f"what the survey found takes {len(summary):,} bytes, limit {SUMMARY_BYTES_MAX:,}: "
-                "keep less of it (for word vectors: raise min_count, or set max_vocab)"
-            )
-        self.summary = summary
+        self.summary = summary = self.survey.result(self.ledger.size)
+        self.survey = None  # it may be larger than all else here
         self.ready_summary(summary)
         if not self.settings.block_bytes:
             self.input.fit(summary)
@@ -474,18 +451,9 @@ class Job:
         return self.input.read(self.ledger.entry(number).block, unit)
 
     def done(self, message: messages.Done, node: int, now: float) -> bool:
-        """Takes the result of a block; False if that block is not this node's."""
+        """Takes the result of a block of the training; False if that is not this worker's."""
         if self.ledger is None or message.pass_ != self.pass_:
             return False
-        if self.pass_ == "survey":
-            # Merged first: a block whose part cannot be merged is not done.
-            if self.ledger.records.holder(message.number) != node:
-                return False
-            self._merge(message)
-            self.ledger.done(message.number, node, BlockResult(message.units))
-            self._metrics.came(message.units, now)
-            self._metrics.add(message.units)
-            return True
         if not self.ledger.done(message.number, node, _result(message)):
             return False
         self._metrics.came(message.units, now)
@@ -513,14 +481,12 @@ class Job:
             if (number + 1) % micro_batches == 0 and self._low_enough():
                 self._reached_in = number // micro_batches
 
-    def _merge(self, message: messages.Done) -> None:
-        """Hands the part of a survey to the surveyor: in bsp in the order of the blocks."""
-        assert self._surveyor is not None
-        if not self.clocked:
-            self._surveyor.add(message.blob)
-            return
-        for part in self._parts.put(message.number, message.blob):
-            self._surveyor.add(part)
+    def merged(self, message: messages.Done, now: float) -> None:
+        """The part of a block of the survey is merged: the block is done."""
+        assert self.ledger is not None
+        self.ledger.merged(message.number, BlockResult(message.units))
+        self._metrics.came(message.units, now)
+        self._metrics.add(message.units)
 
     def round_done(self, figures: Mapping[str, Any]) -> None:
         """Takes the figures of a round, as `Worker.after_round` returned them.
@@ -575,7 +541,7 @@ class Job:
         now : float
         """
         assert self.ledger is not None
-        kind = self.cls.counts
+        kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self._metrics.loss_by_epoch(), self.units
         if isinstance(self.ledger, RoundLedger):  # of those that were applied

@@ -55,7 +55,7 @@ class RoundController:
         self._job, self._ledger, self._members = job, job.ledger, members
         self._out, self._begin_look, self._fail = out, look, fail
         self._is_saving = is_saving
-        self._deadline_s = job.cls.deadline(job.settings)
+        self._deadline_s = job.deadline_s
         self._begun: float | None = None
         self._closing = self._looks = self._forgotten = False
 

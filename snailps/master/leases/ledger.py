@@ -207,6 +207,21 @@ class Ledger:
         self._finish(number, result)
         return True
 
+    def merge(self, number: int, node: int) -> bool:
+        """Begins the merge of an entry's survey; False if it is not leased to this worker."""
+        if self.records.holder(number) != node:
+            return False
+        self.records.merge(number)
+        return True
+
+    def merge_failed(self, number: int) -> None:
+        """The part cannot be merged: its worker has the entry again."""
+        self.records.merge_failed(number)
+
+    def merged(self, number: int, result: BlockResult) -> None:
+        """The part of an entry is merged."""
+        self._finish(number, result)
+
     def _finish(self, number: int, result: BlockResult) -> None:
         self.records.finish(number, result)
         block = self._blocks[number % len(self._blocks)]
@@ -303,7 +318,11 @@ class Ledger:
 
     def wait_of(self, node: int) -> Wait:
         """The workers that a worker without an entry waits for."""
-        return Wait.for_some((n for n in self.records.holders() if n != node), "finish")
+        others = (n for n in self.records.holders() if n != node)
+        wait = Wait.for_some(others, "finish")
+        if self.records.merging and not wait.nodes:
+            return Wait((MASTER,), "merge the survey")
+        return wait
 
     def clock_of(self, node: int) -> int | None:
         """The clock of a worker; None without clocks."""
@@ -329,7 +348,8 @@ class Ledger:
     def over(self) -> bool:
         """Nothing left and nothing leased."""
         left = self._next < self._size or self._back
-        return not self.records.leased and (self._closed or not left)
+        at_work = self.records.leased or self.records.merging
+        return not at_work and (self._closed or not left)
 
     @property
     def progress(self) -> float:

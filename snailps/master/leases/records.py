@@ -1,6 +1,7 @@
 """The record of each block of a pass: its state, its worker, and its result.
 
     WAITING -> LEASED -> DONE -> SETTLED        LEASED -> WAITING: returned by its worker, or lost
+    survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
 
 The only place where the state of a block is kept; ledgers decide which block a worker gets, and
 metrics, checkpoints, journal and status read from here.  No files, sockets or time.
@@ -30,12 +31,15 @@ class BlockState(enum.IntEnum):
     SETTLED = 2
     """All its pushes are acknowledged: a checkpoint includes it."""
     LEASED = 3
+    MERGING = 4
+    """Its part of the survey is being merged, whatever becomes of its worker."""
 
 
 _S = BlockState
 TRANSITIONS: dict[int, frozenset[BlockState]] = {
     _S.WAITING: frozenset({_S.LEASED}),
-    _S.LEASED: frozenset({_S.WAITING, _S.DONE}),
+    _S.LEASED: frozenset({_S.WAITING, _S.DONE, _S.MERGING}),
+    _S.MERGING: frozenset({_S.DONE, _S.LEASED}),
     _S.DONE: frozenset({_S.SETTLED}),
     _S.SETTLED: frozenset(),
 }
@@ -80,8 +84,8 @@ class BlockRecords:
 
     Attributes
     ----------
-    leased, finished : int
-        Blocks that are leased, and that are done or settled.
+    leased, merging, finished : int
+        Blocks that are leased, that are being merged, and that are done or settled.
     """
 
     def __init__(self, size: int, first: int = 0) -> None:
@@ -90,7 +94,7 @@ class BlockRecords:
         self._first = first
         self._end = 0  # behind the last block that was ever done
         self._by_node: dict[int, set[int]] = {}  # leased blocks of workers that have any
-        self.leased = self.finished = 0
+        self.leased = self.merging = self.finished = 0
         self._known: NDArray[Any] | None = None  # last result of `known`
         self._changed = (0, 0)  # range of blocks done or settled since then
 
@@ -120,20 +124,19 @@ class BlockRecords:
     def not_done(self, start: int, stop: int) -> list[int]:
         """Numbers in this range that are not done; they may be leased."""
         states = self._states[self._range(start, stop)]
-        return self._where(start, stop, (states == _S.WAITING) | (states == _S.LEASED))
+        return self._where(start, stop, ~_is_done(states))
 
     def next_not_done(self, start: int, stop: int) -> int:
         """The first number from `start` on that is not done; `stop`: there is none before."""
         while start < stop and self.is_done(start):
             block = self._states[self._range(start, min(stop, start + _LOOK))]
-            undone = (block == _S.WAITING) | (block == _S.LEASED)
+            undone = ~_is_done(block)
             start += int(undone.argmax()) if undone.any() else len(block)
         return start
 
     def done(self) -> NDArray[np.int64]:
         """Numbers of all blocks that are done or settled, ascending."""
-        states = self._states[: self._end]
-        return np.flatnonzero((states == _S.DONE) | (states == _S.SETTLED)) + self._first
+        return np.flatnonzero(_is_done(self._states[: self._end])) + self._first
 
     @property
     def last(self) -> int:
@@ -170,10 +173,27 @@ class BlockRecords:
         """LEASED -> WAITING; the worker that had it."""
         return self._unlease(number, _S.WAITING)
 
+    def merge(self, number: int) -> None:
+        """LEASED -> MERGING."""
+        self._unlease(number, _S.MERGING)
+        self.merging += 1
+
+    def merge_failed(self, number: int) -> None:
+        """MERGING -> LEASED, by the worker that had it."""
+        node = int(self._nodes.item(self._move(number, _S.LEASED)))
+        self._by_node.setdefault(node, set()).add(number)
+        self.merging -= 1
+        self.leased += 1
+
     def finish(self, number: int, result: BlockResult) -> int:
-        """LEASED -> DONE; the worker that trained it."""
-        node = self._unlease(number, _S.DONE)
+        """LEASED or MERGING -> DONE; the worker that trained it."""
         at = number - self._first
+        if self._states.item(at) == _S.MERGING:
+            self._move(number, _S.DONE)
+            self.merging -= 1
+            node = int(self._nodes.item(at))
+        else:
+            node = self._unlease(number, _S.DONE)
         self._all[at] = (_S.DONE, node, *result)
         self.finished += 1
         self._end = max(self._end, at + 1)
@@ -250,7 +270,7 @@ class BlockRecords:
             self._known = np.zeros_like(self._all)
         changed = slice(*self._changed)
         self._known[changed] = self._all[changed]
-        undone = ~np.isin(self._known["state"][changed], (_S.DONE, _S.SETTLED))
+        undone = ~_is_done(self._known["state"][changed])
         self._known[changed][undone] = 0
         self._changed = (0, 0)
         return self._known[: self._end]
@@ -269,6 +289,11 @@ class BlockRecords:
     def _change(self, start: int, stop: int) -> None:
         first, last = self._changed
         self._changed = (min(first, start), max(last, stop)) if last else (start, stop)
+
+
+def _is_done(states: NDArray[Any]) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = (states == _S.DONE) | (states == _S.SETTLED)
+    return mask
 
 
 def _outcomes(records: NDArray[Any]) -> NDArray[Any]:

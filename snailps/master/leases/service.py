@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
-from snailps.master.effects import Outbox
+from snailps.master.effects import Broken, Outbox
 from snailps.master.events import WorkDone
 from snailps.master.job.job import DONE_FIELDS, Job
 from snailps.master.leases import BspLedger, RoundLedger, SspLedger
@@ -102,6 +102,12 @@ class LeaseService:
             self._out.reply(call, messages.Enough())
             return
         job, ledger = self.running()
+        if message.pass_ == job.pass_ == "survey" and ledger.merge(message.number, member.number):
+            assert job.survey is not None
+            merge = partial(job.survey.add, message.number, message.blob)
+            then = partial(self._merged, job, ledger, member, message, call)
+            self._out.work(merge, then, "survey")
+            return
         void = isinstance(ledger, RoundLedger) and ledger.is_void(message.number)
         if job.done(message, member.number, now):
             self._note_done(message, member)
@@ -109,6 +115,11 @@ class LeaseService:
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(ledger, BspLedger):  # up to three clocks are left, each of many blocks
             self.hurry(now)
+        self._was_done(member, message, call, now)
+
+    def _was_done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
+        """Answers a worker whose block is done, and others that may go on now."""
+        _, ledger = self.running()
         member.done, member.block_since = member.done + 1, now
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / max(message.seconds, SECONDS_LEAST)
@@ -116,6 +127,33 @@ class LeaseService:
         self.answer(now)
         if member.number in self._refused and not member.waits:
             self._name_wait(ledger, member, now)  # it asked while it had this block
+
+    def _merged(
+        self,
+        job: Job,
+        ledger: Ledger,
+        member: Member,
+        message: messages.Done,
+        call: int,
+        done: WorkDone,
+        now: float,
+    ) -> None:
+        """The part of a block of the survey is merged, or cannot be."""
+        if self.job is not job or job.ledger is not ledger:
+            self._out.reply(call, ClusterError("the job is over"))
+            return
+        if done.error is None:
+            job.merged(message, now)
+            self._was_done(member, message, call, now)
+            return
+        log.error("the survey of block %d cannot be merged", message.number, exc_info=done.error)
+        ledger.merge_failed(message.number)
+        if member.number in self._members.all:
+            error = done.error if isinstance(done.error, Exception) else ClusterError("no memory")
+            self._out.put(Broken(member.peer, error))
+        else:
+            ledger.release(member.number)  # it has left meanwhile
+            self.answer(now)
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
         if message.pass_ == "train":

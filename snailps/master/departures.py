@@ -1,0 +1,268 @@
+"""Members that leave or are lost: what that means for the cluster and its job.
+
+    Gone, silence, Failed, Leaving, Bye -> Departures
+        -> the job goes on without the member, waits for another one, or ends
+
+Owns the policy of a loss (`on_node_loss`, forming, session).  Blocks go back through
+`JobController`, shards change over through `ReplicationController`.  A worker's blocks are leased
+again only behind the order that fences it.  `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from snailps.config import MasterSettings
+from snailps.errors import EXIT_OK
+from snailps.master.effects import Forget, Outbox
+from snailps.master.job.controller import JobController
+from snailps.master.lifecycle import Lifecycle
+from snailps.master.member import Member
+from snailps.master.membership import Membership
+from snailps.master.phases import AT_WORK, JobPhase
+from snailps.master.replication.controller import ReplicationController
+from snailps.node.limits import GOODBYE_S
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+
+class Departures:
+    """Departures of members.
+
+    Parameters
+    ----------
+    settings : MasterSettings
+    session : bool
+        Jobs are submitted; the processes of a session are not replaced while it forms.
+    lifecycle : Lifecycle
+    members : Membership
+    out : Outbox
+    job_controller : JobController
+    replication : ReplicationController
+    fail_job : callable
+        ``fail_job(text)``: ends the job of a session, else the cluster.
+
+    Attributes
+    ----------
+    returning : bool
+        Members of an earlier master are coming back: a loss is handled when the job goes on.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        session: bool,
+        lifecycle: Lifecycle,
+        members: Membership,
+        out: Outbox,
+        job_controller: JobController,
+        replication: ReplicationController,
+        fail_job: Callable[[str], None],
+    ) -> None:
+        self._settings, self._session, self._lifecycle = settings, session, lifecycle
+        self._members, self._out = members, out
+        self._job_controller, self._replication = job_controller, replication
+        self._fail_job = fail_job
+        self._recovers = settings.on_node_loss == "recover"
+        self.returning = members.formed_before
+        # Workers of a session's failed job that have yet to leave, and until when they may.
+        self._sent_away: set[int] = set()
+        self._gone_by = 0.0
+
+    # --- workers of a failed job ---------------------------------------------------------------
+
+    def send_away(self, workers: list[Member], text: str, now: float) -> None:
+        """The job of a session has failed: its workers are to end, with all that they hold."""
+        self._gone_by = now + GOODBYE_S
+        for member in workers:
+            self._sent_away.add(member.number)
+            member.state = "stopping"
+            self._members.tell(member, messages.Stop(True, text))
+
+    @property
+    def sent_away(self) -> bool:
+        """Whether workers of a failed job have yet to leave."""
+        return bool(self._sent_away)
+
+    def step(self, now: float) -> None:
+        """Expels workers of a failed job that do not leave."""
+        self._sent_away &= self._members.all.keys()
+        if now >= self._gone_by:
+            for number in list(self._sent_away):
+                self.expel(self._members.all[number], "it did not end with its job", now)
+
+    # --- losses --------------------------------------------------------------------------------
+
+    def unready(self, member: Member, text: str, now: float) -> None:
+        """A member does not reach every server: it is dropped, and the others go on."""
+        self._members.tell(member, messages.Stop(True, f"{member.name} {text}"))
+        self._members.disconnect(member)
+        self.lose(member, text, now)
+
+    def expel(self, member: Member, why: str, now: float) -> None:
+        """Declares a member lost that may still run, and tells it to end."""
+        after = "start it again" if self._lifecycle.forming else "others do its work"
+        text = f"the master declared it lost, {why}; {after}"
+        self._members.tell(member, messages.Stop(True, text))
+        self._members.disconnect(member)
+        self.lose(member, why, now)
+
+    def lose(self, member: Member, why: str, now: float) -> None:
+        """A member is gone: orderly after Bye, else lost."""
+        if member.state == "gone":
+            return
+        self._out.put(Forget(member.number))
+        said_bye, member.state = member.state == "bye", "gone"
+        if self._lifecycle.stopping:
+            return
+        if self.returning and member.role != "driver" and not member.missed:
+            log.warning("%s is missed: %s", member.name, why)
+            member.missed, member.away = why, False
+            member.state = "missed"
+            return
+        left = member.leaving and said_bye
+        if member.number in self._sent_away:
+            self._sent_away.discard(member.number)
+            self._members.remove(member, lost=True)
+            self._members.rows.fence(member.number, now)
+        elif member.role == "driver":
+            self._members.remove(member)
+            if self._session and not self._members.nodes("driver"):
+                self._lifecycle.stop(EXIT_OK, "the driver is gone")
+        elif self._lifecycle.forming:
+            self._lose_while_forming(member, why, now, left=left)
+        elif not member.joined:
+            log.warning("%s is gone while it joined: %s. The job goes on", member.name, why)
+            self._members.remove(member)
+        elif member.role == "worker" and (member.dropped or left):
+            self._members.remove(member)
+            returned = self._job_controller.released(member, now)
+            log.info("%s left, %d blocks returned", member.name, returned)
+        elif member.role == "server" and left:
+            log.info("%s left", member.name)
+            self._job_controller.checkpoints.lost(member, "it left", now)
+            self._replication.lost(member, "left", now)
+        elif not self._goes_on_without(member):
+            self._lose_for_good(member, why, now)
+        elif member.role == "worker":
+            self._lose_worker(member, why, now)
+        else:
+            self._lose_server(member, why, now)
+
+    def _lose_for_good(self, member: Member, why: str, now: float) -> None:
+        """The job cannot go on without this member."""
+        what = "was told to leave and left" if member.leaving else f"is lost: {why}"
+        text = (
+            f"{member.name} {what}. Its own log may say more; "
+            f"on_node_loss is '{self._settings.on_node_loss}'"
+        )
+        if member.role == "worker" and self._session:
+            self._members.remove(member, lost=True)
+            self._members.rows.fence(member.number, now)
+            log.warning("%s", text)
+            if self._job_controller.job is not None:
+                self._fail_job(text)
+        else:
+            self.rows_lost(text)
+
+    def rows_lost(self, text: str) -> None:
+        """Rows are lost: the cluster ends, with advice on its checkpoints."""
+        advice = self._job_controller.checkpoints.advice()
+        self._lifecycle.fail(f"{text}. {advice}" if advice else text)
+
+    def _goes_on_without(self, member: Member) -> bool:
+        """Whether the job can go on when this member is lost."""
+        if not self._recovers:
+            return False
+        if member.role == "server":
+            return self._job_controller.phase is not JobPhase.RESTORING
+        others = any(other is not member for other in self._members.joined("worker"))
+        return others or (self._job_controller.can_wait and not self._session)
+
+    def _lose_while_forming(self, member: Member, why: str, now: float, *, left: bool) -> None:
+        """Waits for another process, where one may come."""
+        if left or self._is_replaced:
+            text = "left as asked" if left else f"is lost: {why}"
+            self._members.lost_while_forming(member, text, now)
+        else:
+            self._lifecycle.fail(
+                f"{member.name} is lost while the cluster forms: {why}. {self._why_not_replaced}"
+            )
+
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether another process may replace one that is lost while the cluster forms."""
+        return self._recovers and not self._session
+
+    @property
+    def _why_not_replaced(self) -> str:
+        return "Its own log may say more; " + (
+            "the processes of a session are not replaced"
+            if self._recovers
+            else "on_node_loss is 'stop'"
+        )
+
+    def _lose_worker(self, member: Member, why: str, now: float) -> None:
+        """Goes on without a worker: its blocks go to the others."""
+        leases = self._job_controller.leases
+        culprit = leases.blame(member)
+        self._members.remove(member, lost=True)
+        self._members.rows.fence(member.number, now, leases.last_of(member))
+        returned = self._job_controller.released(member, now)
+        who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
+        log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
+        if culprit:
+            self._fail_job(culprit)
+
+    def _lose_server(self, member: Member, why: str, now: float) -> None:
+        """Goes on without a server: its standbys, if there are any, serve its shards."""
+        log.warning("%s is lost: %s", member.name, why)
+        self._job_controller.checkpoints.lost(member, why, now)
+        self._replication.lost(member, why, now)
+
+    # --- notes of members ----------------------------------------------------------------------
+
+    def failed(self, member: Member, message: messages.Failed, now: float) -> None:
+        """A member cannot go on: ends the job, unless it just joined or has ended its part."""
+        text = f"failed: {message.text}"
+        if member.number in self._sent_away:  # its job has failed already
+            return
+        if member.dropped or (member.late and not member.worked and member.role == "worker"):
+            log.warning("%s is sent away, the others go on: %s", member.name, text)
+            self._members.tell(member, messages.Stop(True, text))
+            self._members.remove(member)
+            self._members.left.remove(member)
+            self._job_controller.released(member, now)
+            self._out.put(Forget(member.number))
+            member.state = "gone"
+        elif member.role == "worker":
+            self._fail_job(f"{member.name} {text}")
+        else:
+            self._lifecycle.fail(f"{member.name} {text}")
+
+    def bye(self, member: Member, message: messages.Bye, now: float) -> None:
+        """A member ends in good order; its connection closes next."""
+        member.figures = {**member.figures, **message.figures}
+        member.state = "bye"
+
+    def leave(self, member: Member, now: float) -> None:
+        """SIGTERM at a member: a worker finishes its block first, a server's shards move."""
+        forming = self._lifecycle.forming
+        if member.role == "server" and member.joined and not forming:
+            self._replication.drain(member.number, now)
+            return
+        if member.role == "server" and forming and not self._is_replaced:
+            self._lifecycle.fail(
+                f"{member.name} was told to leave (SIGTERM) while the cluster forms. "
+                f"{self._why_not_replaced}"
+            )
+            return
+        member.leaving = True
+        if member.role == "server":  # it has no rows
+            self._members.tell(member, messages.Stop(False, "left as asked"))
+            return
+        if self._job_controller.phase not in AT_WORK:
+            self._members.tell(member, messages.Stop(False, "left as asked"))
+        self._job_controller.leases.leaving(member, now)

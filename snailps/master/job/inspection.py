@@ -1,0 +1,91 @@
+"""The model's looks at its own tables: during the training, after each round, at the export.
+
+    due -> Reading (numbers, tables, figures) -> Work(services.reader ...) -> result
+
+Owns when a look is due and what a reading of the tables needs; `model_reader.py` reads them.  `now`
+is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from snailps.master.effects import Outbox
+from snailps.master.events import WorkDone
+from snailps.master.job.job import Job
+from snailps.master.membership import Membership
+from snailps.master.services import Reader, Reading
+
+LOOKS = 10
+"""How often the model's inspector looks during the training."""
+NUMBERS = 3
+"""Incarnations for one reading of the tables: an export connects three times."""
+
+
+class Inspection:
+    """The looks of one job after the other.
+
+    Parameters
+    ----------
+    members : Membership
+    out : Outbox
+    reader : Reader
+        Reads the tables, beside the loop.
+    """
+
+    def __init__(self, members: Membership, out: Outbox, reader: Reader) -> None:
+        self._members, self._out, self._reader = members, out, reader
+        self._looks = 0
+        self._looking = 0  # the work of a look
+        self._numbers: Iterator[int] | None = None  # of the connection that serves all rounds
+
+    def begin(self, looks: int = 0) -> None:
+        """A job begins, or goes on after so many looks."""
+        self._looks = looks
+
+    @property
+    def looking(self) -> bool:
+        """Whether the inspector looks at present."""
+        return bool(self._looking)
+
+    def reading(self, figures: dict[str, Any]) -> Reading:
+        """What a reading of the tables that begins now needs."""
+        numbers = iter(self._members.reserve(NUMBERS))
+        return Reading(numbers, dict(self._members.table_registry.tables), figures)
+
+    def step(self, job: Job, figures: dict[str, Any], now: float) -> None:
+        """Has the model's inspector look, once each tenth of the training."""
+        looks = int(job.progress(now) * LOOKS)
+        if looks > self._looks and not self._looking:
+            self._looks = looks
+            look = partial(self._reader.inspect, job, self.reading(figures))
+            self._looking = self._out.work(look, self._looked)
+
+    def _looked(self, done: WorkDone, now: float) -> None:
+        self._looking = 0
+
+    def begin_rounds(self) -> None:
+        """The rounds of a job begin: their first look connects."""
+        self._numbers = None
+
+    def after_round(
+        self,
+        job: Job,
+        round_: int,
+        figures: dict[str, Any],
+        then: Callable[[WorkDone, float], None],
+        now: float,
+    ) -> None:
+        """Has the model look at itself after a round."""
+        if not job.looks_after_rounds:
+            then(WorkDone(0, {}), now)
+            return
+        if self._numbers is None:
+            self._numbers = iter(self._members.reserve(NUMBERS))
+        workers = len(self._members.nodes("worker"))
+        told = {"train_s": round(job.elapsed_s(now), 3), "workers": workers}
+        tables = dict(self._members.table_registry.tables)
+        reading = Reading(self._numbers, tables, {**figures, **told})
+        self._out.work(partial(self._reader.after_round, job, round_, reading), then)

@@ -1,0 +1,64 @@
+"""The merge of a survey: the parts that workers report, one after the other, into one summary.
+
+    (number, part) -> Surveyor.add -> Surveyor.result -> summary, at most 63 MiB
+
+Calls the model's class, so it runs beside the loop, one call at a time (`Work`, lane "survey").
+"""
+
+from __future__ import annotations
+
+from snailps.api.worker import Surveyor
+from snailps.errors import ClusterError, ConfigError
+from snailps.transport.frame import CONTROL_BODY_MAX
+
+SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
+"""It travels in one message."""
+
+
+class SurveyMerge:
+    """The merge of one survey.
+
+    Parameters
+    ----------
+    surveyor : Surveyor
+    in_order : bool
+        Merge parts in the order of their blocks (`bsp`), at any order of arrival.
+    """
+
+    def __init__(self, surveyor: Surveyor, *, in_order: bool) -> None:
+        self._surveyor, self._in_order = surveyor, in_order
+        self._next = 0  # the first part that is missing, in order
+        self._early: dict[int, bytes] = {}
+
+    def add(self, number: int, part: bytes) -> None:
+        """Merges the part of a block; if the surveyor fails at a part, that part is missing."""
+        if not self._in_order:
+            self._surveyor.add(part)
+            return
+        self._early[number] = part
+        while self._next in self._early:
+            self._surveyor.add(self._early.pop(self._next))
+            self._next += 1
+
+    def result(self, blocks: int) -> bytes:
+        """The summary of so many blocks.  May take seconds.
+
+        Raises
+        ------
+        ClusterError
+            A part could not be merged.
+        ConfigError
+            The summary is too large.
+        """
+        if self._in_order and self._next < blocks:
+            raise ClusterError(
+                f"the survey of block {self._next} could not be merged; the master's log says why"
+            )
+        summary = self._surveyor.result()
+        if len(summary) > SUMMARY_BYTES_MAX:
+            raise ConfigError(
+                f"the summary of the survey has {len(summary):,} bytes, limit "
+                f"{SUMMARY_BYTES_MAX:,}: keep less of it (for word vectors: raise min_count, or "
+                "set max_vocab)"
+            )
+        return summary

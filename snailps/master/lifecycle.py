@@ -1,0 +1,83 @@
+"""The life of a cluster: its phase, and how it ended.
+
+    forming > idle > stopping > done | failed        fail(sentence), stop(code, sentence)
+
+Owns the phase, the exit code and the verdict; must not know members or jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from snailps.master.effects import Outbox
+from snailps.master.phases import ClusterPhase, cluster_step
+
+
+class Lifecycle:
+    """The life of one cluster.
+
+    Parameters
+    ----------
+    out : Outbox
+    on_stop : callable
+        ``on_stop(broken, verdict)``, once: members are told to end.
+    now : float
+        Monotonic seconds of the present event; `MasterCore.handle` keeps it.
+
+    Attributes
+    ----------
+    code : int
+        Exit code of the master.
+    verdict : str
+        Why the cluster ended; empty for the ordinary end.
+    stopped_at : float or None
+        When the members were told to end.
+    """
+
+    def __init__(self, out: Outbox, on_stop: Callable[[bool, str], None], now: float) -> None:
+        self._out, self._on_stop = out, on_stop
+        self.now = now
+        self.phase = ClusterPhase.FORMING
+        self.code = EXIT_OK
+        self.failed = False
+        self.verdict = ""
+        self.stopped_at: float | None = None
+
+    @property
+    def forming(self) -> bool:
+        """Members are still missing."""
+        return self.phase is ClusterPhase.FORMING
+
+    @property
+    def stopping(self) -> bool:
+        """Members have been told to end; more calls of `fail` and `stop` do nothing."""
+        return self.stopped_at is not None
+
+    @property
+    def over(self) -> bool:
+        """No further event has an effect."""
+        return self.phase in (ClusterPhase.DONE, ClusterPhase.FAILED)
+
+    def go(self, phase: ClusterPhase) -> None:
+        """Enters a phase; one that may not follow is a defect."""
+        self.phase = cluster_step(self.phase, phase)
+
+    def fail(self, text: str, code: int = EXIT_FAILED) -> None:
+        """Ends the cluster without a result, with a sentence for its user."""
+        if not self.stopping:
+            self.failed = code != EXIT_INTERRUPTED
+            self.stop(code, text, broken=True)
+
+    def stop(self, code: int, text: str, *, broken: bool = False) -> None:
+        """Ends the cluster; `broken`: members do not finish what they have begun."""
+        if self.stopping:
+            return
+        self.code, self.verdict, self.stopped_at = code, text, self.now
+        self._out.note("stopped", {"code": code, "text": text})
+        self.go(ClusterPhase.STOPPING)
+        self._on_stop(broken, text)
+
+    def end(self) -> None:
+        """All members have left, or are not waited for any longer."""
+        self.go(ClusterPhase.FAILED if self.failed else ClusterPhase.DONE)
