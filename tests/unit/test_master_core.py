@@ -71,7 +71,7 @@ class World:
         settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
         self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
         self.works = []
-        self.services, self.answers = Services(), {}
+        self.services, self.answers = self.make_services(), {}
         self._peer = self._call = 0
         self.core = MasterCore(
             MasterSettings(**settings), self.services, life=LIFE, now=self.now, kept=True,
@@ -79,6 +79,8 @@ class World:
         )  # fmt: skip
         self.handle(events.Started(job, 2))
         self.handle(events.Listening())
+
+    make_services = Services
 
     def handle(self, event):
         """Gives the core an event, and performs what it wants."""
