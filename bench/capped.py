@@ -77,7 +77,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Cluster:
-    """Processes of one cluster, on the side each is told to be, with one .conf file for all."""
+    """Processes of one cluster, each on its side of the link, with one .conf file for all."""
 
     def __init__(self, link: Link, folder: Path, settings: dict, sets: list[str]) -> None:
         self.link, self.folder = link, folder
@@ -93,7 +93,7 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen] = {}
 
     def start(self, role: str, side: Side, *options: str) -> None:
-        """Starts a process; what it says goes to a file of its own."""
+        """Starts a process; its output goes to a file of its own."""
         command = [sys.executable, "-m", "snailps", role, "-c", str(self.file), *options]
         with open(self.folder / f"{role}.log", "w") as errors:
             self.processes[role] = self.link.start(
@@ -102,7 +102,7 @@ class Cluster:
             )  # fmt: skip
 
     def finish(self, limit_s: float) -> str:
-        """What the master prints, once all have ended by themselves; else the bench ends."""
+        """Output of the master, once all have ended by themselves; else the bench ends."""
         out = {}
         until = time.monotonic() + limit_s
         for role, process in self.processes.items():
@@ -124,7 +124,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def session(link: Link, folder: Path, sets: list[str]) -> Iterator[Driver]:
-    """A master and a server far away, and us near, for tables alone."""
+    """Master and server on the far side, this process on the near side; tables only."""
     size = {"expected_node_num": 1, "expected_servers": 1, "log_level": "warning"}
     cluster = Cluster(link, folder, size, sets)
     cluster.start("master", link.far, "--session")
@@ -163,7 +163,7 @@ def iperf_server(link: Link) -> Iterator[None]:
 
 
 def iperf(link: Link, seconds: float, *, towards_us: bool) -> float:
-    """What iperf3 receives, MB/s of TCP's payload, after its first second."""
+    """MB/s of TCP payload that iperf3 receives, without its first second."""
     command = ["iperf3", "--client", link.far.address, "--json", "--omit", "1"]
     command += ["--time", str(max(1, round(seconds))), *(["--reverse"] if towards_us else [])]
     child = link.start(link.near, command, stdout=subprocess.PIPE, text=True)
@@ -176,7 +176,7 @@ def iperf(link: Link, seconds: float, *, towards_us: bool) -> float:
 def through(
     driver: Driver, table: str, seconds: float, rng: np.random.Generator, kind: str
 ) -> dict:
-    """Whole requests, one after the other, for so many seconds, from and into one and the same
+    """Whole requests in sequence for this many seconds, from and into one and the same
     array, as a worker's blocks do: fresh memory costs more here than the network."""
     rows = rng.standard_normal((REQUEST_ROWS, DIM), np.float32)
     before = driver.client.counters()
@@ -213,7 +213,7 @@ def measure_rows(link: Link, folder: Path, args: argparse.Namespace) -> list[dic
         link.cap(args.mbit)
         for run in range(args.runs):
             found: dict[str, dict] = {}
-            # Forth, then back: what drifts hits all of them alike.
+            # Forth, then back, so that drift affects all of them equally.
             for name in ["iperf3", *wires] if run % 2 == 0 else [*wires[::-1], "iperf3"]:
                 if name == "iperf3":
                     ways = {"pull": True, "push": False}
@@ -256,7 +256,7 @@ def summarise_rows(wire: str, rounds: list[dict[str, dict]], args: argparse.Name
 
 
 def train(link: Link, folder: Path, args: argparse.Namespace, mbit: float | None) -> dict:
-    """One training by a worker that is near, its rows far away; the master's figures."""
+    """One training by a worker on the near side, its rows on the far side; figures."""
     link.cap(mbit)
     prefix = folder / "vectors"
     judged = bool(args.similarity or args.analogies)
@@ -338,7 +338,7 @@ def tables(results: list[dict]) -> str:
 def main() -> None:
     """Make the link, measure, print."""
     args = arguments()
-    # What the client says of its own accord, such as the wire type that it chose.
+    # The client's log lines, such as the chosen wire type.
     logging.basicConfig(level=logging.INFO, format="bench: %(message)s", stream=sys.stderr)
     results = []
     try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checkpoints of a large store while it is trained on, and what they cost.
+"""Checkpoints of a large store during training: duration and cost.
 
     disk -> its own speed           cluster of real processes, trained, saving -> pauses, rates
     another cluster, continuing -> time, and whether every bit is the same
@@ -131,7 +131,7 @@ class Cluster:
             threading.Thread(target=node.stderr.read, daemon=True).start()
 
     def wait_line(self, pattern: str) -> tuple[float, re.Match[str]]:
-        """The next line of the master's that matches, and when it came."""
+        """The next line of the master that matches, and its time."""
         until = time.monotonic() + LIMIT_S
         with self._news:
             while True:
@@ -146,7 +146,7 @@ class Cluster:
                 self._news.wait(1.0)
 
     def figures(self) -> dict[str, Any]:
-        """Of the run, once it has ended."""
+        """Figures of the run, once it has ended."""
         output = self.master.stdout.read()
         self.master.wait(LIMIT_S)
         return dict(json.loads(output))
@@ -171,7 +171,7 @@ class Cluster:
 
 
 class Probe:
-    """Pulls 100 random rows again and again, in a thread, and notes how long each pull took."""
+    """Pulls 100 random rows repeatedly, in a thread, and records the duration of each pull."""
 
     def __init__(self, address: str, rows: int) -> None:
         settings = RawConfig.from_mapping({"master_addr": address}, "the benchmark")
@@ -202,12 +202,12 @@ class Probe:
         self._driver.close()
 
     def worst_ms(self, spans: list[tuple[float, float]]) -> float:
-        """The longest pull that touched one of some spans of time."""
+        """The longest pull that overlapped one of these spans of time."""
         found = [s for end, s in self.pulls if any(a <= end and end - s <= b for a, b in spans)]
         return round(1e3 * max(found, default=0.0), 2)
 
     def median_ms(self, spans: list[tuple[float, float]]) -> float:
-        """The median of those."""
+        """The median of these pulls."""
         found = [s for end, s in self.pulls if any(a <= end and end - s <= b for a, b in spans)]
         return round(1e3 * statistics.median(found or [0.0]), 3)
 
@@ -216,7 +216,7 @@ class Probe:
 
 
 def units_in(journal: Path, spans: list[tuple[float, float]]) -> float:
-    """Rows or words a second that the workers trained on within some spans of time."""
+    """Rows or words per second trained within these spans of time."""
     units = 0
     for file in journal.iterdir():
         for line in file.read_text().splitlines():

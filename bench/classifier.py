@@ -163,7 +163,7 @@ def prepare(args: argparse.Namespace, scratch: Path) -> tuple[Path, Path, int]:
 def command_of(
     args: argparse.Namespace, system: str, python: str, text: Path, prefix: Path, seed: int
 ) -> list[str]:
-    """The command line of one training."""
+    """Arguments of one training."""
     same = {
         "loss": args.loss, "dim": args.dim, "epochs": args.epochs, "lr": args.lr, "seed": seed,
         "word_ngrams": args.word_ngrams, "min_count": args.min_count, "minn": args.minn,
@@ -182,7 +182,7 @@ def command_of(
 
 
 def judge(model: Path, text: Path) -> dict:
-    """Precision and recall of the best label, by our own program for both systems."""
+    """Precision and recall of the best label, by `snailps test` for both systems."""
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), pythonpath()])))
     done = subprocess.run(
         [sys.executable, "-m", "snailps", "test", str(model), str(text), "--json"],
@@ -249,7 +249,7 @@ def main() -> None:
         train, test, tokens = prepare(args, scratch)
         for run in range(max(args.runs, args.seeds)):
             seed = 1 + run % args.seeds
-            # Forth, then back: what drifts (heat, neighbours) hits both alike.
+            # Forth, then back, so that drift (heat, other load) affects both equally.
             for system in systems if run % 2 == 0 else systems[::-1]:
                 prefix = scratch / f"{system}-{run}"
                 command = command_of(args, system, python, train, prefix, seed)

@@ -3,7 +3,7 @@
     address of a master -> joined -> Driver (one compiled client, as a worker has)
     Driver, Table, keys -> Ours -> pull, push -> seconds
 
-Only the calls are timed, not what gets keys and arrays ready.
+Only the calls are timed, not the preparation of keys and arrays.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-# The tree that this file stands in, for this process and those that it starts.
+# The tree of this file, for this process and its children.
 ROOT = str(Path(__file__).resolve().parent.parent)
 sys.path.insert(0, ROOT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
@@ -43,7 +43,7 @@ def joined(address: str) -> Iterator[Driver]:
 
 
 class Ours:
-    """A table of a snailps cluster, with the calls that `Bare` has."""
+    """A table of a snailps cluster, with the interface of `Bare`."""
 
     def __init__(self, driver: Driver, table: Table, keys: np.ndarray) -> None:
         driver.declare(table)
@@ -74,7 +74,7 @@ class Ours:
 
     @property
     def sum(self) -> float:
-        """Of the rows that the last request moved."""
+        """Bytes of the rows of the last request."""
         return float(self._rows.sum(dtype=np.float64))
 
     def _array(self, n: int) -> np.ndarray:

@@ -151,7 +151,7 @@ def identity_jobs(scratch: Path) -> dict[str, dict[str, object]]:
 
 
 def identity(args: argparse.Namespace, scratch: Path) -> list[dict]:
-    """Each job on each cluster: hash of its result files."""
+    """Hash of the result files of each job on each cluster."""
     found = []
     for name, settings in identity_jobs(scratch).items():
         if args.jobs and name not in args.jobs.split(","):
@@ -172,7 +172,7 @@ def identity(args: argparse.Namespace, scratch: Path) -> list[dict]:
 
 
 def identity_targets(found: list[dict]) -> list[dict]:
-    """One hash a job."""
+    """Target: one hash per job."""
     judged = []
     for job in dict.fromkeys(row["job"] for row in found):
         hashes = {row["sha256"] for row in found if row["job"] == job}
@@ -191,7 +191,7 @@ def identity_targets(found: list[dict]) -> list[dict]:
 
 
 def ssp(args: argparse.Namespace, scratch: Path) -> list[dict]:
-    """One worker of four is five times slower, or a tenth of all blocks; blocks are dealt."""
+    """One worker of four is five times slower, or a tenth of all blocks; blocks are assigned."""
     modes: list[tuple[str, dict[str, object]]] = [
         ("async", {"consistency": "async", "assign": "own"}),
         *((f"ssp, staleness {n}", {"consistency": "ssp", "staleness": n}) for n in STALENESS[::-1]),
@@ -301,7 +301,7 @@ def table(found: list[dict]) -> list[str]:
 
 
 def target_lines(judged: list[dict]) -> list[str]:
-    """What is asked, what came out."""
+    """Targets and results."""
     lines = ["| target | value | met |", "|---|---|---|"]
     return lines + [f"| {one['target']} | {one['value']} | {one['met']} |" for one in judged]
 

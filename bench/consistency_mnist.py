@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""MNIST, the same net in each mode: how well it learns, and what a second worker brings.
+"""MNIST, the same net in each mode: accuracy, and the gain of a second worker.
 
     idx files -> snailps train mlp, in turns -> accuracy by mode and workers, examples/s of 1 and 2
               -> one JSON object a run (--json), tables and targets (--table)
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def rows(args: argparse.Namespace, scratch: Path) -> list[dict]:
-    """All runs, one after the other; a dict each."""
+    """All runs in sequence; a dict each."""
     found = []
     for mode, workers in itertools.product(args.modes.split(","), WORKERS):
         if mode not in MODES:
@@ -60,7 +60,7 @@ def rows(args: argparse.Namespace, scratch: Path) -> list[dict]:
 def run(kind: str, workers: int, settings: dict, args: argparse.Namespace, scratch: Path) -> dict:
     """One training; its figures."""
     words = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
-    if kind == "accuracy":  # looking at the net now and then costs time, too
+    if kind == "accuracy":  # the evaluations during training take time, too
         words += ["--test", of(args.mnist, "t10k")]
     command = [
         sys.executable, "-m", "snailps", "train", "mlp", "--train", of(args.mnist, "train"),
@@ -93,7 +93,7 @@ def of(folder: Path, name: str) -> str:
 
 
 def targets(found: list[dict]) -> list[dict]:
-    """What is asked, what came out, met or not."""
+    """Targets, results, met or not."""
     judged = [
         verdict(f"mnist: {row['mode']}, {row['workers']} workers: accuracy", row["accuracy"],
                 ACCURACY_MIN)
@@ -111,7 +111,7 @@ def targets(found: list[dict]) -> list[dict]:
 
 
 def verdict(name: str, value: float, least: float) -> dict:
-    """A target and what came out."""
+    """A target and its result."""
     return {"target": f"{name} >= {least:g}", "value": round(value, 4), "met": value >= least}
 
 

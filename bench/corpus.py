@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Reading text: how fast one core counts words, encodes them, unpacks a `.gz`.
+"""Reading text: speed of one core in counting and encoding words and unpacking a `.gz`.
 
     corpus -> blocks as workers read them -> count, merge, encode -> words/s on one core
            -> one JSON object (--json), a table for docs/benchmarks.md (--table)
 
-What is timed is what a worker does with each block: reading it from the file (which the page cache
+The timed work is that of a worker on each block: reading it from the file (which the page cache
 holds, after the warm-up), and the loop over its bytes.  Time is processor time, medians over runs.
 """
 
@@ -74,7 +74,7 @@ def counted(path: Path, scratch: Scratch) -> WordCounter:
 
 
 def surveyed(path: Path, scratch: Scratch) -> WordCounter:
-    """The same by parts that travel."""
+    """The same by the parts that workers send."""
     whole = WordCounter()
     for data in blocks_of(path, scratch):
         part = WordCounter()

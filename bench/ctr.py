@@ -78,7 +78,7 @@ class Plan:
     formats: tuple[str, ...] = ("libsvm", "vw")
 
     def key(self) -> str:
-        """Names this very data."""
+        """Name of this data."""
         return hashlib.sha256(json.dumps([VERSION, asdict(self)]).encode()).hexdigest()[:12]
 
 
@@ -90,7 +90,7 @@ FM_PLAN = Plan(
 
 
 class Truth(NamedTuple):
-    """What was planted.  Arrays go by feature number - 1."""
+    """The planted model.  Arrays are indexed by feature number - 1."""
 
     weights: np.ndarray  # float32 (features,)
     factors: np.ndarray  # float32 (features, k)
@@ -126,7 +126,7 @@ def field_begins(plan: Plan) -> np.ndarray:
 
 
 def plant(plan: Plan) -> Truth:
-    """Draw the weights, then fit the intercept so that the click rate is what was asked."""
+    """Draws the weights, then fits the intercept to the click rate of the plan."""
     rng = np.random.default_rng([plan.seed, 0])
     n = plan.features
     weights = (rng.standard_normal(n, np.float32) * np.float32(plan.weight_sd)) * (
@@ -173,7 +173,7 @@ def draw(
 
 
 def scores(plan: Plan, truth: Truth, ids: np.ndarray) -> np.ndarray:
-    """What the planted model says of each row, before the logistic function."""
+    """Scores of the planted model for each row, before the logistic function."""
     total = truth.weights[ids].sum(axis=1, dtype=np.float64) + truth.intercept
     if plan.factors:
         rows = truth.factors[ids]
@@ -251,7 +251,7 @@ def chunks(examples: int, first: int) -> Iterator[tuple[int, int]]:
 
 
 def write(plan: Plan, truth: Truth, files: dict[str, Path], examples: int, first: int) -> dict:
-    """Write one set of examples in all formats; what is to be known of them."""
+    """Writes one set of examples in all formats; returns facts about them."""
     writers = {name: Writer(name, truth) for name in files}
     counts = np.zeros(plan.features, np.int64)
     clicks, loss = 0, 0.0
@@ -319,7 +319,7 @@ def make(plan: Plan, folder: Path) -> Made:
 
 
 def recovered(truth_file: Path, found: np.ndarray, seen_min: int = 1000) -> dict:
-    """How near the weights of a model come to the planted ones.
+    """Agreement of a model's weights with the planted ones.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ def recovered(truth_file: Path, found: np.ndarray, seen_min: int = 1000) -> dict
 
 
 def main() -> None:
-    """Make a folder of data from the command line; prints its facts as JSON."""
+    """Makes a folder of data from the command line; prints facts about it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="where the data goes, in a folder of its own")
     parser.add_argument("--kind", choices=("ctr", "fm"), default="ctr")

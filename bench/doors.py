@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What locked doors cost: word vectors trained plainly, with a secret, and with TLS, in turns.
+"""Cost of a secret and of TLS: word vectors trained with neither, with each, in turns.
 
     corpus -> snailps local (A B C, C B A, ...) -> words/s of each -> a table, ratios
 
-A figure is raw words of the corpus x epochs / seconds of training, as the master says; medians.
+A figure is raw words of the corpus x epochs / seconds of training, by the master's clock; medians.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Export of a large sparse model: how long, and how much memory of each process.
+"""Export of a large sparse model: duration, and memory of each process.
 
     random features, each once -> LIBSVM -> snailps train -> its export, watched
         -> seconds, GB/s, memory (VmRSS) before and at most, the slowest status
@@ -43,7 +43,7 @@ ROLES = ("master", "server", "worker")
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    """The command line; what is not known here goes to snailps."""
+    """The command line; unknown options are passed to snailps."""
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0],
         epilog="What is not listed here goes to snailps train, such as --first-layer worker.",
@@ -70,7 +70,7 @@ def write_examples(path: Path, features: int) -> None:
 
 
 class Watcher:
-    """Samples memory by process and the time of a status, from the first sign of the export on."""
+    """Samples memory by process and the duration of status requests during the export."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._stop = pid, threading.Event()
@@ -85,13 +85,13 @@ class Watcher:
             thread.start()
 
     def stop(self) -> None:
-        """Take no more samples."""
+        """Ends the sampling."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def grown_mb(self, role: str) -> tuple[float, float]:
-        """Memory before the export, and the most in it, of the process of a role that had most."""
+        """Memory before and at most during the export, of a role's largest process."""
         of_role = [
             (self.before.get(p, 0.0), mb) for p, (name, mb) in self.peaks.items() if name == role
         ]

@@ -59,7 +59,7 @@ def say(text: str) -> None:
 
 
 class Node:
-    """A process of a cluster, its lines and when each came."""
+    """A process of a cluster, its lines and their times."""
 
     def __init__(self, command: list[str], **options: Any) -> None:
         environ = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}"}
@@ -74,7 +74,7 @@ class Node:
         self._reader.start()
 
     def wait_line(self, pattern: str, since: float = 0.0) -> tuple[float, str]:
-        """The first line that matches and came after `since`, and when it came."""
+        """The first matching line after `since`, and its time."""
         until = time.monotonic() + LIMIT_S
         seen = 0
         with self._news:
@@ -125,14 +125,14 @@ class Cluster:
         return self._start("server", [f"master_addr={self.address}", f"shard_num={self._shards}"])
 
     def number_of(self, server: Node) -> int:
-        """What the master calls a server."""
+        """The master's number of a server."""
         _, line = self.master.wait_line(rf"server \d+ .*process {server.process.pid}\) registered")
         found = re.search(r"server (\d+)", line)
         assert found is not None
         return int(found[1])
 
     def settled(self, since: float) -> float:
-        """Waits until shards have their standbys and nothing has moved for a while; since when."""
+        """Waits until shards have standbys and nothing moves; the time since which that holds."""
         at, _ = self.master.wait_line("every shard has its standby again", since)
         while True:
             moves = [at for at, line in self.master.lines if re.search(MOVING, line)]
@@ -141,7 +141,7 @@ class Cluster:
             time.sleep(0.1)
 
     def figures(self) -> dict[str, Any]:
-        """Of the run, once it has ended."""
+        """Figures of the run, once it has ended."""
         assert self.master.process.stdout is not None
         output = self.master.process.stdout.read()
         self.master.process.wait(LIMIT_S)
@@ -161,7 +161,7 @@ class Cluster:
 
 
 class Probes:
-    """Pulls one row of each shard again and again, a thread a shard; when each pull ended."""
+    """Pulls one row of each shard repeatedly, a thread per shard; records the end of each pull."""
 
     def __init__(self, address: str, shards: int) -> None:
         settings = RawConfig.from_mapping({"master_addr": address}, "the benchmark")
@@ -188,7 +188,7 @@ class Probes:
             self._over.wait(0.005)
 
     def back_at(self, since: float) -> float:
-        """When a pull of every shard had succeeded that was begun after `since`, or was open."""
+        """When every shard had answered a pull that was open at `since`, or begun later."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             ends = [[end for _, end in pulls if end > since + 0.02] for pulls in self.pulls]
@@ -211,7 +211,7 @@ class Probes:
 
 
 def wandering(folder: Path, rows: int, corpus: str = "") -> dict[str, object]:
-    """A job that goes on until it is ended: random rows of a table, or fastText beside it."""
+    """A job without an end of its own: random rows of a table, or fastText beside it."""
     (folder / "journal").mkdir(exist_ok=True)
     if corpus:
         return {
@@ -226,7 +226,7 @@ def wandering(folder: Path, rows: int, corpus: str = "") -> dict[str, object]:
 
 
 def kill(folder: Path, rounds: int, rows: int) -> dict[str, Any]:
-    """kill -9 of one of two servers, in the middle of training; a new one makes up for it."""
+    """kill -9 of one of two servers during training; a new one replaces it."""
     noticed, after, redundant = [], [], []
     cluster = Cluster(wandering(folder, rows), 2, 1)
     try:
@@ -303,7 +303,7 @@ def by_second(journal: Path, begin: float, end: float) -> list[float]:
 
 
 def await_filled(journal: Path) -> None:
-    """Waits until a block moved rows, not only made them."""
+    """Waits until a block changed existing rows, not only created new ones."""
     until = time.monotonic() + LIMIT_S
     while not any(line.endswith(" 0") for file in journal.iterdir() for line in _lines(file)):
         if time.monotonic() > until:
@@ -316,7 +316,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def move(folder: Path, rows: int, corpus: str) -> dict[str, Any]:
-    """A server joins a cluster of two, then one of those leaves."""
+    """A server joins a cluster of two, then one of the first two leaves."""
     cluster = Cluster(wandering(folder, rows, corpus), 2, 1, shards=2)
     spans: dict[str, tuple[float, float]] = {}
     try:

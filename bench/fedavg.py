@@ -36,7 +36,7 @@ SNAILPS = [sys.executable, "-m", "snailps"]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How many learners with how many pipelines, and what their shape was tuned to."""
+    """Numbers of learners and pipelines, and the settings tuned for them."""
 
     learners: int
     pipelines: int
@@ -160,10 +160,10 @@ def reached(rounds: list, target: float) -> tuple[float, float]:
 
 
 def measure(name: str, source: Path, seeds: int, only: list[int], low: bool, bpe: int) -> dict:
-    """All shapes of a text, each with several seeds of order, test windows and first values.
+    """All shapes of a text, each with several seeds (order, test windows, first values).
 
-    Seed by seed, every other time from the last shape to the first: what slows the machine down for
-    a while slows all of them.
+    Seed by seed, alternately forth and back through the shapes: what slows the machine down for
+    a while affects all of them.
     """
     data = DATA[name]
     targets = data.targets if low else data.targets[:1]
@@ -191,7 +191,7 @@ def measure(name: str, source: Path, seeds: int, only: list[int], low: bool, bpe
 
 
 def report(found: dict, targets: tuple[float, ...]) -> None:
-    """A table: medians over the seeds, and how many times less than one learner."""
+    """A table: medians over the seeds, and ratios to one learner."""
     base = found.get("1 x 1")
     print("learners x pipelines | target | windows per learner | times less | s | times less")
     for name, runs in found.items():

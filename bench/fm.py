@@ -71,7 +71,7 @@ def first_rows(row_num: int, field_num: int, o: argparse.Namespace) -> np.ndarra
 
 
 def settings(o: argparse.Namespace, field_num: int, bias: int) -> dict[str, float]:
-    """Keywords of `kernels.train_fm` that do not change."""
+    """Constant arguments of `kernels.train_fm`."""
     ftrl = o.method == "ftrl"
     return {
         "factors": o.factors, "field_num": field_num, "loss": 0, "method": METHODS[o.method],
@@ -109,7 +109,7 @@ def epoch(
 def train(
     data: Data, row_num: int, o: argparse.Namespace, look: Callable[[np.ndarray], float | None]
 ) -> dict[str, object]:
-    """All epochs; `look` judges the rows after each."""
+    """All epochs; `look` evaluates the rows after each."""
     field_num = int(data[3].max()) + 1 if o.fields else 1
     if not o.fields:
         data = (*data[:3], np.zeros(0, np.int32), data[4])

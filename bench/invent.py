@@ -20,7 +20,7 @@ OFFSET = 50.0  # of the ranks in the power law
 
 
 def invent(corpus: Path, words: int, out: Path, seed: int = 1) -> None:
-    """Writes `corpus` three times over, with `words` invented words among its own."""
+    """Writes three copies of `corpus`, with `words` invented words among its own."""
     rng = np.random.default_rng(seed)
     text = corpus.read_bytes().split()
     known = set(text)
@@ -38,7 +38,7 @@ def invent(corpus: Path, words: int, out: Path, seed: int = 1) -> None:
 
 
 def _write_mixed(file, text: list[bytes], places: np.ndarray, ids: np.ndarray, names: list) -> None:
-    """The text with an invented word in front of each of these places."""
+    """The text with an invented word before each of these places."""
     begin = 0
     for at in range(0, len(ids), 1 << 17):
         some = slice(at, at + (1 << 17))
@@ -52,7 +52,7 @@ def _write_mixed(file, text: list[bytes], places: np.ndarray, ids: np.ndarray, n
 
 
 def _invented(known: set[bytes], words: int, rng: np.random.Generator) -> list[bytes]:
-    """So many words that are not known, most of them of four letters or more."""
+    """This many unknown words, most of them of four letters or more."""
     habits = np.cumsum(_habits(sorted(known)), axis=1)
     found: dict[bytes, None] = {}
     while len(found) < words:
@@ -65,7 +65,7 @@ def _invented(known: set[bytes], words: int, rng: np.random.Generator) -> list[b
 
 
 def _habits(words: list[bytes]) -> np.ndarray:
-    """How often each letter follows each three, float64 (27^3, 27)."""
+    """Frequency of each letter after each three, float64 (27^3, 27)."""
     fitting = [word for word in words if len(word) <= LONGEST]
     letters = np.zeros((len(fitting), LONGEST + 4), np.int64)
     for row, word in zip(letters, fitting, strict=True):
@@ -80,7 +80,7 @@ def _habits(words: list[bytes]) -> np.ndarray:
 
 
 def _drawn(habits: np.ndarray, rng: np.random.Generator) -> list[bytes]:
-    """Different words as these habits have them, sorted."""
+    """Different words drawn from these frequencies, sorted."""
     letters = np.zeros((TOGETHER, LONGEST), np.uint8)
     before = np.zeros(TOGETHER, np.int64)
     alive = np.arange(TOGETHER)

@@ -46,11 +46,11 @@ LIMIT_S = 3600
 
 
 class Counted(Worker):
-    """A model that is never run: what its workers would say, the script says."""
+    """A model that is never run: the script sends its workers' messages."""
 
 
 class Rows:
-    """Orders to servers, of which none is sent."""
+    """Orders to servers, which are not sent."""
 
     clocks_set, expiring, moving = True, False, False
 
@@ -59,7 +59,7 @@ class Rows:
 
 
 class Out(Outbox):
-    """What the parts of a master want done: facts are kept, answers handed to the script."""
+    """Effects of the master's parts: facts go to the journal, answers to the script."""
 
     def __init__(self, journal):
         super().__init__(kept=True)
@@ -76,7 +76,7 @@ class Out(Outbox):
 
 
 class Side:
-    """A master's job, members, course and journal, without its connections."""
+    """A master's job, members, position and journal, without connections."""
 
     def __init__(self, folder, settings):
         raw = RawConfig.from_mapping(
@@ -107,7 +107,7 @@ def _fail(text, *_):
 
 
 def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=1):
-    """Runs a job until its journal has had so many facts, and leaves it; figures of that.
+    """Runs a job until its journal has had this many facts, and leaves it; returns figures.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     servers, shards, workers : int
         Servers, shards a server, workers.
     port : int
-        Where the servers are said to listen: a takeover looks whether that port answers.
+        Port in the servers' addresses: a takeover checks whether it answers.
     settings : dict, optional
         Of the job.
     """
@@ -150,7 +150,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
 
 
 def _train(side, members, facts, chance):
-    """Leases, finishes and settles blocks until there are so many facts."""
+    """Leases, finishes and settles blocks until there are this many facts."""
     leases, journal, count = side.controller.leases, side.journal, 0
     held = {member.number: [] for member in members}
     got, steps, stalls, compactions, bytes_max = [], [], [], 0, 0
@@ -159,7 +159,7 @@ def _train(side, members, facts, chance):
         member = chance.choice(members)
         mine = held[member.number]
         start = clock()
-        if not mine:  # else it waits for others, who get on meanwhile
+        if not mine:  # else it waits for others, which progress meanwhile
             leases.lease(member, messages.Lease("train"), got.append, time.monotonic())
             leases._asking.clear()
             leases._refused.clear()
@@ -199,7 +199,7 @@ def _train(side, members, facts, chance):
 
 
 def take_over(folder, settings=None):
-    """Reads and replays a journal as a master does that begins; seconds of each step, memory."""
+    """Reads and replays a journal as a starting master does; seconds of each step, memory."""
     begin, cpu = time.perf_counter(), time.process_time()
     side = Side(folder, settings or {})
     past = unended(side.journal, side.job, FRAG_NUM)

@@ -1,8 +1,8 @@
-"""Quality of predicted probabilities: one and the same code for every system.
+"""Quality of predicted probabilities, by the same code for every system.
 
     test file, file of probabilities (a number a line) -> log loss, AUC, calibration
 
-Written apart from snailps's own metrics, so that each can find the other's mistakes.
+Independent of snailps's own metrics, so that errors of either show.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def labels_of(path: Path) -> np.ndarray:
         while chunk := file.read(READ_BYTES):
             lines = (rest + chunk).split(b"\n")
             rest = lines.pop()
-            # "1", "+1", "0" and "-1" are told apart by their first character.
+            # "1", "+1", "0" and "-1" differ in their first character.
             found.append(np.array([line[:1] in b"1+" for line in lines if line], bool))
     if rest:
         found.append(np.array([rest[:1] in b"1+"]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Memory of each process where the vocabulary or the corpus is large.
+"""Memory of each process with a large vocabulary or corpus.
 
     corpus -> one with --invent words more, or its text under --files names
            -> snailps train -> memory of master, servers and workers, second by second
@@ -30,7 +30,7 @@ SAMPLE_S = 0.5
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; what is not known here goes to snailps."""
+    """The command line; unknown options are passed to snailps."""
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0],
         epilog="What is not listed here goes to snailps train, such as --dim 300, --threads 2, "
@@ -66,7 +66,7 @@ class Roles:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more samples."""
+        """Ends the sampling."""
         self._stop.set()
         self._thread.join()
 
@@ -92,7 +92,7 @@ class Roles:
 
 
 def role_of(pid: int) -> str:
-    """What a process of `snailps train` is, by its command line."""
+    """Role of a process of `snailps train`, by its command line."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

@@ -133,7 +133,7 @@ class VowpalWabbit(System):
 
 @dataclass(frozen=True)
 class ScikitLearn(System):
-    """``LogisticRegression``, converged: the quality there is to reach on a convex problem."""
+    """``LogisticRegression``, converged: the best possible quality of a convex problem."""
 
     python: str = sys.executable
     c: float = 1.0
@@ -148,7 +148,7 @@ class ScikitLearn(System):
 
 
 def own_environment(scratch: Path) -> dict[str, str]:
-    """Ours, with this very snailps in front, and its bytecode kept, as pip keeps the peers'."""
+    """Environment with this snailps first on the path, and bytecode cached as pip does."""
     path = os.pathsep.join(filter(None, [str(ROOT), pythonpath()]))
     kept = {"PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(scratch / "bytecode")}
     env = {**os.environ, **kept}

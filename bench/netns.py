@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotPermitted(Exception):
-    """This machine, or this user, may not make such a link; the text says why and what to do."""
+    """This machine or user may not make such a link; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Link:
     Attributes
     ----------
     near, far : Side
-        For the one who asks and the one who serves; otherwise alike.
+        Equal; by convention clients are on the near side, servers on the far one.
 
     Notes
     -----
@@ -99,7 +99,7 @@ class Link:
                 run_tool("tc", "qdisc", "add", "dev", side.device, "root", "tbf", *shape)
 
     def end_all(self) -> None:
-        """Ends what was started here and still runs, each by its id."""
+        """Ends processes started here that still run, each by its id."""
         running = [child for child in self._children if child.poll() is None]
         for child in running:
             child.terminate()
@@ -155,7 +155,7 @@ def linked(mbit_per_s: float | None = None) -> Iterator[Link]:
 
 
 def why_not() -> str:
-    """Why this process cannot have a capped link; empty if it can, which is tried."""
+    """Why this process cannot make a capped link; empty if it can (it tries)."""
     try:
         with linked(1000.0):
             return ""
@@ -189,7 +189,7 @@ def _check(result: int, what: str) -> None:
 
 
 def run_tool(*command: str) -> str:
-    """What a tool prints; a failure is its own words."""
+    """Output of a tool; a failure raises its error message."""
     path = shutil.which(command[0], path=SEARCH) or command[0]
     done = subprocess.run(
         [path, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""One real master and many simulated nodes: how long it takes for what, and what the master costs.
+"""One real master and many simulated nodes: durations, and the master's time and memory.
 
     python bench/nodes.py --servers 100 --shards 8 --workers 1000 --replication sync
     python bench/nodes.py --servers 10 --shards 8 --workers 100 --facts 20000 --json
@@ -106,7 +106,7 @@ class Master:
             self.rss_mb.append(rss / 1000)
 
     def peak_mb(self, since=0):
-        """Most memory, of the looks from one on."""
+        """Largest memory of the samples from one on."""
         return round(max(self.rss_mb[since:], default=0.0), 1)
 
     def cpu_s(self):
@@ -115,7 +115,7 @@ class Master:
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def status(self):
-        """What it says of the cluster, and of its loop."""
+        """Its status."""
         client = visit(self.address, LIMIT_S, Trust(b""))
         try:
             return client.call(messages.Ask("status"), LIMIT_S).data
@@ -128,7 +128,7 @@ class Master:
         self.process.wait()
 
     def close(self):
-        """Ends all of it."""
+        """Ends the process and its threads."""
         self._stop.set()
         if self.process is not None and self.process.poll() is None:
             self.kill()
@@ -161,12 +161,12 @@ class Crowd:
             self._processes.append(process)
 
     def say(self, *what):
-        """Tells all processes something."""
+        """Sends something to all processes."""
         for pipe in self._pipes:
             pipe.send(what)
 
     def hear(self, limit_s):
-        """Takes what they say within a time."""
+        """Takes messages for a time."""
         for pipe in wait(self._pipes, limit_s):
             try:
                 kind, *values = pipe.recv()
@@ -184,7 +184,7 @@ class Crowd:
         return [sum(column) for column in zip(*self.counts.values(), strict=True)] or [0, 0, 0]
 
     def until(self, condition, what, limit_s=LIMIT_S):
-        """Listens until something holds."""
+        """Takes messages until a condition holds."""
         end = time.monotonic() + limit_s
         while not condition():
             if time.monotonic() > end:
@@ -192,7 +192,7 @@ class Crowd:
             self.hear(0.1)
 
     def all_told(self, kind):
-        """When the last process said so; None while one has not."""
+        """Time of the last process's report; None while one is missing."""
         told = self.told.get(kind, {})
         return max(told.values()) if len(told) == len(self._pipes) else None
 
@@ -234,7 +234,7 @@ def bare(status):
 
 
 def poll(master, crowd, condition, what):
-    """Asks for the status until it is as it should be; it, and when."""
+    """Asks for the status until a condition holds; the status and its time."""
     end = time.monotonic() + LIMIT_S
     while True:
         crowd.hear(0.05)
@@ -248,7 +248,7 @@ def poll(master, crowd, condition, what):
 
 
 def victims_of(status, count):
-    """Servers of which no two have a shard between them: index in the bench, and number."""
+    """Servers of which no two have the same shard: index in the bench, and number."""
     pairs = {frozenset((shard["primary"], shard["standby"])) for shard in status["shards"]}
     found = []
     for number in sorted({shard["primary"] for shard in status["shards"]}):
@@ -262,7 +262,7 @@ EMPTY = {"counts": [], "cpu_counts": []}
 
 
 def form(master, crowd, args, figures, begin):
-    """All are there, and every shard has its standby."""
+    """Forming: all nodes have joined, every shard has its standby."""
     wanted = args.replication != "none" and args.servers > 1
     status, at = poll(
         master,
@@ -279,7 +279,7 @@ def form(master, crowd, args, figures, begin):
 
 
 def beat(master, crowd, args, figures, status):
-    """Nothing happens."""
+    """Idle: heartbeats only."""
     cpu, begin = master.cpu_s(), time.monotonic()
     while time.monotonic() < begin + args.seconds:
         crowd.hear(0.1)
@@ -290,7 +290,7 @@ def beat(master, crowd, args, figures, status):
 
 
 def summary(master, crowd, args, figures, status):
-    """The survey is done, and its result goes to all workers."""
+    """Survey, whose result is sent to all workers."""
     begin, looks = time.monotonic(), len(master.rss_mb)
     crowd.say("gate")
     crowd.until(lambda: crowd.sums()[0] >= args.workers, "the vocabulary")
@@ -303,7 +303,7 @@ def summary(master, crowd, args, figures, status):
 
 
 def train(master, crowd, args, figures, status):
-    """Workers train, each a block in `block_s`."""
+    """Training: each worker takes `block_s` for a block."""
     cpu, begin = master.cpu_s(), time.monotonic()
     crowd.say("train")
     while time.monotonic() < begin + args.seconds:
@@ -316,7 +316,7 @@ def train(master, crowd, args, figures, status):
 
 
 def lose(master, crowd, args, figures, status):
-    """Servers die at once: the route names none of them any more, and all is copied anew."""
+    """Loss of servers at once: until the route names none of them, and all shards have standbys."""
     victims = victims_of(status, min(KILLED, args.servers // 2))
     figures["killed"] = len(victims)
     for index, _ in victims:
@@ -326,7 +326,7 @@ def lose(master, crowd, args, figures, status):
     crowd.say("kill", [index for index, _ in victims], [number for _, number in victims])
     crowd.until(lambda: crowd.all_told("clean") is not None, "a route without the killed")
     figures["rerouted_s"] = round(crowd.all_told("clean") - begin, 3)
-    # Behind that shards move one by one until all servers have as many.
+    # After that, shards move one by one to balance the servers.
     after, at = poll(master, crowd, lambda s: bare(s) <= 1, "standbys anew")
     figures["redundant_again_s"] = round(at - begin, 2)
     figures |= loop_figures("loss", status["loop"], after["loop"])
@@ -334,7 +334,7 @@ def lose(master, crowd, args, figures, status):
 
 
 def restart(master, crowd, args, figures, status):
-    """The journal is given its facts; the master is killed, and another one takes over."""
+    """The journal gets its facts; the master is killed, and another one takes over."""
     before, begin = crowd.sums()[1], time.monotonic()
     crowd.say("flood", True)
     crowd.until(lambda: 2 * crowd.sums()[1] >= args.facts, "that many facts", 3 * LIMIT_S)
@@ -363,7 +363,7 @@ def restart(master, crowd, args, figures, status):
 
 
 def measure(args):
-    """All parts, one after the other; their figures."""
+    """All parts in sequence; their figures."""
     figures = {name: getattr(args, name) for name in ("servers", "shards", "workers")}
     figures |= {"replication": args.replication, "consistency": args.consistency}
     listener = socket.create_server(("127.0.0.1", 0))  # as if the shards were there
@@ -400,7 +400,7 @@ def measure(args):
 
 
 def targets(figures):
-    """What is asked: name, limit, whether it is met (None: not measured)."""
+    """Targets: name, limit, whether it is met (None: not measured)."""
     asked = [("formed_s", 20.0), ("rerouted_s", 2.0), ("back_s", 10.0)]
     asked += [("vocabulary_peak_mb", 500.0), ("peak_mb", 1000.0)]
     asked += [(name, 50.0) for name in sorted(figures) if name.endswith("_loop_ms_p999")]

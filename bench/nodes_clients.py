@@ -43,7 +43,7 @@ OK = body_of(messages.Ok())
 
 
 class Line:
-    """One connection: its handshake, then frames, of which the large ones are let go."""
+    """One connection: handshake, then frames; large ones are discarded."""
 
     __slots__ = (
         "_frames", "_hello", "_kept", "_large", "_ready", "_session", "_skip", "on_lost", "sock",
@@ -62,7 +62,7 @@ class Line:
         return self._session.ready and self.sock.fileno() >= 0
 
     def send(self, data):
-        """Sends bytes; small, so that the socket takes them soon."""
+        """Sends a few bytes, which the socket accepts at once."""
         while data:
             try:
                 data = data[self.sock.send(data) :]
@@ -74,7 +74,7 @@ class Line:
         self.send(encode_frame(Frame(kind, body, request=request), pack=True))
 
     def read(self, buffer):
-        """Handles what has come; False: the peer has closed."""
+        """Handles received frames; False: the peer has closed."""
         try:
             count = self.sock.recv_into(buffer)
         except BlockingIOError:
@@ -122,7 +122,7 @@ class Line:
 
 
 class Node:
-    """What servers and workers share: joining, the route, coming back."""
+    """Common part of servers and workers: joining, the route, rejoining."""
 
     role = Role.WORKER
 
@@ -155,7 +155,7 @@ class Node:
         self.call(body_of(message))
 
     def call(self, body):
-        """Asks the master; answers come in the order of `number`, one at a time."""
+        """Calls the master; answers are handled in the order of `number`."""
         self.number += 1
         self.line.say(Kind.CALL, body, self.number)
 
@@ -192,7 +192,7 @@ class Node:
         try:
             self.pulse = self.client.open(hello, lambda: None, self._beat, self._pulse_lost)
         except OSError:
-            return  # the master is gone again, as the other connection will tell
+            return  # the master is gone again, as the other connection will show
 
     def _pulse_lost(self):
         """Opens another one, as nodes do; the control connection shows a lost master."""
@@ -210,17 +210,17 @@ class Node:
             self.client.master_gone(self)
 
     def kill(self):
-        """The process is gone, and its sockets with it."""
+        """Ends this node: closes its sockets."""
         self.dead = True
         for line in (self.line, self.pulse):
             self.client.close(line)
 
     def came_back(self):
-        """The master that took over has let it in."""
+        """The master that took over has accepted it."""
 
 
 class Server(Node):
-    """A server whose shards hold nothing."""
+    """A server whose shards have no rows."""
 
     role = Role.SERVER
 
@@ -231,7 +231,7 @@ class Server(Node):
         super().__init__(client, index)
 
     def endpoints(self):
-        """Its shards; all are where the bench listens, so that one is there."""
+        """Its shards; all have the address of the bench's listener."""
         return [["127.0.0.1", self.client.port]] * self.client.shards
 
     def resume_state(self):
@@ -245,7 +245,7 @@ class Server(Node):
         }
 
     def take(self, name, body, request):
-        """Does what the master orders."""
+        """Answers an order of the master."""
         if name == "Ask":
             answer = self._stats()
         elif name == "HostStandby":
@@ -264,12 +264,12 @@ class Server(Node):
         if name == "BackUp":
             known = self.backs.get(shard)
             if known is None or known[0] != order.copy:
-                first = order.port == self.client.port  # the shard's first primary, which stands by
+                first = order.port == self.client.port  # the shard's first primary, now its standby
                 at = shard // self.client.shards if first else order.port - STANDBY_PORT
                 self.backs[shard] = (order.copy, at, False)
                 seconds = 0 if order.resume else self.client.copy_s
                 self.client.later(seconds, lambda: self._backed(shard, order.copy))
-        elif name == "Promote":  # what it fills already stays its standby
+        elif name == "Promote":  # a standby that it is filling remains
             self.hosted.discard(shard)
         elif name == "Yield":
             self.backs.pop(shard, None)
@@ -296,7 +296,7 @@ class Server(Node):
             self.line.say(Kind.NOTE, body_of(message))
 
     def others_died(self):
-        """Servers are gone: says which standbys are out of reach."""
+        """Servers are lost: reports standbys that cannot be reached."""
         for shard, (copy, at, ready) in list(self.backs.items()):
             if ready and self.client.is_dead(at):
                 self._note(messages.Unbacked(shard, copy, "connection closed"))
@@ -310,7 +310,7 @@ class Server(Node):
 
 
 class Worker(Node):
-    """A worker that trains nothing, in `block_s` a block, or as fast as the master answers."""
+    """A worker that does not train: `block_s` for a block, or as fast as the master answers."""
 
     def __init__(self, client, index):
         self.started, self.state, self.block, self.dones = False, "", -1, 0
@@ -318,7 +318,7 @@ class Worker(Node):
         super().__init__(client, index)
 
     def endpoints(self):
-        """None."""
+        """It has none."""
         return []
 
     def resume_state(self):
@@ -328,14 +328,14 @@ class Worker(Node):
         return {**state, "unsettled": [], "finished": None}
 
     def came_back(self):
-        """Asks again what was not answered."""
+        """Repeats calls that were not answered."""
         if self.state == "done":
             self._done()
         elif self.state in ("lease", "train"):
             self._lease("train") if self.state == "lease" else None
 
     def take(self, name, body, request):
-        """Goes on with what is answered, or told."""
+        """Continues after an answer or a note."""
         if name == "Start":
             self.started = True
             tables = [Table(name, 100).to_dict() for name in ("words", "buckets", "contexts")]
@@ -357,12 +357,12 @@ class Worker(Node):
             self.line.say(Kind.ANSWER, body_of(messages.Report({"waits": []})), request)
 
     def survey(self):
-        """The gate is open: counts its part."""
+        """Begins the survey."""
         self.state = "survey"
         self.call(body_of(messages.Lease("survey")))
 
     def begin(self):
-        """The training may begin."""
+        """Begins the training."""
         if self.state == "summary":
             self._lease("train")
 
@@ -383,7 +383,7 @@ class Worker(Node):
 
     def _done(self):
         if self.dead or not self.line.ready:
-            self.state = "done"  # told when a master is back
+            self.state = "done"  # repeated when a master is back
             return
         self.state = "done"
         metrics = {"examples": 100.0, "loss": 250.0, "lr": 0.05}
@@ -413,7 +413,7 @@ class Worker(Node):
 
 
 class Client:
-    """Some nodes, served by one thread; `pipe` has what the bench says, and what it is told."""
+    """Some nodes, served by one thread; `pipe` connects them with the bench."""
 
     def __init__(self, address, pipe, dead, options):
         self._address, self._pipe, self._dead = address, pipe, dead
@@ -434,7 +434,7 @@ class Client:
         self._buffer = memoryview(bytearray(RECV_BYTES))
 
     def open(self, hello, on_ready, on_frame, on_lost):
-        """A new connection, served from now on."""
+        """Adds a connection."""
         sock = socket.create_connection(self._address)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -450,7 +450,7 @@ class Client:
             line.sock.close()
 
     def later(self, seconds, what):
-        """Does something in so many seconds."""
+        """Calls a function after this many seconds."""
         self._count += 1
         heapq.heappush(self._later, (time.monotonic() + seconds, self._count, what))
 
@@ -459,14 +459,14 @@ class Client:
         return bool(self._dead[server])
 
     def master_gone(self, node):
-        """A node has lost its master; it looks for the next one."""
+        """A node has lost its master and connects to the next one."""
         if self.ending:
             return
         self.close(node.pulse)
         self._gone.append(node)
 
     def routed(self, node, body):
-        """A node has a route: notes whether that names no dead server any more."""
+        """A node has a route: records whether it names a killed server."""
         if self._clean_told or isinstance(node, Server):
             return
         if node.epoch not in self._clean:
@@ -478,7 +478,7 @@ class Client:
             self._tell("clean", time.monotonic())
 
     def run(self, roles):
-        """Joins, and does what comes until it is told to end."""
+        """Joins, and serves until the bench ends it."""
         for at, (index, role) in enumerate(roles):
             self.nodes.append((Server if role == Role.SERVER else Worker)(self, index))
             if at % AT_ONCE == 0:

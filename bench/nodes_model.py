@@ -1,6 +1,6 @@
-"""The job of `nodes.py`: a survey that finds a vocabulary of so many MB, and blocks of a training.
+"""The job of `nodes.py`: a survey with a vocabulary of a given size, and training blocks.
 
-No worker of the bench runs it; the master asks it for its tables' and its survey's results.
+No worker runs it; the master calls it for tables and the survey's result.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from snailps import Block, JobSettings, Table, Worker, setting
 
 @dataclass(frozen=True, slots=True)
 class Settings(JobSettings):
-    """Of the class below."""
+    """Settings of the model below."""
 
     summary_mb: int = setting(60, help="Size of what the survey finds.", when="In benches.", low=0)
 
 
 class Surveyor:
-    """Takes parts of a survey, and has found words without sense: they pack as words do."""
+    """Merges parts of a survey into random words, which compress like words."""
 
     def __init__(self, size):
         self._size = size
 
     def add(self, part):
-        """Counts nothing."""
+        """Ignores the part."""
 
     def result(self):
         """Lines of a word and its count, 30 bytes each."""
@@ -47,10 +47,10 @@ class Nothing(Worker):
         return [Table(name, 100) for name in ("words", "buckets", "contexts")]
 
     def train(self, block: Block):
-        """Is never called."""
+        """Never called."""
         raise NotImplementedError
 
     @classmethod
     def surveyor(cls, settings):
-        """Merges what simulated workers found."""
+        """Merges the survey of simulated workers."""
         return Surveyor(settings.summary_mb * 1_000_000)

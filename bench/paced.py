@@ -23,7 +23,7 @@ from snailps.models.sparse.linear_settings import LinearSettings
 
 @dataclass(frozen=True, slots=True)
 class PacedSettings(LinearSettings):
-    """With a pace."""
+    """Settings with a pace."""
 
     pace: float = setting(0.04, help="Seconds of a block.", when="In benchmarks.", low=0.0)
     slowness: float = setting(1.0, help="Of what is slow.", when="In benchmarks.", low=1.0)
@@ -32,7 +32,7 @@ class PacedSettings(LinearSettings):
 
 
 class Paced(Linear):
-    """Logistic regression at a set pace; the first worker that comes is the slow one."""
+    """Logistic regression at a set pace; the first worker is the slow one."""
 
     Settings = PacedSettings
     settings: PacedSettings
@@ -62,7 +62,7 @@ class Paced(Linear):
         return figures
 
     def finish(self) -> None:
-        """Leaves a note of what this worker has done."""
+        """Writes this worker's times to a file."""
         super().finish()
         slow = self._pace_s > self.settings.pace
         note = {"slow": slow, "blocks": self._blocks, "busy_s": round(self._busy_s, 2)}

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How fast text becomes sparse examples: MB/s and examples/s a core, format by format.
+"""Parsing speed of sparse examples: MB/s and examples/s per core, by format.
 
     seeded text, or --file -> ExampleReader.read -> Examples -> number_keys, Admission.count
 
-Seconds are this thread's processor time, best of --runs: what a neighbour takes is not counted.
+Seconds are this thread's processor time, best of --runs, independent of other load.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def measure(name: str, format: str, columns: str, text: bytes, runs: int) -> dic
 
 
 def main() -> None:
-    """Prints what was measured."""
+    """Measures and prints."""
     args = arguments()
     if args.file:
         data = args.file.read_bytes()

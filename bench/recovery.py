@@ -55,7 +55,7 @@ OTHERS = (
 
 
 class Training(Rig):
-    """The same for a job of fastText, which comes to its own end."""
+    """The same for a job of fastText, which ends by itself."""
 
     counted = "blocks"
     ends = True
@@ -79,7 +79,7 @@ class Training(Rig):
         return self._blocks
 
     def figures(self):
-        """What the master printed at the end."""
+        """Figures that the master printed at the end."""
         return json.loads(self.master.process.stdout.strip().splitlines()[-1])
 
 
@@ -112,13 +112,13 @@ class Toll:
         say(f"{self.name}: {done}/{self.goal} {event.fault.kind}, {took}; {left_s:.0f} s left")
 
     def failed(self, error):
-        """A run that did not end as it should."""
+        """Records a run that failed."""
         self.hangs += 1
         self.reports.append(str(error))
         say(f"{self.name}: FAILED\n{error}")
 
     def figures(self):
-        """All of it."""
+        """All totals."""
         by = Counter(event.fault.kind for event in self.events)
         servers = [event for event in self.events if event.fault.kind == "kill server"]
         return {
@@ -133,7 +133,7 @@ class Toll:
 
 
 def spread(name, events, attribute=None):
-    """Median and most of a figure of events."""
+    """Median and maximum of a figure of events."""
     found = [getattr(event, attribute or name) for event in events]
     found = [value for value in found if value is not None]
     if not found:
@@ -145,7 +145,7 @@ def spread(name, events, attribute=None):
 
 
 def hurt(rig, schedule, toll):
-    """Kills and repairs, telling; True if nothing went wrong."""
+    """Performs kills and replacements with messages; True if nothing failed."""
     perform = rig.perform
 
     def told(number, fault):
@@ -321,7 +321,7 @@ PARTS = {"count": count, "train": train, "every": every, "storm": storm}
 
 
 def targets(row):
-    """What is asked of a part, and what came out."""
+    """Targets of a part, and its results."""
     asked = [(name, 0) for name in ("lost_pushes", "other_faults", "hangs") if name in row]
     judged = [
         (f"{row['part']}: {name} = {goal}", row[name], row[name] == goal) for name, goal in asked

@@ -1,4 +1,4 @@
-"""A factorization machine in NumPy, to judge ours by, and data with planted interactions.
+"""A reference factorization machine in NumPy, and data with planted interactions.
 
     examples (feature numbers, values, labels) -> fit: minibatches, Adam, float64 -> scores
     seed -> planted: one feature a field, labels drawn from a known machine -> examples

@@ -116,7 +116,7 @@ class Bench:
         return [Snailps("snailps", words, env=self.env, model=model)]
 
     def vowpal_wabbit(self, name: str, bits: int) -> list[System]:
-        """Vowpal Wabbit as it comes, and with --ftrl."""
+        """Vowpal Wabbit with its defaults, and with --ftrl."""
         if self.args.no_peers:
             return []
         both = {"vowpal wabbit": VW[name], "vowpal wabbit ftrl": VW_FTRL[name]}
@@ -130,7 +130,7 @@ class Bench:
         runs: dict[str, list[dict]] = {system.name: [] for system in systems}
         for run in range(self.args.runs):
             turn = replace(job, seed=1 + run)
-            # Forth, then back: what drifts (heat, neighbours) hits all of them alike.
+            # Forth, then back, so that drift (heat, other load) affects all equally.
             for system in systems if run % 2 == 0 else systems[::-1]:
                 figures = run_once(system, turn, self.scratch)
                 if more is not None:
@@ -162,7 +162,7 @@ class Bench:
         for name, digits in (("correlation", 4), ("slope", 4), ("peak_rss_mb", 1)):
             if name in runs[0]:
                 row[name] = round(statistics.median(run[name] for run in runs), digits)
-        # What snailps says of its training alone, by the master's clock.
+        # The training alone, by the master's clock.
         told = [
             run["told"]["examples_per_s"] for run in runs if "examples_per_s" in run.get("told", {})
         ]
@@ -263,7 +263,7 @@ def job_ctr(bench: Bench) -> list[dict]:
 
 
 def job_workers(bench: Bench) -> list[dict]:
-    """1, 2, 4 workers of one thread on the clicks: the same loss to within the noise of seeds?"""
+    """Clicks by 1, 2 and 4 workers of one thread; target: equal losses within noise."""
     job, _ = click_data(bench)
     rows = []
     bench_runs, bench.args.runs = bench.args.runs, bench.args.seeds
@@ -281,7 +281,7 @@ def job_workers(bench: Bench) -> list[dict]:
 
 
 def main() -> None:
-    """Every job in its turn, then the figures."""
+    """All jobs in sequence, then the figures."""
     args = arguments()
     work = {"a9a": job_a9a, "ctr": job_ctr, "fm": job_fm, "workers": job_workers}
     rows = []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A huge sparse first layer through a slow network: its products at the shards, or its rows here.
+"""A sparse first layer behind a slow network: products at the shards, or rows at the worker.
 
     netns.linked -> server with W | capped wire | driver: steps by each way, in turns
                  -> bytes a step, steps/s; one JSON object a way (--json), tables (--table)
@@ -133,7 +133,7 @@ class Head:
 def by_products(
     driver: Driver, table: Table, number: int, pool: list[Batch], wire: int
 ) -> Iterator[None]:
-    """Entries there, products back, dL/dZ there; the next batch's entries go ahead of it."""
+    """Sends entries, gets products, sends dL/dZ; the next batch's entries are sent before that."""
     client, head = driver.client, Head(table.dim)
 
     def ahead(step: int):
@@ -186,7 +186,7 @@ def by_rows(
 def by_whole(
     driver: Driver, table: Table, number: int, pool: list[Batch], wire: int, features: int
 ) -> Iterator[None]:
-    """All of W here, all of its gradient there, in one and the same array."""
+    """Pulls all of W, pushes its whole gradient, in one and the same array."""
     client, head = driver.client, Head(table.dim)
     every = np.arange(features, dtype=np.uint64)
     whole = np.empty((features, table.dim), np.float32)
@@ -207,7 +207,7 @@ def by_whole(
 
 
 def take(driver: Driver, steps: Iterator[None], seconds: float, warm: int) -> dict:
-    """Steps for so many seconds: how many a second, and the bytes of one, both ways."""
+    """Steps for this many seconds: steps/s, and bytes per step, both ways."""
     for _ in range(warm):
         next(steps)
     before, begin_s = driver.client.counters(), time.perf_counter()
@@ -258,7 +258,7 @@ def measure(link, folder: Path, args: argparse.Namespace, hidden: int, spread: s
 
 
 def fill(driver: Driver, features: int, hidden: int) -> None:
-    """Bring all rows into being: otherwise the first steps of one way would pay for it."""
+    """Creates all rows: otherwise the first steps of one method would include that."""
     rng = np.random.default_rng(3)
     some = rng.standard_normal((FILL_ROWS, hidden), np.float32)
     for begin in range(0, features, FILL_ROWS):
@@ -269,7 +269,7 @@ def fill(driver: Driver, features: int, hidden: int) -> None:
 def summarise(
     way: str, found: dict, args: argparse.Namespace, hidden: int, spread: str, distinct: float
 ) -> dict:
-    """One way as one row: medians, and how much faster products are."""
+    """One method as one row: medians, and the speed of products relative to it."""
 
     def median(which: str, name: str) -> float:
         return statistics.median(run[name] for run in found[which])
@@ -291,7 +291,7 @@ def summarise(
 
 
 def targets(rows: list[dict]) -> list[dict]:
-    """What is asked of products at h = 400, uniform features, 2^20 rows; met or not."""
+    """Targets for products at h = 400, uniform features, 2^20 rows; met or not."""
     found = []
     for way, bound in (("whole", 100.0), ("rows", 3.0)):
         for row in rows:

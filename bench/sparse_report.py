@@ -1,4 +1,4 @@
-"""What the rows of sparse.py are held to, and how they are shown.
+"""Targets for the rows of sparse.py, and their tables.
 
 rows (a system and a job each) -> targets: value, bound, met or not -> Markdown
 """
@@ -14,7 +14,7 @@ NOISE_MIN = 0.0005
 
 
 def targets(rows: list[dict], quick: bool) -> list[dict]:
-    """What is asked, what came out, met or not; None: on other sizes than the target's."""
+    """Targets, results, met or not; None: the sizes differ from the target's."""
     found = []
     for judge in (of_a9a, of_ctr, of_fm, of_workers):
         for name, value, sign, bound in judge(rows):
@@ -79,7 +79,7 @@ def of_fm(rows: list[dict]) -> Iterator[Verdict]:
 
 
 def of_workers(rows: list[dict]) -> Iterator[Verdict]:
-    """The loss does not depend on how many workers there are."""
+    """The loss does not depend on the number of workers."""
     here = [row for row in rows if row["job"] == "workers"]
     for row in here[1:]:
         off = abs(row["log_loss"] - here[0]["log_loss"])

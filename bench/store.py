@@ -2,7 +2,7 @@
 """The store alone: no network, no client, one shard in one thread.
 
     sizes -> ShardStore, pushed and pulled as a shard does it -> rates, bytes, pauses
-          -> one JSON object (--json), else lines for people
+          -> one JSON object (--json), else lines of text
 
 ============  =====================================================================================
 ``lookups``   random existing keys a second of CPU time, small and large table in turns
@@ -79,7 +79,7 @@ def fill(store: ShardStore, dim: int, rows: int, call: int = 65536) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage collection meanwhile."""
+    """Disables garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -89,7 +89,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def enough_memory(needed: float, figures: dict[str, Any]) -> bool:
-    """Whether it fits into two thirds of what is free; else `figures` say so."""
+    """Whether it fits into two thirds of the free memory; if not, notes that in `figures`."""
     free = from_proc("meminfo", "MemAvailable")
     if needed > free * 2 / 3:
         figures["skipped"] = f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
@@ -148,7 +148,7 @@ def lookups(scale: float) -> dict[str, Any]:
 
 
 def memory(scale: float) -> dict[str, Any]:
-    """What the store says it took and what the system says, over the bytes of the weights."""
+    """Memory by the store's own count and by the system's, relative to the bytes of the weights."""
     rows = int(10_000_000 * scale)
     found: dict[str, Any] = {"rows": rows}
     for dim in (100, 8, 1):
@@ -192,7 +192,7 @@ def summary(times_ms: np.ndarray) -> dict[str, Any]:
 
 
 def grow(dim: int, rows: int, keys_a_push: int) -> dict[str, Any]:
-    """One push after the other, each of new keys and each timed."""
+    """Successive pushes of new keys, each timed."""
     store = make_store(dim)
     ones = np.ones((keys_a_push, dim), np.float32)
     pushes = rows // keys_a_push
@@ -216,7 +216,7 @@ def grow(dim: int, rows: int, keys_a_push: int) -> dict[str, Any]:
         "wall_histogram": histogram(wall),
         "cpu": summary(cpu),
         "cpu_histogram": histogram(cpu),
-        # Another process took the core in some pushes: nothing that a store can do about it.
+        # Another process took the core during some pushes, which is not the store's time.
         "undisturbed_wall": summary(wall[alone]),
         # Rehashing, copying and applying alone: no page was touched for the first time.
         "without_faults_cpu": summary(cpu[faults == 0]),
@@ -244,7 +244,7 @@ def pauses(scale: float) -> dict[str, Any]:
 
 
 def deletion(scale: float) -> dict[str, Any]:
-    """Ten rounds: a tenth of the rows goes, as many other keys come; then everything goes."""
+    """Ten rounds: a tenth of the rows is deleted, as many are created; then all are deleted."""
     dim, rows = 8, int(5_000_000 * scale)
     store = make_store(dim)
     fill(store, dim, rows)
@@ -298,7 +298,7 @@ def plain_work(count: int) -> np.ndarray:
 
 
 def machine(scale: float) -> dict[str, Any]:
-    """First touch of each huge page of fresh memory, twice, and what plain computing suffers.
+    """First touch of each huge page of fresh memory, twice, and interruptions of plain computing.
 
     In a virtual machine a page may have to come from the host first; the second time it is there
     already.  Time that the host takes from the virtual machine counts as CPU time.

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from bare.loop import COMPILER, Bare, build
-from cluster import Ours, joined  # first: it finds the tree that this script stands in
+from cluster import Ours, joined  # first: it sets the path to the tree of this script
 from words import fail, machine, say
 
 import snailps
@@ -81,7 +81,7 @@ class Bench:
         return self.rng.integers(0, 2**64, n, dtype=np.uint64)
 
     def cluster(self, servers: int, shard_num: int) -> tuple[str, Driver]:
-        """A cluster without workers, and a process's place in it: this one's."""
+        """A cluster without workers, which this process joins as a driver."""
         found = local_cluster(servers=servers, workers=0, shard_num=shard_num, log=sys.stderr)
         address = self.stack.enter_context(found).address
         return address, self.stack.enter_context(joined(address))
@@ -103,7 +103,7 @@ class Bench:
     def measure(
         self, what: str, systems: dict, keys: np.ndarray | dict, n: int, requests: int
     ) -> dict[str, list[float]]:
-        """Seconds a request of each system, one value a run: A B C, C B A, ... after a warm-up."""
+        """Seconds per request of each system, by run: A B C, C B A, ... after a warm-up."""
         times: dict[str, list[float]] = {name: [] for name in systems}
         for run in range(self.args.runs + 1):
             for name in list(systems) if run % 2 else reversed(systems):
@@ -124,14 +124,14 @@ class Bench:
             self.keep(key, statistics.median(seconds) * 1e6, [s * 1e6 for s in seconds], 1)
 
     def keep(self, key: str, value: float, runs: list[float], digits: int) -> None:
-        """One figure and what it is the median of."""
+        """A figure, the median of its runs."""
         self.figures[key] = round(value, digits)
         self.runs[key] = [round(one, digits) for one in runs]
         say(f"{key} {value:,.{digits}f}")
 
 
 def check(system: Ours | Bare, keys: np.ndarray, dim: int) -> None:
-    """Row i of a new table holds i % 1000: what is fast must also be right."""
+    """Checks rows: row i of a new table has the value i % 1000."""
     system.pull(keys[None])
     expected = float((np.arange(len(keys)) % 1000).sum() * dim)
     if system.sum != expected:
@@ -206,7 +206,7 @@ def part_narrow_dims(bench: Bench) -> None:
 
 
 def part_lookup(bench: Bench) -> None:
-    """Random keys of a table that no cache holds, and of one of 100,000 rows."""
+    """Random keys of a table larger than the caches, and of one of 100,000 rows."""
     keys = {
         "lookup_rate_20m_rows": bench.random_keys(200 * bench.rows),
         "lookup_rate_100k_rows": bench.keys,
@@ -216,7 +216,7 @@ def part_lookup(bench: Bench) -> None:
         begin_s = time.perf_counter()
         systems[key] = bench.ours(key, 8, some)
         say(f"{len(some):,} rows loaded in {time.perf_counter() - begin_s:.1f} s")
-    # Not all keys of the small table in turn either: any of them, as of the large one.
+    # Random keys of the small table, too, not all of them in turn.
     times = bench.measure("pull", systems, keys, bench.rows - 1, bench.requests)
     bench.rates(times, bench.rows - 1)
 
@@ -282,7 +282,7 @@ def part_mixed(bench: Bench) -> None:
 
 
 def verdicts(figures: dict, quick: bool) -> list[dict]:
-    """What each target asks, what came out, met or not; None = not measured, or on toy sizes."""
+    """Targets, results, met or not; None: not measured, or on small sizes."""
     rows = []
     for name, key, by, comparison, bound in TARGETS:
         value = figures.get(key)
@@ -315,7 +315,7 @@ def about(args: argparse.Namespace) -> dict:
 
 
 def show(figures: dict, rows: list[dict]) -> None:
-    """Figures and targets for a reader."""
+    """Figures and targets as text."""
     width = max(map(len, [*figures, *(row["target"] for row in rows)]))
     for key, value in figures.items():
         print(f"{key:{width}}  {'not there yet' if value is None else f'{value:,}':>14}")

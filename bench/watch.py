@@ -23,7 +23,7 @@ TERM_WAIT_S = 10.0
 
 @dataclass
 class Watched:
-    """What came of one program.  `rows` pairs each line of its output with its second."""
+    """Result of one program.  `rows` pairs each line of its output with its time."""
 
     code: int = 0
     wall_s: float = 0.0
@@ -34,7 +34,7 @@ class Watched:
 
 
 class MemoryPeak:
-    """Samples the memory of a process tree until told to stop; runs in a thread of its own."""
+    """Samples the memory of a process tree, in a thread, until `stop`."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -46,7 +46,7 @@ class MemoryPeak:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more samples."""
+        """Ends the sampling."""
         self._stop.set()
         self._thread.join()
 
@@ -71,7 +71,7 @@ class MemoryPeak:
 
 
 def tree_of(root: int) -> list[int]:
-    """The process ids of `root` and everything below it that is alive."""
+    """The process ids of `root` and of its descendants that still run."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -143,7 +143,7 @@ def run(
 
 
 def _end_group(group: int) -> None:
-    """End a program that we started and all its children: politely, then firmly."""
+    """Ends a program and all its children: SIGTERM, then SIGKILL."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGTERM)
         until_s = time.monotonic() + TERM_WAIT_S

@@ -143,7 +143,7 @@ def prepare(corpus: Path, scratch: Path, with_lines: bool) -> tuple[Path, Path |
         out = stack.enter_context(open(lines, "wb")) if lines else None
         while chunk := text.read(READ_BYTES):
             chunk = rest + chunk
-            # The last word may go on in the next chunk.
+            # The last word may continue in the next chunk.
             cut = max(chunk.rfind(b" "), chunk.rfind(b"\n"), chunk.rfind(b"\t")) + 1
             chunk, rest = chunk[:cut], chunk[cut:]
             for line in chunk.splitlines(keepends=True):
@@ -173,7 +173,7 @@ def write_words(out, words: list[bytes], in_line: int, *, ends: bool) -> int:
 
 
 def snailps_command(args: argparse.Namespace, plain: Path, prefix: Path, seed: int) -> list[str]:
-    """Our own command line."""
+    """Command line of snailps."""
     sizes = {
         "--dim": args.dim, "--epochs": args.epochs, "--window": args.window,
         "--negatives": args.negatives, "--min-count": args.min_count, "--lr": args.lr,
@@ -226,12 +226,12 @@ def train_once(system: str, command: list[str], args: argparse.Namespace, log: P
 
 
 def pythonpath() -> str:
-    """What the caller's own environment adds to the module path."""
+    """Entries of PYTHONPATH in the caller's environment."""
     return os.environ.get("PYTHONPATH", "")
 
 
 def judge(args: argparse.Namespace, vec: Path) -> dict:
-    """Quality of one .vec file, by our own evaluator: the same code for every system."""
+    """Quality of one .vec file, by `snailps eval` for every system."""
     if not args.similarity and not args.analogies:
         return {}
     command = [sys.executable, "-m", "snailps", "eval", str(vec), "--json"]
@@ -286,7 +286,7 @@ def summarise(system: str, runs: list[dict], args: argparse.Namespace, words: in
         summary |= {"servers": args.servers, "workers": args.workers}
         summary |= {k: runs[0][k] for k in ("blocks", "bytes_per_word") if k in runs[0]}
         summary["threads_per_worker"] = args.threads
-    # Start-up, vocabulary and export, as the two clocks tell: below zero, one of them is wrong.
+    # Start-up, vocabulary and export, by two clocks: if negative, one of them is wrong.
     outside_s = summary["wall_s"] - words * args.epochs / summary["words_per_s"]
     summary["outside_training_s"] = round(outside_s, 2)
     if outside_s < -0.02 * summary["wall_s"]:
@@ -343,7 +343,7 @@ def main() -> None:
         files = {"corpus": str(plain), "lines": str(lines), "words": words}
         for run in range(max(args.runs, args.seeds)):
             seed = 1 + run % args.seeds
-            # Forth, then back: what drifts (heat, neighbours) hits all of them alike.
+            # Forth, then back, so that drift (heat, other load) affects all equally.
             for system in systems if run % 2 == 0 else systems[::-1]:
                 prefix = scratch / f"{system}-{run}"
                 if system == "snailps":

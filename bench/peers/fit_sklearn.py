@@ -1,8 +1,8 @@
-"""Fit scikit-learn's LogisticRegression to its end; runs inside the bench's own environment.
+"""Fits scikit-learn's LogisticRegression to convergence; runs in the bench's own environment.
 
     JSON of the job (argument) -> LogisticRegression, converged -> PREFIX.pred, one JSON line
 
-What it finds is the optimum of a convex problem, so it is the quality that others are held to;
+What it finds is the optimum of a convex problem, which is the reference for quality;
 its time is not compared.
 """
 
