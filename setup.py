@@ -1,9 +1,9 @@
 """Builds the Cython extensions; everything else is in pyproject.toml.
 
-snailps/_kernels.pyx is compiled once for every instruction set the compiler knows
-(``_kernels_base``, ``_kernels_avx2``, ``_kernels_avx512``); ``snailps.kernels`` picks the best
-one that the machine can run when it is imported.  Everything else is compiled once, for the
-baseline, so that a wheel built here runs anywhere.
+The loops of the kernels (snailps/kernels/_build.pyx and its C headers) are compiled once for every
+instruction set the compiler knows (``_kernels_base``, ``_kernels_avx2``, ``_kernels_avx512``);
+``snailps.kernels`` picks the best one that the machine can run when it is imported.  Everything
+else is compiled once, for the baseline, so that a wheel built here runs anywhere.
 """
 
 import os
@@ -26,9 +26,13 @@ if SANITIZE:
     FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer"]
     FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
+DOOR_FLAGS = [*FLAGS, "-O1"]  # of _kernels.pyx: checks of arguments, at -O3 twice the time
 DEPENDS = ["setup.py"]  # for the flags
 # Rebuilt with them; so they are part of the source package, too.
-HEADERS = sorted(f"snailps/kernels/{p.name}" for p in PACKAGE.glob("kernels/*.h"))
+HEADERS = sorted(f"snailps/{folder}/{p.name}" for folder in ("abi", "kernels")
+                 for p in PACKAGE.glob(f"{folder}/*.h"))  # fmt: skip
+INCLUDES = ["snailps"]
+KERNEL_SOURCE = PACKAGE / "kernels" / "_build.pyx"
 KERNEL_BUILDS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
     KERNEL_BUILDS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
@@ -42,7 +46,7 @@ if SANITIZE:
 
 def kernel_extensions() -> list[Extension]:
     """One extension a build, each from a copy of the one source under its own name."""
-    source = (PACKAGE / "_kernels.pyx").read_text()
+    source = KERNEL_SOURCE.read_text()
     extensions = []
     for build, flags in KERNEL_BUILDS.items():
         copy = PACKAGE / f"_kernels_{build}.pyx"
@@ -53,6 +57,7 @@ def kernel_extensions() -> list[Extension]:
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
                 depends=[*DEPENDS, *HEADERS],
+                include_dirs=INCLUDES,
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
         )
@@ -61,13 +66,18 @@ def kernel_extensions() -> list[Extension]:
 
 def plain_extensions() -> list[Extension]:
     """Every other .pyx of the package, under its own name."""
-    sources = [p.relative_to(HERE) for p in PACKAGE.rglob("*.pyx")]
+    sources = [p.relative_to(HERE) for p in PACKAGE.rglob("*.pyx") if p != KERNEL_SOURCE]
+    door = PACKAGE.relative_to(HERE) / "_kernels.pyx"
     return [
         Extension(
-            ".".join(p.with_suffix("").parts), [str(p)], depends=DEPENDS, extra_compile_args=FLAGS
+            ".".join(p.with_suffix("").parts),
+            [str(p)],
+            depends=DEPENDS,
+            include_dirs=INCLUDES,
+            extra_compile_args=DOOR_FLAGS if p == door else FLAGS,
         )
         for p in sorted(sources)
-        if not p.name.startswith("_kernels")
+        if not p.name.startswith("_kernels_")
     ]
 
 

@@ -34,7 +34,7 @@ from snailps import Table
 from snailps.config import ClusterSettings, RawConfig
 from snailps.local.driver import Driver
 
-WIRES = ("float32", "float16", "bfloat16", "int8", "auto")
+WIRES = ("float32", "float16", "int8", "auto")
 DIM = 100
 ROWS = 200_000
 REQUEST_ROWS = 100_000

@@ -34,7 +34,7 @@ from snailps import Table, kernels, local_cluster
 from snailps.local.driver import Driver
 
 PARTS = ("pull", "push", "small", "wire", "access", "narrow_dims", "lookup", "shards", "mixed")
-WIRES = ("float16", "bfloat16", "int8", "auto")
+WIRES = ("float16", "int8", "auto")
 ACCESS = {
     "add": {},
     "sgd": {"lr": 0.01},

@@ -8,668 +8,594 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-LANES: int
-"""float32 lanes of this build's vectors: 4 (base), 8 (avx2), 16 (avx512)."""
 GROUP: int
 """Consecutive centre words that are trained together: at most 16."""
 SHARED: int
 """Negatives that a group shares: 32."""
 PAD: int
-PANEL: int
 """Row strides are multiples of this many floats: 16, one cache line."""
-
-def row_ops() -> object:
-    """PyCapsule "snailps.row_ops": pointer to this build's static `RowOps` (see `_row_ops.pxd`)."""
-
-def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> Floats:
-    """First weights of a row, float32[dim]: a pure function of its arguments.
-
-    Parameters
-    ----------
-    kind
-        0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`;
-        3 the same with 0 in column 0.
-    seed, key
-        uint64; element j takes draw j of the SplitMix64 stream that (seed, key) selects.
-    dim
-        1 to 65,536.
-    """
-
-def apply_row(access: int, hyper: Floats, row: Floats, value: Floats) -> None:
-    """Apply one pushed value to one stored row, in place.
-
-    Parameters
-    ----------
-    access
-        0 add, 1 sgd, 2 adagrad, 3 adam, 4 ftrl, 5 average, 6 momentum; docs/access_methods.md has
-        the formulae.
-    hyper
-        float32[8]: lr, eps, beta1, beta2, l1, l2, beta, unused.
-    row
-        float32: weights, then the method's state (`Access` in ``_row_ops.pxd``).
-    value
-        float32[dim]; average: [dim + 1].
-    """
-
-def add_state_row(access: int, hyper: Floats, row: Floats, delta: Floats, dim: int) -> None:
-    """Add a difference of weights and state to one stored row, in place.
-
-    Parameters
-    ----------
-    access
-        0 add, 1 sgd, 2 adagrad, 4 ftrl (which computes its weights anew from its state).
-    row, delta
-        float32, weights then state, equally long.
-    """
-
-def init_state_row(access: int, hyper: Floats, row: Floats, dim: int) -> None:
-    """Write the first state behind a row's first weights: zeros, but ftrl's z fits the weights."""
-
-def wire_ops() -> object:
-    """PyCapsule "snailps.wire_ops": this build's static `WireOps` (see `_wire_types.pxd`)."""
-
-def narrow_rows(wire: int, rows: Floats) -> Bytes:
-    """Rows as they travel.
-
-    Parameters
-    ----------
-    wire
-        A number of `snailps.kernels.WIRE_TYPES`: 0 float32, 1 float16, 2 bfloat16, 3 int8.
-    rows
-        float32[n, floats], 1 to 65,536 floats a row.
-
-    Returns
-    -------
-    uint8[n, row_bytes]
-        row_bytes is 4, 2 and 2 a float; int8: 4 + floats, a float32 scale and then its multiples.
-
-    Raises
-    ------
-    ValueError
-        An unknown `wire`, or rows of no or of too many floats.
-
-    Notes
-    -----
-    float16 and bfloat16 take the nearest value, ties to even.  A finite number too large for them
-    becomes their largest (float16: 65,504); inf and NaN stay what they are.
-
-    int8: the scale is max(abs(row)) / 127, rounded to 17 bits, and x becomes ``x * (1 / scale)``
-    rounded to the nearest integer, ties to even; the error is at most half a scale and 2^-17 of
-    the number.  A row of zeros, or of numbers below 1.5e-36, has scale 0; a row with an inf or a
-    NaN has a NaN for its scale, and is all NaN when widened.
-
-    The same bits in every build.  Releases the GIL; threads may work on the same `rows`.
-    """
-
-def widen_rows(wire: int, packed: Bytes, floats: int) -> Floats:
-    """float32[n, floats] of the uint8[n, row_bytes] that `narrow_rows` made; exact.
-
-    Raises ValueError where row_bytes does not fit `wire` and `floats`.
-    """
-
-def narrow_owing_rows(wire: int, rows: Floats, residues: Floats) -> Bytes:
-    """Rows as they travel, with what earlier ones left out: ``narrow_rows(wire, rows + residues)``.
-
-    Parameters
-    ----------
-    wire, rows
-        As in `narrow_rows`.
-    residues
-        float32[n, floats], zeros at first, not sharing memory with `rows`.  In place it becomes
-        what is still owed: ``rows + residues - widened``, or 0 where that is not finite.
-
-    Returns
-    -------
-    uint8[n, row_bytes]
-
-    Raises
-    ------
-    ValueError
-        As `narrow_rows`, or `residues` is of another shape.
-
-    Notes
-    -----
-    Error feedback: over many pushes what arrives adds up to what was pushed, because nothing is
-    rounded away for good.  Releases the GIL; one thread a row of `residues`.
-
-    References
-    ----------
-    F. Seide et al., "1-bit stochastic gradient descent and its application to data-parallel
-    distributed training of speech DNNs", Interspeech 2014.  S. P. Karimireddy et al., "Error
-    feedback fixes SignSGD and other gradient compression schemes", ICML 2019.
-    """
-
-def train_words(
-    inputs: Floats,
-    outputs: Floats,
-    dim: int,
-    tokens: Ints,
-    bag_ptr: Longs | Ints,
-    bag_rows: Ints,
-    noise: Ints,
-    noise_logit: Floats,
-    *,
-    model: int,
-    window: int,
-    negatives: int,
-    lr_start: float,
-    lr_stop: float,
-    seed: int,
-    squares: tuple[Floats, Floats] | None = None,
-    eps: float = 1e-8,
-) -> tuple[float, int]:
-    """Train skip-gram or CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
-
-    Parameters
-    ----------
-    inputs, outputs
-        float32[n_in, stride] and float32[n_out, stride], from `snailps.kernels.padded`; the
-        columns from `dim` on are zero and stay zero.  Row w of `outputs` is the output vector
-        of word w; rows from `n_words` on belong to words that only occur as noise.
-    dim
-        Columns in use, 1 to stride.
-    tokens
-        int32[m], word numbers 0..n_words-1, -1 ends a sentence; already subsampled.
-    bag_ptr, bag_rows
-        Row numbers of `inputs` that make up word w: ``bag_rows[bag_ptr[w]:bag_ptr[w + 1]]``
-        (its own row and those of its subwords; at least one).
-        int64[n_words + 1] (int32 is accepted and copied), int32[bag_ptr[-1]].
-    noise
-        int32[p], p >= 1: rows of `outputs`, drawn beforehand from the noise distribution;
-        the kernel picks from it uniformly.
-    noise_logit
-        float32[n_out], subtracted from each score: zeros for negative sampling,
-        ``log(negatives * q(w))`` for NCE.
-    model
-        0 skip-gram, 1 CBOW.
-    window
-        1 to 256: each centre draws its reach uniformly from 1..window.
-    negatives
-        1 or more: noise words for each positive example.
-    lr_start, lr_stop
-        Learning rate at the first and after the last token; linear between.
-    seed
-        uint64; the same seed, tokens and rows give the same result (one thread, same build).
-    squares
-        For AdaGrad: sums of squared gradients so far, of the shapes of `inputs` and `outputs`,
-        changed as they are.  A group of 16 centres makes one gradient of a row each time that it
-        has that row in it.
-    eps
-        AdaGrad's, above 0: added to the root of these sums.
-
-    Returns
-    -------
-    loss_sum : float
-        Sum over the examples of the negative log likelihood, each with its negatives.
-    examples : int
-        Pairs (centre, context) for skip-gram, centres with any context for CBOW.
-
-    Raises
-    ------
-    ValueError
-        Shapes, strides or alignment that do not fit, a number out of range.
-
-    Notes
-    -----
-    16 consecutive centres share 32 noise words, each weighted ``contexts * negatives / 32`` (CBOW:
-    ``negatives / 32``); a noise word that is the positive word of a pair does not count for
-    that pair.  A group reads every row before it changes any, so it is one small batch; it ends
-    early where a centre would come a second time, because one word taking several steps at once
-    overshoots.  As in fastText, a bag's vector is the mean of its rows, and each of the rows gets
-    the whole gradient.
-
-    Releases the GIL.  Several threads may train on the same `inputs` and `outputs` at once:
-    the writers race (Hogwild), an update may now and then be lost, nothing else happens.
-    Scratch is taken once a call, about 50 kB; `tokens`, `noise` and `bag_rows` are read once
-    more, to check them.
-
-    References
-    ----------
-    T. Mikolov et al., "Distributed representations of words and phrases and their
-    compositionality", NIPS 2013 (negative sampling).  A. Mnih, Y. W. Teh, "A fast and simple
-    algorithm for training neural probabilistic language models", ICML 2012 (NCE).
-    P. Bojanowski et al., "Enriching word vectors with subword information", TACL 2017.
-    S. Ji et al., "Parallelizing word2vec in shared and distributed memory", 2016 (shared
-    negatives).
-    B. Recht et al., "Hogwild!", NIPS 2011.
-    """
-
-def train_labels(
-    inputs: Floats,
-    outputs: Floats,
-    dim: int,
-    bag_ptr: Longs,
-    bag_rows: Ints,
-    label_ptr: Longs,
-    labels: Ints,
-    noise: Ints,
-    *,
-    loss: int,
-    negatives: int,
-    shared: bool,
-    lr_start: float,
-    lr_stop: float,
-    seed: int,
-    first: int,
-    last: int,
-) -> tuple[float, int]:
-    """Train a linear classifier on mean vectors, one pass over lines `first` to `last - 1`.
-
-    Parameters
-    ----------
-    inputs, outputs
-        float32[n, stride] and float32[labels, stride] from `snailps.kernels.padded`, changed in
-        place; columns from `dim` on must be zero and stay so.
-    bag_ptr, bag_rows
-        Line i has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]``, rows of `inputs`.
-    label_ptr, labels
-        Its labels likewise, rows of `outputs`.  Lines without features or labels are passed over.
-    noise
-        Labels that negatives are drawn from, uniformly; only for loss 2.
-    loss
-        0 softmax; 1 one-versus-all; 2 negative sampling.  For 0 and 2 a line of several labels is
-        trained on one of them, drawn at random.
-    negatives
-        Negatives a line; a draw that is the line's own label is repeated, up to 8 times.
-    shared
-        Other threads train on the same arrays: output rows are exchanged every 64 lines.
-    lr_start, lr_stop
-        Learning rate at the first feature and behind the last one.
-    seed
-        uint64 that names the random numbers.
-
-    Returns
-    -------
-    loss : float
-        Sum over lines.
-    examples : int
-        Lines trained on.
-
-    Notes
-    -----
-    Releases the GIL; racing writers are allowed (Hogwild).  Scratch: with `shared` two copies of
-    `outputs`.  Time a line: (2 x features + 3 x labels) row visits.
-
-    References
-    ----------
-    A. Joulin et al., "Bag of tricks for efficient text classification", EACL 2017.
-    """
-
-def subtract_rows(new: Floats, base: Floats, out: Floats) -> None:
-    """``out[i] = new[i, :dim] - base[i, :dim]``; new, base float32[n, stride], out float32[n, dim].
-
-    Releases the GIL; threads may work on different row ranges (slices) at once.
-    """
-
-def add_rows_at(target: Floats, index: Ints, values: Floats) -> None:
-    """``target[index[i], :dim] += values[i]`` in order of i; an index may occur twice.
-
-    target float32[n, stride], index int32[k] in 0..n-1 (ValueError otherwise),
-    values float32[k, dim].  Releases the GIL; racing writers of one row may lose an addition.
-    """
-
-def copy_rows(src: Floats, dst: Floats) -> None:
-    """``dst[i, :dim] = src[i]`` and zeros behind; src float32[n, dim], dst float32[n, stride]."""
-
-def take_rows(kept: Floats, index: Ints, rows: Floats) -> None:
-    """``rows[i] = kept[index[i]]``; kept float32[n, stride], rows float32[k, stride].
-
-    index int32[k] in 0..n-1 (ValueError otherwise).  Releases the GIL.
-    """
-
-def settle_rows(kept: Floats, index: Ints, rows: Floats) -> None:
-    """``kept[index[i]], rows[i] = rows[i], rows[i] - kept[index[i]]``: rows in, differences out.
-
-    kept float32[n, stride], index int32[k] in 0..n-1 (ValueError otherwise), each at most once;
-    rows float32[k, stride].  Releases the GIL; threads may work on different indices at once.
-    """
-
-def bag_means(inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats) -> None:
-    """``out[w] = mean of inputs[bag_rows[bag_ptr[w]:bag_ptr[w + 1]], :dim]``: a word's vector.
-
-    inputs float32[n, stride], out float32[k, dim].  An empty bag gives zeros.
-    """
-
-def score_probe(x: Floats) -> tuple[Floats, Floats]:
-    """The kernel's sigmoid and -log(sigmoid) of float32[n], for tests of their stated error."""
-
-def train_linear(
-    rows: Floats,
-    ptr: Longs,
-    places: Ints,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    *,
-    outputs: int,
-    loss: int,
-    method: int,
-    bias: int,
-    hot: int,
-    lr_start: float,
-    lr_stop: float,
-    eps: float,
-    l1: float,
-    l2: float,
-    beta: float,
-    first: int,
-    last: int,
-) -> tuple[float, float]:
-    """Train a generalised linear model, one step after each of examples `first` to `last - 1`.
-
-    Parameters
-    ----------
-    rows
-        float32[n, outputs + state], each as the store keeps it: weights, then the state of
-        `method`; changed in place.
-    ptr, places, values
-        Example i has the values ``values[ptr[i]:ptr[i + 1]]`` in the rows `places` likewise.
-    labels
-        float32[examples]: loss 0, above 0 for yes; 1, a real number; 2, a class number.
-    weights
-        float32[examples], 0 or more: what an example counts; empty: 1 each.
-    outputs
-        1; for loss 2 the number of classes.
-    loss
-        0 logistic, 1 squared (half of it), 2 multinomial.
-    method
-        1 sgd, 2 adagrad, 4 ftrl: as `api.tables.Table` knows them.
-    bias
-        Row of a feature that every example has with value 1, or -1.
-    hot
-        Other threads train on the same rows: of the first `hot` rows and the bias each thread
-        trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
-    lr_start, lr_stop
-        Step size before the first example and behind the last one, above 0.  FTRL's alpha should
-        not change: its weights follow from it.
-    eps
-        AdaGrad's, beside the root.
-    l1, l2
-        FTRL's penalties.  With the others `l2` times the weight is added to the gradient of each
-        feature that an example has, and `l1` does nothing.
-    beta
-        FTRL's.
-
-    Returns
-    -------
-    loss, weight
-        Sums over the examples, each taken before its own step: the progressive loss.
-
-    Notes
-    -----
-    Releases the GIL.  Writers may race (Hogwild).  About 5 ns a feature with FTRL.
-
-    References
-    ----------
-    H. B. McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013.
-    """
-
-def linear_scores(
-    rows: Floats, ptr: Longs, places: Ints, values: Floats, *, outputs: int, bias: int
-) -> Floats:
-    """Scores of all examples: float32[examples, outputs], products of values and weights.
-
-    `rows` may be wider than `outputs`; the other parameters are those of `train_linear`.
-    """
-
-def ftrl_weights(
-    rows: Floats, *, outputs: int, lr: float, l1: float, l2: float, beta: float
-) -> None:
-    """Weights of rows float32[n, 3 * outputs] from FTRL's z and n behind them, in place.
-
-    For rows that differences were added to.  Releases the GIL.
-    """
-
-def train_fm(
-    rows: Floats,
-    ptr: Longs,
-    places: Ints,
-    values: Floats,
-    fields: Ints,
-    labels: Floats,
-    weights: Floats,
-    *,
-    factors: int,
-    field_num: int,
-    loss: int,
-    method: int,
-    bias: int,
-    hot: int,
-    lr_start: float,
-    lr_stop: float,
-    factor_rate: float,
-    eps: float,
-    l1: float,
-    l2: float,
-    factor_l2: float,
-    beta: float,
-    first: int,
-    last: int,
-) -> tuple[float, float]:
-    """Train a factorization machine, one step after each of examples `first` to `last - 1`.
-
-    Parameters
-    ----------
-    rows
-        float32[n, parts * stride], 64-byte aligned (see `kernels.padded`), changed in place: a
-        part of weights, then the state of `method` (adagrad: 1 part, ftrl: 2).  A part is w, then
-        `factors` numbers for each field, then zeros up to `stride`, the next multiple of 16.
-    ptr, places, values
-        Example i has the values ``values[ptr[i]:ptr[i + 1]]`` in the rows `places` likewise.
-    fields
-        Field of each value, 0 to ``field_num - 1``; empty is allowed where `field_num` is 1.
-    labels
-        float32[examples]: loss 0, above 0 for yes; 1, a real number.
-    weights
-        float32[examples], 0 or more: what an example counts; empty: 1 each.
-    factors
-        Length of a factor, k.
-    field_num
-        1: the plain machine.  More: field-aware, a row has a factor for each field it may meet.
-    loss
-        0 logistic, 1 squared (half of it).
-    method
-        1 sgd, 2 adagrad, 4 ftrl.
-    bias
-        Row of a feature that every example has with value 1, or -1.  Only its w counts.
-    hot
-        Other threads train on the same rows: of the first `hot` rows and the bias each thread
-        trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
-    lr_start, lr_stop
-        Step size before the first example and behind the last one; changed every 256 examples.
-    factor_rate
-        Step size of factors in units of that of w; 1 for ftrl.
-    eps
-        AdaGrad's, beside the root.
-    l1, l2
-        FTRL's penalties, of all columns.  With the others `l2` times w is added to its gradient in
-        each feature that an example has, and `l1` does nothing.
-    factor_l2
-        The same for factors, where they have a gradient; `l2` for ftrl.
-    beta
-        FTRL's.
-
-    Returns
-    -------
-    loss, weight
-        Sums over the examples, each taken before its own step: the progressive loss.
-
-    Notes
-    -----
-    Releases the GIL.  Writers may race (Hogwild).  Time an example: two visits of each of its rows,
-    of ``1 + factors * field_num`` columns, whatever the number of pairs.
-
-    References
-    ----------
-    S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan et al., "Field-aware factorization
-    machines for CTR prediction", RecSys 2016.
-    """
-
-def fm_scores(
-    rows: Floats,
-    ptr: Longs,
-    places: Ints,
-    values: Floats,
-    fields: Ints,
-    *,
-    factors: int,
-    field_num: int,
-    bias: int,
-) -> Floats:
-    """Scores of all examples, float32[examples].
-
-    `rows` may have any number of parts; all parameters are those of `train_fm`.
-    """
-
-def unpack_parts(packed: Floats, rows: Floats, dim: int, parts: int) -> None:
-    """Rows as the store has them to rows as `train_fm` wants them.
-
-    packed float32[n, parts * dim], rows float32[n, parts * stride]: each part is followed by zeros.
-    Releases the GIL; threads may work on different row ranges (slices) at once.
-    """
-
-def subtract_parts(rows: Floats, packed: Floats, dim: int, parts: int) -> None:
-    """``packed = rows - packed``, part by part, without what pads `rows`: what training changed.
-
-    Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
-    """
-
-def take_changes(
-    rows: Floats, packed: Floats, ids: Ints, out: Floats, dim: int, parts: int
-) -> None:
-    """``out[i] = rows[ids[i]] - packed[ids[i]]``, and `packed` becomes what `rows` are there.
-
-    Shapes of `rows` and `packed` as in `unpack_parts`; `out` is as wide as `packed`, a row an id.
-    An id that comes twice has changed nothing the second time.  Releases the GIL; threads may work
-    on ids that differ.
-    """
-
-def csr_product(
-    ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats, *, first: int = 0,
-    last: int | None = None,
-) -> None:  # fmt: skip
-    """``out[i] = sum of values[k] * table[rows[k]], k in ptr[i]..ptr[i + 1] - 1``.
-
-    The product of a sparse matrix (CSR, an example a row) with dense rows: a first layer.
-
-    Parameters
-    ----------
-    ptr, rows, values
-        int64[m + 1], int32[nnz] in 0..n-1, float32[nnz].
-    table
-        float32[n, dim], rows contiguous, their stride free.
-    out
-        float32[m, dim], written.
-    first, last
-        Examples to do, all by default; threads may do ranges of their own.
-
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit, or a row outside of the table.
-
-    Notes
-    -----
-    Releases the GIL.  Terms are added in their order.
-    """
-
-def csr_gradients(ptr: Longs, rows: Ints, values: Floats, dz: Floats, out: Floats) -> None:
-    """``out[j] = sum of values[k] * dz[i]`` over the entries k of all examples i with rows[k] = j.
-
-    The transpose of `csr_product`: gradients of the table's rows from those of the first layer's
-    outputs, dz float32[m, dim], out float32[n, dim] (written).  Releases the GIL; scratch of 16
-    bytes an entry.
-    """
-
-def cbow_scratch_floats(words: int, width: int, window: int, batch: int) -> int:
-    """Floats of scratch that `train_cbow` and `cbow_loss` need for batches of up to `batch`.
-
-    About ``words * batch``: the exponentials of a whole batch are kept.
-    """
-
-def cbow_loss(
-    windows: Ints, embedding: Floats, output: Floats, scratch: Floats, *, batch: int
-) -> float:
-    """Sum of the losses (natural logarithms) of windows under a network.
-
-    Parameters
-    ----------
-    windows
-        int32[n, window], window odd: the middle word is the target, the others its context.
-    embedding
-        float32[words, width], width a multiple of `PAD`.
-    output
-        float32[panels, width + 1, PANEL]: panel p has the words from ``p * PANEL`` on; its row d
-        has the d-th weight of each, its last row their biases.  Places of no word are not read.
-    scratch
-        float32, at least `cbow_scratch_floats`; what it holds means nothing.
-    batch
-        Windows scored together.
-
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit, or a word outside of the embedding.
-
-    Notes
-    -----
-    Releases the GIL.  Sums run in a fixed order.
-    """
-
-def train_cbow(
-    windows: Ints, embedding: Floats, counts: Floats, output: Floats, scratch: Floats, *,
-    batch: int, steps: int, lr: float, beta1: float, beta2: float, eps: float,
-) -> float:  # fmt: skip
-    """Steps of Adam on a CBOW network with a full softmax, in place: one a batch, in order.
-
-    The hidden vector is the mean of the context's rows, the loss of a batch the mean of its
-    windows'.  Of the embedding only the rows that a batch touched step (`counts` of their own);
-    the output weights all step every time.
-
-    Parameters
-    ----------
-    windows
-        int32[n, window]; each `batch` rows are a batch, the last one may be shorter.
-    embedding
-        float32[3, words, width]: weights, first and second moments.  Columns of zeros stay zero.
-    counts
-        float32[words]: steps that each row has taken, exact up to 2^24.
-    output
-        float32[3, panels, width + 1, PANEL], as in `cbow_loss`.
-    scratch
-        As in `cbow_loss`.
-    batch
-        Windows in a batch.
-    steps
-        Steps that the output weights have taken.
-    lr, beta1, beta2, eps
-        Of Adam, as the access method has it (docs/access_methods.md).
-
-    Returns
-    -------
-    float
-        Sum of the windows' losses, each before the step of its batch.
-
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit, a word outside of the embedding, or numbers out of range.
-
-    Notes
-    -----
-    Releases the GIL and allocates nothing.  Sums run in a fixed order: equal input, equal bits, in
-    one build.  Time a batch: three products of ``batch x width x words`` and a walk over the output
-    weights with their moments.
-
-    References
-    ----------
-    T. Mikolov et al., "Efficient estimation of word representations in vector space", 2013.
-    D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
-    """
-
-def add_weighted_rows(rows: Floats, weights: Floats, out: Floats) -> None:
-    """``out[i] += weights[i] * rows[i]``; rows of weight 0 are not read.
-
-    float32[n, dim], float32[n], float32[n, dim].  Releases the GIL; threads may work on different
-    row ranges (slices) at once.
-    """
+PANEL: int
+"""Words of a panel of output weights: 128."""
+
+class Kernels:
+    """The kernels of one build, from its table, a PyCapsule."""
+
+    def __init__(self, capsule: object) -> None: ...
+    @property
+    def LANES(self) -> int:
+        """float32 lanes of this build's vectors: 4 (base), 8 (avx2), 16 (avx512)."""
+
+    def row_ops(self) -> object:
+        """PyCapsule "snailps.row_ops": this build's static `RowOps` (see `abi/_row_ops.h`)."""
+
+    def init_row(self, kind: int, scale: float, seed: int, key: int, dim: int) -> Floats:
+        """First weights of a row, float32[dim]: a pure function of its arguments.
+
+        Parameters
+        ----------
+        kind
+            0 zeros; 1 uniform in [-scale, scale); 2 normal, mean 0, standard deviation `scale`;
+            3 the same with 0 in column 0.
+        seed, key
+            uint64; element j takes draw j of the SplitMix64 stream that (seed, key) selects.
+        dim
+            1 to 65,536.
+        """
+
+    def apply_row(self, access: int, hyper: Floats, row: Floats, value: Floats) -> None:
+        """`RowOps.apply` of one row, for tests; hyper float32[8], row weights then state."""
+
+    def add_state_row(
+        self, access: int, hyper: Floats, row: Floats, delta: Floats, dim: int
+    ) -> None:
+        """`RowOps.add_state` of one row, for tests."""
+
+    def init_state_row(self, access: int, hyper: Floats, row: Floats, dim: int) -> None:
+        """`RowOps.init_state` of one row, for tests."""
+
+    def wire_ops(self) -> object:
+        """PyCapsule "snailps.wire_ops": this build's static `WireOps` (see `abi/_wire_types.h`)."""
+
+    def narrow_rows(self, wire: int, rows: Floats) -> Bytes:
+        """`WireOps.narrow` of rows float32[n, floats], for tests; uint8[n, row_bytes]."""
+
+    def widen_rows(self, wire: int, packed: Bytes, floats: int) -> Floats:
+        """`WireOps.widen` of rows, for tests; exact."""
+
+    def narrow_owing_rows(self, wire: int, rows: Floats, residues: Floats) -> Bytes:
+        """`WireOps.narrow_owing` of rows, for tests: ``narrow_rows(wire, rows + residues)``.
+
+        `residues` becomes ``rows + residues - widened``, or 0 where that is not finite.
+        """
+
+    def train_words(
+        self,
+        inputs: Floats,
+        outputs: Floats,
+        dim: int,
+        tokens: Ints,
+        bag_ptr: Longs | Ints,
+        bag_rows: Ints,
+        noise: Ints,
+        noise_logit: Floats,
+        *,
+        model: int,
+        window: int,
+        negatives: int,
+        lr_start: float,
+        lr_stop: float,
+        seed: int,
+        squares: tuple[Floats, Floats] | None = None,
+        eps: float = 1e-8,
+    ) -> tuple[float, int]:
+        """Train skip-gram or CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
+
+        Parameters
+        ----------
+        inputs, outputs
+            float32[n_in, stride] and float32[n_out, stride], from `snailps.kernels.padded`; the
+            columns from `dim` on are zero and stay zero.  Row w of `outputs` is the output vector
+            of word w; rows from `n_words` on belong to words that only occur as noise.
+        dim
+            Columns in use, 1 to stride.
+        tokens
+            int32[m], word numbers 0..n_words-1, -1 ends a sentence; already subsampled.
+        bag_ptr, bag_rows
+            Row numbers of `inputs` that make up word w: ``bag_rows[bag_ptr[w]:bag_ptr[w + 1]]``
+            (its own row and those of its subwords; at least one).
+            int64[n_words + 1] (int32 is accepted and copied), int32[bag_ptr[-1]].
+        noise
+            int32[p], p >= 1: rows of `outputs`, drawn beforehand from the noise distribution;
+            the kernel picks from it uniformly.
+        noise_logit
+            float32[n_out], subtracted from each score: zeros for negative sampling,
+            ``log(negatives * q(w))`` for NCE.
+        model
+            0 skip-gram, 1 CBOW.
+        window
+            1 to 256: each centre draws its reach uniformly from 1..window.
+        negatives
+            1 or more: noise words for each positive example.
+        lr_start, lr_stop
+            Learning rate at the first and after the last token; linear between.
+        seed
+            uint64; the same seed, tokens and rows give the same result (one thread, same build).
+        squares
+            For AdaGrad: sums of squared gradients so far, of the shapes of `inputs` and `outputs`,
+            changed as they are.  A group of 16 centres makes one gradient of a row each time that
+            it has that row in it.
+        eps
+            AdaGrad's, above 0: added to the root of these sums.
+
+        Returns
+        -------
+        loss_sum : float
+            Sum over the examples of the negative log likelihood, each with its negatives.
+        examples : int
+            Pairs (centre, context) for skip-gram, centres with any context for CBOW.
+
+        Raises
+        ------
+        ValueError
+            Shapes, strides or alignment that do not fit, a number out of range.
+
+        Notes
+        -----
+        16 consecutive centres share 32 noise words, each weighted ``contexts * negatives / 32``
+        (CBOW: ``negatives / 32``); a noise word that is the positive word of a pair does not count
+        for that pair.  A group reads every row before it changes any, so it is one small batch; it
+        ends early where a centre would come a second time, because one word taking several steps at
+        once overshoots.  As in fastText, a bag's vector is the mean of its rows, and each of the
+        rows gets the whole gradient.
+
+        Releases the GIL.  Several threads may train on the same `inputs` and `outputs` at once:
+        the writers race (Hogwild), an update may now and then be lost, nothing else happens.
+        Scratch is taken once a call, about 50 kB; `tokens`, `noise` and `bag_rows` are read once
+        more, to check them.
+
+        References
+        ----------
+        T. Mikolov et al., "Distributed representations of words and phrases and their
+        compositionality", NIPS 2013 (negative sampling).  A. Mnih, Y. W. Teh, "A fast and simple
+        algorithm for training neural probabilistic language models", ICML 2012 (NCE).
+        P. Bojanowski et al., "Enriching word vectors with subword information", TACL 2017.
+        S. Ji et al., "Parallelizing word2vec in shared and distributed memory", 2016 (shared
+        negatives).
+        B. Recht et al., "Hogwild!", NIPS 2011.
+        """
+
+    def train_labels(
+        self,
+        inputs: Floats,
+        outputs: Floats,
+        dim: int,
+        bag_ptr: Longs,
+        bag_rows: Ints,
+        label_ptr: Longs,
+        labels: Ints,
+        noise: Ints,
+        *,
+        loss: int,
+        negatives: int,
+        shared: bool,
+        lr_start: float,
+        lr_stop: float,
+        seed: int,
+        first: int,
+        last: int,
+    ) -> tuple[float, int]:
+        """Train a linear classifier on mean vectors, one pass over lines `first` to `last - 1`.
+
+        Parameters
+        ----------
+        inputs, outputs
+            float32[n, stride] and float32[labels, stride] from `snailps.kernels.padded`, changed in
+            place; columns from `dim` on must be zero and stay so.
+        bag_ptr, bag_rows
+            Line i has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]``, rows of `inputs`.
+        label_ptr, labels
+            Its labels likewise, rows of `outputs`.  Lines without features or labels are passed
+            over.
+        noise
+            Labels that negatives are drawn from, uniformly; only for loss 2.
+        loss
+            0 softmax; 1 one-versus-all; 2 negative sampling.  For 0 and 2 a line of several labels
+            is trained on one of them, drawn at random.
+        negatives
+            Negatives a line; a draw that is the line's own label is repeated, up to 8 times.
+        shared
+            Other threads train on the same arrays: output rows are exchanged every 64 lines.
+        lr_start, lr_stop
+            Learning rate at the first feature and behind the last one.
+        seed
+            uint64 that names the random numbers.
+
+        Returns
+        -------
+        loss : float
+            Sum over lines.
+        examples : int
+            Lines trained on.
+
+        Notes
+        -----
+        Releases the GIL; racing writers are allowed (Hogwild).  Scratch: with `shared` two copies
+        of `outputs`.  Time a line: (2 x features + 3 x labels) row visits.
+
+        References
+        ----------
+        A. Joulin et al., "Bag of tricks for efficient text classification", EACL 2017.
+        """
+
+    def copy_rows(self, src: Floats, dst: Floats) -> None:
+        """``dst[i, :dim] = src[i]``, zeros behind; src float32[n, dim], dst float32[n, stride]."""
+
+    def take_rows(self, kept: Floats, index: Ints, rows: Floats) -> None:
+        """``rows[i] = kept[index[i]]``; kept float32[n, stride], rows float32[k, stride].
+
+        index int32[k] in 0..n-1 (ValueError otherwise).  Releases the GIL.
+        """
+
+    def settle_rows(self, kept: Floats, index: Ints, rows: Floats) -> None:
+        """``kept[index[i]], rows[i] = rows[i], rows[i] - kept[index[i]]``.
+
+        kept float32[n, stride], index int32[k] in 0..n-1 (ValueError otherwise), each at most once;
+        rows float32[k, stride].  Releases the GIL; threads may work on different indices at once.
+        """
+
+    def bag_means(self, inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats) -> None:
+        """``out[w] = mean of inputs[bag_rows[bag_ptr[w]:bag_ptr[w + 1]], :dim]``: a word's vector.
+
+        inputs float32[n, stride], out float32[k, dim].  An empty bag gives zeros.
+        """
+
+    def score_probe(self, x: Floats) -> tuple[Floats, Floats]:
+        """The kernel's sigmoid and -log(sigmoid) of float32[n], for tests of their stated error."""
+
+    def train_linear(
+        self,
+        rows: Floats,
+        ptr: Longs,
+        places: Ints,
+        values: Floats,
+        labels: Floats,
+        weights: Floats,
+        *,
+        outputs: int,
+        loss: int,
+        method: int,
+        bias: int,
+        hot: int,
+        lr_start: float,
+        lr_stop: float,
+        eps: float,
+        l1: float,
+        l2: float,
+        beta: float,
+        first: int,
+        last: int,
+    ) -> tuple[float, float]:
+        """Train a generalised linear model, one step after each of examples `first` to `last - 1`.
+
+        Parameters
+        ----------
+        rows
+            float32[n, outputs + state], each as the store keeps it: weights, then the state of
+            `method`; changed in place.
+        ptr, places, values
+            Example i has the values ``values[ptr[i]:ptr[i + 1]]`` in the rows `places` likewise.
+        labels
+            float32[examples]: loss 0, above 0 for yes; 1, a real number; 2, a class number.
+        weights
+            float32[examples], 0 or more: what an example counts; empty: 1 each.
+        outputs
+            1; for loss 2 the number of classes.
+        loss
+            0 logistic, 1 squared (half of it), 2 multinomial.
+        method
+            1 sgd, 2 adagrad, 4 ftrl: as `api.tables.Table` knows them.
+        bias
+            Row of a feature that every example has with value 1, or -1.
+        hot
+            Other threads train on the same rows: of the first `hot` rows and the bias each thread
+            trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
+        lr_start, lr_stop
+            Step size before the first example and behind the last one, above 0.  FTRL's alpha
+            should not change: its weights follow from it.
+        eps
+            AdaGrad's, beside the root.
+        l1, l2
+            FTRL's penalties.  With the others `l2` times the weight is added to the gradient of
+            each feature that an example has, and `l1` does nothing.
+        beta
+            FTRL's.
+
+        Returns
+        -------
+        loss, weight
+            Sums over the examples, each taken before its own step: the progressive loss.
+
+        Notes
+        -----
+        Releases the GIL.  Writers may race (Hogwild).  About 5 ns a feature with FTRL.
+
+        References
+        ----------
+        H. B. McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013.
+        """
+
+    def linear_scores(
+        self, rows: Floats, ptr: Longs, places: Ints, values: Floats, *, outputs: int, bias: int
+    ) -> Floats:
+        """Scores of all examples: float32[examples, outputs], products of values and weights.
+
+        `rows` may be wider than `outputs`; the other parameters are those of `train_linear`.
+        """
+
+    def ftrl_weights(
+        self, rows: Floats, *, outputs: int, lr: float, l1: float, l2: float, beta: float
+    ) -> None:
+        """Weights of rows float32[n, 3 * outputs] from FTRL's z and n behind them, in place.
+
+        For rows that differences were added to.  Releases the GIL.
+        """
+
+    def train_fm(
+        self,
+        rows: Floats,
+        ptr: Longs,
+        places: Ints,
+        values: Floats,
+        fields: Ints,
+        labels: Floats,
+        weights: Floats,
+        *,
+        factors: int,
+        field_num: int,
+        loss: int,
+        method: int,
+        bias: int,
+        hot: int,
+        lr_start: float,
+        lr_stop: float,
+        factor_rate: float,
+        eps: float,
+        l1: float,
+        l2: float,
+        factor_l2: float,
+        beta: float,
+        first: int,
+        last: int,
+    ) -> tuple[float, float]:
+        """Train a factorization machine, one step after each of examples `first` to `last - 1`.
+
+        Parameters
+        ----------
+        rows
+            float32[n, parts * stride], 64-byte aligned (see `kernels.padded`), changed in place: a
+            part of weights, then the state of `method` (adagrad: 1 part, ftrl: 2).  A part is w,
+            then `factors` numbers for each field, then zeros up to `stride`, the next multiple of
+            16.
+        ptr, places, values
+            Example i has the values ``values[ptr[i]:ptr[i + 1]]`` in the rows `places` likewise.
+        fields
+            Field of each value, 0 to ``field_num - 1``; empty is allowed where `field_num` is 1.
+        labels
+            float32[examples]: loss 0, above 0 for yes; 1, a real number.
+        weights
+            float32[examples], 0 or more: what an example counts; empty: 1 each.
+        factors
+            Length of a factor, k.
+        field_num
+            1: the plain machine.  More: field-aware, a row has a factor for each field it may meet.
+        loss
+            0 logistic, 1 squared (half of it).
+        method
+            1 sgd, 2 adagrad, 4 ftrl.
+        bias
+            Row of a feature that every example has with value 1, or -1.  Only its w counts.
+        hot
+            Other threads train on the same rows: of the first `hot` rows and the bias each thread
+            trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
+        lr_start, lr_stop
+            Step size before the first example and behind the last one; changed every 256 examples.
+        factor_rate
+            Step size of factors in units of that of w; 1 for ftrl.
+        eps
+            AdaGrad's, beside the root.
+        l1, l2
+            FTRL's penalties, of all columns.  With the others `l2` times w is added to its gradient
+            in each feature that an example has, and `l1` does nothing.
+        factor_l2
+            The same for factors, where they have a gradient; `l2` for ftrl.
+        beta
+            FTRL's.
+
+        Returns
+        -------
+        loss, weight
+            Sums over the examples, each taken before its own step: the progressive loss.
+
+        Notes
+        -----
+        Releases the GIL.  Writers may race (Hogwild).  Time an example: two visits of each of its
+        rows, of ``1 + factors * field_num`` columns, whatever the number of pairs.
+
+        References
+        ----------
+        S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan et al., "Field-aware factorization
+        machines for CTR prediction", RecSys 2016.
+        """
+
+    def fm_scores(
+        self,
+        rows: Floats,
+        ptr: Longs,
+        places: Ints,
+        values: Floats,
+        fields: Ints,
+        *,
+        factors: int,
+        field_num: int,
+        bias: int,
+    ) -> Floats:
+        """Scores of all examples, float32[examples].
+
+        `rows` may have any number of parts; all parameters are those of `train_fm`.
+        """
+
+    def unpack_parts(self, packed: Floats, rows: Floats, dim: int, parts: int) -> None:
+        """Rows as the store has them to rows as `train_fm` wants them.
+
+        packed float32[n, parts * dim], rows float32[n, parts * stride]: each part is followed by
+        zeros. Releases the GIL; threads may work on different row ranges (slices) at once.
+        """
+
+    def subtract_parts(self, rows: Floats, packed: Floats, dim: int, parts: int) -> None:
+        """``packed = rows - packed``, part by part, without what pads `rows`.
+
+        Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
+        """
+
+    def take_changes(
+        self, rows: Floats, packed: Floats, ids: Ints, out: Floats, dim: int, parts: int
+    ) -> None:
+        """``out[i] = rows[ids[i]] - packed[ids[i]]``, and `packed` becomes what `rows` are there.
+
+        Shapes of `rows` and `packed` as in `unpack_parts`; `out` is as wide as `packed`, a row an
+        id. An id that comes twice has changed nothing the second time.  Releases the GIL; threads
+        may work on ids that differ.
+        """
+
+    def csr_product(
+        self, ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats
+    ) -> None:
+        """``out[i] = sum of values[k] * table[rows[k]], k in ptr[i]..ptr[i + 1] - 1``.
+
+        The product of a sparse matrix (CSR, an example a row) with dense rows: a first layer.
+
+        Parameters
+        ----------
+        ptr, rows, values
+            int64[m + 1], int32[nnz] in 0..n-1, float32[nnz].
+        table
+            float32[n, dim], rows contiguous, their stride free.
+        out
+            float32[m, dim], written.
+
+        Raises
+        ------
+        ValueError
+            Shapes that do not fit, or a row outside of the table.
+
+        Notes
+        -----
+        Releases the GIL.  Terms are added in their order.
+        """
+
+    def csr_gradients(
+        self, ptr: Longs, rows: Ints, values: Floats, dz: Floats, out: Floats
+    ) -> None:
+        """``out[j] = sum of values[k] * dz[i]`` over the entries k of all examples i with rows[k] =
+        j.
+
+        The transpose of `csr_product`: gradients of the table's rows from those of the first
+        layer's outputs, dz float32[m, dim], out float32[n, dim] (written).  Releases the GIL;
+        scratch of 16 bytes an entry.
+        """
+
+    def cbow_scratch_floats(self, words: int, width: int, window: int, batch: int) -> int:
+        """Floats of scratch that `train_cbow` and `cbow_loss` need for batches of up to `batch`.
+
+        About ``words * batch``: the exponentials of a whole batch are kept.
+        """
+
+    def cbow_loss(
+        self, windows: Ints, embedding: Floats, output: Floats, scratch: Floats, *, batch: int
+    ) -> float:
+        """Sum of the losses (natural logarithms) of windows under a network.
+
+        Parameters
+        ----------
+        windows
+            int32[n, window], window odd: the middle word is the target, the others its context.
+        embedding
+            float32[words, width], width a multiple of `PAD`.
+        output
+            float32[panels, width + 1, PANEL]: panel p has the words from ``p * PANEL`` on; its row
+            d has the d-th weight of each, its last row their biases.  Places of no word are not
+            read.
+        scratch
+            float32, at least `cbow_scratch_floats`; what it holds means nothing.
+        batch
+            Windows scored together.
+
+        Raises
+        ------
+        ValueError
+            Shapes that do not fit, or a word outside of the embedding.
+
+        Notes
+        -----
+        Releases the GIL.  Sums run in a fixed order.
+        """
+
+    def train_cbow(
+        self,
+        windows: Ints, embedding: Floats, counts: Floats, output: Floats, scratch: Floats, *,
+        batch: int, steps: int, lr: float, beta1: float, beta2: float, eps: float,
+    ) -> float:  # fmt: skip
+        """Steps of Adam on a CBOW network with a full softmax, in place: one a batch, in order.
+
+        The hidden vector is the mean of the context's rows, the loss of a batch the mean of its
+        windows'.  Of the embedding only the rows that a batch touched step (`counts` of their own);
+        the output weights all step every time.
+
+        Parameters
+        ----------
+        windows
+            int32[n, window]; each `batch` rows are a batch, the last one may be shorter.
+        embedding
+            float32[3, words, width]: weights, first and second moments.  Columns of zeros stay
+            zero.
+        counts
+            float32[words]: steps that each row has taken, exact up to 2^24.
+        output
+            float32[3, panels, width + 1, PANEL], as in `cbow_loss`.
+        scratch
+            As in `cbow_loss`.
+        batch
+            Windows in a batch.
+        steps
+            Steps that the output weights have taken.
+        lr, beta1, beta2, eps
+            Of Adam, as the access method has it (docs/access_methods.md).
+
+        Returns
+        -------
+        float
+            Sum of the windows' losses, each before the step of its batch.
+
+        Raises
+        ------
+        ValueError
+            Shapes that do not fit, a word outside of the embedding, or numbers out of range.
+
+        Notes
+        -----
+        Releases the GIL and allocates nothing.  Sums run in a fixed order: equal input, equal bits,
+        in one build.  Time a batch: three products of ``batch x width x words`` and a walk over the
+        output weights with their moments.
+
+        References
+        ----------
+        T. Mikolov et al., "Efficient estimation of word representations in vector space", 2013.
+        D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+        """
+
+    def add_weighted_rows(self, rows: Floats, weights: Floats, out: Floats) -> None:
+        """``out[i] += weights[i] * rows[i]``; rows of weight 0 are not read.
+
+        float32[n, dim], float32[n], float32[n, dim].  Releases the GIL; threads may work on
+        different row ranges (slices) at once.
+        """

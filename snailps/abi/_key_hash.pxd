@@ -1,28 +1,7 @@
-# The one hash of keys: used by the client (which fragment), the store (where in the index) and the
-# initialisers (a row's first value).  SplitMix64's finaliser: G. Steele, D. Lea, C. Flood, "Fast
-# splittable pseudorandom number generators", OOPSLA 2014.
+# The hash of keys; see the C header.
 from libc.stdint cimport uint32_t, uint64_t
 
-
-cdef inline uint64_t mix64(uint64_t x) noexcept nogil:
-    """A bijection on 64 bits in which every input bit reaches every output bit."""
-    x ^= x >> 30
-    x *= <uint64_t>0xBF58476D1CE4E5B9
-    x ^= x >> 27
-    x *= <uint64_t>0x94D049BB133111EB
-    x ^= x >> 31
-    return x
-
-
-cdef inline uint64_t hash_key(uint64_t key) noexcept nogil:
-    """Hash of a key; the golden-ratio step keeps key 0 off the fixed point of mix64."""
-    return mix64(key + <uint64_t>0x9E3779B97F4A7C15)
-
-
-cdef inline uint32_t fragment_of_hash(uint64_t hashed, uint32_t frag_num) noexcept nogil:
-    """Fragment of a hashed key: the *high* 32 bits scaled to 0..frag_num-1.
-
-    The index inside a fragment uses the *low* bits, so that one fragment's keys spread over the
-    whole of its index.
-    """
-    return <uint32_t>(((hashed >> 32) * frag_num) >> 32)
+cdef extern from "abi/_key_hash.h" nogil:
+    uint64_t mix64 "snail_mix64"(uint64_t x) noexcept
+    uint64_t hash_key "snail_hash_key"(uint64_t key) noexcept
+    uint32_t fragment_of_hash "snail_fragment_of_hash"(uint64_t hashed, uint32_t frag_num) noexcept

@@ -44,7 +44,7 @@ _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
 _TRACK = {"": 0, "touch": 1}
 _TRACK_BEFORE = {"version": "", "touch+version": "touch"}
 """Values in checkpoints of earlier versions, which stored versions of rows."""
-_WIRE = ("float32", "float16", "bfloat16", "int8", "auto")
+_WIRE = ("float32", "float16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
 _ADDS_STATE = {"add", "sgd", "adagrad", "ftrl"}
@@ -170,7 +170,7 @@ class Table:
     track : str
         What is stored with each row: ``""`` or ``touch`` (tick of its last push).
     wire : str
-        Type of the rows on the network: ``float32``, ``float16``, ``bfloat16``, ``int8`` (with
+        Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
         a scale per row) or ``auto``: float16 if the network is slow, else float32.  In memory
         they are float32; rows with state and those of ``average`` are always sent as float32.
     """

@@ -386,7 +386,7 @@ class JobSettings(Settings):
         when="To compare optimisers, where the model supports the other one.",
         aliases=[Alias("adagrad", adagrad_to_optimizer, "true means `optimizer: adagrad`")],
     )
-    wire: Literal["auto", "float32", "float16", "bfloat16", "int8"] = setting(
+    wire: Literal["auto", "float32", "float16", "int8"] = setting(
         "auto",
         help="Type of rows on the network; in memory they are float32. `auto`: float16 if the "
         "measured network is slow (with `tls` also on one machine), else float32.",

@@ -3,7 +3,8 @@
     /proc/cpuinfo, SNAILPS_KERNELS -> pick a build -> its functions, re-exported here
 
 Owns the choice of the build (once, at import) and the shape of padded arrays.  Everything else
-in the package imports kernels from here, never from a build directly.  No keys, tables, sockets.
+in the package imports kernels from here, never from a build directly; tests reach other builds, and
+what has no user but them, by `load`.  No keys, tables, sockets.
 """
 
 from __future__ import annotations
@@ -15,16 +16,12 @@ import platform
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps._kernels import GROUP, PAD, PANEL, SHARED, Kernels
 from snailps.errors import ConfigError
-
-if TYPE_CHECKING:
-    from snailps import _kernels as _chosen
 
 __all__ = [
     "BUILD",
@@ -34,10 +31,7 @@ __all__ = [
     "PANEL",
     "SHARED",
     "WIRE_TYPES",
-    "add_rows_at",
-    "add_state_row",
     "add_weighted_rows",
-    "apply_row",
     "bag_means",
     "builds_available",
     "cbow_loss",
@@ -49,16 +43,12 @@ __all__ = [
     "fm_scores",
     "ftrl_weights",
     "init_row",
-    "init_state_row",
     "linear_scores",
     "load",
-    "narrow_owing_rows",
-    "narrow_rows",
     "padded",
     "row_ops",
     "settle_rows",
     "subtract_parts",
-    "subtract_rows",
     "take_changes",
     "take_rows",
     "train_cbow",
@@ -67,7 +57,6 @@ __all__ = [
     "train_linear",
     "train_words",
     "unpack_parts",
-    "widen_rows",
     "wire_ops",
 ]
 
@@ -78,7 +67,7 @@ NEEDS = {
     "base": frozenset[str](),
 }
 VARIABLE = "SNAILPS_KERNELS"
-WIRE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  # of _wire_types.pxd
+WIRE_TYPES = {"float32": 0, "float16": 1, "int8": 3}  # of abi/_wire_types.h
 HUGE_BYTES = 1 << 22  # from here on memory is asked for in huge pages: rows are visited at random
 
 
@@ -98,8 +87,8 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def load(build: str) -> ModuleType:
-    """Import one build of the kernels.
+def load(build: str) -> Kernels:
+    """The kernels of one build.
 
     Parameters
     ----------
@@ -120,12 +109,17 @@ def load(build: str) -> ModuleType:
             f"have; unset {VARIABLE} or set it to 'base'"
         )
     try:
-        return importlib.import_module(f"snailps._kernels_{build}")
+        return _kernels_of(build)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"kernels: build {build!r} is not installed ({error}); reinstall snailps, or run "
             "'python setup.py build_ext --inplace' in a source tree"
         ) from None
+
+
+@lru_cache
+def _kernels_of(build: str) -> Kernels:
+    return Kernels(importlib.import_module(f"snailps._kernels_{build}").table())
 
 
 @lru_cache(maxsize=1)
@@ -145,7 +139,7 @@ def builds_available() -> list[str]:
     return list(_loadable())
 
 
-def _choose() -> tuple[str, ModuleType]:
+def _choose() -> tuple[str, Kernels]:
     forced = os.environ.get(VARIABLE)
     if forced:
         return forced, load(forced)
@@ -158,26 +152,13 @@ def _choose() -> tuple[str, ModuleType]:
     raise AssertionError("unreachable: base is always tried")
 
 
-if TYPE_CHECKING:
-    BUILD: str
-else:
-    BUILD, _chosen = _choose()
-
+BUILD, _chosen = _choose()
 LANES = _chosen.LANES
-GROUP = _chosen.GROUP
-SHARED = _chosen.SHARED
-PAD = _chosen.PAD
-PANEL = _chosen.PANEL
 row_ops = _chosen.row_ops
 init_row = _chosen.init_row
-apply_row = _chosen.apply_row
-add_state_row = _chosen.add_state_row
-init_state_row = _chosen.init_state_row
 train_labels = _chosen.train_labels
 train_linear = _chosen.train_linear
 train_words = _chosen.train_words
-subtract_rows = _chosen.subtract_rows
-add_rows_at = _chosen.add_rows_at
 copy_rows = _chosen.copy_rows
 settle_rows = _chosen.settle_rows
 take_rows = _chosen.take_rows
@@ -185,9 +166,6 @@ bag_means = _chosen.bag_means
 ftrl_weights = _chosen.ftrl_weights
 linear_scores = _chosen.linear_scores
 wire_ops = _chosen.wire_ops
-narrow_rows = _chosen.narrow_rows
-widen_rows = _chosen.widen_rows
-narrow_owing_rows = _chosen.narrow_owing_rows
 fm_scores = _chosen.fm_scores
 train_fm = _chosen.train_fm
 unpack_parts = _chosen.unpack_parts

@@ -1,5 +1,6 @@
-/* What one push does to one stored row, by access method.
+/* Each step of an optimiser, once: of one weight, for kernels that train, and of a stored row.
  *
+ * weight, state, gradient -> the same, one step on
  * hyper-parameters, row (weights then state), pushed value -> the same row, one step on
  *
  * In C and not in Cython for `restrict`: weights, state and value never overlap, and only when the
@@ -16,6 +17,60 @@
 #include <math.h>
 #include <stdint.h>
 
+#define SNAIL_STEP static inline __attribute__((always_inline))
+
+/* ---- one weight ------------------------------------------------------------------------------- */
+
+SNAIL_STEP void snail_sgd(float *w, float g, float rate) { *w -= rate * g; }
+
+SNAIL_STEP void snail_adagrad(float *w, float *s, float g, float rate, float epsilon) {
+    const float total = *s + g * g;
+    *s = total;
+    *w -= rate * g / (sqrtf(total) + epsilon);
+}
+
+/* z without what L1 takes off: 0 inside [-l1, l1]. */
+SNAIL_STEP float snail_shrunk(float z, float l1) {
+    return z - (z > l1 ? l1 : z < -l1 ? -l1 : z);
+}
+
+/* What FTRL's weights follow from besides z and n; base is beta / rate + l2. */
+typedef struct {
+    float per_rate, base, l1;
+} snail_ftrl_by;
+
+SNAIL_STEP snail_ftrl_by snail_ftrl_of(float rate, float l1, float l2, float beta) {
+    const float per_rate = 1 / rate;
+    return (snail_ftrl_by){per_rate, beta * per_rate + l2, l1};
+}
+
+/* `root` is that of n. */
+SNAIL_STEP float snail_ftrl_weight(float z, float root, const snail_ftrl_by *by) {
+    return -snail_shrunk(z, by->l1) / (root * by->per_rate + by->base);
+}
+
+SNAIL_STEP void snail_ftrl(float *w, float *z, float *n, float g, const snail_ftrl_by *by) {
+    const float square = g * g;
+    const float total = *n + square;
+    const float root = sqrtf(total);
+    /* sqrt(total) - sqrt(n), without cancellation; the tiny number makes 0 / 0 a 0 */
+    const float sigma = square / (root + sqrtf(*n) + 1e-30f) * by->per_rate;
+    const float sum = *z + g - sigma * *w;
+    *n = total;
+    *z = sum;
+    *w = snail_ftrl_weight(sum, root, by);
+}
+
+/* FTRL's weights of a row, which follow from its z and n. */
+SNAIL_STEP void snail_ftrl_weights(float *row, int64_t dim, const snail_ftrl_by *by) {
+    float *restrict w = row;
+    const float *restrict z = row + dim;
+    const float *restrict n = row + 2 * dim;
+    for (int64_t j = 0; j < dim; j++) w[j] = snail_ftrl_weight(z[j], sqrtf(n[j]), by);
+}
+
+/* ---- a stored row ----------------------------------------------------------------------------- */
+
 static void snail_step_add(const float *hyper, float *restrict row, const float *restrict value,
                            uint32_t dim) {
     (void)hyper;
@@ -25,7 +80,7 @@ static void snail_step_add(const float *hyper, float *restrict row, const float 
 static void snail_step_sgd(const float *hyper, float *restrict row, const float *restrict value,
                            uint32_t dim) {
     const float rate = hyper[0];
-    for (uint32_t j = 0; j < dim; j++) row[j] -= rate * value[j];
+    for (uint32_t j = 0; j < dim; j++) snail_sgd(&row[j], value[j], rate);
 }
 
 static void snail_step_adagrad(const float *hyper, float *row, const float *restrict value,
@@ -33,11 +88,7 @@ static void snail_step_adagrad(const float *hyper, float *row, const float *rest
     const float rate = hyper[0], epsilon = hyper[1];
     float *restrict w = row;
     float *restrict s = row + dim;
-    for (uint32_t j = 0; j < dim; j++) {
-        const float total = s[j] + value[j] * value[j];
-        s[j] = total;
-        w[j] -= rate * value[j] / (sqrtf(total) + epsilon);
-    }
+    for (uint32_t j = 0; j < dim; j++) snail_adagrad(&w[j], &s[j], value[j], rate, epsilon);
 }
 
 /* Only the rows that are pushed move (lazy): each counts its own steps, in its last float, which
@@ -62,30 +113,14 @@ static void snail_step_adam(const float *hyper, float *row, const float *restric
     }
 }
 
-/* z without what L1 takes off: 0 inside [-l1, l1]. */
-static inline float snail_shrunk(float z, float l1) {
-    return z - (z > l1 ? l1 : z < -l1 ? -l1 : z);
-}
-
 /* Weights are kept beside z and n, although they follow from them, so that a pull is a copy. */
 static void snail_step_ftrl(const float *hyper, float *row, const float *restrict value,
                             uint32_t dim) {
-    const float per_rate = 1 / hyper[0], l1 = hyper[4], l2 = hyper[5], beta = hyper[6];
-    const float base = beta * per_rate + l2;
+    const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[5], hyper[6]);
     float *restrict w = row;
     float *restrict z = row + dim;
     float *restrict n = row + 2 * (uint64_t)dim;
-    for (uint32_t j = 0; j < dim; j++) {
-        const float square = value[j] * value[j];
-        const float total = n[j] + square;
-        const float root = sqrtf(total);
-        /* sqrt(total) - sqrt(n), without cancellation; the tiny number makes 0 / 0 a 0 */
-        const float sigma = square / (root + sqrtf(n[j]) + 1e-30f) * per_rate;
-        const float sum = z[j] + value[j] - sigma * w[j];
-        n[j] = total;
-        z[j] = sum;
-        w[j] = -snail_shrunk(sum, l1) / (root * per_rate + base);
-    }
+    for (uint32_t j = 0; j < dim; j++) snail_ftrl(&w[j], &z[j], &n[j], value[j], &by);
 }
 
 /* The speed v is a sum of gradients, each weighing beta1 times as much as the one after it. */
@@ -115,18 +150,9 @@ static void snail_merge_adagrad(const float *hyper, float *row, const float *del
 
 static void snail_merge_ftrl(const float *hyper, float *row, const float *restrict delta,
                              uint32_t dim) {
-    const float per_rate = 1 / hyper[0], l1 = hyper[4], l2 = hyper[5], beta = hyper[6];
-    const float base = beta * per_rate + l2;
-    float *restrict w = row;
-    float *restrict z = row + dim;
-    float *restrict n = row + 2 * (uint64_t)dim;
-    for (uint32_t j = 0; j < dim; j++) {
-        const float sum = z[j] + delta[dim + j];
-        const float total = n[j] + delta[2 * (uint64_t)dim + j];
-        z[j] = sum;
-        n[j] = total;
-        w[j] = -snail_shrunk(sum, l1) / (sqrtf(total) * per_rate + base);
-    }
+    const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[5], hyper[6]);
+    snail_step_add(hyper, row + dim, delta + dim, 2 * dim);
+    snail_ftrl_weights(row, dim, &by);
 }
 
 /* The z that gives the first weights at n = 0. */

@@ -10,8 +10,12 @@
 #ifndef SNAILPS_TILES_H
 #define SNAILPS_TILES_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "_jobs.h"
+#include "_optimizers.h"
 
 #if defined(__AVX512F__)
 #define SNAIL_LANES 16
@@ -27,11 +31,11 @@
 #define SNAIL_UPDATE_VECS 2
 #endif
 
-#define SNAIL_GROUP 16 /* centres in a group: one lane each */
 #define SNAIL_GROUP_VECS (SNAIL_GROUP / SNAIL_LANES)
 #define SNAIL_UPDATE_ROWS 4
 
 #define SNAIL_INLINE static inline __attribute__((always_inline))
+#define SNAIL_APART __attribute__((noinline))
 
 /* may_alias and the alignment of a float: a load or store of floats wherever they lie. */
 typedef float snail_vec __attribute__((vector_size(4 * SNAIL_LANES), aligned(4), may_alias));
@@ -156,14 +160,10 @@ static void snail_gradients_from_lanes(int lane_num, const float *const *src, co
     snail_update(1, SNAIL_GROUP, 0, lane_num, src, coef, dst, stride);
 }
 
-/* A step of AdaGrad on a row with its sums of squares, up along `value`; see _optimizers.h. */
-static void snail_adagrad_row(int stride, float *restrict row, float *restrict squares,
-                              const float *restrict value, float rate, float epsilon) {
-    for (int d = 0; d < stride; d++) {
-        const float total = squares[d] + value[d] * value[d];
-        squares[d] = total;
-        row[d] += rate * value[d] / (__builtin_sqrtf(total) + epsilon);
-    }
+/* Asks for a row that will be read and written. */
+SNAIL_INLINE void snail_prefetch_row(const float *row, int64_t stride) {
+    for (int64_t line = 0; line < stride / SNAIL_PAD; line++)
+        __builtin_prefetch(row + line * SNAIL_PAD, 1, 3);
 }
 
 /* ---- sums of rows ------------------------------------------------------------------------------ */

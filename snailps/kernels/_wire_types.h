@@ -1,9 +1,9 @@
-/* Rows of float32 to and from what travels: the loops behind WireOps of _wire_types.pxd.
+/* Rows of float32 to and from what travels: the loops behind snail_wire_ops of abi/_wire_types.h.
  *
  * row -> narrow -> bytes        bytes -> widen -> row        row, residue -> narrow_owing -> bytes,
  *                                                            residue
  *
- * float16, bfloat16: the nearest value, ties to even.  A finite value beyond the largest becomes
+ * float16: the nearest value, ties to even.  A finite value beyond the largest becomes
  * the largest, so that the residue carries the rest; inf stays inf and NaN NaN, because a model
  * that diverged must be seen to.
  * int8: a float32 scale s, then q = the integer nearest to x * (1 / s), ties to even.  s is max|x|
@@ -79,19 +79,6 @@ SNAIL_WIRE_INLINE float snail_from_float16(uint16_t half) {
     return snail_float(wide | (uint32_t)(half & 0x8000u) << 16);
 }
 
-SNAIL_WIRE_INLINE uint16_t snail_to_bfloat16(float x) {
-    const int32_t size = snail_size(x);
-    const uint32_t top = (uint32_t)(size < 0x7f7f0000 ? size : 0x7f7f0000);
-    const uint32_t finite = (top + 0x7fff + (top >> 16 & 1)) >> 16;
-    const uint32_t other = (uint32_t)size >> 16 | (size > SNAIL_INF ? 0x40 : 0);
-    const uint32_t sign = snail_bits(x) >> 16 & 0x8000;
-    return (uint16_t)((size < SNAIL_INF ? finite : other) | sign);
-}
-
-SNAIL_WIRE_INLINE float snail_from_bfloat16(uint16_t half) {
-    return snail_float((uint32_t)half << 16); /* quiet since it was narrowed */
-}
-
 SNAIL_WIRE_INLINE float snail_owed(float sum, float sent) {
     const float rest = sum - sent;
     return snail_float(snail_size(rest) < SNAIL_INF ? snail_bits(rest) : 0);
@@ -110,28 +97,26 @@ SNAIL_WIRE_INLINE float snail_owed(float sum, float sent) {
         for (const uint32_t n = 1; i < floats; i++) call;                             \
     } while (0)
 
-#define SNAIL_HALF_BLOCKS(type)                                                                   \
-    SNAIL_WIRE_INLINE void snail_narrow_block_##type(const float *restrict row,                   \
-                                                     char *restrict out, const uint32_t n) {      \
-        SNAIL_EACH((snail_half *)out)[j] = snail_to_##type(row[j]);                               \
-    }                                                                                             \
-    SNAIL_WIRE_INLINE void snail_widen_block_##type(const char *restrict inp,                     \
-                                                    float *restrict row, const uint32_t n) {      \
-        SNAIL_EACH row[j] = snail_from_##type(((const snail_half *)inp)[j]);                      \
-    }                                                                                             \
-    SNAIL_WIRE_INLINE void snail_owing_block_##type(const float *restrict row,                    \
-                                                    float *restrict residue, char *restrict out,  \
-                                                    const uint32_t n) {                           \
-        SNAIL_EACH {                                                                              \
-            const float sum = row[j] + residue[j];                                                \
-            const uint16_t half = snail_to_##type(sum);                                           \
-            ((snail_half *)out)[j] = half;                                                        \
-            residue[j] = snail_owed(sum, snail_from_##type(half));                                \
-        }                                                                                         \
-    }
+SNAIL_WIRE_INLINE void snail_narrow_block_float16(const float *restrict row, char *restrict out,
+                                                  const uint32_t n) {
+    SNAIL_EACH((snail_half *)out)[j] = snail_to_float16(row[j]);
+}
 
-SNAIL_HALF_BLOCKS(float16)
-SNAIL_HALF_BLOCKS(bfloat16)
+SNAIL_WIRE_INLINE void snail_widen_block_float16(const char *restrict inp, float *restrict row,
+                                                 const uint32_t n) {
+    SNAIL_EACH row[j] = snail_from_float16(((const snail_half *)inp)[j]);
+}
+
+SNAIL_WIRE_INLINE void snail_owing_block_float16(const float *restrict row,
+                                                 float *restrict residue, char *restrict out,
+                                                 const uint32_t n) {
+    SNAIL_EACH {
+        const float sum = row[j] + residue[j];
+        const uint16_t half = snail_to_float16(sum);
+        ((snail_half *)out)[j] = half;
+        residue[j] = snail_owed(sum, snail_from_float16(half));
+    }
+}
 
 #ifdef __F16C__
 
@@ -205,26 +190,24 @@ SNAIL_WIRE_INLINE void snail_owing_block_f16c(const float *restrict row, float *
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-#define SNAIL_HALF_ROWS(type, block)                                                              \
-    static void snail_narrow_##type(const float *restrict row, char *restrict out,                \
-                                    uint32_t floats) {                                            \
-        SNAIL_BLOCKS(snail_narrow_block_##block(row + i, out + 2 * i, n));                        \
-    }                                                                                             \
-    static void snail_widen_##type(const char *restrict inp, float *restrict row,                 \
-                                   uint32_t floats) {                                             \
-        SNAIL_BLOCKS(snail_widen_block_##block(inp + 2 * i, row + i, n));                         \
-    }                                                                                             \
-    static void snail_narrow_owing_##type(const float *restrict row, float *restrict residue,     \
-                                          char *restrict out, uint32_t floats) {                  \
-        SNAIL_BLOCKS(snail_owing_block_##block(row + i, residue + i, out + 2 * i, n));            \
-    }
-
 #ifdef __F16C__
-SNAIL_HALF_ROWS(float16, f16c)
+#define SNAIL_FLOAT16(what) snail_##what##_block_f16c
 #else
-SNAIL_HALF_ROWS(float16, float16)
+#define SNAIL_FLOAT16(what) snail_##what##_block_float16
 #endif
-SNAIL_HALF_ROWS(bfloat16, bfloat16)
+
+static void snail_narrow_float16(const float *restrict row, char *restrict out, uint32_t floats) {
+    SNAIL_BLOCKS(SNAIL_FLOAT16(narrow)(row + i, out + 2 * i, n));
+}
+
+static void snail_widen_float16(const char *restrict inp, float *restrict row, uint32_t floats) {
+    SNAIL_BLOCKS(SNAIL_FLOAT16(widen)(inp + 2 * i, row + i, n));
+}
+
+static void snail_narrow_owing_float16(const float *restrict row, float *restrict residue,
+                                       char *restrict out, uint32_t floats) {
+    SNAIL_BLOCKS(SNAIL_FLOAT16(owing)(row + i, residue + i, out + 2 * i, n));
+}
 
 static void snail_narrow_float32(const float *restrict row, char *restrict out, uint32_t floats) {
     memcpy(out, row, 4 * (size_t)floats);

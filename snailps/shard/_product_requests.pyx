@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
-from snailps.abi._wire_types cimport WIRE_FLOAT32, wire_row_bytes
+from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
 from snailps.shard._connection_memory cimport (
     Columns, ConnectionMemory, KeptBatch, batch_add, batch_begin, batch_drop, batch_of, columns_cool,
     columns_of,
@@ -69,7 +69,8 @@ cdef bint _read_part(Context *me, Table *table, const FrameHeader *head, const c
     part.top = top
     part.wire = top.options >> OPTION_WIRE_SHIFT & 3
     part.row_bytes = wire_row_bytes(part.wire, top.floats)
-    if top.options & ~known or (top.options & PRODUCT_QUIET and not top.options & PRODUCT_KEEP):
+    if top.options & ~known or not is_wire(part.wire) \
+            or (top.options & PRODUCT_QUIET and not top.options & PRODUCT_KEEP):
         refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
                b"are %llu", top.options, known)
         return False

@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
-from snailps.abi._wire_types cimport WIRE_FLOAT32, wire_row_bytes
+from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
 from snailps.shard._connection_memory cimport KeyList, KeyLists, recall, remember
 from snailps.shard._context cimport Context, is_repeated, padded
 from snailps.store.tables cimport (
@@ -176,7 +176,7 @@ cdef bint read_row_request(Context *me, KeyLists **lists, const FrameHeader *hea
     asked.group_num = top.groups
     asked.floats = top.floats
     asked.row_bytes = wire_row_bytes(asked.wire, top.floats)
-    if top.options & ~<uint32_t>OPTIONS_KNOWN \
+    if top.options & ~<uint32_t>OPTIONS_KNOWN or not is_wire(asked.wire) \
             or (asked.wire and top.options & OPTION_STATE):
         refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
                b"are %llu", top.options, OPTIONS_KNOWN)

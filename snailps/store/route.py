@@ -22,7 +22,7 @@ SHARD_NUM_MAX = 1 << 16
 
 
 def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
-    """Fragments of keys; the twin of `hash_key` and `fragment_of_hash` in ``_key_hash.pxd``.
+    """Fragments of keys; the twin of `hash_key` and `fragment_of_hash` in ``_key_hash.h``.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ def test_optimiser_at_the_worker_leaves_what_it_would_have_left_at_the_shard(acc
             for step in range(4):
                 values = gradients(500, dim, 10 * block + step)
                 for row, value in zip(rows, values, strict=True):
-                    kernels.apply_row(access, RATES, row, value)
+                    kernels.load(kernels.BUILD).apply_row(access, RATES, row, value)
                 remote.push_async(1, keys, values).wait()
             local.push_async(1, keys, rows - base, state=True).wait()
         found, expected = (pull(client, keys, width, state=True) for client in (local, remote))

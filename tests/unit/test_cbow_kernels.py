@@ -48,8 +48,10 @@ class Toy:
 
 
 @builds
-@pytest.mark.parametrize(("words", "dim"), [(1, 1), (127, 16), (128, 20), (129, 32), (1000, 48)])
-@pytest.mark.parametrize("batch", [1, 7, 70, 100])
+@pytest.mark.parametrize(
+    ("words", "dim", "batch"),
+    [(1, 1, 70), (127, 16, 70), (128, 20, 7), (128, 20, 70), (129, 32, 100), (1000, 48, 70)],
+)
 def test_cbow_loss_equals_twin(build, words, dim, batch):
     toy = Toy(words, dim)
     assert toy.loss(batch, build) == pytest.approx(toy.twin().loss(toy.windows), rel=2e-5)
@@ -59,8 +61,8 @@ def test_cbow_loss_equals_twin(build, words, dim, batch):
 @pytest.mark.parametrize(
     ("words", "dim", "window"), [(100, 1, 3), (128, 16, 5), (300, 20, 5), (400, 33, 9)]
 )
-@pytest.mark.parametrize("batch", [1, 16, 70])
-def test_train_cbow_equals_twin(build, words, dim, window, batch):
+def test_train_cbow_equals_twin(build, words, dim, window):
+    batch = 16
     toy = Toy(words, dim, window)
     twin = toy.twin()
     loss = toy.train(batch, build)

@@ -58,7 +58,7 @@ def assert_close(got, want, dim):
 
 @builds
 @losses
-@pytest.mark.parametrize("dim", [1, 16, 21, 100])
+@pytest.mark.parametrize("dim", [21, 100])
 def test_train_labels_equals_twin(build, loss, dim):
     toy = Toy(dim=dim)
     got = toy.train(build, loss=loss)

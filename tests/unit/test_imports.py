@@ -129,7 +129,7 @@ def module_name(path: Path) -> str:
 
 
 def is_generated(path: Path) -> bool:
-    """The copies that setup.py makes of _kernels.pyx."""
+    """The copies that setup.py makes of kernels/_build.pyx."""
     return path.stem in BUILDS - {"_kernels"}
 
 

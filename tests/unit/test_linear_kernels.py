@@ -63,9 +63,17 @@ def assert_close(got, want):
     assert got[2] == pytest.approx(want[2], rel=1e-6)
 
 
-@builds
-@methods
-@pytest.mark.parametrize(("loss", "classes"), [(LOGISTIC, 1), (SQUARED, 1), (MULTINOMIAL, 4)])
+LOSSES = ((LOGISTIC, 1), (SQUARED, 1), (MULTINOMIAL, 4))
+# Steps have vector code in each build, losses and outputs have none.
+KINDS = [(kernels.BUILD, method, *loss) for method in (SGD, ADAGRAD, FTRL) for loss in LOSSES] + [
+    (build, method, *loss)
+    for build in kernels.builds_available()
+    for method, loss in ((FTRL, LOSSES[0]), (ADAGRAD, LOSSES[0]), (FTRL, LOSSES[2]))
+    if build != kernels.BUILD
+]
+
+
+@pytest.mark.parametrize(("build", "method", "loss", "classes"), KINDS)
 def test_train_linear_with_every_method_and_loss_equals_twin(build, method, loss, classes):
     toy = Toy(method=method, loss=loss, classes=classes)
     changes = {"l2": 0.01, "lr_start": 0.1, "lr_stop": 0.1}

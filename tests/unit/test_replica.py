@@ -16,7 +16,7 @@ from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.shard.shard_thread import FragmentCursor
 
 TOUCH = 1
-WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "bfloat16", "int8")]
+WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "int8")]
 MOMENTUM = Table("p", 6, access="python_methods:Momentum", lr=0.5)
 
 
@@ -56,7 +56,7 @@ def traffic(cluster, seed, until, clocks=False):
             pull = np.zeros((len(keys), 8), np.float32)
             client.pull(1, keys, pull)
         else:
-            client.push_async(table, keys, values, wire=WIRES[rng.integers(4)])
+            client.push_async(table, keys, values, wire=WIRES[rng.integers(3)])
         if rng.random() < 0.05:
             client.cut(0)
     client.flush()

@@ -259,6 +259,7 @@ def bad_requests():
             corrupt(push_frame({3: [a]}, np.ones((1, 2))), 16, b"\x04"),
             "length",
         ),
+        "wire type 2, which is none": (corrupt(pull, 21, b"\x02"), "option"),
         "unknown option of a pull": (corrupt(pull, 20, b"\x40"), "option"),
         "unknown option of a push": (corrupt(push, 23, b"\x80"), "option"),
         "state of narrow rows": (pull_frame({3: [a]}, dim=5, options=1), "dim"),

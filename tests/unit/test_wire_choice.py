@@ -80,7 +80,6 @@ def test_auto_on_this_machine_is_measured_where_encryption_takes_its_time():
         ("add", "float16", (1, False)),
         ("sgd", "float16", (1, False)),
         ("adagrad", "float16", (1, True)),
-        ("add", "bfloat16", (2, True)),
         ("add", "int8", (3, True)),
         ("average", "int8", (0, True)),
     ],

@@ -14,7 +14,7 @@ from snailps import kernels
 from snailps.kernels import WIRE_TYPES
 
 BUILDS = {build: kernels.load(build) for build in kernels.builds_available()}
-FLOAT16, BFLOAT16, INT8 = (WIRE_TYPES[name] for name in ("float16", "bfloat16", "int8"))
+FLOAT16, INT8 = WIRE_TYPES["float16"], WIRE_TYPES["int8"]
 FLOAT32_MAX = np.finfo(np.float32).max
 INF, NAN = np.inf, np.nan
 builds = pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
@@ -79,22 +79,19 @@ def test_widen_rows_of_every_float16_gives_numpys_value(build):
 
 
 @builds
-@pytest.mark.parametrize("wire", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
-def test_narrow_rows_of_every_widened_half_gives_it_back(build, wire):
+def test_narrow_rows_of_every_widened_half_gives_it_back(build):
     patterns = np.arange(1 << 16, dtype=np.uint16)
     packed = patterns.view(np.uint8).reshape(1, -1)
-    wide = build.widen_rows(wire, packed, 1 << 16)
-    quiet = np.isnan(wide[0]) * np.uint16(0x200 if wire == FLOAT16 else 0x40)
-    back = build.narrow_rows(wire, wide).view(np.uint16)[0]
+    wide = build.widen_rows(FLOAT16, packed, 1 << 16)
+    quiet = np.isnan(wide[0]) * np.uint16(0x200)
+    back = build.narrow_rows(FLOAT16, wide).view(np.uint16)[0]
     np.testing.assert_array_equal(back, patterns | quiet)
 
 
 @builds
-@pytest.mark.parametrize("wire", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
-def test_narrow_rows_around_every_tie_agrees_with_the_twin(build, wire):
-    top = 0x7BFF if wire == FLOAT16 else 0x7F7F
-    halves = np.arange(top + 1, dtype=np.uint16)
-    values = twin.widen(wire, halves.view(np.uint8).reshape(1, -1))[0]
+def test_narrow_rows_around_every_tie_agrees_with_the_twin(build):
+    halves = np.arange(0x7BFF + 1, dtype=np.uint16)
+    values = twin.widen(FLOAT16, halves.view(np.uint8).reshape(1, -1))[0]
     ties = (values[:-1].astype("f8") + values[1:]) / 2
     ties = ties.astype(np.float32)
     around = np.concatenate(
@@ -102,15 +99,15 @@ def test_narrow_rows_around_every_tie_agrees_with_the_twin(build, wire):
     )
     rows = np.concatenate([around, -around]).astype(np.float32)
     rows = rows[: len(rows) // 251 * 251].reshape(-1, 251)
-    assert_as_twin(build, wire, rows)
+    assert_as_twin(build, FLOAT16, rows)
     # A tie goes to the even neighbour; this needs no twin.
-    got = build.narrow_rows(wire, ties[: len(ties) // 2 * 2].reshape(-1, 2)).view(np.uint16)
+    got = build.narrow_rows(FLOAT16, ties[: len(ties) // 2 * 2].reshape(-1, 2)).view(np.uint16)
     assert not (got & 1).any()
 
 
 @builds
 @wires
-@pytest.mark.parametrize("floats", [1, 2, 3, 5, 8, 16, 23, 100, 300])
+@pytest.mark.parametrize("floats", [1, 23, 300])
 def test_narrow_and_widen_rows_of_any_bits_agree_with_the_twin(build, wire, floats):
     assert_as_twin(build, wire, any_bits(6_000 // floats, floats))
     assert_as_twin(build, wire, mixed(6_000 // floats, floats))
@@ -118,7 +115,7 @@ def test_narrow_and_widen_rows_of_any_bits_agree_with_the_twin(build, wire, floa
 
 @builds
 @wires
-@pytest.mark.parametrize("floats", [1, 3, 8, 23, 100])
+@pytest.mark.parametrize("floats", [3, 23])
 def test_narrow_owing_rows_of_any_bits_agree_with_the_twin(build, wire, floats):
     rows = any_bits(5_000 // floats, floats)
     residues = any_bits(*rows.shape, seed=8)
@@ -151,30 +148,25 @@ def test_wire_types_with_any_floats_agree_in_every_build(numbers, residue, wire)
 # ---- known answers -------------------------------------------------------------------------------
 
 
+AT_THE_EDGE = {  # sent -> arrives
+    1 + 2.0**-11: 1.0,  # ties: down to even, up to even
+    1 + 3 * 2.0**-11: 1 + 2.0**-9,
+    2.0**-25: 0.0,
+    3 * 2.0**-25: 2.0**-23,
+    2.0**-14 - 2.0**-26: 2.0**-14,  # the last subnormal rounds to a normal
+    65_504.0: 65_504.0,
+    65_520.0: 65_504.0,
+    -1e38: -65_504.0,
+    INF: INF,
+    -INF: -INF,
+}
+
+
 @builds
-@pytest.mark.parametrize("places", [1, 4, 16, 21], ids="x{}".format)
-@pytest.mark.parametrize(
-    ("wire", "sent", "arrives"),
-    [
-        (FLOAT16, 1 + 2.0**-11, 1.0),  # ties: down to even, up to even
-        (FLOAT16, 1 + 3 * 2.0**-11, 1 + 2.0**-9),
-        (FLOAT16, 2.0**-25, 0.0),
-        (FLOAT16, 3 * 2.0**-25, 2.0**-23),
-        (FLOAT16, 2.0**-14 - 2.0**-26, 2.0**-14),  # the last subnormal rounds to a normal
-        (FLOAT16, 65_504.0, 65_504.0),
-        (FLOAT16, 65_520.0, 65_504.0),
-        (FLOAT16, -1e38, -65_504.0),
-        (FLOAT16, INF, INF),
-        (FLOAT16, -INF, -INF),
-        (BFLOAT16, 1 + 2.0**-8, 1.0),
-        (BFLOAT16, 1 + 3 * 2.0**-8, 1 + 2.0**-6),
-        (BFLOAT16, -float(FLOAT32_MAX), -float(twin.BFLOAT16_MAX)),
-        (BFLOAT16, INF, INF),
-        (BFLOAT16, -INF, -INF),
-    ],
-)  # fmt: skip
-def test_narrow_rows_at_the_edge_of_a_type_holds_and_rounds(build, places, wire, sent, arrives):
-    assert wide_row(build, wire, *[sent] * places) == [arrives] * places
+@pytest.mark.parametrize("places", [1, 21], ids="x{}".format)
+def test_narrow_rows_at_the_edge_of_float16_holds_and_rounds(build, places):
+    got = {sent: wide_row(build, FLOAT16, *[sent] * places) for sent in AT_THE_EDGE}
+    assert got == {sent: [arrives] * places for sent, arrives in AT_THE_EDGE.items()}
 
 
 @builds
@@ -226,7 +218,6 @@ def test_narrow_rows_of_usual_weights_is_within_the_stated_error(build, wire):
     bound = {
         0: np.zeros_like(rows),
         FLOAT16: np.maximum(np.abs(rows) * 2.0**-11, 2.0**-25),
-        BFLOAT16: np.abs(rows) * 2.0**-8,
         INT8: largest / 127 / 2 + np.abs(rows) * 2.0**-16,
     }[wire]
     assert (error <= bound).all()
@@ -277,14 +268,15 @@ def test_narrow_owing_rows_that_are_not_finite_owe_nothing(build, wire):
 
 
 def table(build) -> list:
-    """The functions behind the capsule: narrow, widen and narrow_owing of the four types."""
+    """The functions behind the capsule: narrow, widen and narrow_owing by type; None for type 2."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     start = pointer(build.wire_ops(), b"snailps.wire_ops")
     two = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     three = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_uint32)
     places = (ctypes.c_void_p * 12).from_address(start)
-    return [(three if i >= 8 else two)(place) for i, place in enumerate(places)]
+    kinds = [two] * 8 + [three] * 4
+    return [place and kind(place) for kind, place in zip(kinds, places, strict=True)]
 
 
 @builds
@@ -316,24 +308,26 @@ def test_wire_ops_at_any_address_fill_exactly_one_row(build, wire):
 @wires
 def test_wire_rows_with_no_rows_are_empty(wire):
     none = np.zeros((0, 6), np.float32)
-    packed = kernels.narrow_rows(wire, none)
-    assert packed.shape == (0, [24, 12, 12, 10][wire])
-    assert kernels.narrow_owing_rows(wire, none, none.copy()).shape == packed.shape
-    assert kernels.widen_rows(wire, packed, 6).shape == (0, 6)
+    build = kernels.load(kernels.BUILD)
+    packed = build.narrow_rows(wire, none)
+    assert packed.shape == (0, {0: 24, FLOAT16: 12, INT8: 10}[wire])
+    assert build.narrow_owing_rows(wire, none, none.copy()).shape == packed.shape
+    assert build.widen_rows(wire, packed, 6).shape == (0, 6)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: kernels.narrow_rows(4, x), r"wire must be 0 to 3 .*got 4"),
-        (lambda x: kernels.narrow_rows(-1, x), r"wire must be 0 to 3 .*got -1"),
-        (lambda x: kernels.narrow_rows(1, x[:, :0].copy()), r"1 to 65536 floats, got 0"),
-        (lambda x: kernels.widen_rows(3, x.view("u1"), 7), r"11 bytes a row .*got 24"),
-        (lambda x: kernels.widen_rows(1, x.view("u1"), 65_537), r"got 65537"),
-        (lambda x: kernels.narrow_owing_rows(1, x, x[:1].copy()), r"residues \(1 x 6\).*\(2 x 6\)"),
-        (lambda x: kernels.narrow_owing_rows(1, x, x), r"residues must not be rows"),
+        (lambda k, x: k.narrow_rows(4, x), r"wire must be 0, 1 or 3 .*got 4"),
+        (lambda k, x: k.narrow_rows(2, x), r"wire must be 0, 1 or 3 .*got 2"),
+        (lambda k, x: k.narrow_rows(-1, x), r"wire must be 0, 1 or 3 .*got -1"),
+        (lambda k, x: k.narrow_rows(1, x[:, :0].copy()), r"1 to 65536 floats, got 0"),
+        (lambda k, x: k.widen_rows(3, x.view("u1"), 7), r"11 bytes a row .*got 24"),
+        (lambda k, x: k.widen_rows(1, x.view("u1"), 65_537), r"got 65537"),
+        (lambda k, x: k.narrow_owing_rows(1, x, x[:1].copy()), r"residues \(1 x 6\).*\(2 x 6\)"),
+        (lambda k, x: k.narrow_owing_rows(1, x, x), r"residues must not be rows"),
     ],
 )
 def test_wire_rows_that_do_not_fit_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        call(np.zeros((2, 6), np.float32))
+        call(kernels.load(kernels.BUILD), np.zeros((2, 6), np.float32))

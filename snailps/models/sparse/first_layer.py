@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 HEADS_BYTES = 112
 """Headers of a request's part and of its answer."""
 PART_BYTES = 64 << 10
-_FLOAT_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.0, "auto": 4.0}
+_FLOAT_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "auto": 4.0}
 
 
 @dataclass(frozen=True, slots=True)

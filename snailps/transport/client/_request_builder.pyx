@@ -19,7 +19,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from snailps.errors import MisuseError
 
-from snailps.abi._wire_types cimport WIRE_FLOAT32, WIRE_NUM, wire_row_bytes
+from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SEAL,
     OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
@@ -49,8 +49,8 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
     cdef Pending pending
     if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
         raise MisuseError("keys must be a uint64 array of one dimension, got " + _told(keys))
-    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and (state or core.wire == NULL)):
-        raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 for rows with "
+    if not is_wire(wire) or (wire != WIRE_FLOAT32 and (state or core.wire == NULL)):
+        raise MisuseError(f"wire type {wire}: expected 0, 1 or 3, and 0 for rows with "
                           "state or where the client was made without wire_ops")
     if clock < -1 or slot >= <uint32_t>SLOTS_MAX:
         raise MisuseError(f"slot {slot} of clock {clock}: expected a clock of 0 or more (or -1: "
@@ -241,8 +241,8 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
     cdef Request *r
     if not 1 <= dim <= ROW_FLOATS_MAX:
         raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
-    if not 0 <= wire < WIRE_NUM or (wire != WIRE_FLOAT32 and core.wire == NULL):
-        raise MisuseError(f"wire type {wire}: expected 0 to {WIRE_NUM - 1}, and 0 where the "
+    if not is_wire(wire) or (wire != WIRE_FLOAT32 and core.wire == NULL):
+        raise MisuseError(f"wire type {wire}: expected 0, 1 or 3, and 0 where the "
                           "client was made without wire_ops")
     r = request_new(&core.pool, &core.order, 0)
     if r == NULL:

@@ -1,4 +1,4 @@
-"""NumPy twins of snailps/kernels/_csr.pxd: products with a sparse matrix, plainly, in float64."""
+"""NumPy twins of snailps/kernels/_csr.h: products with a sparse matrix, plainly, in float64."""
 
 from __future__ import annotations
 

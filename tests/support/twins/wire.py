@@ -2,16 +2,15 @@
 
     float32[n, floats] -> narrow -> uint8[n, row_bytes] -> widen -> float32[n, floats]
 
-float16 is NumPy's own, bfloat16 is picked from its two neighbours by their distance in float64,
-and int8's scale is rounded by frexp and floor: none of the kernel's arithmetic on bits.
+float16 is NumPy's own, and int8's scale is rounded by frexp and floor: none of the kernel's
+arithmetic on bits.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
-BFLOAT16_MAX = np.uint32(0x7F7F0000).view(np.float32)
+FLOAT32, FLOAT16, INT8 = 0, 1, 3
 
 
 def to_float16(x: np.ndarray) -> np.ndarray:
@@ -22,24 +21,6 @@ def to_float16(x: np.ndarray) -> np.ndarray:
     bits = x.view(np.uint32)
     nan = (bits >> 16 & 0x8000) | 0x7E00 | (bits >> 13 & 0x3FF)
     return np.where(np.isnan(x), nan.astype(np.uint16), half)
-
-
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """uint16 of float32: the nearer of the two neighbours, the even one of a tie."""
-    bits = x.view(np.uint32)
-    below = bits & 0xFFFF0000
-    above = np.where(np.isfinite(x), below + np.uint32(0x10000), below)
-    with np.errstate(invalid="ignore"):
-        exact, low = (part.astype(np.float64) for part in (x, below.view(np.float32)))
-        high = above.view(np.float32).astype(np.float64)
-        nearer = np.abs(high - exact) < np.abs(exact - low)
-        tie = np.abs(high - exact) == np.abs(exact - low)
-    odd = (below >> 16 & 1) == 1
-    rounded = np.where(nearer | (tie & odd), above, below)
-    rounded = np.where(np.abs(x) > BFLOAT16_MAX, (bits & 0x80000000) | 0x7F7F0000, rounded)
-    rounded = np.where(np.isinf(x), bits, rounded)
-    rounded = np.where(np.isnan(x), below | 0x400000, rounded)
-    return (rounded >> 16).astype(np.uint16)
 
 
 def scale_of(row: np.ndarray) -> np.float32:
@@ -59,8 +40,6 @@ def narrow(wire: int, rows: np.ndarray) -> np.ndarray:
         return rows.copy().view(np.uint8)
     if wire == FLOAT16:
         return to_float16(rows).view(np.uint8)
-    if wire == BFLOAT16:
-        return to_bfloat16(rows).view(np.uint8)
     packed = np.zeros((n, 4 + rows.shape[1]), np.uint8)
     for row, out in zip(rows, packed, strict=True):
         scale = scale_of(row)
@@ -79,8 +58,6 @@ def widen(wire: int, packed: np.ndarray) -> np.ndarray:
             wide = half.view(np.float16).astype(np.float32)
         quiet = wide.view(np.uint32) | 0x400000
         return np.where(np.isnan(wide), quiet, wide.view(np.uint32)).view(np.float32)
-    if wire == BFLOAT16:
-        return (packed.copy().view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     scales = packed[:, :4].copy().view(np.float32)
     return packed[:, 4:].view(np.int8).astype(np.float32) * scales
 

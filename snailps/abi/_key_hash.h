@@ -1,0 +1,31 @@
+/* The one hash of keys: used by the client (which fragment), the store (where in the index) and the
+ * initialisers (a row's first value).  SplitMix64's finaliser: G. Steele, D. Lea, C. Flood, "Fast
+ * splittable pseudorandom number generators", OOPSLA 2014.
+ */
+#ifndef SNAILPS_KEY_HASH_H
+#define SNAILPS_KEY_HASH_H
+
+#include <stdint.h>
+
+#define SNAIL_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+
+/* A bijection on 64 bits in which every input bit reaches every output bit. */
+static inline uint64_t snail_mix64(uint64_t x) {
+    x ^= x >> 30;
+    x *= UINT64_C(0xBF58476D1CE4E5B9);
+    x ^= x >> 27;
+    x *= UINT64_C(0x94D049BB133111EB);
+    x ^= x >> 31;
+    return x;
+}
+
+/* Hash of a key; the golden-ratio step keeps key 0 off the fixed point of mix64. */
+static inline uint64_t snail_hash_key(uint64_t key) { return snail_mix64(key + SNAIL_GOLDEN); }
+
+/* Fragment of a hashed key: the *high* 32 bits scaled to 0..frag_num-1.  The index inside a fragment
+ * uses the *low* bits, so that one fragment's keys spread over the whole of its index. */
+static inline uint32_t snail_fragment_of_hash(uint64_t hashed, uint32_t frag_num) {
+    return (uint32_t)(((hashed >> 32) * frag_num) >> 32);
+}
+
+#endif

@@ -1,0 +1,62 @@
+/* Row operations: the C table that a kernel build fills and the store calls (as a PyCapsule named
+ * "snailps.row_ops"), and the widths of rows.
+ *
+ * A stored row is `dim` float32 weights followed by the access method's state.  Formulae and costs
+ * are in docs/access_methods.md.
+ */
+#ifndef SNAILPS_ROW_OPS_H
+#define SNAILPS_ROW_OPS_H
+
+#include <stdint.h>
+
+enum {                    /* what a push does                state                   pushed */
+    SNAIL_ADD = 0,        /* w += value                      none                    dim */
+    SNAIL_SGD = 1,        /* w -= lr * value                 none                    dim */
+    SNAIL_ADAGRAD = 2,    /* s += value^2, w -= lr * ...     s                       dim */
+    SNAIL_ADAM = 3,       /* Adam, steps counted per row     m, v, one step count    dim */
+    SNAIL_FTRL = 4,       /* FTRL-proximal                   z, n                    dim */
+    SNAIL_AVERAGE = 5,    /* sums until a round is closed    sum, sum of weights     dim + 1 */
+    SNAIL_MOMENTUM = 6,   /* v = beta1 v + g, w -= lr v      v                       dim */
+    SNAIL_ACCESS_NUM = 7, /* of those that the kernels know */
+    SNAIL_PYTHON = 7      /* rows are computed elsewhere; the store only keeps them */
+};
+
+enum {                 /* a row's first weights, from (seed, key) alone */
+    SNAIL_ZEROS = 0,
+    SNAIL_UNIFORM = 1, /* uniform in [-scale, scale) */
+    SNAIL_NORMAL = 2,  /* normal, mean 0, standard deviation scale */
+    SNAIL_FACTORS = 3  /* the same, but 0 in column 0: a weight, and factors behind it */
+};
+
+/* Changes one stored row (weights then state) by one value. */
+typedef void (*snail_row_step)(const float *hyper, float *row, const float *value, uint32_t dim);
+
+typedef struct {
+    /* First value of a row's weights.  Does not touch the state part. */
+    void (*init)(int kind, float scale, uint64_t seed, uint64_t key, float *row, uint32_t dim);
+    /* First state of a row whose first weights are in place: zeros, but ftrl's z. */
+    void (*init_state)(int access, const float *hyper, float *row, uint32_t dim);
+    /* By access method.  `apply`: a pushed value (dim floats, average: dim + 1).  `add_state`: a
+     * difference of whole rows, weights and state; NULL where differences do not add up. */
+    snail_row_step apply[SNAIL_ACCESS_NUM];
+    snail_row_step add_state[SNAIL_ACCESS_NUM];
+    /* out += sum of coef[k] * rows[k], in this order, dim floats each; `out` is none of the rows. */
+    void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out, uint32_t dim);
+} snail_row_ops;
+
+static inline uint32_t snail_state_floats(int access, uint32_t dim) {
+    switch (access) {
+    case SNAIL_ADAGRAD:
+    case SNAIL_MOMENTUM: return dim;
+    case SNAIL_ADAM: return 2 * dim + 1;
+    case SNAIL_FTRL: return 2 * dim;
+    case SNAIL_AVERAGE: return dim + 1;
+    default: return 0;
+    }
+}
+
+static inline uint32_t snail_value_floats(int access, uint32_t dim) {
+    return access == SNAIL_AVERAGE ? dim + 1 : dim;
+}
+
+#endif

@@ -1,0 +1,160 @@
+/* What each kernel is given, and the table of kernels that a build exports.
+ *
+ * The door (_kernels.pyx, compiled once) checks and fills a job; a build (_build.pyx, compiled once an
+ * instruction set) runs it.  Nothing here depends on the width of a vector: both include this header.
+ *
+ * Where a kernel needs scratch, the table has its size beside it.  The caller allocates: 64-byte
+ * aligned, zeros.
+ */
+#ifndef SNAILPS_JOBS_H
+#define SNAILPS_JOBS_H
+
+#include <stdint.h>
+
+#include "../abi/_row_ops.h"
+#include "../abi/_wire_types.h"
+
+#define SNAIL_PAD 16      /* floats in a cache line: strides are multiples of it */
+#define SNAIL_GROUP 16    /* centre words that are trained together: a lane each */
+#define SNAIL_SHARED 32   /* noise words of a group */
+#define SNAIL_TOGETHER 64 /* lines of text between two exchanges of label rows */
+#define SNAIL_PANEL 128   /* words: 33 rows of them are 17 KB, half of a first-level cache */
+
+enum { SNAIL_SKIP_GRAM, SNAIL_CBOW };
+enum { SNAIL_SOFTMAX, SNAIL_ONE_VS_ALL, SNAIL_SAMPLING };
+enum { SNAIL_LOGISTIC, SNAIL_SQUARED, SNAIL_MULTINOMIAL }; /* labels: above 0 is yes; ...; classes */
+
+typedef struct {          /* word vectors */
+    float *inputs, *outputs;
+    float *input_squares; /* AdaGrad's state beside them, or NULL: plain steps */
+    float *output_squares;
+    const int32_t *tokens;
+    const int64_t *bag_ptr;
+    const int32_t *bag_rows;
+    const int32_t *noise;
+    const float *noise_logit;
+    int64_t token_num;
+    uint64_t noise_num;
+    int64_t stride;
+    int dim;
+    int model;
+    int window;
+    float negatives;
+    float rate_start, rate_stop;
+    float epsilon;
+    uint64_t stream; /* start of this call's SplitMix64 stream */
+} snail_words_job;
+
+typedef struct { /* lines of text with labels */
+    float *inputs;
+    float *outputs; /* shared by all threads */
+    const int64_t *bag_ptr;
+    const int32_t *bag_rows;
+    const int64_t *label_ptr;
+    const int32_t *labels;
+    const int32_t *noise;
+    uint64_t noise_num;
+    int64_t label_num; /* rows of `outputs` */
+    int64_t stride;
+    int64_t first, last; /* lines first..last-1 */
+    int copied;          /* whether this thread trains a copy of `outputs`: others write them, too */
+    int loss;
+    int negatives;
+    float rate_start, rate_stop;
+    uint64_t stream;
+} snail_labels_job;
+
+typedef struct {    /* sparse examples, for linear models and factorization machines */
+    float *rows;    /* [row_num, width]: weights, then the state of the method */
+    int64_t width;
+    int64_t weights_num; /* of a row; a machine's padded to a multiple of SNAIL_PAD */
+    const int64_t *ptr;
+    const int32_t *places;
+    const float *values;
+    const int32_t *fields; /* of a machine, or NULL: one field */
+    const float *labels;
+    const float *weights; /* of examples, or NULL: 1 each */
+    int64_t bias;         /* row of the constant feature, or -1; a machine's: only its w counts */
+    int64_t hot;          /* rows that a thread has a copy of: 0..hot-1, and `bias`; 0: no copies */
+    int64_t field_num;    /* 1: a plain machine */
+    int64_t factors;
+    int64_t first, last; /* examples first..last-1 */
+    int loss;
+    int method;
+    float rate_start, rate_stop;
+    float factor_rate; /* step size of factors in units of that of w */
+    float eps, l1, l2, factor_l2, beta;
+} snail_sparse_job;
+
+typedef struct { /* a sparse matrix */
+    int64_t n;   /* examples */
+    int64_t columns;
+    int64_t dim;        /* of the dense rows that it meets */
+    const int64_t *ptr; /* n + 1 */
+    const int32_t *rows; /* column of each entry */
+    const float *values;
+} snail_csr;
+
+typedef struct {
+    float *weights, *first, *second; /* Adam's moments; NULL where only the loss is wanted */
+} snail_moments;
+
+typedef struct { /* a network of one hidden layer with a full softmax */
+    int64_t words;
+    int64_t width; /* columns of the embedding, a multiple of SNAIL_PAD */
+    int64_t window;
+    snail_moments embedding; /* words x width */
+    float *counts;           /* steps of each of its rows */
+    snail_moments output;    /* panels x (width + 1) x SNAIL_PANEL */
+    double lr;
+    float beta1, beta2, eps;
+} snail_cbow_net;
+
+typedef struct {
+    int lanes; /* float32 of a vector */
+    snail_row_ops rows;
+    snail_wire_ops wire;
+
+    int64_t (*words_scratch)(const snail_words_job *job); /* bytes, as all of these */
+    void (*words)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
+    int64_t (*labels_scratch)(const snail_labels_job *job);
+    void (*labels)(const snail_labels_job *job, char *scratch, double *loss, int64_t *examples);
+    int64_t (*linear_scratch)(const snail_sparse_job *job);
+    void (*linear)(const snail_sparse_job *job, char *scratch, double *loss, double *weight);
+    void (*linear_scores)(const snail_sparse_job *job, float *scores);
+    int64_t (*fm_scratch)(const snail_sparse_job *job);
+    void (*fm)(const snail_sparse_job *job, char *scratch, double *loss, double *weight);
+    void (*fm_scores)(const snail_sparse_job *job, char *scratch, float *scores);
+    void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate, float base,
+                         float l1);
+
+    void (*csr_times_rows)(const snail_csr *x, const float *table, int64_t stride, float *out);
+    void (*csr_columns)(const snail_csr *x, int64_t *start, int32_t *examples, float *values);
+    void (*csr_gradient)(const snail_csr *x, const int64_t *start, const int32_t *examples,
+                         const float *values, const float *dz, float *out);
+
+    int64_t (*cbow_scratch)(int64_t words, int64_t width, int64_t window, int64_t batch);
+    double (*cbow_loss)(const snail_cbow_net *net, const int32_t *windows, int64_t n,
+                        int64_t batch, float *scratch);
+    double (*cbow)(const snail_cbow_net *net, const int32_t *windows, int64_t n, int64_t batch,
+                   int64_t steps, float *scratch);
+
+    /* arithmetic on rows; `parts` of `dim` columns lie `stride` floats apart where they are trained */
+    int (*in_range)(const int32_t *x, int64_t n, int32_t least, int32_t most);
+    void (*copy_rows)(const float *src, int64_t dim, float *dst, int64_t stride, int64_t n);
+    void (*take_rows)(const float *kept, const int32_t *index, float *rows, int64_t stride,
+                      int64_t n);
+    void (*settle_rows)(float *kept, const int32_t *index, float *rows, int64_t stride, int64_t n);
+    void (*bag_means)(const float *inputs, int64_t stride, const int64_t *ptr, const int32_t *rows,
+                      float *out, int64_t dim, int64_t n);
+    void (*unpack_parts)(const float *packed, float *rows, int64_t dim, int64_t parts,
+                         int64_t stride, int64_t n);
+    void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,
+                           int64_t stride, int64_t n);
+    void (*take_changes)(const float *rows, float *packed, const int32_t *ids, float *out,
+                         int64_t dim, int64_t parts, int64_t stride, int64_t n);
+    void (*add_weighted)(int64_t n, float *to, const float *from, float weight);
+    void (*score_probe)(const float *x, int64_t n, float *sigmoid, float *loss);
+} snail_kernels;
+
+#endif

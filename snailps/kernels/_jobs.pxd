@@ -1,0 +1,164 @@
+# Jobs of kernels and the table of a build, for the door; what each field is, is in the C header.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from snailps.abi._row_ops cimport RowOps
+from snailps.abi._wire_types cimport WireOps
+
+cdef extern from "kernels/_jobs.h" nogil:
+    const int PAD "SNAIL_PAD"
+    const int GROUP "SNAIL_GROUP"
+    const int SHARED "SNAIL_SHARED"
+    const int TOGETHER "SNAIL_TOGETHER"
+    const int PANEL "SNAIL_PANEL"
+    enum:
+        SKIP_GRAM "SNAIL_SKIP_GRAM"
+        CBOW "SNAIL_CBOW"
+    enum:
+        SOFTMAX "SNAIL_SOFTMAX"
+        ONE_VS_ALL "SNAIL_ONE_VS_ALL"
+        SAMPLING "SNAIL_SAMPLING"
+    enum:
+        LOGISTIC "SNAIL_LOGISTIC"
+        SQUARED "SNAIL_SQUARED"
+        MULTINOMIAL "SNAIL_MULTINOMIAL"
+
+    ctypedef struct WordsJob "snail_words_job":
+        float *inputs
+        float *outputs
+        float *input_squares
+        float *output_squares
+        const int32_t *tokens
+        const int64_t *bag_ptr
+        const int32_t *bag_rows
+        const int32_t *noise
+        const float *noise_logit
+        int64_t token_num
+        uint64_t noise_num
+        int64_t stride
+        int dim
+        int model
+        int window
+        float negatives
+        float rate_start
+        float rate_stop
+        float epsilon
+        uint64_t stream
+
+    ctypedef struct LabelsJob "snail_labels_job":
+        float *inputs
+        float *outputs
+        const int64_t *bag_ptr
+        const int32_t *bag_rows
+        const int64_t *label_ptr
+        const int32_t *labels
+        const int32_t *noise
+        uint64_t noise_num
+        int64_t label_num
+        int64_t stride
+        int64_t first
+        int64_t last
+        bint copied
+        int loss
+        int negatives
+        float rate_start
+        float rate_stop
+        uint64_t stream
+
+    ctypedef struct SparseJob "snail_sparse_job":
+        float *rows
+        int64_t width
+        int64_t weights_num
+        const int64_t *ptr
+        const int32_t *places
+        const float *values
+        const int32_t *fields
+        const float *labels
+        const float *weights
+        int64_t bias
+        int64_t hot
+        int64_t field_num
+        int64_t factors
+        int64_t first
+        int64_t last
+        int loss
+        int method
+        float rate_start
+        float rate_stop
+        float factor_rate
+        float eps
+        float l1
+        float l2
+        float factor_l2
+        float beta
+
+    ctypedef struct Csr "snail_csr":
+        int64_t n
+        int64_t columns
+        int64_t dim
+        const int64_t *ptr
+        const int32_t *rows
+        const float *values
+
+    ctypedef struct Moments "snail_moments":
+        float *weights
+        float *first
+        float *second
+
+    ctypedef struct CbowNet "snail_cbow_net":
+        int64_t words
+        int64_t width
+        int64_t window
+        Moments embedding
+        float *counts
+        Moments output
+        double lr
+        float beta1
+        float beta2
+        float eps
+
+    ctypedef struct KernelTable "snail_kernels":
+        int lanes
+        RowOps rows
+        WireOps wire
+        int64_t (*words_scratch)(const WordsJob *job) noexcept nogil
+        void (*words)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
+        int64_t (*labels_scratch)(const LabelsJob *job) noexcept nogil
+        void (*labels)(const LabelsJob *job, char *scratch, double *loss,
+                       int64_t *examples) noexcept nogil
+        int64_t (*linear_scratch)(const SparseJob *job) noexcept nogil
+        void (*linear)(const SparseJob *job, char *scratch, double *loss, double *weight) noexcept nogil
+        void (*linear_scores)(const SparseJob *job, float *scores) noexcept nogil
+        int64_t (*fm_scratch)(const SparseJob *job) noexcept nogil
+        void (*fm)(const SparseJob *job, char *scratch, double *loss, double *weight) noexcept nogil
+        void (*fm_scores)(const SparseJob *job, char *scratch, float *scores) noexcept nogil
+        void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate,
+                             float base, float l1) noexcept nogil
+        void (*csr_times_rows)(const Csr *x, const float *table, int64_t stride,
+                               float *out) noexcept nogil
+        void (*csr_columns)(const Csr *x, int64_t *start, int32_t *examples,
+                            float *values) noexcept nogil
+        void (*csr_gradient)(const Csr *x, const int64_t *start, const int32_t *examples,
+                             const float *values, const float *dz, float *out) noexcept nogil
+        int64_t (*cbow_scratch)(int64_t words, int64_t width, int64_t window,
+                                int64_t batch) noexcept nogil
+        double (*cbow_loss)(const CbowNet *net, const int32_t *windows, int64_t n, int64_t batch,
+                            float *scratch) noexcept nogil
+        double (*cbow)(const CbowNet *net, const int32_t *windows, int64_t n, int64_t batch,
+                       int64_t steps, float *scratch) noexcept nogil
+        bint (*in_range)(const int32_t *x, int64_t n, int32_t least, int32_t most) noexcept nogil
+        void (*copy_rows)(const float *src, int64_t dim, float *dst, int64_t stride,
+                          int64_t n) noexcept nogil
+        void (*take_rows)(const float *kept, const int32_t *index, float *rows, int64_t stride,
+                          int64_t n) noexcept nogil
+        void (*settle_rows)(float *kept, const int32_t *index, float *rows, int64_t stride,
+                            int64_t n) noexcept nogil
+        void (*bag_means)(const float *inputs, int64_t stride, const int64_t *ptr,
+                          const int32_t *rows, float *out, int64_t dim, int64_t n) noexcept nogil
+        void (*unpack_parts)(const float *packed, float *rows, int64_t dim, int64_t parts,
+                             int64_t stride, int64_t n) noexcept nogil
+        void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,
+                               int64_t stride, int64_t n) noexcept nogil
+        void (*take_changes)(const float *rows, float *packed, const int32_t *ids, float *out,
+                             int64_t dim, int64_t parts, int64_t stride, int64_t n) noexcept nogil
+        void (*add_weighted)(int64_t n, float *to, const float *from_, float weight) noexcept nogil
+        void (*score_probe)(const float *x, int64_t n, float *sigmoid, float *loss) noexcept nogil

@@ -1,0 +1,51 @@
+/* Losses of one score, and their derivatives. */
+#ifndef SNAILPS_LOSSES_H
+#define SNAILPS_LOSSES_H
+
+#include "_tiles.h"
+
+#define SNAIL_BOUND 80.0f /* exp(-80) is about the least float */
+
+/* -log P(label) for P(yes) = 1 / (1 + exp(-score)), without overflow. */
+SNAIL_INLINE float snail_log_loss(float score, int yes) {
+    const float wrong = yes ? -score : score;
+    const float away = wrong > 0 ? -wrong : wrong;
+    return (wrong > 0 ? wrong : 0) + snail_log((float)(1.0 + snail_exp(away < -SNAIL_BOUND ? -SNAIL_BOUND : away)));
+}
+
+/* 1 / (1 + exp(-score)), in (0, 1) as far as float goes. */
+SNAIL_INLINE float snail_likely(float score) {
+    float x = -score < -SNAIL_BOUND ? -SNAIL_BOUND : -score;
+    x = x > SNAIL_BOUND ? SNAIL_BOUND : x;
+    return (float)(1.0 / (1.0 + snail_exp(x)));
+}
+
+/* Loss of an example with one score, times its weight; its derivative by the score. */
+SNAIL_INLINE float snail_loss(int loss, float score, float label, float weight, float *gradient) {
+    float found, g;
+    if (loss == SNAIL_LOGISTIC) {
+        found = snail_log_loss(score, label > 0);
+        g = snail_likely(score) - (label > 0);
+    } else {
+        g = score - label;
+        found = g * g / 2;
+    }
+    *gradient = g * weight;
+    return found * weight;
+}
+
+/* Scores of n classes -> exp(score - most), in place; their sum, and -log of the target's share. */
+SNAIL_INLINE float snail_softmax(float *scores, int64_t n, int64_t target, float *loss) {
+    float most = scores[0], total = 0;
+    for (int64_t k = 0; k < n; k++) most = scores[k] > most ? scores[k] : most;
+    const float wanted = scores[target] - most;
+    for (int64_t k = 0; k < n; k++) {
+        const float below = scores[k] - most;
+        scores[k] = snail_exp(below < -SNAIL_BOUND ? -SNAIL_BOUND : below);
+        total += scores[k];
+    }
+    *loss = snail_log(total) - wanted;
+    return total;
+}
+
+#endif

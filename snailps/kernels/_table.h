@@ -1,0 +1,78 @@
+/* The table of this build's kernels. */
+#ifndef SNAILPS_TABLE_H
+#define SNAILPS_TABLE_H
+
+#include "_cbow.h"
+#include "_classifier.h"
+#include "_csr.h"
+#include "_fm.h"
+#include "_jobs.h"
+#include "_linear.h"
+#include "_optimizers.h"
+#include "_rows.h"
+#include "_wire_types.h"
+#include "_word_vectors.h"
+
+static snail_kernels snail_table = {
+    .lanes = SNAIL_LANES,
+    .rows = {
+        .init = snail_init,
+        .init_state = snail_init_state,
+        .apply = {
+            [SNAIL_ADD] = snail_step_add, [SNAIL_SGD] = snail_step_sgd,
+            [SNAIL_ADAGRAD] = snail_step_adagrad, [SNAIL_ADAM] = snail_step_adam,
+            [SNAIL_FTRL] = snail_step_ftrl, [SNAIL_AVERAGE] = snail_step_average,
+            [SNAIL_MOMENTUM] = snail_step_momentum,
+        },
+        /* Moments decay, so those of two workers do not add up; of averages the values do. */
+        .add_state = {
+            [SNAIL_ADD] = snail_step_add, [SNAIL_SGD] = snail_step_add,
+            [SNAIL_ADAGRAD] = snail_merge_adagrad, [SNAIL_FTRL] = snail_merge_ftrl,
+        },
+        .sum = snail_csr_sum,
+    },
+    .wire = {
+        .narrow = {
+            [SNAIL_WIRE_FLOAT32] = snail_narrow_float32,
+            [SNAIL_WIRE_FLOAT16] = snail_narrow_float16, [SNAIL_WIRE_INT8] = snail_narrow_int8,
+        },
+        .widen = {
+            [SNAIL_WIRE_FLOAT32] = snail_widen_float32,
+            [SNAIL_WIRE_FLOAT16] = snail_widen_float16, [SNAIL_WIRE_INT8] = snail_widen_int8,
+        },
+        .narrow_owing = {
+            [SNAIL_WIRE_FLOAT32] = snail_narrow_owing_float32,
+            [SNAIL_WIRE_FLOAT16] = snail_narrow_owing_float16,
+            [SNAIL_WIRE_INT8] = snail_narrow_owing_int8,
+        },
+    },
+    .words_scratch = snail_words_scratch,
+    .words = snail_train_words,
+    .labels_scratch = snail_labels_scratch,
+    .labels = snail_train_labels,
+    .linear_scratch = snail_linear_scratch,
+    .linear = snail_train_linear,
+    .linear_scores = snail_linear_scores,
+    .fm_scratch = snail_fm_scratch,
+    .fm = snail_train_fm,
+    .fm_scores = snail_fm_scores,
+    .ftrl_weights = snail_ftrl_weights_of,
+    .csr_times_rows = snail_csr_times_rows,
+    .csr_columns = snail_csr_columns,
+    .csr_gradient = snail_csr_gradient,
+    .cbow_scratch = snail_cbow_scratch,
+    .cbow_loss = snail_cbow_loss,
+    .cbow = snail_train_cbow,
+    .in_range = snail_in_range,
+    .copy_rows = snail_copy_rows,
+    .take_rows = snail_take_rows,
+    .settle_rows = snail_settle_rows,
+    .bag_means = snail_bag_means,
+    .unpack_parts = snail_unpack_parts,
+    .subtract_parts = snail_subtract_parts,
+    .take_changes = snail_take_changes,
+    .add_weighted = snail_add_weighted,
+    .score_probe = snail_score_probe,
+};
+
+#endif

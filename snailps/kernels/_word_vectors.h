@@ -1,0 +1,454 @@
+/* Word-vector training, one group of centres at a time.
+ *
+ * tokens -> plan_group -> group (who meets whom) -> train_group -> rows, changed in place
+ *
+ * How a group is trained.  16 consecutive centres are the 16 *lanes* of small matrices.
+ *
+ *     rows  R = [32 shared noise rows | rows of the positive words]     read in place
+ *     lanes H = hidden vectors                                          16 x dim, scratch
+ *     S = R H'      C = rate * weight * (label - sigmoid(S))            (rows x 16), scratch
+ *     gradient of H = C' R,  then R += C H,  then each input row of a lane's bag += its gradient
+ *
+ * With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
+ * that row: its elements' squares are added up, and the step divided by their root.
+ *
+ * Skip-gram: lane = centre word's bag, positive rows = the words around, C non-zero in a band.
+ * CBOW: lane = mean over the bags around, positive rows = the centres, C non-zero on the diagonal.
+ */
+#ifndef SNAILPS_WORD_VECTORS_H
+#define SNAILPS_WORD_VECTORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "../abi/_key_hash.h"
+#include "_jobs.h"
+#include "_optimizers.h"
+#include "_tiles.h"
+
+enum {
+    SNAIL_REPEAT = 1, /* lanes of a group that may have the same centre: see snail_plan_group */
+    SNAIL_TILE = SNAIL_UPDATE_ROWS
+};
+
+typedef struct { /* which words meet in one group; slots are the tokens in reach of it */
+    int lane_num;
+    int slot_num;
+    int64_t first; /* token of lane 0 */
+    int64_t next;  /* first token behind the group */
+    int centre[SNAIL_GROUP];
+    int own[SNAIL_GROUP];   /* slot of the centre itself */
+    int begin[SNAIL_GROUP]; /* contexts of a lane: slots begin..end-1 without `own`; */
+    int end[SNAIL_GROUP];   /* begin = end = 0 in unused lanes */
+    int contexts[SNAIL_GROUP];
+    int shared[SNAIL_SHARED]; /* noise words */
+    int *slot;                /* words */
+} snail_group;
+
+typedef struct { /* rows are `stride` floats; row_max = slots + SHARED, rounded up to a tile */
+    float *hidden;          /* [GROUP, stride] */
+    float *hidden_gradient; /* [GROUP, stride] */
+    float *across;          /* [stride, GROUP]: hidden, transposed */
+    float *coef;            /* [row_max, GROUP]: scores, then rates */
+    float *idle;            /* [stride] zeros: stands in for rows that fill up a tile */
+    float *steps;           /* AdaGrad: [TILE, stride], gradients of the rows of a tile */
+    float *step_row[SNAIL_TILE];
+    float *bags;        /* CBOW: [slots, stride] sums, then gradients */
+    float *mix;         /* CBOW: [slots, GROUP] */
+    const float **rows; /* [row_max] */
+    float **hidden_row; /* [GROUP] */
+    float **hidden_gradient_row;
+    float **bag_row; /* CBOW: [slots] */
+    snail_group groups[2];
+} snail_words;
+
+/* Number k of a stream of random numbers. */
+SNAIL_INLINE uint64_t snail_draw(uint64_t stream, uint64_t k) {
+    return snail_mix64(stream + SNAIL_GOLDEN * (k + 1));
+}
+
+/* 0..bound-1 from the high half; the bias is below bound / 2^32. */
+SNAIL_INLINE uint64_t snail_below(uint64_t random, uint64_t bound) {
+    return ((random >> 32) * bound) >> 32;
+}
+
+SNAIL_INLINE int snail_least(int a, int b) { return a < b ? a : b; }
+SNAIL_INLINE int snail_most(int a, int b) { return a > b ? a : b; }
+
+/* ---- who meets whom --------------------------------------------------------------------------- */
+
+/* Only slots that some lane can see stay: the outermost reaches are rarely the whole window. */
+SNAIL_INLINE void snail_trim_group(snail_group *g, int slots, int lanes, int sentence_lane) {
+    int first = slots, last = 0;
+    for (int i = 0; i < lanes; i++) {
+        if (i >= sentence_lane) g->end[i] = snail_least(g->end[i], slots);
+        g->contexts[i] = g->end[i] - g->begin[i] - 1;
+        first = snail_least(first, g->begin[i]);
+        last = snail_most(last, g->end[i]);
+    }
+    for (int i = 0; i < last - first; i++) g->slot[i] = g->slot[i + first];
+    for (int i = 0; i < lanes; i++) {
+        g->own[i] -= first;
+        g->begin[i] -= first;
+        g->end[i] -= first;
+    }
+    for (int i = lanes; i < SNAIL_GROUP; i++) {
+        g->centre[i] = -1;
+        g->own[i] = g->begin[i] = g->end[i] = g->contexts[i] = 0;
+    }
+    g->slot_num = snail_most(last - first, 0);
+    g->lane_num = lanes;
+}
+
+/* The group whose first centre is the first word at or behind `start`.
+ *
+ * It ends early where a centre would come again.  All lanes start from the same vectors, so a word
+ * that is several lanes takes the same step several times: in small vocabularies, or text where words
+ * come in bursts, that overshoots until the vectors diverge (200 words at a rate of 0.05: loss 37
+ * instead of 0.26).  On ordinary text it costs 12 % of the speed and gains 0.03 in loss. */
+static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group *g, int64_t start,
+                             uint64_t number) {
+    const int32_t *tokens = job->tokens;
+    const int window = job->window;
+    const uint64_t k = number * (SNAIL_GROUP + SNAIL_SHARED);
+    int slots = 0, lanes = 0, sentence = 0, sentence_lane = 0;
+    int64_t at = start;
+    while (at < job->token_num && tokens[at] < 0) at++;
+    g->first = at;
+    int64_t left = at;
+    while (left > 0 && at - left < window && tokens[left - 1] >= 0) left--;
+    while (left < at) g->slot[slots++] = tokens[left++];
+    for (; at < job->token_num && lanes < SNAIL_GROUP; at++) {
+        if (tokens[at] < 0) {
+            for (int i = sentence_lane; i < lanes; i++) g->end[i] = snail_least(g->end[i], slots);
+            sentence = slots;
+            sentence_lane = lanes;
+            continue;
+        }
+        int repeats = 0;
+        for (int i = 0; i < lanes; i++) repeats += g->centre[i] == tokens[at];
+        if (repeats == SNAIL_REPEAT) break;
+        const uint64_t random = snail_draw(job->stream, k + (uint64_t)lanes);
+        const int reach = 1 + (int)snail_below(random, (uint64_t)window);
+        g->centre[lanes] = tokens[at];
+        g->own[lanes] = slots;
+        g->begin[lanes] = snail_most(sentence, slots - reach);
+        g->end[lanes] = slots + 1 + reach;
+        g->slot[slots++] = tokens[at];
+        lanes++;
+    }
+    for (int64_t right = at; right < job->token_num && right - at < window && tokens[right] >= 0;)
+        g->slot[slots++] = tokens[right++];
+    g->next = at;
+    snail_trim_group(g, slots, lanes, sentence_lane);
+    for (uint64_t i = 0; i < SNAIL_SHARED; i++)
+        g->shared[i] = job->noise[snail_below(snail_draw(job->stream, k + SNAIL_GROUP + i),
+                                              job->noise_num)];
+}
+
+SNAIL_INLINE void snail_prefetch_bag(const snail_words_job *job, int word) {
+    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
+        const int64_t at = job->bag_rows[r] * job->stride;
+        snail_prefetch_row(job->inputs + at, job->stride);
+        if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
+    }
+}
+
+SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
+    snail_prefetch_row(job->outputs + word * job->stride, job->stride);
+    if (job->output_squares)
+        snail_prefetch_row(job->output_squares + word * job->stride, job->stride);
+}
+
+/* Asks for the rows of a group while the one before it is being computed. */
+static void snail_prefetch_group(const snail_words_job *job, const snail_group *g) {
+    const int skip_gram = job->model == SNAIL_SKIP_GRAM;
+    for (int i = 0; i < SNAIL_SHARED; i++) snail_prefetch_output(job, g->shared[i]);
+    for (int i = 0; i < g->slot_num; i++)
+        if (skip_gram) snail_prefetch_output(job, g->slot[i]);
+        else snail_prefetch_bag(job, g->slot[i]);
+    for (int i = 0; i < g->lane_num; i++)
+        if (skip_gram) snail_prefetch_bag(job, g->centre[i]);
+        else snail_prefetch_output(job, g->centre[i]);
+}
+
+/* ---- one group -------------------------------------------------------------------------------- */
+
+/* A step of AdaGrad of a row, up along `value`. */
+static void snail_adagrad_up(int64_t stride, float *restrict row, float *restrict squares,
+                             const float *restrict value, float rate, float epsilon) {
+    for (int64_t d = 0; d < stride; d++)
+        snail_adagrad(&row[d], &squares[d], value[d], -rate, epsilon);
+}
+
+/* A step of each row of a bag; plain gradients have the rate in them already. */
+SNAIL_INLINE void snail_add_to_bag(const snail_words_job *job, int word, const float *gradient,
+                                   float rate) {
+    const int64_t stride = job->stride;
+    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
+        const int64_t at = job->bag_rows[r] * stride;
+        float *row = job->inputs + at;
+        if (job->input_squares)
+            snail_adagrad_up(stride, row, job->input_squares + at, gradient, rate, job->epsilon);
+        else
+            for (int64_t d = 0; d < stride; d++) row[d] += gradient[d];
+    }
+}
+
+/* A step of AdaGrad of the output rows of a tile, of which the last may only fill it up. */
+SNAIL_INLINE void snail_step_outputs(const snail_words_job *job, snail_words *s, int first,
+                                     int row_num, int lane_num, const float *const *hidden,
+                                     const float *coef, float rate) {
+    snail_gradients_from_lanes(lane_num, hidden, coef, s->step_row, (int)job->stride);
+    for (int i = 0; i < snail_least(SNAIL_TILE, row_num - first); i++) {
+        float *row = (float *)s->rows[first + i];
+        snail_adagrad_up(job->stride, row, job->output_squares + (row - job->outputs),
+                         s->step_row[i], rate, job->epsilon);
+    }
+}
+
+/* Sum or mean of a word's rows; returns how many there are. */
+SNAIL_INLINE int snail_sum_bag(const snail_words_job *job, int word, int mean, float *out) {
+    const int64_t begin = job->bag_ptr[word];
+    const int count = (int)(job->bag_ptr[word + 1] - begin);
+    snail_sum_rows(count, job->bag_rows + begin, job->inputs, job->stride,
+                   mean ? 1.0f / (float)count : 1.0f, out);
+    return count;
+}
+
+/* Whether slot j is a context of lane i. */
+SNAIL_INLINE int snail_sees(const int *begin, const int *end, const int *own, int i, int j) {
+    return (begin[i] <= j) & (j < end[i]) & (own[i] != j);
+}
+
+/* Hidden vector of a lane: the mean over all rows of all bags around its centre. */
+static void snail_hide_cbow(const snail_words_job *job, const snail_group *g, snail_words *s) {
+    float count[SNAIL_GROUP] = {0};
+    for (int j = 0; j < g->slot_num; j++) {
+        const float bag = (float)snail_sum_bag(job, g->slot[j], 0, s->bag_row[j]);
+        for (int i = 0; i < SNAIL_GROUP; i++) {
+            const float seen = (float)snail_sees(g->begin, g->end, g->own, i, j);
+            s->mix[j * SNAIL_GROUP + i] = seen;
+            count[i] += seen * bag;
+        }
+    }
+    for (int i = 0; i < SNAIL_GROUP; i++) count[i] = count[i] > 0 ? 1 / count[i] : 0;
+    for (int j = 0; j < g->slot_num; j++)
+        for (int i = 0; i < SNAIL_GROUP; i++)
+            s->coef[j * SNAIL_GROUP + i] = s->mix[j * SNAIL_GROUP + i] * count[i];
+    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
+        snail_lanes_from_rows(0, g->slot_num, (const float *const *)s->bag_row, s->coef + i,
+                              s->hidden_row + i, (int)job->stride);
+}
+
+/* Adds each lane's gradient to every row of every bag around it. */
+static void snail_spread_cbow(const snail_words_job *job, const snail_group *g, snail_words *s,
+                              float rate) {
+    const int tiles = (g->slot_num + SNAIL_TILE - 1) / SNAIL_TILE * SNAIL_TILE;
+    memset(s->bags, 0, (size_t)(g->slot_num * job->stride) * sizeof(float));
+    for (int j = g->slot_num * SNAIL_GROUP; j < tiles * SNAIL_GROUP; j++) s->mix[j] = 0;
+    for (int j = g->slot_num; j < tiles; j++) s->bag_row[j] = s->idle;
+    for (int j = 0; j < tiles; j += SNAIL_TILE)
+        snail_rows_from_lanes(SNAIL_GROUP, (const float *const *)s->hidden_gradient_row,
+                              s->mix + j * SNAIL_GROUP, s->bag_row + j, (int)job->stride);
+    for (int j = g->slot_num; j < tiles; j++) s->bag_row[j] = s->bags + j * job->stride;
+    for (int j = 0; j < g->slot_num; j++) snail_add_to_bag(job, g->slot[j], s->bag_row[j], rate);
+}
+
+/* What a group's lanes see of its positive rows: rows begin..end-1 except `own` belong to a lane. */
+typedef struct {
+    const int *word; /* of each positive row */
+    int num;
+    int begin[SNAIL_GROUP], end[SNAIL_GROUP], own[SNAIL_GROUP];
+    float noise_weight[SNAIL_GROUP];
+} snail_positives;
+
+SNAIL_INLINE snail_positives snail_positives_of(const snail_words_job *job, const snail_group *g,
+                                                float share) {
+    snail_positives p;
+    const int skip_gram = job->model == SNAIL_SKIP_GRAM;
+    p.word = skip_gram ? g->slot : g->centre;
+    p.num = skip_gram ? g->slot_num : g->lane_num;
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        const int predictions = skip_gram ? g->contexts[i] : snail_least(g->contexts[i], 1);
+        p.begin[i] = skip_gram ? g->begin[i] : i;
+        p.end[i] = skip_gram ? g->end[i] : i + predictions;
+        p.own[i] = skip_gram ? g->own[i] : -1;
+        p.noise_weight[i] = share * (float)predictions;
+    }
+    return p;
+}
+
+/* Scores in `coef` become coefficients: noise, positives, fill; returns the loss. */
+static double snail_judge_group(const snail_words_job *job, const snail_group *g, snail_words *s,
+                                const snail_positives *p, int rows, float share, float factor) {
+    float weight[SNAIL_GROUP], loss[SNAIL_GROUP] = {0};
+    double total = 0;
+    for (int t = 0; t < SNAIL_SHARED; t++) {
+        int hit = 0;
+        for (int j = 0; j < p->num; j++) hit |= p->word[j] == g->shared[t];
+        memcpy(weight, p->noise_weight, sizeof weight);
+        for (int j = 0; hit && j < p->num; j++) {
+            if (p->word[j] != g->shared[t]) continue;
+            for (int i = 0; i < SNAIL_GROUP; i++)
+                if (snail_sees(p->begin, p->end, p->own, i, j))
+                    weight[i] = weight[i] > share ? weight[i] - share : 0;
+        }
+        snail_judge(s->coef + t * SNAIL_GROUP, job->noise_logit[g->shared[t]], -1, factor, weight,
+                    loss);
+    }
+    for (int j = 0; j < p->num; j++) {
+        for (int i = 0; i < SNAIL_GROUP; i++)
+            weight[i] = (float)snail_sees(p->begin, p->end, p->own, i, j);
+        snail_judge(s->coef + (SNAIL_SHARED + j) * SNAIL_GROUP, job->noise_logit[p->word[j]], 1,
+                    factor, weight, loss);
+    }
+    memset(s->coef + (SNAIL_SHARED + p->num) * SNAIL_GROUP, 0,
+           (size_t)((rows - SNAIL_SHARED - p->num) * SNAIL_GROUP) * sizeof(float));
+    for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
+    return total;
+}
+
+/* Gradient of the hidden vectors; of the positive rows only those that a tile's lanes see. */
+static void snail_hidden_gradients(const snail_words_job *job, snail_words *s,
+                                   const snail_positives *p) {
+    const int stride = (int)job->stride;
+    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE) {
+        int low = p->num, high = 0;
+        snail_lanes_from_rows(0, SNAIL_SHARED, s->rows, s->coef + i, s->hidden_gradient_row + i,
+                              stride);
+        for (int j = i; j < i + SNAIL_TILE; j++)
+            if (p->begin[j] < p->end[j]) {
+                low = snail_least(low, p->begin[j]);
+                high = snail_most(high, p->end[j]);
+            }
+        if (low < high)
+            snail_lanes_from_rows(1, high - low, s->rows + SNAIL_SHARED + low,
+                                  s->coef + (SNAIL_SHARED + low) * SNAIL_GROUP + i,
+                                  s->hidden_gradient_row + i, stride);
+    }
+}
+
+/* Rows, in place: the only moment at which another thread's addition to them can be lost. */
+static void snail_step_rows(const snail_words_job *job, const snail_group *g, snail_words *s,
+                            const snail_positives *p, int rows, float rate) {
+    for (int t = 0; t < rows; t += SNAIL_TILE) {
+        int low = 0, high = g->lane_num;
+        if (t >= SNAIL_SHARED) {
+            const int j = t - SNAIL_SHARED;
+            while (low < high && (p->end[low] <= j || p->begin[low] >= j + SNAIL_TILE)) low++;
+            while (low < high && (p->end[high - 1] <= j || p->begin[high - 1] >= j + SNAIL_TILE))
+                high--;
+        }
+        const float *const *hidden = (const float *const *)(s->hidden_row + low);
+        const float *coef = s->coef + t * SNAIL_GROUP + low;
+        if (job->output_squares)
+            snail_step_outputs(job, s, t, SNAIL_SHARED + p->num, high - low, hidden, coef, rate);
+        else
+            snail_rows_from_lanes(high - low, hidden, coef, (float *const *)(s->rows + t),
+                                  (int)job->stride);
+    }
+}
+
+/* Trains one group; returns its loss.  All rows are read before the first one changes. */
+static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g, snail_words *s,
+                                float rate) {
+    const int stride = (int)job->stride, skip_gram = job->model == SNAIL_SKIP_GRAM;
+    const float share = job->negatives / SNAIL_SHARED;
+    const snail_positives p = snail_positives_of(job, g, share);
+    const int rows = (SNAIL_SHARED + p.num + SNAIL_TILE - 1) / SNAIL_TILE * SNAIL_TILE;
+    if (skip_gram)
+        for (int i = 0; i < g->lane_num; i++)
+            snail_sum_bag(job, g->centre[i], 1, s->hidden_row[i]);
+    else snail_hide_cbow(job, g, s);
+    for (int t = 0; t < SNAIL_SHARED; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
+    for (int j = 0; j < p.num; j++)
+        s->rows[SNAIL_SHARED + j] = job->outputs + p.word[j] * job->stride;
+    for (int j = SNAIL_SHARED + p.num; j < rows; j++) s->rows[j] = s->idle;
+    snail_transpose(s->hidden, stride, s->across);
+    snail_score(rows, s->rows, s->across, job->dim, s->coef);
+    const double loss = snail_judge_group(job, g, s, &p, rows, share,
+                                          job->output_squares ? 1 : rate);
+    snail_hidden_gradients(job, s, &p);
+    snail_step_rows(job, g, s, &p, rows, rate);
+    if (skip_gram) {
+        for (int i = 0; i < g->lane_num; i++)
+            if (g->contexts[i] > 0)
+                snail_add_to_bag(job, g->centre[i], s->hidden_gradient_row[i], rate);
+    } else snail_spread_cbow(job, g, s, rate);
+    return loss;
+}
+
+/* ---- a call ----------------------------------------------------------------------------------- */
+
+SNAIL_INLINE void *snail_cut(char *scratch, int64_t *at, int64_t bytes) {
+    void *taken = scratch ? scratch + *at : NULL;
+    *at += (bytes + 63) / 64 * 64;
+    return taken;
+}
+
+/* Cuts scratch into parts; returns its size (scratch may be NULL to ask). */
+static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, snail_words *s) {
+    const int64_t row = job->stride * 4, lane = SNAIL_GROUP * 4, pointer = sizeof(void *);
+    const int64_t slots = SNAIL_GROUP + 2 * job->window + SNAIL_TILE, rows = slots + SNAIL_SHARED;
+    int64_t at = 0;
+    s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
+    s->hidden_gradient = snail_cut(scratch, &at, SNAIL_GROUP * row);
+    s->across = snail_cut(scratch, &at, SNAIL_GROUP * row);
+    s->coef = snail_cut(scratch, &at, rows * lane);
+    s->idle = snail_cut(scratch, &at, row);
+    s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
+    s->rows = snail_cut(scratch, &at, rows * pointer);
+    s->hidden_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
+    s->hidden_gradient_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
+    if (job->model == SNAIL_CBOW) {
+        s->bags = snail_cut(scratch, &at, slots * row);
+        s->mix = snail_cut(scratch, &at, slots * lane);
+        s->bag_row = snail_cut(scratch, &at, slots * pointer);
+    }
+    for (int i = 0; i < 2; i++)
+        s->groups[i].slot = snail_cut(scratch, &at, slots * (int64_t)sizeof(int));
+    return at;
+}
+
+static int64_t snail_words_scratch(const snail_words_job *job) {
+    snail_words s;
+    return snail_lay_out_words(NULL, job, &s);
+}
+
+/* Walks over the tokens, one group ahead with planning and prefetching. */
+static void snail_train_words(const snail_words_job *job, char *scratch, double *loss,
+                              int64_t *examples) {
+    snail_words s;
+    snail_group *now = &s.groups[0], *ahead = &s.groups[1];
+    const float slope = (job->rate_stop - job->rate_start) / (float)job->token_num;
+    snail_lay_out_words(scratch, job, &s);
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        s.hidden_row[i] = s.hidden + i * job->stride;
+        s.hidden_gradient_row[i] = s.hidden_gradient + i * job->stride;
+    }
+    for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
+    if (job->model == SNAIL_CBOW)
+        for (int i = 0; i < SNAIL_GROUP + 2 * job->window + SNAIL_TILE; i++)
+            s.bag_row[i] = s.bags + i * job->stride;
+    snail_plan_group(job, now, 0, 0);
+    for (uint64_t number = 1; now->lane_num > 0; number++) {
+        int64_t found = 0;
+        snail_plan_group(job, ahead, now->next, number);
+        snail_prefetch_group(job, ahead);
+        for (int i = 0; i < now->lane_num; i++)
+            found += job->model == SNAIL_SKIP_GRAM ? now->contexts[i]
+                                                   : snail_least(now->contexts[i], 1);
+        if (found > 0) {
+            const float rate = job->rate_start + slope * (float)now->first;
+            *loss += snail_train_group(job, now, &s, rate);
+            *examples += found;
+        }
+        snail_group *swap = now;
+        now = ahead;
+        ahead = swap;
+    }
+}
+
+#endif
