@@ -1,16 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Owns the admission of features: a counting Bloom filter that says which keys came often enough.
 
-    keys -> Admission.count -> dump -> (another) Admission.merge -> admit -> which keys may pass
-    Admission -> verdict -> Admitted -> admit: the same with an eighth of the memory
+    keys -> Admission.count -> verdict, a bit a counter -> Admitted.admit -> which keys may pass
 
 A key has four counters of one byte in one cache line, one in each quarter of it.  All four count
 at least as often as the key came, so the least of them is never below its count: **a key that came
 often enough is never refused**; a rare one passes now and then.  Counting raises only those of the
-four that are lowest, which keeps that true, also of sums of two filters, and errs less.
+four that are lowest, which keeps that true and errs less.
 """
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 import threading
 
@@ -31,12 +29,10 @@ cdef enum:
     LINE_BYTES = 64
     AHEAD = 16                  # keys whose lines are fetched before they are needed
     BYTES_A_KEY = 8             # counters: two in each quarter of a line
-    HEADER_BYTES = 32
 
 MIN_COUNT_MAX = 255
 LINES_MAX = 1 << 28
-MAGIC = b"SNAD"
-VERDICT_MAGIC = b"SNAV"
+MAGIC = b"SNAV"
 VERSION = 1
 
 
@@ -71,21 +67,9 @@ cdef void count_keys(uint8_t *counters, uint64_t lines, const uint64_t *keys,
         line[48 + ((hashed >> 12) & 15)] += line[48 + ((hashed >> 12) & 15)] == least
 
 
-cdef void judge_keys(uint8_t *counters, uint64_t lines, uint8_t min_count, const uint64_t *keys,
-                     int64_t n, uint8_t *out) noexcept nogil:
-    """Any number of readers, while nobody writes."""
-    cdef int64_t i
-    cdef uint64_t hashed
-    for i in range(n):
-        if i + AHEAD < n:
-            SNAILPS_PREFETCH(line_of(counters, lines, hash_key(keys[i + AHEAD])))
-        hashed = hash_key(keys[i])
-        out[i] = least_of(line_of(counters, lines, hashed), hashed) >= min_count
-
-
 cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys, int64_t n,
                      uint8_t *out) noexcept nogil:
-    """The same of one bit a counter."""
+    """Whether all four counters of a key were high enough: a bit a counter."""
     cdef int64_t i
     cdef uint64_t hashed, word, wanted
     for i in range(n):
@@ -98,23 +82,6 @@ cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys
                   | (<uint64_t>1 << (32 + ((hashed >> 8) & 15)))
                   | (<uint64_t>1 << (48 + ((hashed >> 12) & 15))))
         out[i] = (word & wanted) == wanted
-
-
-cdef void add_all(uint8_t *counters, const uint8_t *more, int64_t n) noexcept nogil:
-    cdef int64_t i
-    cdef uint8_t total
-    for i in range(n):
-        total = counters[i] + more[i]
-        counters[i] = 255 if total < more[i] else total
-
-
-cdef void add_some(uint8_t *counters, const uint32_t *places, const uint8_t *more,
-                   int64_t n) noexcept nogil:
-    cdef int64_t i
-    cdef uint8_t total
-    for i in range(n):
-        total = counters[places[i]] + more[i]
-        counters[places[i]] = 255 if total < more[i] else total
 
 
 cdef class Admission:
@@ -130,7 +97,7 @@ cdef class Admission:
     Attributes
     ----------
     min_count, lines : int
-        As given; cache lines of counters.  Filters that are merged must agree in both.
+        As given; cache lines of counters.
     counted : int
         Keys counted, repeated ones too.
 
@@ -186,95 +153,16 @@ cdef class Admission:
                     count_keys(self.counters, self.lines, &keys[0], n)
                 self.counted += n
 
-    def admit(self, const uint64_t[::1] keys not None):
-        """Which keys came at least `min_count` times, and a few more: bool array, like `keys`."""
-        cdef int64_t n = keys.shape[0]
-        cdef uint8_t[::1] out
-        admitted = np.empty(n, np.bool_)
-        if n:
-            out = admitted.view(np.uint8)
-            with self.lock, nogil:
-                judge_keys(self.counters, self.lines, self.min_count, &keys[0], n, &out[0])
-        return admitted
-
-    def clear(self):
-        """Forgets all counts."""
-        with self.lock:
-            memset(self.counters, 0, self.lines * LINE_BYTES)
-            self.counted = 0
-
-    def dump(self):
-        """The counts as bytes for `merge`: all counters or, if that is shorter, those not 0.
-
-        Little endian, no padding: ``SNAD``, uint32 version (1), uint32 min_count, uint32 lines,
-        uint64 counted, uint64 n; then n x uint32 places of counters (rising) and n x uint8
-        counters, or, if n is lines x 64, the counters alone.
-        """
-        with self.lock:
-            counters, places = self.array, None
-            words = np.flatnonzero(counters.view(np.uint64))
-            if len(words) * 8 * 5 < len(counters) and len(counters) <= 1 << 32:
-                near = (words[:, None] * 8 + np.arange(8)).ravel()
-                places = near[counters[near] != 0]
-                counters = counters[places]
-            numbers = np.array([self.counted, len(counters)], "<u8").tobytes()
-            listed = b"" if places is None else places.astype("<u4").tobytes()
-            return self.head(MAGIC) + numbers + listed + counters.tobytes()
-
-    def merge(self, part):
-        """Adds the counts of another filter of the same `min_count` and `lines`.
-
-        Parameters
-        ----------
-        part : bytes
-            What the other filter's `dump` returned, perhaps on another machine.
-
-        Raises
-        ------
-        DataError
-            The bytes are no such dump.  The filter is then unchanged.
-        """
-        cdef const uint32_t[::1] places
-        cdef const uint8_t[::1] more
-        cdef uint64_t limit = self.lines * LINE_BYTES
-        cdef int64_t n
-        part = bytes(part)
-        check_head(part, self.head(MAGIC))
-        counted, listed = (int(number) for number in np.frombuffer(part, "<u8", 2, 16))
-        body = len(part) - HEADER_BYTES
-        if listed > limit or body != (listed if listed == limit else 5 * listed):
-            raise refusal(part, f"{listed} of {limit} counters do not have {body} bytes")
-        n = listed
-        more = np.frombuffer(part, np.uint8, n, len(part) - n)
-        listed_places = np.frombuffer(part, "<u4", n if listed < limit else 0, HEADER_BYTES)
-        if listed < limit and n and (
-                listed_places[n - 1] >= limit or (listed_places[1:] <= listed_places[:n - 1]).any()):
-            raise refusal(part, f"expected rising places below {limit}")
-        with self.lock:
-            if counted + self.counted > 1 << 62:
-                raise refusal(part, "it counts more than 2^62 keys")
-            if listed == limit:
-                with nogil:
-                    add_all(self.counters, &more[0], n)
-            elif n:
-                places = listed_places
-                with nogil:
-                    add_some(self.counters, &places[0], &more[0], n)
-            self.counted += counted
-
     def verdict(self):
-        """All that `Admitted` needs to answer as `admit` does, in an eighth of the counters' bytes.
+        """All that `Admitted` needs, in an eighth of the counters' bytes.
 
         Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit a
         counter, the lowest first, which says whether it is at least `min_count`.
         """
         with self.lock:
             bits = np.packbits(self.array >= self.min_count, bitorder="little")
-            return self.head(VERDICT_MAGIC) + bits.tobytes()
-
-    def head(self, magic):
-        """What dumps and verdicts begin with."""
-        return magic + np.array([VERSION, self.min_count, self.lines], "<u4").tobytes()
+        numbers = np.array([VERSION, self.min_count, self.lines], "<u4")
+        return MAGIC + numbers.tobytes() + bits.tobytes()
 
 
 cdef class Admitted:
@@ -304,7 +192,7 @@ cdef class Admitted:
         if len(part) < 16:
             raise refusal(part, "expected a header of 16 bytes")
         lines = int.from_bytes(part[12:16], "little")
-        head = VERDICT_MAGIC + VERSION.to_bytes(4, "little")
+        head = MAGIC + VERSION.to_bytes(4, "little")
         if part[:8] != head:
             raise refusal(part, f"expected them to begin with {head!r}, got {part[:8]!r}")
         if not 1 <= lines <= LINES_MAX or len(part) != 16 + 8 * lines:
@@ -313,7 +201,7 @@ cdef class Admitted:
         self.words = np.frombuffer(part, "<u8", lines, 16)
 
     def admit(self, const uint64_t[::1] keys not None):
-        """As `Admission.admit`."""
+        """Which keys came at least `min_count` times, and a few more: bool array, like `keys`."""
         cdef int64_t n = keys.shape[0]
         cdef uint8_t[::1] out
         admitted = np.empty(n, np.bool_)
@@ -322,13 +210,6 @@ cdef class Admitted:
             with nogil:
                 judge_bits(&self.words[0], self.lines, &keys[0], n, &out[0])
         return admitted
-
-
-def check_head(part, head):
-    if len(part) < HEADER_BYTES:
-        raise refusal(part, f"expected a header of {HEADER_BYTES} bytes")
-    if part[:16] != head:
-        raise refusal(part, f"expected them to begin with {head!r}, got {part[:16]!r}")
 
 
 def refusal(part, what):
