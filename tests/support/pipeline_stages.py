@@ -1,8 +1,6 @@
-"""Stages of pipelines for tests: importable by the processes that run them."""
+"""Stages of pipelines for tests: importable by the workers that run them."""
 
 import itertools
-import os
-import signal
 import sys
 
 import snailps
@@ -95,22 +93,6 @@ class Leaves(snailps.Stage):
         for _ in items:
             sys.exit(0)
         yield
-
-
-class Generators(snailps.Stage):
-    """Makes what cannot be pickled."""
-
-    def __call__(self, items):
-        for item in items:
-            yield (part for part in (item,))
-
-
-class Dies(snailps.Stage):
-    """Its process is killed."""
-
-    def __call__(self, items):
-        os.kill(os.getpid(), signal.SIGKILL)
-        yield from items
 
 
 class LongWords(snailps.Stage):

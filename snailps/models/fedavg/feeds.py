@@ -58,8 +58,6 @@ class Feeds:
                     Pipeline(
                         [reader, *stages_of(settings, words, number, size)],
                         len(range(pipeline, learners, self.count)),
-                        settings.queue_bound,
-                        settings.stage_kind,
                     )
                 )
         except BaseException:

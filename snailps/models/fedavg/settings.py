@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,18 +139,6 @@ class FedAvgSettings(JobSettings):
         "`package.module:name` (docs/fedavg.md).",
         when="The text needs a step of its own.",
         unit="names",
-    )
-    stage_kind: Literal["threads", "processes"] = setting(
-        "threads",
-        help="What the stages of a pipeline run in.",
-        when="A stage of your own computes much in Python: `processes`.",
-    )
-    queue_bound: int = setting(
-        8,
-        help="Items that may wait in front of a stage or a learner.",
-        when="Rarely.",
-        low=1,
-        high=1 << 16,
     )
     fraction: float = setting(
         1.0,

@@ -1,4 +1,4 @@
-"""data/pipeline.py: order, bounds, dealing, errors and ends, in threads and in processes."""
+"""data/pipeline.py: order, bounds, dealing, errors and ends."""
 
 import itertools
 import threading
@@ -7,10 +7,8 @@ import time
 import pytest
 from pipeline_stages import (
     Again,
-    Dies,
     Fails,
     FailsAwkwardly,
-    Generators,
     Last,
     Leaves,
     Nothing,
@@ -21,7 +19,6 @@ from pipeline_stages import (
 from snailps.data.pipeline import LAPS, Pipeline
 from snailps.errors import DataError, MisuseError
 
-kinds = pytest.mark.parametrize("kind", ["threads", "processes"])
 WAIT_S = 60
 
 
@@ -38,18 +35,16 @@ def take_soon(pipeline):
     return pipeline.take(give_up=lambda: time.monotonic() > end)
 
 
-@kinds
-def test_pipeline_hands_on_everything_in_order(kind):
-    with Pipeline([Numbers(50), Twice(), Twice()], bound=2, kind=kind) as pipeline:
+def test_pipeline_hands_on_everything_in_order():
+    with Pipeline([Numbers(50), Twice(), Twice()], bound=2) as pipeline:
         items = drain(pipeline)
         assert items == [n // 4 for n in range(200)]
         assert pipeline.take() is None  # and stays at its end
 
 
-@kinds
 @pytest.mark.parametrize("takers", [1, 3])
-def test_pipeline_deals_in_turn_whoever_is_quick(kind, takers):
-    with Pipeline([Numbers(60)], takers, bound=2, kind=kind) as pipeline:
+def test_pipeline_deals_in_turn_whoever_is_quick(takers):
+    with Pipeline([Numbers(60)], takers, bound=2) as pipeline:
         found = {}
         threads = [
             threading.Thread(target=lambda i=i: found.update({i: drain(pipeline, i)}))
@@ -83,9 +78,8 @@ def test_pipeline_with_nobody_taking_stops_at_its_bounds():
         assert [pipeline.take() for _ in range(100)] == list(range(100))
 
 
-@kinds
-def test_pipeline_with_failing_stage_tells_every_taker(kind):
-    with Pipeline([Numbers(50), Fails(3), Twice()], 2, kind=kind) as pipeline:
+def test_pipeline_with_failing_stage_tells_every_taker():
+    with Pipeline([Numbers(50), Fails(3), Twice()], 2) as pipeline:
         for taker in range(2):
             for n in range(3):
                 assert pipeline.take(taker) == n
@@ -94,7 +88,6 @@ def test_pipeline_with_failing_stage_tells_every_taker(kind):
                     pipeline.take(taker)
 
 
-@kinds
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
@@ -102,35 +95,25 @@ def test_pipeline_with_failing_stage_tells_every_taker(kind):
         (Leaves, "stage Leaves of a pipeline failed"),
     ],
 )
-def test_pipeline_with_stage_that_ends_oddly_says_so(kind, stage, said):
+def test_pipeline_with_stage_that_ends_oddly_says_so(stage, said):
     with (
-        Pipeline([Numbers(5), stage()], kind=kind) as pipeline,
+        Pipeline([Numbers(5), stage()]) as pipeline,
         pytest.raises(DataError, match=said),
     ):
         take_soon(pipeline)
 
 
-@kinds
-def test_pipeline_with_stage_that_makes_nothing_of_all_there_is_names_it(kind):
+def test_pipeline_with_stage_that_makes_nothing_of_all_there_is_names_it():
     with (
-        Pipeline([Again(4), Twice(), Nothing(), Twice()], kind=kind) as pipeline,
+        Pipeline([Again(4), Twice(), Nothing(), Twice()]) as pipeline,
         pytest.raises(DataError, match=r"stage Nothing .* 3 times, 24 items, .* nothing of it"),
     ):
         take_soon(pipeline)
 
 
-@kinds
-def test_pipeline_with_stage_that_gathers_waits_for_it_however_long(kind):
-    with Pipeline([Again(4), Last(4 * LAPS * 5), Twice()], kind=kind) as pipeline:
+def test_pipeline_with_stage_that_gathers_waits_for_it_however_long():
+    with Pipeline([Again(4), Last(4 * LAPS * 5), Twice()]) as pipeline:
         assert [take_soon(pipeline) for _ in range(4)] == [3, 3, 3, 3]
-
-
-def test_pipeline_of_processes_with_item_that_cannot_travel_fails():
-    with (
-        Pipeline([Numbers(5), Generators()], kind="processes") as pipeline,
-        pytest.raises(DataError, match=r"stage Generators .*pickle"),
-    ):
-        take_soon(pipeline)
 
 
 def test_pipeline_with_stage_that_names_the_trouble_passes_it_on():
@@ -142,17 +125,8 @@ def test_pipeline_with_stage_that_names_the_trouble_passes_it_on():
         pipeline.take()
 
 
-def test_pipeline_with_killed_process_says_so():
-    with (
-        Pipeline([Numbers(5), Dies()], kind="processes") as pipeline,
-        pytest.raises(DataError, match="process of snailps-Dies ended with code -9"),
-    ):
-        pipeline.take()
-
-
-@kinds
-def test_pipeline_closed_while_stages_wait_ends_them(kind):
-    pipeline = Pipeline([Numbers(10**9), Twice()], bound=1, kind=kind)
+def test_pipeline_closed_while_stages_wait_ends_them():
+    pipeline = Pipeline([Numbers(10**9), Twice()], bound=1)
     assert pipeline.take() == 0
     running = list(pipeline._running)
     pipeline.close()
