@@ -130,21 +130,14 @@ class Vocabulary:
             )
         return cls(*_chosen(words, counts, wanted), counter.tokens)
 
-    def extended(
-        self,
-        counter: WordCounter,
-        min_count: int,
-        max_size: int = 0,
-        *,
-        label_prefix: bytes = LABEL_PREFIX,
-    ) -> Vocabulary:
+    def extended(self, counter: WordCounter, min_count: int, max_size: int = 0) -> Vocabulary:
         """The vocabulary of this text and more text: its words keep their ids, new ones follow.
 
         Parameters
         ----------
         counter : WordCounter
             Counts of the new text.
-        min_count, max_size, label_prefix
+        min_count, max_size
             As of `from_counter`, for new words only; all old ones stay, seen again or not.
 
         Returns
@@ -157,9 +150,7 @@ class Vocabulary:
         ids = self.lexicon.indices(words)
         counts = self.counts.copy()
         counts[ids[ids >= 0]] += found[ids >= 0]
-        wanted = (ids < 0) & (found >= min_count)
-        if label_prefix:
-            wanted &= ~words.begin_with(label_prefix)
+        wanted = (ids < 0) & (found >= min_count) & ~words.begin_with(LABEL_PREFIX)
         room = max(0, max_size - len(self)) if max_size else None
         new, new_counts = _chosen(words, found, wanted, room)
         return Vocabulary(

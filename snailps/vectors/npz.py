@@ -2,12 +2,14 @@
 
     arrays, pieces of arrays -> NpzWriter -> zip of .npy, not compressed        numpy.load reads it
     arrays by name -> write_arrays -> the same
+    settings -> about -> an array of such a file -> settings_of
 
 The file appears complete or not at all.  Must not know models.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,6 +89,30 @@ def npz_file(path: str | os.PathLike[str], bytes_needed: int | None = None) -> I
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
     ):
         yield NpzWriter(archive)
+
+
+ABOUT_VERSION = 1
+
+
+def about(settings: Mapping[str, object]) -> NDArray[np.uint8]:
+    """What a model's file says of itself: UTF-8 JSON of its settings."""
+    said = {"snailps": ABOUT_VERSION, "settings": settings}
+    return np.frombuffer(json.dumps(said).encode(), np.uint8)
+
+
+def settings_of(about: NDArray[Any]) -> Mapping[str, Any]:
+    """The settings of `about`.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        It is none, or of another version.
+    """
+    said = json.loads(about.tobytes())
+    if said["snailps"] != ABOUT_VERSION:
+        raise ValueError(f"version {said['snailps']}, this program reads {ABOUT_VERSION}")
+    settings: Mapping[str, Any] = said["settings"]
+    return settings
 
 
 def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -8,7 +8,6 @@ An ``.npz`` has the arrays of the net by the names of their tensors, ``global_st
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +21,8 @@ from snailps.config import RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
-from snailps.vectors.npz import write_arrays
+from snailps.vectors.npz import about, settings_of, write_arrays
 
-VERSION = 1
 _UNREADABLE = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, SnailError)
 _KEPT = ("worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr")
 
@@ -71,11 +69,10 @@ def write_npz(
         As `write_arrays`.
     """
     kept = {key: value for key, value in to_mapping(settings).items() if key in _KEPT}
-    about = json.dumps({"snailps": VERSION, "settings": kept}).encode()
     return write_arrays(
         path,
         {
-            "about": np.frombuffer(about, np.uint8),
+            "about": about(kept),
             "global_step": np.array([global_step], np.int64),
             **arrays,
         },
@@ -93,11 +90,9 @@ def read_npz(path: str | Path) -> SavedNet:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
-        about = json.loads(arrays.pop("about").tobytes())
-        if about["snailps"] != VERSION:
-            raise ValueError(f"version {about['snailps']}, this program reads {VERSION}")
+        kept = settings_of(arrays.pop("about"))
         del arrays["global_step"]
-        settings = RawConfig.from_mapping(about["settings"], str(path)).build(MlpSettings)
+        settings = RawConfig.from_mapping(kept, str(path)).build(MlpSettings)
         expected = {tensor.name: tensor.shape for tensor in settings.tensors}
         found = {name: array.shape for name, array in arrays.items()}
         if found != expected or BIASES not in found:

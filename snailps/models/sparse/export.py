@@ -10,7 +10,6 @@ zeros are left out: a key that is not there means zeros.  `numpy.load` reads it.
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mappi
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
 from snailps.vectors.atomic import atomic_file
-from snailps.vectors.npz import npz_file
+from snailps.vectors.npz import about, npz_file, settings_of
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from snailps.models.sparse.linear_settings import LinearSettings
     from snailps.models.sparse.worker import SparseWorker
 
-VERSION = 1
 LIBLINEAR_KEYS_MAX = 1 << 28
 """Its text has a line for each possible index."""
 _OF_THE_RUN = {"input", "output", "test", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS}
@@ -142,7 +140,6 @@ def write_npz(
         The folder is missing or not writable, or the disk is full.  No half a file is left.
     """
     kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
-    about = json.dumps({"snailps": VERSION, "settings": kept}).encode()
     n = stored.features + len(stored.bias)
 
     def rows() -> Iterator[Floats]:
@@ -151,7 +148,7 @@ def write_npz(
         yield stored.bias
 
     with npz_file(path, n * (8 + 4 * stored.dim)) as file:
-        file.add("about", np.frombuffer(about, np.uint8))
+        file.add("about", about(kept))
         file.add_pieces("keys", np.uint64, (n,), stored.keys())
         file.add_pieces("rows", np.float32, (n, stored.dim), rows())
         for name, array in extras.items():
@@ -183,17 +180,15 @@ def read_npz(path: str | Path) -> SavedModel:
     if lacks:
         raise ModelFileError(f"{path}: {_EXPECTED}, got an .npz without {', '.join(lacks)}")
     try:
-        about = json.loads(arrays.pop("about").tobytes())
+        kept = settings_of(arrays.pop("about"))
         keys, rows = arrays.pop("keys"), arrays.pop("rows")
-        if about["snailps"] != VERSION:
-            raise ValueError(f"version {about['snailps']}, this program reads {VERSION}")
         if keys.dtype != np.uint64 or rows.dtype != np.float32 or rows.shape[:1] != keys.shape:
             raise ValueError(f"keys {keys.dtype}{keys.shape} and rows {rows.dtype}{rows.shape}")
-        name = about["settings"]["worker_class"]
+        name = kept["worker_class"]
         if name not in models.CLASSES.values():  # a file of a stranger's must not import anything
             raise ValueError(f"worker_class {name!r}")
         cls = load_class(name, str(path))
-        settings = RawConfig.from_mapping(about["settings"], str(path)).build(cls.Settings)
+        settings = RawConfig.from_mapping(kept, str(path)).build(cls.Settings)
     except (KeyError, TypeError, ValueError, SnailError) as error:
         raise ModelFileError(
             f"{path}: no model of sparse examples as snailps writes it: {error!r:.200}"
