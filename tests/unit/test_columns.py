@@ -190,8 +190,13 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n", b"\n" + b"1,1,b\n" * 20])
-@pytest.mark.parametrize(("line", "column", "expected", "got"), MALFORMED)
+ENDINGS = (b"\n", b"\r\n", b"\n" + b"1,1,b\n" * 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "expected", "got", "ending"),
+    [(*row, b"") for row in MALFORMED] + [(*MALFORMED[-1], ending) for ending in ENDINGS],
+)
 def test_reader_malformed_row_says_where_and_what(line, column, expected, got, ending):
     columns = "y:label, n:numeric, c:categorical"
     text = b"1,,\n\n" + line + ending

@@ -268,8 +268,13 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n", b"\n" + b"1\n" * 20])
-@pytest.mark.parametrize(("format", "line", "column", "expected", "got"), MALFORMED)
+ENDINGS = (b"\n", b"\r\n", b"\n" + b"1\n" * 20)
+
+
+@pytest.mark.parametrize(
+    ("format", "line", "column", "expected", "got", "ending"),
+    [(*row, b"") for row in MALFORMED] + [(*MALFORMED[0], ending) for ending in ENDINGS],
+)
 def test_reader_malformed_line_says_where_and_what(format, line, column, expected, got, ending):
     text = b"1\n\n# c\n" + line + ending
     expected = expected.replace("2^", r"2\^")
