@@ -19,7 +19,8 @@ import numpy as np
 
 from snailps.errors import CheckpointError, SnailError, explain
 from snailps.node.limits import STOP_S
-from snailps.shard.shard_thread import FragmentCursor, ShardThread
+from snailps.shard.shard import FragmentCursor
+from snailps.shard.shard_thread import ShardThread
 from snailps.store.checkpoint.folder import BEGUN, open_checkpoint
 from snailps.store.checkpoint.shard_file import (
     BATCH_BYTES,

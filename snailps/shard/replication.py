@@ -49,6 +49,9 @@ class Carrier(Protocol):
     def wake(self) -> None:
         """Has parked requests tried again."""
 
+    def counters(self) -> dict[str, int]:
+        """Counts of frames, bytes, connections and parked requests since the start."""
+
 
 class Replication:
     """Roles, streams and orders of one shard; to be called in its thread.
@@ -122,7 +125,7 @@ class Replication:
 
     def back_up(self, fd: int, sync: bool, paced: bool, resume: bool, tell: Tell) -> None:
         """Streams everything to a standby; parameters and errors are those of
-        `ShardThread.back_up`.
+        `Shard.back_up`.
         """
         core = self._core
         if core.role == "yielded" or (core.role == "standby" and not core.seeded):
@@ -187,7 +190,7 @@ class Replication:
     # --- the standby's side
 
     def promote(self, epoch: int) -> None:
-        """Makes this standby the primary; the errors are those of `ShardThread.promote`."""
+        """Makes this standby the primary; the errors are those of `Shard.promote`."""
         core = self._core
         served = core.role == "primary"
         core.yielding = False

@@ -1,9 +1,8 @@
 """A shard with its thread: what a server process, and tests, give work to from other threads.
 
-    ShardThread -> ShardLoop.post -> in the shard's thread: ShardCore, Replication -> result
+    ShardThread -> ShardLoop.post -> in the shard's thread: Shard -> result
 
-It owns the thread and the waiting; what a request means is `_requests`, what a role means
-`replication.py`.
+It owns the thread and the waiting; what is done to the shard is `shard.py`'s matter.
 """
 
 from __future__ import annotations
@@ -21,28 +20,17 @@ from numpy.typing import ArrayLike, NDArray
 from snailps.api.access_method import AccessMethod
 from snailps.errors import WaitTimeout
 from snailps.shard._shard import ShardCore
-from snailps.shard.replication import Replication, Tell
-from snailps.store.checkpoint._sections import copy_fragments, put_section
+from snailps.shard.replication import Tell
+from snailps.shard.shard import CLOCK_LIMIT_S, STAGED_BYTES_MAX, FragmentCursor, Shard
 from snailps.transport.handshake import ServerSession
 from snailps.transport.loop._loop import ShardLoop
 
 T = TypeVar("T")
-CLOCK_LIMIT_S = 3600.0
-"""A clock lasts as long as its slowest slot."""
-STAGED_BYTES_MAX = 2 << 30
 RESTORE_BYTES_MAX = 64 << 20
 """A section is put when less than this waits for the connection to the standby."""
 RESTORE_LIMIT_S = 60.0
 """How long one section waits for the standby to take those before."""
 LOOK_S = 0.001
-
-
-class FragmentCursor:
-    """How far fragments (uint32 array) have been copied; the shard's thread moves it."""
-
-    def __init__(self, fragments: NDArray[np.uint32]) -> None:
-        self.fragments = fragments
-        self.at = 0
 
 
 class ShardThread:
@@ -72,6 +60,16 @@ class ShardThread:
         How long a standby of this shard may acknowledge nothing, seconds; then it counts as lost.
     stuck_limit_s : float
         How long this shard, as a standby, waits for what its primary's stream needs, seconds.
+
+    Attributes
+    ----------
+    shard : Shard
+        To be used in functions that are given to `post` only.
+
+    Notes
+    -----
+    Methods named as those of `Shard` do the same, and return once the shard's thread has done it;
+    orders for rows and clocks once the standby has done it, too, or will not be promoted.
     """
 
     def __init__(
@@ -89,19 +87,17 @@ class ShardThread:
         silence_limit_s: float = 30.0,
         stuck_limit_s: float = 24.0,
     ) -> None:
-        self._core = ShardCore(
-            row_ops, wire_ops, frag_num, clock_limit_s, staged_bytes_max, standby
-        )
+        core = ShardCore(row_ops, wire_ops, frag_num, clock_limit_s, staged_bytes_max, standby)
         self._loop = ShardLoop(listener, make_session, park_limit_s, silence_limit_s, stuck_limit_s)
-        self._core.attach_loop(self._loop)
-        self._replication = Replication(self._core, self._loop)
+        core.attach_loop(self._loop)
+        self.shard = Shard(core, self._loop)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def _run(self) -> None:
         try:
             self._loop.run()
         finally:
-            self._replication.close()  # no cycle is left: the rows' memory goes with the last name
+            self.shard.close()
 
     def start(self) -> None:
         """Starts serving."""
@@ -126,7 +122,7 @@ class ShardThread:
     # --- work for its thread
 
     def post(self, work: Callable[[], T], at_standby: bool = False) -> Future[T]:
-        """Has `work()` done in the shard's thread, where this shard's methods may be called.
+        """Has `work()` done in the shard's thread, where `shard` may be used.
 
         Does not wait.  What is posted is done in its order; nothing waits behind an order that
         waits for the standby, so that what ends that wait is heard.
@@ -144,11 +140,9 @@ class ShardThread:
         """
         return self._loop.post(work, at_standby)
 
-    def _order(self, do: str, wait: bool = True, **arguments: Any) -> Any:
-        """Does an order; returns, if it is to `wait`, once the standby has it, or will not be
-        promoted. In the shard's thread, which cannot wait, that is up to `post`."""
-        order = {"do": do, **arguments}
-        return self._loop.submit(lambda: self._replication.order(order), at_standby=wait)
+    def _do(self, work: Callable[[], T], at_standby: bool = False) -> T:
+        """Does something and waits for it; in the shard's thread, which cannot wait, at once."""
+        return self._loop.submit(work, at_standby=at_standby)
 
     def _until(self, condition: Callable[[], bool], limit_s: float) -> bool:
         """Waits until a condition, looked at in the shard's thread, holds; whether it does."""
@@ -162,11 +156,8 @@ class ShardThread:
     # --- route and tables
 
     def take_route(self, epoch: int, fragments: ArrayLike) -> None:
-        """Owns these fragments (uint32 array) from this epoch on.  Waits for the shard's thread.
-
-        A standby owns a fragment once its primary has copied it there.
-        """
-        self._loop.submit(lambda: self._replication.take_route(epoch, fragments))
+        """See `Shard`."""
+        self._do(lambda: self.shard.take_route(epoch, fragments))
 
     def add_table(
         self,
@@ -180,191 +171,100 @@ class ShardThread:
         track: int = 0,
         method: AccessMethod | None = None,
     ) -> None:
-        """Makes a table known to this shard.  Waits for the shard's thread.
-
-        Parameters
-        ----------
-        number, dim, access, init, scale, seed, hyper, track
-            As `ShardStore.add_table` takes them.
-        method : AccessMethod, optional
-            What an access method in Python calls, in the shard's thread: an instance for this shard
-            alone.
-
-        Raises
-        ------
-        MisuseError
-            Rows wider than one part of a pull or push can carry, or a method too many or missing.
-        """
-        self._loop.submit(
-            lambda: self._core.add_table(
+        """See `Shard`."""
+        self._do(
+            lambda: self.shard.add_table(
                 number, dim, access, init, scale, seed, hyper, track, method
             )
         )
 
     def fragments(self) -> NDArray[np.uint32]:
-        """The fragments that this shard owns, uint32, ascending."""
-        return self._loop.submit(self._core.store.fragments)
+        """See `Shard`."""
+        return self._do(self.shard.fragments)
 
     def set_tick(self, tick: int) -> None:
-        """Sets the clock (uint32) that pushes leave in rows of tables that track touches."""
-        self._order("set_tick", tick=int(tick))
+        """See `Shard`."""
+        self._do(lambda: self.shard.set_tick(tick), at_standby=True)
 
     def expire_one(self, number: int, before_tick: int, fragment: int) -> int:
-        """Deletes rows of a fragment that no push has touched since `before_tick`; their number."""
-        return int(self._order("expire", table=number, before=before_tick, fragments=[fragment]))
+        """See `Shard`."""
+        return self._do(lambda: self.shard.expire_one(number, before_tick, fragment), True)
 
     # --- checkpoints
 
     def copy_next(
         self, cursor: FragmentCursor, buffer: NDArray[Any]
     ) -> tuple[int, list[tuple[int, int, int, int]]]:
-        """Copies the fragments that come next, as many as fit, into a buffer.
-
-        Parameters
-        ----------
-        cursor : FragmentCursor
-            Moved behind them by the shard's thread, so that several may ask at a time.
-        buffer : numpy.ndarray
-            uint8, writable.
-
-        Returns
-        -------
-        used : int
-            Bytes of the buffer; 0: there are no more; without sections: the bytes that it needs.
-        sections : list of tuple
-            As `copy_fragments` of `store.checkpoint._sections` gives them.
-
-        Notes
-        -----
-        Waits for the shard's thread, which serves nothing else while it copies: 2 to 4 ms for
-        16 MiB.
-        """
-
-        def copy() -> tuple[int, list[tuple[int, int, int, int]]]:
-            store = self._core.store
-            stop, used, sections = copy_fragments(store, cursor.fragments, cursor.at, buffer)
-            cursor.at = stop
-            return used, sections
-
-        return self._loop.submit(copy)
+        """See `Shard`."""
+        return self._do(lambda: self.shard.copy_next(cursor, buffer))
 
     def put_section(self, section: NDArray[Any], tables: Mapping[int, int], marks: bool) -> int:
-        """Gives a fragment the rows of a section, as `put_section` of
-        `store.checkpoint._sections`.
-        """
-
-        def put() -> int:
-            rows = put_section(self._core.store, section, tables, marks)
-            self._core.copy_again(int(section[4:8].view("<u4")[0]))
-            return rows
-
-        rows = self._loop.submit(put)
-        self._until(lambda: self._core.stream_waiting < RESTORE_BYTES_MAX, RESTORE_LIMIT_S)
+        """See `Shard`; also waits until the connection to the standby has taken most of it."""
+        rows = self._do(lambda: self.shard.put_section(section, tables, marks))
+        self._until(lambda: self.shard.stream_waiting() < RESTORE_BYTES_MAX, RESTORE_LIMIT_S)
         return rows
 
     # --- clocks
 
     def set_clock(self, clock: int, early: bool = False) -> None:
-        """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ShardStore`."""
-        self._order("set_clock", clock=clock, early=bool(early))
+        """See `Shard`."""
+        self._do(lambda: self.shard.set_clock(clock, early), at_standby=True)
 
     def clock(self) -> int:
-        """The present clock: all below are applied."""
-        return int(self._loop.submit(lambda: self._core.store.clock_state()["clock"]))
+        """See `Shard`."""
+        return self._do(self.shard.clock)
 
     def close_clock(self, clock: int, slots: Sequence[int]) -> dict[str, Any]:
-        """Applies exactly these slots of `clock`, which must be sealed, and drops the others.
-
-        Returns and raises what `ShardStore.close_clock` does, or raises what an access method in
-        Python did.
-        """
-        closed: dict[str, Any] = self._order(
-            "close_clock", clock=clock, slots=list(map(int, slots))
-        )
-        return closed
+        """See `Shard`."""
+        return self._do(lambda: self.shard.close_clock(clock, slots), at_standby=True)
 
     def seal(self, clock: int, slot: int, slots: int, incarnation: int) -> bool:
-        """Seals a slot in the place of an incarnation that has pushed all of it and is gone.
-
-        Returns and raises what `ShardStore.seal` does, or raises what an access method in Python
-        did.
-        """
-        return bool(
-            self._order("seal", clock=clock, slot=slot, slots=slots, incarnation=incarnation)
-        )
+        """See `Shard`."""
+        return self._do(lambda: self.shard.seal(clock, slot, slots, incarnation), at_standby=True)
 
     def fence(self, incarnation: int) -> None:
-        """Refuses whatever comes from this incarnation from now on, and ends its connections."""
-        self._order("fence", incarnation=incarnation)
+        """See `Shard`."""
+        self._do(lambda: self.shard.fence(incarnation), at_standby=True)
 
     def freeze(self, clock: int = -1) -> int:
-        """Keeps the rows as they are when a clock begins, the standby's, too; the clock that it
-        was.
-
-        Returns and raises what `ShardStore.freeze` does.  A standby that is promoted goes on.
-        """
+        """See `Shard`."""
         # Whatever it holds comes behind it, and a standby that has yet to get it goes on by itself.
-        return int(self._order("freeze", wait=False, clock=clock))
+        return self._do(lambda: self.shard.freeze(clock))
 
     def thaw(self) -> None:
-        """Lets clocks go on; where the shard has yielded, they do so at its new place."""
-        self._loop.submit(self._replication.thaw)
+        """See `Shard`."""
+        self._do(self.shard.thaw)
 
     # --- replication
 
     def back_up(
         self, fd: int, *, sync: bool, paced: bool = False, resume: bool = False, tell: Tell
     ) -> Future[None]:
-        """Streams everything to a standby, over a socket that is connected to it and has shaken
-        hands as `Role.SERVER`.
+        """Has the shard begin a stream, as `Shard.back_up`.  Does not wait.
 
-        Forgets the standby that there was, as `alone` does.  Does not wait.
-
-        Parameters
-        ----------
-        fd : int
-            Descriptor of the socket; owned from now on, and closed if this fails.
-        sync : bool
-            Once the standby has all, a push, a seal or a batch is acknowledged when it has them,
-            too. Otherwise at once, unless 64 MiB are on the way.
-        paced : bool
-            The copying gives way to clients' requests, and takes several times as long beside them.
-        resume : bool
-            The standby was the primary until it yielded to this shard, which has yet to be
-            promoted: it has everything, and nothing is copied.
-        tell : callable
-            ``tell(state, why)``: "ready" once, when the standby has everything; "lost" once, when
-            it cannot be reached (any more).  Called in the shard's thread: must not wait.
+        The descriptor is owned from now on, and closed if this fails.
 
         Returns
         -------
         concurrent.futures.Future
-            Done once the stream has begun; `MisuseError` where this is neither a primary nor a
-            standby that has everything.
-
-        Notes
-        -----
-        A standby that was lost after "ready" may be promoted at any time: until `alone` says that
-        it will not, nothing is acknowledged, while pulls and pushes go on.
+            Done once the stream has begun; with an error of `Shard.back_up`.
         """
 
         def end(command: Future[None]) -> None:
             if command.cancelled() or command.exception() is not None:
                 os.close(fd)
 
-        command = self._loop.post(lambda: self._replication.back_up(fd, sync, paced, resume, tell))
+        command = self._loop.post(lambda: self.shard.back_up(fd, sync, paced, resume, tell))
         command.add_done_callback(end)
         return command
 
     def pace(self, paced: bool) -> None:
-        """The copying that goes on gives way to clients' requests, or does so no more.  Does not
-        wait.
-        """
-        self._loop.post(lambda: self._replication.pace(paced))
+        """See `Shard`.  Does not wait."""
+        self._loop.post(lambda: self.shard.pace(paced))
 
     def alone(self) -> None:
-        """Has no standby (any more): what waited for it is acknowledged."""
-        self._loop.submit(self._replication.alone)
+        """See `Shard`."""
+        self._do(self.shard.alone)
 
     def yield_(self, timeout_s: float, stay: bool = False) -> None:
         """Hands everything over to the standby and serves no more; to `stay` it stands by from then
@@ -382,45 +282,25 @@ class ShardThread:
         ConnectionLost
             It was lost meanwhile, or this shard is promoted; it goes on serving.
         """
-        self._loop.submit(self._replication.begin_yield)
+        self._do(self.shard.begin_yield)
         try:
-            if not self._until(lambda: self._replication.finish_yield(stay), timeout_s):
+            if not self._until(lambda: self.shard.finish_yield(stay), timeout_s):
                 raise WaitTimeout(
                     f"the standby did not acknowledge all pushes in {timeout_s:g} s: "
                     "this shard goes on serving"
                 )
         finally:
-            self._loop.submit(self._replication.end_yield)
+            self._do(self.shard.end_yield)
 
     def promote(self, epoch: int) -> None:
-        """Makes this standby the primary, from a route epoch on; older ones are refused.
-
-        One that has yielded is the primary again, with its standby if that is there: its successor
-        was not promoted, or is gone before anybody asked it.
-
-        Its former primary's connection is closed, so that nothing can be acknowledged there that is
-        not here.  Without effect on a primary but for the epoch.
-
-        Raises
-        ------
-        MisuseError
-            The former primary had not told everything.
-        """
-        self._loop.submit(lambda: self._replication.promote(epoch))
+        """See `Shard`."""
+        self._do(lambda: self.shard.promote(epoch))
 
     # --- for people and tests
 
     def stats(self) -> dict[str, Any]:
         """Counters of loop, requests and store, as a dict of numbers."""
-
-        def count() -> dict[str, Any]:
-            return {
-                **self._loop.counters(),
-                **self._core.stats(),
-                "replica": self._replication.status(time.monotonic()),
-            }
-
-        return self._loop.submit(count)
+        return self._do(lambda: self.shard.stats(time.monotonic()))
 
     def test_faults(self, left_out: Sequence[str] = (), point: str = "", passings: int = 1) -> None:
         """Leaves out what keeps acknowledged pushes safe, or dies at a point.  For tests of
@@ -437,4 +317,4 @@ class ShardThread:
         passings : int
             At which passing of that point.
         """
-        self._loop.submit(lambda: self._core.set_faults(left_out, point, passings))
+        self._do(lambda: self.shard.core.set_faults(left_out, point, passings))

@@ -12,7 +12,8 @@ from shards import JOB, LIMIT_S, Shards
 
 from snailps import kernels
 from snailps.api.access_method import load_method
-from snailps.shard.shard_thread import FragmentCursor, ShardThread
+from snailps.shard.shard import FragmentCursor
+from snailps.shard.shard_thread import ShardThread
 from snailps.transport.control import dial
 from snailps.transport.handshake import Channel, Role
 

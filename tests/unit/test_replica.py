@@ -13,7 +13,7 @@ from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
-from snailps.shard.shard_thread import FragmentCursor
+from snailps.shard.shard import FragmentCursor
 
 TOUCH = 1
 WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "int8")]

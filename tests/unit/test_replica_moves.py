@@ -13,7 +13,7 @@ from test_replica import TOUCH, orders, run_all, tables, traffic
 from test_replica_clocks import clocked
 
 from snailps.errors import ConnectionLost, MisuseError, WaitTimeout
-from snailps.shard.shard_thread import FragmentCursor
+from snailps.shard.shard import FragmentCursor
 
 
 def fill(cluster, source, target, *, resume=False, ready=True, way=None):
