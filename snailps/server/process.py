@@ -1,34 +1,53 @@
-"""A server process: shard threads, each with its socket, its loop and its rows.
+"""A server process: sockets, shard threads, disks and the clock round a `ServerCore`.
 
-    listen -> join -> TakeRoute, MakeTables (control plane) ... PULL / PUSH / SCAN (shards) -> Stop
+    orders of the master, shards, dials, works, time -> Event -> ServerCore.handle
+        -> list of Effect -> answers, notes, posts to shard threads, connections
 
-Passes the master's orders to the shards, which `shard_host.py` owns, and answers each order once
-all shards concerned have executed it; the next order does not wait for that.  Must not know models.
+It decides nothing.  Its control thread feeds the core and performs effects in their order; none of
+them waits.  Must not know models.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
-from snailps.api.tables import Table
+from snailps import kernels
+from snailps.api.access_method import load_method
 from snailps.config import ServerSettings, effective_shard_num
-from snailps.errors import ClusterError, ProtocolError
+from snailps.errors import (
+    EXIT_FAILED,
+    ClusterError,
+    ConnectionLost,
+    ProtocolError,
+    SnailError,
+    WaitTimeout,
+    explain,
+)
 from snailps.kernels import cores
+from snailps.node.background import in_thread
+from snailps.node.limits import STOP_S, Limits
 from snailps.node.process import Node, advertised, open_listener, peak_rss_mb, raise_descriptors
+from snailps.server import effects, events
 from snailps.server.checkpoint_io import CheckpointLoad, CheckpointSave
-from snailps.server.futures import gather, then
-from snailps.server.shard_host import ShardHost
+from snailps.server.core import ServerCore
+from snailps.server.effects import Effect
+from snailps.server.events import Event
 from snailps.shard.shard_thread import ShardThread
-from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.control import AnswerOrFuture, Listener
-from snailps.transport.handshake import Role
+from snailps.transport.control import AnswerOrFuture, Listener, dial
+from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+GONE = "the shard has stopped serving"
 
 
 class Server(Node):
@@ -42,12 +61,26 @@ class Server(Node):
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(Role.SERVER, settings)
         self._server_settings = settings
-        self._listeners: list[Listener] = []
-        self._host: ShardHost | None = None
-        self._touched: set[int] = set()  # tables that track touches
+        self._listeners: dict[int, Listener] = {}  # of no shard yet, by index of the endpoint
+        self._core: ServerCore | None = None
+        self._core_lock = threading.Lock()  # the reader thread asks the core, too
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._control_thread = threading.Thread(
+            target=self._serve, name="snailps-server", daemon=True
+        )
+        self._us: messages.Welcome
+        self._calls: dict[int, Future[messages.Message]] = {}
+        self._calls_lock = threading.Lock()
+        self._last_call = 0
+        self._shards: dict[int, ShardThread] = {}
+        self._posts: dict[int, Future[Any]] = {}  # that a shard has not answered
+        self._given_up: set[int] = set()  # dials
+        self._performers = self._effect_table()
         self._saving: CheckpointSave | CheckpointLoad | None = None
         # Orders for checkpoints, executed in order: they wait for disks and for shards.
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="snailps-saver")
+
+    # --- the life of the process -----------------------------------------------------------------
 
     def run(self) -> int:
         """Serves until the end; returns the exit code."""
@@ -55,9 +88,10 @@ class Server(Node):
         shard_num, notice = effective_shard_num(self._server_settings, cores())
         if notice:
             log.warning("%s", notice)
-        self._listeners = [open_listener(self.settings, self.trust) for _ in range(shard_num)]
-        endpoints = [advertised(self.settings, listener) for listener in self._listeners]
         try:
+            for index in range(shard_num):
+                self._listeners[index] = open_listener(self.settings, self.trust)
+            endpoints = [advertised(self.settings, one) for one in self._listeners.values()]
             if len(set(endpoints)) < shard_num:
                 raise ClusterError(
                     f"advertise_addr gives {shard_num} shards one port: leave its port out, "
@@ -66,8 +100,7 @@ class Server(Node):
             self.join(endpoints)
             self.wait_until_ended()
             self._stop_saving()
-            if self._host is not None:
-                self._host.stop()
+            self.stop_serving()
         finally:
             self._saver.shutdown(wait=False, cancel_futures=True)
             self._close_listeners()
@@ -75,99 +108,249 @@ class Server(Node):
         return self.verdict.code
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
-        """Creates the shard host, before the master's first orders can arrive."""
-        self._host = ShardHost(self._server_settings, self.trust, welcome, tell=self.control.note)
+        """Creates the core, before the master's first orders can arrive."""
+        self._core = ServerCore(
+            self._server_settings,
+            welcome,
+            endpoints=[advertised(self.settings, one) for one in self._listeners.values()],
+            own_rss_mb=peak_rss_mb,
+            load_method=load_method,
+        )
+        self._us = welcome
+        self._control_thread.start()
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
-        """Orders of the master: route, tables, shards, statistics."""
+        """Passes an order of the master to the core; the future has its answer."""
         if isinstance(message, messages.Stop):
             return super().on_message(message)
-        assert self._host is not None
-        if not isinstance(message, messages.TakeRoute | messages.Ask):
-            self._close_listeners()  # a server that joins a running job starts without shards
-            self._host.formed()
-        if isinstance(message, messages.TakeRoute):
-            route = Route.from_dict(message.route)
-            taken = self._host.take_route(route, self._listeners)
-            self.route_epoch = route.epoch
-            return then(taken, _ok)
-        if isinstance(message, messages.MakeTables):
-            return then(self._host.make_tables(self._tables_of(message.tables)), _ok)
-        if isinstance(message, messages.HostStandby):
-            hosted = self._host.host_standby(message.shard, self._tables_of(message.tables))
-            return then(hosted, lambda endpoint: messages.Report({"endpoint": list(endpoint)}))
-        if isinstance(message, messages.Alone):
-            return then(self._host.alone(message.shard), _ok)
-        if isinstance(message, messages.Promote):
-            return then(self._host.promote(message.shard, message.epoch), _ok)
-        if isinstance(message, messages.Ask):
-            saved = self._saving.done_bytes if self._saving is not None else 0
-            own = {"peak_rss_mb": peak_rss_mb(), "saved_bytes": saved}
-            return then(self._host.stats(), lambda stats: messages.Report({**stats, **own}))
         if isinstance(
             message, messages.Save | messages.Load | messages.StopSaving | messages.Freeze
         ):
             return self._saver.submit(self._save_or_load, message)
-        if isinstance(message, messages.BackUp):
-            self._host.back_up(message)
-        elif isinstance(message, messages.Yield):
-            self._host.yield_(message.shard, message.limit_s, message.stay)
-        elif isinstance(message, messages.DropShard):
-            self._host.drop(message.shard)
-        elif isinstance(message, messages.KeepShards):
-            self._host.keep(message.shards)
-        else:
-            return then(self._change(self._host, message), messages.Report)
-        return messages.Ok()
+        future: Future[messages.Message] = Future()
+        with self._calls_lock:
+            self._last_call += 1
+            call = self._last_call
+        self._calls[call] = future
+        self._inbox.put(events.Ordered(call, message))
+        return future
 
     def resume_state(self) -> dict[str, Any]:
         """The state of this server's standbys."""
-        return {"standbys": self._host.resume_state() if self._host is not None else []}
+        with self._core_lock:
+            return self._core.resume_state() if self._core is not None else {"standbys": []}
 
-    def _change(self, host: ShardHost, message: messages.Message) -> Future[dict[str, Any]]:
-        """Executes an order that changes rows; reports the shards that are done, and results.
+    def stop_serving(self) -> None:
+        """Ends the control thread, then all shards."""
+        if self._core is None:
+            return
+        self._inbox.put(events.End())
+        until = time.monotonic() + STOP_S
+        self._control_thread.join(STOP_S)
+        for shard in list(self._shards.values()):
+            shard.stop(0.0)
+        for shard in list(self._shards.values()):
+            shard.stop(max(0.0, until - time.monotonic()))
 
-        A shard is done once its standby has executed the order too, or will not be promoted.
-        """
-        if isinstance(message, messages.Expire):
-            tick, before = message.tick, message.before
-            expired = host.each(
-                message.shards, lambda n, s: self._expire(s, host.fragments_of(n), tick, before)
+    # --- the control thread ----------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        core = self._core
+        assert core is not None
+        try:
+            while not core.over:
+                event = self._next_event(core.due)
+                with self._core_lock:
+                    if self._saving is not None:
+                        core.saved_bytes = self._saving.done_bytes
+                    wanted = core.handle(event, time.monotonic())
+                    self.route_epoch = core.route_epoch
+                for effect in wanted:
+                    self._performers[type(effect)](effect)
+        except Exception as error:
+            log.exception("%s failed", self.name)
+            self.end(EXIT_FAILED, f"{self.name} failed: {explain(error)}")
+
+    def _next_event(self, due: float) -> Event:
+        if due == math.inf:
+            return self._inbox.get()
+        try:
+            return self._inbox.get(timeout=max(0.0, due - time.monotonic()))
+        except queue.Empty:
+            return events.Tick()
+
+    def _effect_table(self) -> Mapping[type[Any], Callable[[Any], None]]:
+        def perform(effect: type[Effect], by: Callable[[Any], None]) -> None:
+            table[effect] = by
+
+        table: dict[type[Any], Callable[[Any], None]] = {}
+        perform(effects.Answering, self._answer)
+        perform(effects.Tell, lambda effect: self.control.note(effect.message))
+        perform(effects.StartShard, self._start_shard)
+        perform(effects.StopShard, self._stop_shard)
+        perform(effects.CloseListeners, lambda effect: self._close_listeners())
+        perform(effects.Post, self._post)
+        perform(effects.Withdraw, self._withdraw)
+        perform(effects.Dial, self._dial_standby)
+        perform(effects.GiveUp, lambda effect: self._given_up.add(effect.dial))
+        perform(effects.CloseLink, lambda effect: os.close(effect.link))
+        perform(effects.Stream, self._stream)
+        perform(effects.Work, self._work)
+        return table
+
+    # --- effects ---------------------------------------------------------------------------------
+
+    def _answer(self, effect: effects.Answering) -> None:
+        future = self._calls.pop(effect.call)
+        if isinstance(effect.answer, SnailError):
+            future.set_exception(effect.answer)
+        else:
+            future.set_result(effect.answer)
+
+    def _start_shard(self, effect: effects.StartShard) -> None:
+        listener: Listener | None = None
+        try:
+            if effect.listener is None:
+                listener = open_listener(self.settings, self.trust)
+            else:
+                listener = self._listeners.pop(effect.listener)
+            endpoint = advertised(self.settings, listener)
+            shard = self._make_shard(listener, effect)
+            shard.start()
+        except Exception as error:
+            if listener is not None:
+                listener.close()
+            if not isinstance(error, SnailError):
+                log.exception("shard %d cannot be started", effect.number)
+                error = ClusterError(f"shard {effect.number} cannot be started: {explain(error)}")
+            self._inbox.put(events.ShardFailed(effect.shard, error))
+        else:
+            self._shards[effect.shard] = shard
+            self._inbox.put(events.ShardStarted(effect.shard, endpoint))
+
+    def _make_shard(self, listener: Listener, effect: effects.StartShard) -> ShardThread:
+        limits = Limits.of(self.settings.request_timeout)
+        return ShardThread(
+            listener,
+            self._make_session,
+            kernels.row_ops(),
+            kernels.wire_ops(),
+            self._us.frag_num,
+            limits.parked_s,
+            f"snailps-shard-{effect.number}",
+            standby=effect.standby,
+            silence_limit_s=limits.silence_s,
+            stuck_limit_s=limits.stuck_s,
+        )
+
+    def _stop_shard(self, effect: effects.StopShard) -> None:
+        shard = self._shards.pop(effect.shard, None)
+        if shard is not None:  # frees its memory, which takes a while
+            threading.Thread(target=shard.stop, name="snailps-hosting", daemon=True).start()
+
+    def _post(self, effect: effects.Post) -> None:
+        shard = self._shards.get(effect.shard)
+        if shard is None:
+            self._inbox.put(events.Answered(effect.post, error=ConnectionLost(GONE)))
+            return
+        future = shard.post(partial(effect.do, shard.shard), at_standby=effect.at_standby)
+        self._posts[effect.post] = future
+        future.add_done_callback(partial(self._posted, effect.post))
+
+    def _posted(self, post: int, future: Future[Any]) -> None:
+        """A shard has answered; in its thread."""
+        self._posts.pop(post, None)
+        if future.cancelled():
+            error: BaseException | None = WaitTimeout("the shard did not begin this in time")
+        else:
+            error = future.exception()
+        result = future.result() if error is None else None
+        self._inbox.put(events.Answered(post, result, error))
+
+    def _withdraw(self, effect: effects.Withdraw) -> None:
+        future = self._posts.get(effect.post)
+        if future is not None:
+            future.cancel()
+
+    def _dial_standby(self, effect: effects.Dial) -> None:
+        def connect() -> None:
+            try:
+                sock = dial(
+                    effect.address,
+                    Channel.DATA,
+                    Role.SERVER,
+                    whom=f"the standby of shard {effect.number}",
+                    limit_s=effect.limit_s,
+                    node=self._us.node,
+                    incarnation=self._us.incarnation,
+                    job=self._us.job,
+                    trust=self.trust,
+                    give_up=lambda: effect.dial in self._given_up,
+                )
+                sock.setblocking(False)
+                event: Event = events.Dialled(effect.dial, sock.detach())
+            except Exception as error:
+                if not isinstance(error, SnailError):
+                    log.exception("cannot connect to the standby of shard %d", effect.number)
+                    error = ClusterError(explain(error))
+                event = events.DialFailed(effect.dial, error)
+            self._given_up.discard(effect.dial)
+            self._inbox.put(event)
+
+        threading.Thread(target=connect, name="snailps-hosting", daemon=True).start()
+
+    def _stream(self, effect: effects.Stream) -> None:
+        def tell(state: str, why: str) -> None:
+            trouble = "" if state == "ready" else why or state
+            self._inbox.put(events.StreamTold(effect.stream, trouble))
+
+        def begun(future: Future[None]) -> None:
+            if (error := future.exception()) is not None:
+                tell("lost", explain(error))
+
+        shard = self._shards.get(effect.shard)
+        if shard is None:
+            os.close(effect.link)
+            tell("lost", GONE)
+            return
+        shard.back_up(
+            effect.link, sync=effect.sync, paced=effect.paced, resume=effect.resume, tell=tell
+        ).add_done_callback(begun)
+
+    def _work(self, effect: effects.Work) -> None:
+        def ended(future: Future[Any]) -> None:
+            error = future.exception()
+            result = future.result() if error is None else None
+            self._inbox.put(events.WorkDone(effect.work, result, error))
+
+        in_thread(f"snailps-work-{effect.work}", effect.run).add_done_callback(ended)
+
+    def _close_listeners(self) -> None:
+        while self._listeners:
+            self._listeners.popitem()[1].close()
+
+    def _make_session(self) -> ServerSession:
+        us = self._us
+        hello = Hello(
+            Channel.DATA, Role.SERVER, os.urandom(NONCE_BYTES), us.node, us.incarnation, us.job
+        )
+        return ServerSession(hello, self.trust.secret, self._admit)
+
+    def _admit(self, peer: Hello) -> None:
+        if peer.channel != Channel.DATA:
+            raise ProtocolError("this is a shard: it has only a data channel", "channel")
+        if peer.job != self._us.job:
+            raise ProtocolError(
+                "you belong to another cluster: this port was given to a new one", "job"
             )
-            return then(
-                expired, lambda found: {"done": list(found), "expired": sum(found.values())}
-            )
-        if isinstance(message, messages.SetClock):
-            clock, early = message.clock, message.early
-            begun = host.each(
-                message.shards, lambda _, s: _both(s, lambda: s.set_clock(clock, early))
-            )
-            return then(begun, lambda found: {"done": list(found)})
-        if isinstance(message, messages.CloseClock):
-            clock, slots = message.clock, message.slots
-            closed = host.each(
-                message.shards, lambda _, s: _both(s, lambda: s.close_clock(clock, slots))
-            )
-            return then(closed, lambda found: {"done": list(found), "shards": list(found.values())})
-        if isinstance(message, messages.Fence):
-            fence = message
-            fenced = host.each(fence.shards, lambda _, s: _both(s, lambda: _fence(s, fence)))
-            return then(fenced, lambda found: {"done": list(found)})
-        raise ProtocolError(f"a server does not take {type(message).__name__}")
+
+    # --- checkpoints -----------------------------------------------------------------------------
 
     def _primaries(self) -> list[ShardThread]:
-        assert self._host is not None
-        # An atomic copy: the saver thread calls this too.
-        return [shard for _, shard in sorted(self._host.primaries.copy().items())]
-
-    def _tables_of(self, items: list[Any]) -> list[tuple[int, Table]]:
-        found = []
-        for number, declared in items:
-            table = Table.from_dict(declared)
-            found.append((number, table))
-            if "touch" in table.track:
-                self._touched.add(number)
-        return found
+        assert self._core is not None
+        with self._core_lock:
+            primaries = sorted(self._core.host.primaries.items())
+        return [self._shards[shard] for _, shard in primaries]
 
     def _save_or_load(
         self, order: messages.Save | messages.Load | messages.StopSaving | messages.Freeze
@@ -210,34 +393,3 @@ class Server(Node):
     def _stop_saving(self) -> None:
         if self._saving is not None:
             self._saving.stop()
-
-    def _expire(
-        self, shard: ShardThread, fragments: list[int], tick: int, before: int
-    ) -> Future[int]:
-        """Sets a shard's clock and deletes old rows, fragment by fragment; their number."""
-
-        def delete(table: int, fragment: int) -> Future[int]:
-            return _both(shard, lambda: shard.expire_one(table, before, fragment))
-
-        ticked = then(_both(shard, lambda: shard.set_tick(tick)), lambda _: 0)
-        deleted = [delete(table, f) for table in sorted(self._touched) for f in fragments]
-        return then(gather([ticked, *deleted]), sum)
-
-    def _close_listeners(self) -> None:
-        while self._listeners:
-            self._listeners.pop().close()
-
-
-def _ok(_: object) -> messages.Message:
-    return messages.Ok()
-
-
-def _both(shard: ShardThread, work: Callable[[], T]) -> Future[T]:
-    """Executes an order at a shard and at its standby."""
-    return shard.post(work, at_standby=True)
-
-
-def _fence(shard: ShardThread, fence: messages.Fence) -> None:
-    shard.fence(fence.incarnation)
-    if fence.clock >= 0:
-        shard.seal(fence.clock, fence.slot, fence.slots, fence.incarnation)

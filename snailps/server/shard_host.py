@@ -1,41 +1,102 @@
-"""The shards of a server process: primaries, standbys, and the changes between the two.
+"""The shards of a server: primaries, standbys, and the changes between the two.
 
-    TakeRoute, HostStandby, BackUp, Promote, Yield, DropShard -> ShardHost -> ShardThread
-    orders to shards -> future, done when all shards are; the next order does not wait for it
-    slow work (dialling, copying, yielding) -> Backed, Unbacked, Yielded, from other threads
+    TakeRoute, HostStandby, BackUp, Promote, Yield, DropShard -> ShardHost -> posts to shards, dials
+    answers, streams, time -> Backed, Unbacked, Yielded
 
-Owns the shard threads and their sockets by shard number; the master decides why a shard moves.
-Nothing here blocks on a shard: each executes its orders in sequence, and one that hangs or waits
-for its standby delays neither the others nor the order that ends its wait.
+A part of `ServerCore`.  It knows shards by the number in the route and by the handle of their
+`StartShard`; the master decides why a shard moves.  Nothing here waits: each shard executes its
+orders in sequence, and one that hangs or waits for its standby delays neither the others nor the
+order that ends its wait.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from snailps import kernels
-from snailps.api.access_method import load_method
+from snailps.api.access_method import AccessMethod
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError, explain
-from snailps.node.limits import DIAL_S, STOP_S, Limits
-from snailps.node.process import advertised, open_listener
-from snailps.server.futures import gather, settled, then
-from snailps.shard.shard_thread import ShardThread
+from snailps.node.limits import DIAL_S
+from snailps.server.effects import (
+    CloseLink,
+    CloseListeners,
+    Dial,
+    Do,
+    GiveUp,
+    Outbox,
+    StartShard,
+    StopShard,
+    Stream,
+    Withdraw,
+    results,
+)
+from snailps.server.events import (
+    Address,
+    Answered,
+    DialFailed,
+    Dialled,
+    ShardFailed,
+    ShardStarted,
+    StreamTold,
+)
+from snailps.shard.shard import Shard
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.control import Address, Listener, Trust, dial, show
-from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+
+LOOK_S = 0.001
+"""How often a shard that yields is asked whether its standby has everything."""
+HANG_S = 60.0
+"""How long a shard may take to execute a step of a yield."""
+
+OnResults = Callable[[dict[int, Any]], messages.Message]
+Tables = Sequence[tuple[int, Table]]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A shard's replication order, and how far it is executed.
+
+    `told` is what the master knows: None: nothing, empty: the standby has everything, else trouble.
+    """
+
+    order: messages.BackUp
+    shard: int
+    dial: int = 0
+    stream: int = 0
+    told: str | None = None
+
+
+@dataclass(slots=True)
+class _Yield:
+    """A shard that hands over, or has: its current step, and the times that bound it."""
+
+    number: int
+    shard: int
+    stay: bool
+    limit_s: float
+    until: float = math.inf
+    look_at: float = math.inf  # the standby is asked for again
+    post: int = 0  # the step that the shard executes; 0: none
+    hangs_at: float = math.inf  # ... and when it is withdrawn
+
+
+@dataclass(slots=True)
+class _Hosting:
+    """An order to host a standby, until the standby is ready or refused."""
+
+    call: int
+    number: int
+    shard: int
+    endpoint: Address | None = None
+    answers: dict[int, Answered] | None = None
 
 
 class ShardHost:
@@ -44,318 +105,478 @@ class ShardHost:
     Parameters
     ----------
     settings : ServerSettings
-    trust : Trust
     welcome : messages.Welcome
-    tell : callable
-        Sends the master a note, from any thread.
+    endpoints : sequence of (str, int)
+        As registered: one for each shard that this server may begin with.
+    load_method : callable
+        Gives a table in Python its access method.
+    out : Outbox
+
+    Attributes
+    ----------
+    primaries, standbys : dict of int to int
+        Handles of shards, by number.
+    touched : set of int
+        Tables that track touches.
+    due : float
+        When `tick` has something to do.
     """
 
     def __init__(
         self,
         settings: ServerSettings,
-        trust: Trust,
         welcome: messages.Welcome,
-        tell: Callable[[messages.Message], None],
+        endpoints: Sequence[Address],
+        load_method: Callable[[Table], AccessMethod],
+        out: Outbox,
     ) -> None:
-        self._settings, self._trust = settings, trust
-        self._welcome, self._tell = welcome, tell
-        self.primaries: dict[int, ShardThread] = {}
-        self.standbys: dict[int, ShardThread] = {}
-        self._yielding: dict[int, ShardThread] = {}
-        self._begun: dict[Address, ShardThread] = {}  # by endpoint, while the cluster forms
+        self._settings, self._welcome, self._out = settings, welcome, out
+        self._load_method = load_method
+        self._listeners = dict(enumerate(endpoints))  # not taken by a shard, while there may be one
+        self.primaries: dict[int, int] = {}
+        self.standbys: dict[int, int] = {}
+        self.touched: set[int] = set()
+        self._begun: dict[Address, int] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
-        self._copies: dict[int, messages.BackUp] = {}  # shard -> its current replication order
-        self._told: dict[int, list[Any]] = {}  # shard -> [shard, copy, last reported trouble]
-        self._lock = threading.Lock()  # guards both: other threads use them
+        self._hosting: dict[int, _Hosting] = {}  # by shard
+        self._yielding: dict[int, _Yield] = {}  # by number; also those that have yielded
+        self._copies: dict[int, _Copy] = {}  # by number: the current one
+        self._dials: dict[int, _Copy] = {}
+        self._streams: dict[int, _Copy] = {}
 
-    # --- orders of the master, in sequence ------------------------------------------------------
+    @property
+    def route_epoch(self) -> int:
+        """Of the last route; 0: none."""
+        return self._route.epoch if self._route is not None else 0
 
-    def take_route(self, route: Route, listeners: list[Listener]) -> Future[list[None]]:
+    @property
+    def due(self) -> float:
+        """When `tick` has something to do; inf: not before the next event."""
+        return min(
+            (min(one.look_at, one.hangs_at) for one in self._yielding.values()), default=math.inf
+        )
+
+    # --- orders of the master --------------------------------------------------------------------
+
+    def take_route(self, call: int, order: messages.TakeRoute, now: float) -> None:
         """Takes the fragments and the epoch of a route, and starts shards while the cluster forms.
 
-        A shard of the route that is not running is started on the first of `listeners`.  Until the
-        cluster is complete a server may be lost and a new route made: a shard then keeps its
-        endpoint and may get another number.
+        Until the cluster is complete a server may be lost and a new route made: a shard then keeps
+        its endpoint and may get another number.
         """
+        route = Route.from_dict(order.route)
         mine = [
             (number, (address.host, address.port))
             for number, address in enumerate(route.shards)
             if address.server == self._welcome.node
         ]
-        if self._route is None or self._begun or listeners:
+        if self._route is None or self._begun or self._listeners:
             for number, place in mine:
                 if place not in self._begun:
-                    if not listeners:
-                        raise ProtocolError(
-                            "the route has more shards for this server than it runs"
-                        )
-                    self._begun[place] = self._start(number, listeners.pop(0))
+                    self._begun[place] = self._start(number, False, self._listener_at(place))
             self.primaries = {number: self._begun[place] for number, place in mine}
-        taken = [self._own(shard, number, route) for number, shard in self.primaries.items()]
         self._route = route
-        return gather(taken)
+        taken = [(n, shard, self._own(n, route)) for n, shard in self.primaries.items()]
+        self.post_all(call, taken, _ok, now)
 
     def formed(self) -> None:
-        """The cluster is complete: from now on shards change only by orders of the master."""
-        self._begun.clear()
+        """The cluster is complete: from now on shards change only by orders of the master.
 
-    def host_standby(self, number: int, tables: list[tuple[int, Table]]) -> Future[Address]:
-        """Creates a standby of a shard; returns its endpoint."""
+        A server that joins a running job starts without shards.
+        """
+        self._begun.clear()
+        if self._listeners:
+            self._listeners.clear()
+            self._out.put(CloseListeners())
+
+    def host_standby(self, call: int, order: messages.HostStandby, now: float) -> None:
+        """Creates a standby of a shard; the answer has its endpoint."""
+        number = order.shard
         if self._route is None or number in self.primaries or number in self.standbys:
             raise ClusterError(f"shard {number} is here already, or there is no route yet")
-        listener = open_listener(self._settings, self._trust)
-        endpoint = advertised(self._settings, listener)
-        if self._settings.advertise_addr and endpoint in [
-            (address.host, address.port) for address in self._route.shards
-        ]:
-            listener.close()
-            raise ClusterError(
-                "advertise_addr gives all shards one port: leave its port out, or use port_range"
-            )
-        shard = self._start(number, listener, standby=True)
+        adding = self._adding(self._tables_of(order.tables), 1)
+        shard = self._start(number, True, None)
         self.standbys[number] = shard
-        ready = [self._own(shard, number, self._route), *self._make_tables([shard], tables)]
-        return then(gather(ready), lambda _: endpoint)
+        self._hosting[shard] = _Hosting(call, number, shard)
+        first = [self._own(number, self._route), *adding[0]]
+        posts = [(i, shard, do) for i, do in enumerate(first)]
+        self._out.post_all(posts, partial(self._standby_has_tables, shard), now)
 
-    def make_tables(self, tables: list[tuple[int, Table]]) -> Future[list[None]]:
+    def started(self, event: ShardStarted) -> None:
+        """A shard has its endpoint."""
+        hosting = self._hosting.get(event.shard)
+        if hosting is None:
+            return
+        assert self._route is not None
+        taken = [(address.host, address.port) for address in self._route.shards]
+        if self._settings.advertise_addr and event.endpoint in taken:
+            text = "advertise_addr gives all shards one port: leave its port out, or use port_range"
+            self._refuse_hosting(hosting, ClusterError(text))
+            self._out.put(StopShard(event.shard))
+            return
+        hosting.endpoint = event.endpoint
+        self._hosted(hosting)
+
+    def failed(self, event: ShardFailed) -> None:
+        """There is no listener for a shard."""
+        hosting = self._hosting.get(event.shard)
+        if hosting is not None:
+            self._refuse_hosting(hosting, event.error)
+
+    def make_tables(self, call: int, order: messages.MakeTables, now: float) -> None:
         """Creates tables in every shard here."""
         shards = [*self.primaries.values(), *self.standbys.values()]
-        return gather(self._make_tables(shards, tables))
+        adding = self._adding(self._tables_of(order.tables), len(shards))
+        posts = [(shard, do) for shard, each in zip(shards, adding, strict=True) for do in each]
+        self.post_all(call, [(i, *post) for i, post in enumerate(posts)], _ok, now)
 
-    def back_up(self, order: messages.BackUp) -> None:
+    def back_up(self, call: int, order: messages.BackUp, now: float) -> None:
         """Starts to copy a shard to its standby; `Backed` or `Unbacked` follows.
 
         The shard is a primary, or a complete standby.
         """
-        shard = self.standbys.get(order.shard) or self._served(order.shard)
-        with self._lock:
-            former = self._copies.get(order.shard)
-            again = former is not None and order == replace(former, paced=order.paced)
-            self._copies[order.shard] = order
-            if again:
-                shard.pace(order.paced)
-        if not again:
-            self._beside(lambda: self._back_up(shard, order))
-
-    def alone(self, number: int) -> Future[list[None]]:
-        """A shard has no standby."""
-        with self._lock:
-            self._copies.pop(number, None)
-            self._told.pop(number, None)
-        shard = self.primaries.get(number) or self.standbys.get(number)
-        return gather([shard.post(shard.alone)] if shard is not None else [])
-
-    def promote(self, number: int, epoch: int) -> Future[None]:
-        """Makes a standby serve, or makes a shard that yielded or is yielding serve again."""
-        with self._lock:
-            shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
-            if shard is not None:
-                self.primaries[number] = shard
-        serves = self._served(number)
-        return serves.post(lambda: serves.promote(epoch), at_standby=True)
-
-    def yield_(self, number: int, limit_s: float, stay: bool) -> None:
-        """A shard hands over to its standby and, with `stay`, becomes one; `Yielded` follows."""
-        shard = self._served(number)
-        self._yielding[number] = shard
-
-        def leave() -> None:
-            try:
-                shard.yield_(limit_s, stay)
-                trouble = ""
-            except Exception as error:
-                trouble = explain(error)
-            with self._lock:
-                if self._yielding.get(number) is not shard:
-                    return  # promoted again: a late note would be taken for the next attempt's
-                if trouble or stay:
-                    del self._yielding[number]
-                if stay and not trouble:
-                    self.standbys[number] = self.primaries.pop(number)
-            self._tell(messages.Yielded(number, trouble))
-
-        self._beside(leave)
-
-    def drop(self, number: int) -> None:
-        """Stops and removes a standby, or a shard that has yielded."""
-        shard = self.standbys.pop(number, None) or self._yielding.pop(number, None)
+        shard = self.standbys.get(order.shard)
         if shard is None:
-            return
-        if self.primaries.get(number) is shard:
-            del self.primaries[number]
-        self._beside(shard.stop)  # frees its memory, which takes a while
+            shard = self._served(order.shard)
+        former = self._copies.get(order.shard)
+        if former is not None and order == replace(former.order, paced=order.paced):
+            former.order = order
+            self._out.post(shard, partial(Shard.pace, paced=order.paced))
+        else:
+            self._end_copy(order.shard)
+            copy = self._copies[order.shard] = _Copy(order, shard, self._out.number())
+            self._dials[copy.dial] = copy
+            self._out.put(Dial(copy.dial, order.shard, (order.host, order.port), DIAL_S))
+        self._out.answer(call, messages.Ok())
 
-    def keep(self, numbers: list[Any]) -> None:
+    def alone(self, call: int, order: messages.Alone, now: float) -> None:
+        """A shard has no standby."""
+        self._end_copy(order.shard)
+        shard = self.primaries.get(order.shard, self.standbys.get(order.shard))
+        posts = [(0, shard, partial(Shard.alone))] if shard is not None else []
+        self.post_all(call, posts, _ok, now)
+
+    def promote(self, call: int, order: messages.Promote, now: float) -> None:
+        """Makes a standby serve, or makes a shard that yielded or is yielding serve again."""
+        number = order.shard
+        shard = self.standbys.pop(number, None)
+        if shard is None and (handing := self._yielding.pop(number, None)) is not None:
+            shard = handing.shard
+        if shard is not None:
+            self.primaries[number] = shard
+        serves = self._served(number)
+        do = partial(Shard.promote, epoch=order.epoch)
+        self.post_all(call, [(number, serves, do)], _ok, now, at_standby=True)
+
+    def yield_(self, call: int, order: messages.Yield, now: float) -> None:
+        """A shard hands over to its standby and, with `stay`, becomes one; `Yielded` follows."""
+        shard = self._served(order.shard)
+        handing = _Yield(order.shard, shard, order.stay, order.limit_s)
+        self._yielding[order.shard] = handing
+        self._step(handing, partial(Shard.begin_yield), self._yield_begun, now)
+        self._out.answer(call, messages.Ok())
+
+    def drop(self, call: int, order: messages.DropShard, now: float) -> None:
+        """Stops and removes a standby, or a shard that has yielded."""
+        self._drop(order.shard)
+        self._out.answer(call, messages.Ok())
+
+    def keep(self, call: int, order: messages.KeepShards, now: float) -> None:
         """Removes all standbys and yielded shards but these, and the standbys of standbys."""
-        for number in {*self.standbys, *self._yielding} - set(numbers):
-            self.drop(number)
-        for number in list(self.standbys):
-            self.alone(number)
+        for number in sorted({*self.standbys, *self._yielding} - set(order.shards)):
+            self._drop(number)
+        for number, shard in self.standbys.items():
+            self._end_copy(number)
+            self._out.post(shard, partial(Shard.alone))
+        self._out.answer(call, messages.Ok())
 
-    def each(
-        self, numbers: list[Any], give: Callable[[int, ShardThread], Future[T]]
-    ) -> Future[dict[int, T]]:
-        """Gives an order to those of these shards that serve here; their results by number.
+    # --- for other parts of the core -------------------------------------------------------------
 
-        A shard that stops before it and its standby have executed the order is left out.
+    def post_all(
+        self,
+        call: int,
+        posts: Iterable[tuple[Any, int, Do]],
+        answer: Callable[[dict[Any, Any]], messages.Message],
+        now: float,
+        *,
+        at_standby: bool = False,
+    ) -> None:
+        """Has shards do something; `answer(results)` is the answer, or the first error."""
+
+        def ended(answers: dict[Any, Answered], now: float) -> None:
+            self._out.answer_by(call, lambda: answer(results(answers)))
+
+        self._out.post_all(posts, ended, now, at_standby=at_standby)
+
+    def post_each(
+        self,
+        call: int,
+        numbers: Iterable[int],
+        do: Callable[[int], Sequence[Do]],
+        answer: Callable[[dict[int, list[Any]]], messages.Message],
+        now: float,
+    ) -> None:
+        """Gives orders to those of these shards that serve here, and to their standbys.
+
+        `answer` gets the results by number.  A shard that stops before it and its standby have
+        executed its orders is left out.
         """
-        asked = {n: give(n, self.primaries[n]) for n in numbers if n in self.primaries}
+        posts = [
+            ((number, i), self.primaries[number], one)
+            for number in numbers
+            if number in self.primaries
+            for i, one in enumerate(do(number))
+        ]
 
-        def served(_: object) -> dict[int, T]:
-            return {
-                n: future.result()
-                for n, future in asked.items()
-                if not isinstance(future.exception(), ConnectionLost)
-            }
+        def ended(answers: dict[tuple[int, int], Answered], now: float) -> None:
+            gone = {n for (n, _), one in answers.items() if isinstance(one.error, ConnectionLost)}
 
-        return then(settled(list(asked.values())), served)
+            def made() -> messages.Message:
+                found: dict[int, list[Any]] = {}
+                served = {key: one for key, one in answers.items() if key[0] not in gone}
+                for (number, _), result in results(served).items():
+                    found.setdefault(number, []).append(result)
+                return answer(found)
+
+            self._out.answer_by(call, made)
+
+        self._out.post_all(posts, ended, now, at_standby=True)
 
     def fragments_of(self, number: int) -> list[int]:
         """The fragments of a shard."""
         assert self._route is not None
         return [int(fragment) for fragment in self._route.fragments_of(number)]
 
-    def stats(self) -> Future[dict[str, Any]]:
-        """Counters of the shards."""
+    def stats(self, call: int, own: dict[str, Any], now: float) -> None:
+        """Answers with the counters of the shards, beside those of the server."""
+        both = {"shards": self.primaries, "standbys": self.standbys}
+        posts = [
+            ((kind, number), shard, partial(Shard.stats, now=now))
+            for kind, shards in both.items()
+            for number, shard in sorted(shards.items())
+        ]
 
-        def of(shards: dict[int, ShardThread]) -> Future[list[dict[str, Any]]]:
-            asked = [(n, shard.post(shard.stats)) for n, shard in sorted(shards.items())]
-            return then(
-                settled([future for _, future in asked]),
-                lambda _: [
-                    {**future.result(), "shard": n}
-                    for n, future in asked
-                    if not isinstance(future.exception(), ConnectionLost)  # dropped meanwhile
-                ],
-            )
+        def ended(answers: dict[tuple[str, int], Answered], now: float) -> None:
+            served = {
+                key: one
+                for key, one in answers.items()
+                if not isinstance(one.error, ConnectionLost)  # dropped meanwhile
+            }
 
-        both = gather([of(self.primaries), of(self.standbys)])
-        return then(both, lambda found: {"shards": found[0], "standbys": found[1]})
+            def made() -> messages.Message:
+                found: dict[str, Any] = {kind: [] for kind in both}
+                for (kind, number), result in results(served).items():
+                    found[kind].append({**result, "shard": number})
+                return messages.Report({**found, **own})
 
-    def stop(self) -> None:
-        """Stops all shards."""
-        until = time.monotonic() + STOP_S
-        shards = {*self.primaries.values(), *self.standbys.values(), *self._yielding.values()}
-        for shard in shards:
-            shard.stop(0.0)
-        for shard in shards:
-            shard.stop(max(0.0, until - time.monotonic()))
+            self._out.answer_by(call, made)
 
-    # --- how -------------------------------------------------------------------------------------
+        self._out.post_all(posts, ended, now)
 
-    def _start(self, number: int, listener: Listener, *, standby: bool = False) -> ShardThread:
-        limits = Limits.of(self._settings.request_timeout)
-        shard = ShardThread(
-            listener,
-            self._make_session,
-            kernels.row_ops(),
-            kernels.wire_ops(),
-            self._welcome.frag_num,
-            limits.parked_s,
-            f"snailps-shard-{number}",
-            standby=standby,
-            silence_limit_s=limits.silence_s,
-            stuck_limit_s=limits.stuck_s,
-        )
-        shard.start()
+    def resume_state(self) -> list[list[Any]]:
+        """[shard, copy, trouble] of each standby; trouble is empty if there is none."""
+        return [
+            [number, copy.order.copy, copy.told]
+            for number, copy in self._copies.items()
+            if copy.told is not None
+        ]
+
+    def tick(self, now: float) -> None:
+        """Asks yielding shards again, and withdraws what a shard has not begun for long."""
+        for handing in list(self._yielding.values()):
+            if now >= handing.look_at:
+                handing.look_at = math.inf
+                do = partial(Shard.finish_yield, stay=handing.stay)
+                self._step(handing, do, self._yield_looked, now)
+            if now >= handing.hangs_at:
+                handing.hangs_at = math.inf
+                self._out.put(Withdraw(handing.post))
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def _start(self, number: int, standby: bool, listener: int | None) -> int:
+        shard = self._out.number()
+        self._out.put(StartShard(shard, number, standby, listener))
         return shard
 
-    def _own(self, shard: ShardThread, number: int, route: Route) -> Future[None]:
-        return shard.post(lambda: shard.take_route(route.epoch, route.fragments_of(number)))
+    def _listener_at(self, place: Address) -> int:
+        for listener, endpoint in self._listeners.items():
+            if endpoint == place:
+                del self._listeners[listener]
+                return listener
+        raise ProtocolError("the route has more shards for this server than it runs")
 
-    def _make_tables(
-        self, shards: Sequence[ShardThread], tables: list[tuple[int, Table]]
-    ) -> list[Future[None]]:
-        def add(shard: ShardThread, number: int, table: Table) -> Future[None]:
-            method = load_method(table) if table.in_python else None
-            return shard.post(
-                lambda: shard.add_table(number, *table.store_arguments(), method=method)
-            )
+    def _own(self, number: int, route: Route) -> Do:
+        return partial(Shard.take_route, epoch=route.epoch, fragments=route.fragments_of(number))
 
-        return [add(shard, number, table) for shard in shards for number, table in tables]
+    def _tables_of(self, items: Iterable[Any]) -> Tables:
+        tables = [(number, Table.from_dict(declared)) for number, declared in items]
+        self.touched.update(number for number, table in tables if "touch" in table.track)
+        return tables
 
-    def _served(self, number: int) -> ShardThread:
+    def _adding(self, tables: Tables, shards: int) -> list[list[Do]]:
+        """What makes tables, for so many shards; each shard has its own access methods."""
+
+        def adds(number: int, table: Table) -> Do:
+            method = self._load_method(table) if table.in_python else None
+            dim, access, init, scale, seed, hyper, track = table.store_arguments()
+            return partial(
+                Shard.add_table, number=number, dim=dim, access=access, init=init, scale=scale,
+                seed=seed, hyper=hyper, track=track, method=method,
+            )  # fmt: skip
+
+        return [[adds(number, table) for number, table in tables] for _ in range(shards)]
+
+    def _standby_has_tables(self, shard: int, answers: dict[int, Answered], now: float) -> None:
+        hosting = self._hosting.get(shard)
+        if hosting is not None:
+            hosting.answers = answers
+            self._hosted(hosting)
+
+    def _hosted(self, hosting: _Hosting) -> None:
+        """Answers once a standby has both its endpoint and its tables."""
+        endpoint, answers = hosting.endpoint, hosting.answers
+        if endpoint is None or answers is None:
+            return
+        del self._hosting[hosting.shard]
+
+        def made() -> messages.Message:
+            results(answers)
+            return messages.Report({"endpoint": list(endpoint)})
+
+        self._out.answer_by(hosting.call, made)
+
+    def _refuse_hosting(self, hosting: _Hosting, error: SnailError) -> None:
+        del self._hosting[hosting.shard]
+        if self.standbys.get(hosting.number) == hosting.shard:
+            del self.standbys[hosting.number]
+        self._out.answer(hosting.call, error)
+
+    def _served(self, number: int) -> int:
         shard = self.primaries.get(number)
         if shard is None:
             raise ClusterError(f"shard {number} is not served by server {self._welcome.node}")
         return shard
 
-    def _back_up(self, shard: ShardThread, order: messages.BackUp) -> None:
-        """Dials the standby and hands the connection to the shard.  Runs in its own thread."""
-        where = show((order.host, order.port))
-        try:
-            sock = dial(
-                (order.host, order.port),
-                Channel.DATA,
-                Role.SERVER,
-                whom=f"the standby of shard {order.shard}",
-                limit_s=DIAL_S,
-                node=self._welcome.node,
-                incarnation=self._welcome.incarnation,
-                job=self._welcome.job,
-                trust=self._trust,
-                give_up=lambda: self._copy_of(order.shard) != order.copy,
-            )
-        except SnailError as error:
-            self._note(order.shard, order.copy, str(error) or "lost")
+    def _drop(self, number: int) -> None:
+        shard = self.standbys.pop(number, None)
+        handing = self._yielding.pop(number, None) if shard is None else None
+        if shard is None and handing is None:
             return
+        if handing is not None:
+            shard = handing.shard
+        assert shard is not None
+        if self.primaries.get(number) == shard:
+            del self.primaries[number]
+        self._end_copy(number)
+        if (hosting := self._hosting.get(shard)) is not None:
+            self._refuse_hosting(hosting, ClusterError(f"shard {number} was dropped meanwhile"))
+        self._out.put(StopShard(shard))
 
-        def tell(state: str, why: str) -> None:
-            self._note(order.shard, order.copy, "" if state == "ready" else why or state)
+    # --- copies ----------------------------------------------------------------------------------
 
-        with self._lock:
-            if self._copy_of(order.shard) != order.copy:
-                sock.close()  # given up meanwhile
-                return
-            log.debug("shard %d copies itself to %s", order.shard, where)
-            sock.setblocking(False)
-            paced = self._copies[order.shard].paced  # it may have changed meanwhile
-            begun = shard.back_up(
-                sock.detach(), sync=order.sync, paced=paced, resume=order.resume, tell=tell
-            )
+    def _end_copy(self, number: int) -> None:
+        """Whatever becomes of a shard's copy now, nobody is told."""
+        copy = self._copies.pop(number, None)
+        if copy is None:
+            return
+        if copy.dial and self._dials.get(copy.dial) is copy:
+            self._out.put(GiveUp(copy.dial))
+        self._streams.pop(copy.stream, None)
 
-        def refused(begun: Future[None]) -> None:
-            if (error := begun.exception()) is not None:
-                self._note(order.shard, order.copy, explain(error))
+    def _is_current(self, copy: _Copy) -> bool:
+        return self._copies.get(copy.order.shard) is copy
 
-        begun.add_done_callback(refused)
-
-    def _copy_of(self, shard: int) -> int:
-        """Number of the copy that a shard streams to; 0: none."""
-        order = self._copies.get(shard)
-        return order.copy if order else 0
-
-    def _note(self, shard: int, copy: int, trouble: str) -> None:
-        """Reports a standby's state to the master, and keeps it for a master that takes over."""
-        self._told[shard] = [shard, copy, trouble]
-        if trouble:
-            self._tell(messages.Unbacked(shard, copy, trouble))
-        else:
-            self._tell(messages.Backed(shard, copy))
-
-    def resume_state(self) -> list[list[Any]]:
-        """[shard, copy, trouble] of each standby; trouble is empty if there is none."""
-        with self._lock:
-            return [item for shard, item in self._told.items() if shard in self._copies]
-
-    def _beside(self, work: Callable[[], object]) -> None:
-        threading.Thread(target=work, name="snailps-hosting", daemon=True).start()
-
-    def _make_session(self) -> ServerSession:
-        hello = Hello(
-            Channel.DATA,
-            Role.SERVER,
-            os.urandom(NONCE_BYTES),
-            self._welcome.node,
-            self._welcome.incarnation,
-            self._welcome.job,
+    def dialled(self, event: Dialled) -> None:
+        """The standby is there: the shard begins to stream."""
+        copy = self._dials.pop(event.dial)
+        if not self._is_current(copy):
+            self._out.put(CloseLink(event.link))
+            return
+        order = copy.order
+        log.debug("shard %d copies itself to %s:%d", order.shard, order.host, order.port)
+        copy.stream = self._out.number()
+        self._streams[copy.stream] = copy
+        self._out.put(
+            Stream(copy.shard, copy.stream, event.link, order.sync, order.paced, order.resume)
         )
-        return ServerSession(hello, self._trust.secret, self._admit)
 
-    def _admit(self, peer: Hello) -> None:
-        if peer.channel != Channel.DATA:
-            raise ProtocolError("this is a shard: it has only a data channel", "channel")
-        if peer.job != self._welcome.job:
-            raise ProtocolError(
-                "you belong to another cluster: this port was given to a new one", "job"
+    def dial_failed(self, event: DialFailed) -> None:
+        """The standby is out of reach."""
+        copy = self._dials.pop(event.dial)
+        if self._is_current(copy):
+            self._tell(copy, str(event.error) or "lost")
+
+    def stream_told(self, event: StreamTold) -> None:
+        """What a shard says of its stream."""
+        copy = self._streams.get(event.stream)
+        if copy is not None:
+            self._tell(copy, event.trouble)
+
+    def _tell(self, copy: _Copy, trouble: str) -> None:
+        """Reports a standby's state to the master, and keeps it for a master that takes over."""
+        copy.told = trouble
+        order = copy.order
+        if trouble:
+            self._out.tell(messages.Unbacked(order.shard, order.copy, trouble))
+        else:
+            self._out.tell(messages.Backed(order.shard, order.copy))
+
+    # --- yielding --------------------------------------------------------------------------------
+    #
+    # begin_yield -> finish_yield, again and again until the standby has everything -> end_yield
+    #
+    # A yield ends early when its shard is promoted again or dropped: then it is not in `_yielding`
+    # any more, and what its shard still answers counts for nothing.  A late note would be taken for
+    # one of the next attempt.
+
+    def _step(
+        self,
+        handing: _Yield,
+        do: Do,
+        then: Callable[[_Yield, Answered, float], None],
+        now: float,
+    ) -> None:
+        def heard(answer: Answered, now: float) -> None:
+            handing.post, handing.hangs_at = 0, math.inf
+            if self._yielding.get(handing.number) is handing:
+                then(handing, answer, now)
+
+        handing.hangs_at = now + HANG_S
+        handing.post = self._out.post(handing.shard, do, heard)
+
+    def _yield_begun(self, handing: _Yield, answer: Answered, now: float) -> None:
+        if answer.error is not None:
+            self._yielded(handing, explain(answer.error))
+            return
+        handing.until = now + handing.limit_s
+        handing.look_at = now
+
+    def _yield_looked(self, handing: _Yield, answer: Answered, now: float) -> None:
+        if answer.error is None and not answer.result and now <= handing.until:
+            handing.look_at = now + LOOK_S
+            return
+        trouble = ""
+        if answer.error is not None:
+            trouble = explain(answer.error)
+        elif not answer.result:
+            trouble = (
+                f"the standby did not acknowledge all pushes in {handing.limit_s:g} s: "
+                "this shard goes on serving"
             )
+        self._step(handing, partial(Shard.end_yield), partial(self._yield_ended, trouble), now)
+
+    def _yield_ended(self, trouble: str, handing: _Yield, answer: Answered, now: float) -> None:
+        self._yielded(handing, explain(answer.error) if answer.error is not None else trouble)
+
+    def _yielded(self, handing: _Yield, trouble: str) -> None:
+        number = handing.number
+        if trouble or handing.stay:
+            del self._yielding[number]
+        if handing.stay and not trouble:
+            self.standbys[number] = self.primaries.pop(number)
+        self._out.tell(messages.Yielded(number, trouble))
+
+
+def _ok(_: object) -> messages.Message:
+    return messages.Ok()

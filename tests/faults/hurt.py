@@ -24,7 +24,7 @@ from pathlib import Path
 from snailps.cli.entry import main
 from snailps.errors import ConnectionLost
 from snailps.node import shard_connections
-from snailps.server import shard_host
+from snailps.server import process
 
 _shards, _faults = [], [(), "", 1]
 _known = weakref.WeakSet()
@@ -89,14 +89,14 @@ def obey(wish):
 def hurt_to_come():
     """Has shards be hurt, from now on, as was wished last when they start."""
 
-    class Hurt(shard_host.ShardThread):
+    class Hurt(process.ShardThread):
         def start(self):
             super().start()
             with _lock:
                 self.test_faults(*_faults)
                 _shards.append(self)
 
-    shard_host.ShardThread = Hurt
+    process.ShardThread = Hurt
 
 
 def obey_later(number, frame):
@@ -122,7 +122,7 @@ def tell(number, frame):
 
 
 if __name__ == "__main__":
-    know(shard_host, "ShardThread")
+    know(process, "ShardThread")
     know(shard_connections, "Client")
     signal.signal(signal.SIGUSR2, tell)
     hurt_to_come()

@@ -38,8 +38,8 @@ PLACES = {
     "applied": {"point": "applied"},
     "acknowledged": {"point": "acknowledged"},
     "replayed": {"point": "replayed"},
-    "yielding": {"die": f"{_HOST}.yield_", "when": "before"},
-    "yielded": {"die": f"{_HOST}.yield_", "when": "after"},
+    "yielding": {"die": f"{_HOST}._yield_begun", "when": "before"},
+    "yielded": {"die": f"{_HOST}._yielded", "when": "before"},
     "noting": {"die": "snailps.master.journal:Journal.note", "when": "before"},
     "noted": {"die": "snailps.master.journal:Journal.note", "when": "after"},
     "compacting": {"die": "snailps.master.journal:Journal._replace", "when": "before"},
@@ -52,8 +52,8 @@ PLACES = {
 }
 """Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push
 applied and not yet forwarded; replies gone out; applied at the standby and not acknowledged;
-before and after a cut-over was ordered; a fact of the journal, a compacted one and a checkpoint
-about to be given their names, and after."""
+a primary that has begun to yield, and one that has yielded, of which nobody knows; a fact of the
+journal, a compacted one and a checkpoint about to be given their names, and after."""
 AIMS = tuple(f"aim server:{place}" for place in list(PLACES)[:4])
 CUT_OVERS = ("aim server:yielding", "aim server:yielded")
 COMPACTIONS = ("aim master:compacting", "aim master:compacted")

@@ -1,6 +1,6 @@
 """Two servers in this process, one with standbys of the other's shards; the test is the master."""
 
-import queue
+import collections
 
 from far_end import Far
 from replicas import Relay
@@ -10,7 +10,6 @@ from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.node.process import advertised, open_listener
 from snailps.server.process import Server
-from snailps.server.shard_host import ShardHost
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 from snailps.transport.control.client import ControlClient
@@ -27,14 +26,17 @@ class House:
 
     def __init__(self, node, settings):
         self.server = Server(settings)
-        self.server.welcome = m.Welcome(node, node, 7, FRAG_NUM, 1.0, 10.0)
-        self.told = queue.SimpleQueue()
-        self.server._listeners = [open_listener(settings, OPEN) for _ in range(SHARDS)]
-        self.host = ShardHost(settings, OPEN, self.server.welcome, self.told.put)
-        self.server._host = self.host
+        listeners = [open_listener(settings, OPEN) for _ in range(SHARDS)]
+        self.endpoints = [advertised(ServerSettings(), one) for one in listeners]
+        self.server._listeners = dict(enumerate(listeners))
+        self.notes, self.early = collections.deque(), {}
         self.master = Far()
         self.master.sock.settimeout(LIMIT_S)
         self.client = ControlClient(self.master.near, self.server._receive, lambda why: None)
+        self.server._control = self.client
+        welcome = m.Welcome(node, node, 7, FRAG_NUM, 1.0, 10.0)
+        self.server.on_welcome(welcome)
+        self.server.welcome = welcome
         self.client.start()
 
     def give(self, number, order):
@@ -42,15 +44,34 @@ class House:
 
     def answers(self, count):
         """The next answers, by number."""
-        found = [self.master.next() for _ in range(count)]
-        assert all(kind == Kind.ANSWER for kind, _, _ in found), found
-        return {number: message for _, number, message in found}
+        while len(self.early) < count:
+            self._hear()
+        found, self.early = self.early, {}
+        return found
+
+    def note(self):
+        """The next note."""
+        while not self.notes:
+            self._hear()
+        return self.notes.popleft()
+
+    def _hear(self):
+        kind, number, message = self.master.next()
+        if kind == Kind.NOTE:
+            self.notes.append(message)
+        else:
+            assert kind == Kind.ANSWER, message
+            self.early[number] = message
+
+    def shard(self, number, standby=False):
+        """The thread of a shard."""
+        host = self.server._core.host
+        return self.server._shards[(host.standbys if standby else host.primaries)[number]]
 
     def close(self):
         self.client.close()
         self.master.sock.close()
-        self.host.stop()
-        self.server._saver.shutdown()
+        self.server.stop_serving()
 
 
 class Pair:
@@ -59,7 +80,7 @@ class Pair:
     def __init__(self, **settings):
         own = ServerSettings(**settings)
         self.near, self.far, self.relays = House(1, own), House(2, own), []
-        here = [advertised(ServerSettings(), one) for one in self.near.server._listeners]
+        here = self.near.endpoints
         self.route = Route.build(1, [ShardAddress(1, *address) for address in here], FRAG_NUM)
         for house in (self.near, self.far):
             house.give(1, m.TakeRoute(self.route.to_dict()))
@@ -73,7 +94,7 @@ class Pair:
             order = m.BackUp(shard, 1, "127.0.0.1", self.relays[shard].port, True, False)
             self.near.give(10 + shard, order)
         self.near.answers(SHARDS)
-        told = [self.near.told.get(timeout=LIMIT_S) for _ in range(SHARDS)]
+        told = [self.near.note() for _ in range(SHARDS)]
         assert sorted(note.shard for note in told) == list(range(SHARDS))
         assert all(isinstance(note, m.Backed) for note in told), told
 

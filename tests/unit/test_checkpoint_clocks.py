@@ -2,7 +2,6 @@
 
 import queue
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,7 +109,9 @@ def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_e
         cluster.add_table(1, 8)
         cluster.client().push(1, np.arange(9, dtype=np.uint64), np.ones((9, 8), np.float32))
         server = Server(ServerSettings())
-        server._host = SimpleNamespace(primaries={0: cluster.threads[0]}, formed=lambda: None)
+        server.on_welcome(messages.Welcome(1, 1, 1, cluster.frag_num, 1.0, 10.0))
+        server._shards = {0: cluster.threads[0]}
+        server._core.host.primaries = {0: 0}
         assert server.on_message(messages.Freeze()).result(LIMIT_S).data == {"clocks": [0]}
         server._saving = checkpoint_io.CheckpointSave(
             cluster.threads,

@@ -19,10 +19,9 @@ from snailps.master.job.model_reader import ModelReader
 from snailps.master.leases import BspLedger
 from snailps.master.services import Reading
 from snailps.server.process import Server
-from snailps.server.shard_host import ShardHost
 from snailps.transport import messages
 from snailps.transport.frame import Frame, Kind
-from snailps.transport.security.trust import OPEN, Trust
+from snailps.transport.security.trust import Trust
 
 DIM = 4
 WINDOW = 1024  # parts in flight, of _link.pxd
@@ -540,9 +539,9 @@ def test_server_passes_the_orders_on_to_the_shards_that_they_name():
     with Shards(2) as cluster:
         cluster.add_table(1, DIM, ADD, ZEROS)
         server, both = Server(ServerSettings()), [0, 1]
-        welcome = messages.Welcome(1, 1, 1, cluster.frag_num, 1.0, 10.0)
-        server._host = ShardHost(ServerSettings(), OPEN, welcome, lambda message: None)
-        server._host.primaries = dict(enumerate(cluster.threads))
+        server.on_welcome(messages.Welcome(1, 1, 1, cluster.frag_num, 1.0, 10.0))
+        server._shards = dict(enumerate(cluster.threads))
+        server._core.host.primaries = {0: 0, 1: 1}
 
         def order(message):
             return server.on_message(message).result(LIMIT_S).data
@@ -561,6 +560,8 @@ def test_server_passes_the_orders_on_to_the_shards_that_they_name():
         assert order(messages.Fence(1, shards=both)) == {"done": both}
         with pytest.raises(RemoteError, match="given up"):
             pull(client, [1])
+        server._shards.clear()
+        server.stop_serving()
 
 
 # --- any course of things ------------------------------------------------------------------------

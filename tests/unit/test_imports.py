@@ -115,6 +115,11 @@ CORE_USES = {
     "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.limits",
     "node.status", "api.tables", "api.worker", "api.results", "api.export_progress",
 }  # fmt: skip
+# ... and the server's.  A shard's calls are named, and made elsewhere.
+SERVER_CORE_USES = {
+    "errors", "config", "transport.messages", "store.route", "node.limits", "api.tables",
+    "api.access_method", "shard.shard",
+}  # fmt: skip
 # A part of a job that reads files, in a `Work` alone; nothing of the core calls it.
 BESIDE = {"master.job.input"}
 FILES = {"os", "pathlib", "shutil", "tempfile"}
@@ -269,9 +274,10 @@ def test_pure_module_imports_no_neighbour_that_does_io(place):
                     assert near in INNER[place] | {place}, f"{place} may not import {name}"
 
 
-def test_core_of_the_master_and_all_it_imports_know_no_socket_thread_clock_or_file():
+def parts_of_core(room, uses):
+    """All modules of a core, which know no socket, thread, clock or file, and use only these."""
     seen: set[str] = set()
-    todo = {"master.core"}
+    todo = {f"{room}.core"}
     while todo:
         name = todo.pop()
         path = next((p for p in sources() if module_name(p) == name), None)
@@ -279,20 +285,31 @@ def test_core_of_the_master_and_all_it_imports_know_no_socket_thread_clock_or_fi
             todo.add(name.rpartition(".")[0])
             continue
         seen.add(name)
-        if name in BESIDE:
+        if name in BESIDE or name == room:
             continue
         names = imports_of(path)
         denied = SOCKETS | TIME | THREADS | FILES
         wrong = {n for n in names if any(n == d or n.startswith(d + ".") for d in denied)}
         assert not wrong, f"{name} may not know {sorted(wrong)}"
-        parts = {n for n in own(names) if n.startswith("master")}
+        parts = {n for n in own(names) if n.startswith(room)}
         other = {
-            n for n in own(names) - parts if not any(f"{n}.".startswith(f"{u}.") for u in CORE_USES)
+            n for n in own(names) - parts if not any(f"{n}.".startswith(f"{u}.") for u in uses)
         }
         assert not other, f"{name} may not use {sorted(other)}"
         todo |= parts - seen
+    return seen
+
+
+def test_core_of_the_master_and_all_it_imports_know_no_socket_thread_clock_or_file():
+    seen = parts_of_core("master", CORE_USES)
     assert {"master.membership", "master.checkpoints", "master.replication.planner"} <= seen
     assert not {"master.process", "master.journal", "master.checkpoint_files"} & seen
+
+
+def test_core_of_a_server_and_all_it_imports_know_no_socket_thread_clock_or_file():
+    seen = parts_of_core("server", SERVER_CORE_USES)
+    assert {"server.shard_host", "server.effects"} <= seen
+    assert not {"server.process", "server.checkpoint_io"} & seen
 
 
 def test_allowed_rows_point_one_way():

@@ -1,0 +1,190 @@
+"""A server's decisions: what its shards do for the master's orders, and what the master is told.
+
+    orders, answers of shards, dials, works, time -> Event -> ServerCore.handle
+        -> list of Effect -> process.py performs them, in order
+
+No socket, thread, clock or file here, nor in what it owns: `shard_host.py` has the shards.  An
+order is answered once all shards concerned have executed it; the next one does not wait for that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from snailps.api.access_method import AccessMethod
+from snailps.api.tables import Table
+from snailps.config import ServerSettings
+from snailps.errors import ClusterError, ProtocolError, SnailError, explain
+from snailps.server import events
+from snailps.server.effects import Do, Effect, Outbox
+from snailps.server.events import Address, Event
+from snailps.server.shard_host import ShardHost
+from snailps.shard.shard import Shard
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+
+class ServerCore:
+    """One server, from its welcome to its end.
+
+    Parameters
+    ----------
+    settings : ServerSettings
+    welcome : messages.Welcome
+    endpoints : sequence of (str, int)
+        As registered: one for each shard that it may begin with.
+    own_rss_mb : callable
+        Gives the largest resident size of this process so far, MB.
+    load_method : callable
+        Gives a table in Python its access method, one for each call.
+
+    Attributes
+    ----------
+    host : ShardHost
+    over : bool
+        Nothing is under way any more: the shards may be stopped.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        welcome: messages.Welcome,
+        *,
+        endpoints: Sequence[Address],
+        own_rss_mb: Callable[[], float],
+        load_method: Callable[[Table], AccessMethod],
+    ) -> None:
+        self._own_rss_mb = own_rss_mb
+        self._out = Outbox()
+        self.host = ShardHost(settings, welcome, endpoints, load_method, self._out)
+        self.over = False
+        self.saved_bytes = 0
+        host = self.host
+        self._orders: Mapping[type[Any], Callable[[int, Any, float], None]] = {
+            messages.TakeRoute: host.take_route,
+            messages.MakeTables: host.make_tables,
+            messages.HostStandby: host.host_standby,
+            messages.BackUp: host.back_up,
+            messages.Alone: host.alone,
+            messages.Promote: host.promote,
+            messages.Yield: host.yield_,
+            messages.DropShard: host.drop,
+            messages.KeepShards: host.keep,
+            messages.Ask: self._ask,
+            messages.Expire: self._expire,
+            messages.SetClock: self._set_clock,
+            messages.CloseClock: self._close_clock,
+            messages.Fence: self._fence,
+        }
+        self._events: Mapping[type[Any], Callable[[Any, float], None]] = {
+            events.Ordered: self._obey,
+            events.ShardStarted: lambda event, now: host.started(event),
+            events.ShardFailed: lambda event, now: host.failed(event),
+            events.Answered: self._out.answered,
+            events.Dialled: lambda event, now: host.dialled(event),
+            events.DialFailed: lambda event, now: host.dial_failed(event),
+            events.StreamTold: lambda event, now: host.stream_told(event),
+            events.WorkDone: self._out.done,
+            events.Tick: lambda event, now: None,
+            events.End: lambda event, now: self._end(),
+        }
+
+    @property
+    def due(self) -> float:
+        """When the next `Tick` must come; inf: time alone changes nothing."""
+        return self.host.due
+
+    @property
+    def route_epoch(self) -> int:
+        """Of the last route; 0: none."""
+        return self.host.route_epoch
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What is to be done now that something has happened; what it raises is a defect here."""
+        self._events[type(event)](event, now)
+        self.host.tick(now)
+        return self._out.take()
+
+    def resume_state(self) -> dict[str, Any]:
+        """The state of this server's standbys, for a master that takes over."""
+        return {"standbys": self.host.resume_state()}
+
+    def _end(self) -> None:
+        self.over = True
+
+    # --- orders ----------------------------------------------------------------------------------
+
+    def _obey(self, event: events.Ordered, now: float) -> None:
+        order = event.message
+        name = type(order).__name__
+        try:
+            obey = self._orders.get(type(order))
+            if obey is None:
+                raise ProtocolError(f"a server does not take {name}")
+            if not isinstance(order, messages.TakeRoute | messages.Ask):
+                self.host.formed()
+            obey(event.call, order, now)
+        except SnailError as error:
+            self._out.answer(event.call, error)
+        except Exception as error:
+            log.exception("%s failed", name)
+            self._out.answer(event.call, ClusterError(f"{name} failed: {explain(error)}"))
+
+    def _ask(self, call: int, order: messages.Ask, now: float) -> None:
+        own = {"peak_rss_mb": self._own_rss_mb(), "saved_bytes": self.saved_bytes}
+        self.host.stats(call, own, now)
+
+    # Orders that change rows.  A shard is done once its standby has executed the order too, or will
+    # not be promoted; the answer names the shards that are done.
+
+    def _expire(self, call: int, order: messages.Expire, now: float) -> None:
+        """Sets the shards' clocks and deletes old rows, fragment by fragment; their number."""
+
+        def each(number: int) -> list[Do]:
+            return [
+                partial(Shard.set_tick, tick=order.tick),
+                *[
+                    partial(
+                        Shard.expire_one, number=table, before_tick=order.before, fragment=fragment
+                    )
+                    for table in sorted(self.host.touched)
+                    for fragment in self.host.fragments_of(number)
+                ],
+            ]
+
+        def answer(found: dict[int, list[Any]]) -> messages.Message:
+            expired = sum(sum(counts) for _, *counts in found.values())
+            return messages.Report({"done": list(found), "expired": expired})
+
+        self.host.post_each(call, order.shards, each, answer, now)
+
+    def _set_clock(self, call: int, order: messages.SetClock, now: float) -> None:
+        do = partial(Shard.set_clock, clock=order.clock, early=order.early)
+        self.host.post_each(call, order.shards, lambda _: [do], _done, now)
+
+    def _close_clock(self, call: int, order: messages.CloseClock, now: float) -> None:
+        do = partial(Shard.close_clock, clock=order.clock, slots=order.slots)
+
+        def answer(found: dict[int, list[Any]]) -> messages.Message:
+            states = [state for (state,) in found.values()]
+            return messages.Report({"done": list(found), "shards": states})
+
+        self.host.post_each(call, order.shards, lambda _: [do], answer, now)
+
+    def _fence(self, call: int, order: messages.Fence, now: float) -> None:
+        do = partial(
+            Shard.fence_and_seal,
+            incarnation=order.incarnation,
+            clock=order.clock,
+            slot=order.slot,
+            slots=order.slots,
+        )
+        self.host.post_each(call, order.shards, lambda _: [do], _done, now)
+
+
+def _done(found: dict[int, list[Any]]) -> messages.Message:
+    return messages.Report({"done": list(found)})

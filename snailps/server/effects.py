@@ -1,0 +1,258 @@
+"""What a server wants done: the effects that `ServerCore.handle` returns, and how they are made.
+
+    parts of the core -> Outbox -> list of Effect -> process.py performs them, in order
+
+Nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from snailps.errors import RemoteError, SnailError
+from snailps.server.events import Address, Answered, WorkDone
+from snailps.shard.shard import Shard
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+Do = Callable[[Shard], Any]
+"""What a shard is to do: a `functools.partial` of one of its methods."""
+OnAnswered = Callable[[Answered, float], None]
+"""Gets the answer, and the time."""
+OnDone = Callable[[WorkDone, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The answer to an order of the master."""
+
+    call: int
+    answer: messages.Message | SnailError
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A note to the master."""
+
+    message: messages.Message
+
+
+@dataclass(frozen=True, slots=True)
+class StartShard:
+    """A shard begins to serve; `ShardStarted` or `ShardFailed` follows.
+
+    It gets a listener of those that were registered, or with None a new one.  Effects behind this
+    one reach it.  `number` is for names: a shard's number may change while the cluster forms.
+    """
+
+    shard: int
+    number: int
+    standby: bool
+    listener: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopShard:
+    """A shard ends, beside; posts that it has not answered end with `ConnectionLost`."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseListeners:
+    """The listeners that no shard has got are not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A call of a shard's method, in its thread, behind those posted before; `Answered` follows.
+
+    With `at_standby` it follows once the standby has done it, too, or will not be promoted; posts
+    behind it do not wait for that.
+    """
+
+    shard: int
+    post: int
+    do: Do
+    at_standby: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """A post that the shard has not begun is not done any more: `WaitTimeout` is its answer."""
+
+    post: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Connects to the standby of shard `number`; `Dialled` or `DialFailed` follows."""
+
+    dial: int
+    number: int
+    address: Address
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A dial is not needed any more; its event follows all the same."""
+
+    dial: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """A link that is not needed any more."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A shard begins to stream to the standby at a link (`Shard.back_up`); `StreamTold` follows.
+
+    In order with posts.  Where the shard refuses, the link is closed.
+    """
+
+    shard: int
+    stream: int
+    link: int
+    sync: bool
+    paced: bool
+    resume: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that waits for a disk: `run` is called beside; `WorkDone` follows."""
+
+    work: int
+    run: Callable[[], Any]
+
+
+Effect = (
+    Answering
+    | Tell
+    | StartShard
+    | StopShard
+    | CloseListeners
+    | Post
+    | Withdraw
+    | Dial
+    | GiveUp
+    | CloseLink
+    | Stream
+    | Work
+)
+
+
+class Outbox:
+    """Collects the effects of one event, and knows what follows on answers and results."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._posts: dict[int, OnAnswered] = {}
+        self._works: dict[int, OnDone] = {}
+        self._last = 0
+
+    def take(self) -> list[Effect]:
+        """The effects since the last time, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def number(self) -> int:
+        """A new number, for a shard, a dial or a stream."""
+        self._last += 1
+        return self._last
+
+    def put(self, effect: Effect) -> None:
+        """Any effect that nothing here has to follow."""
+        self._effects.append(effect)
+
+    # --- the master ------------------------------------------------------------------------------
+
+    def answer(self, call: int, answer: messages.Message | SnailError) -> None:
+        """Answers an order."""
+        self._effects.append(Answering(call, answer))
+
+    def answer_by(self, call: int, make: Callable[[], messages.Message]) -> None:
+        """Answers an order with what `make` returns, or with its error."""
+        try:
+            answer: messages.Message | SnailError = make()
+        except SnailError as error:
+            answer = error
+        except Exception as error:  # of a user's access method, or of ours
+            log.error("cannot do what the master ordered", exc_info=error)
+            answer = RemoteError(f"failed: {error!r}")
+        self.answer(call, answer)
+
+    def tell(self, message: messages.Message) -> None:
+        """A note to the master."""
+        self._effects.append(Tell(message))
+
+    # --- shards ----------------------------------------------------------------------------------
+
+    def post(
+        self, shard: int, do: Do, then: OnAnswered | None = None, *, at_standby: bool = False
+    ) -> int:
+        """Has a shard do something; `then` gets its answer.  The number of the post."""
+        number = self.number()
+        if then is not None:
+            self._posts[number] = then
+        self._effects.append(Post(shard, number, do, at_standby))
+        return number
+
+    def post_all(
+        self,
+        posts: Iterable[tuple[K, int, Do]],
+        then: Callable[[dict[K, Answered], float], None],
+        now: float,
+        *,
+        at_standby: bool = False,
+    ) -> None:
+        """Has shards do something, (key, shard, what) each; `then` gets all answers, by key."""
+        asked = list(posts)
+        found: dict[K, Answered] = {}
+
+        def heard(key: K, answer: Answered, now: float) -> None:
+            found[key] = answer
+            if len(found) == len(asked):
+                then({key: found[key] for key, _, _ in asked}, now)
+
+        for key, shard, do in asked:
+            self.post(shard, do, partial(heard, key), at_standby=at_standby)
+        if not asked:
+            then({}, now)
+
+    def answered(self, event: Answered, now: float) -> None:
+        """A shard has answered."""
+        then = self._posts.pop(event.post, None)
+        if then is not None:
+            then(event, now)
+
+    # --- beside ----------------------------------------------------------------------------------
+
+    def work(self, run: Callable[[], Any], then: OnDone) -> None:
+        """Has something done beside; `then` gets what came of it."""
+        number = self.number()
+        self._works[number] = then
+        self._effects.append(Work(number, run))
+
+    def done(self, event: WorkDone, now: float) -> None:
+        """A work has ended."""
+        self._works.pop(event.work)(event, now)
+
+
+def results(answers: dict[K, Answered]) -> dict[K, Any]:
+    """What all returned, in order; raises the first error."""
+    for answer in answers.values():
+        if answer.error is not None:
+            raise answer.error
+    return {key: answer.result for key, answer in answers.items()}

@@ -1,0 +1,107 @@
+"""What happens to a server: the events that `ServerCore.handle` takes.  Declarations only.
+
+    orders of the master, shards, dials, works, time -> process.py -> Event -> ServerCore
+
+Calls are numbers that `process.py` gives; shards, posts, dials, streams and works have those of the
+effects that began them.  No number is given twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from snailps.errors import SnailError
+from snailps.transport import messages
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A call of the master; an `Answering` follows, not necessarily at once."""
+
+    call: int
+    message: messages.Message
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStarted:
+    """A shard serves at this endpoint."""
+
+    shard: int
+    endpoint: Address
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFailed:
+    """A shard could not be started: there is no listener for it."""
+
+    shard: int
+    error: SnailError
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a `Post` returned or raised; `ConnectionLost`: the shard runs no more."""
+
+    post: int
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dialled:
+    """A standby is connected; the link is a descriptor, or what the shards take for one."""
+
+    dial: int
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class DialFailed:
+    """A standby cannot be reached, or need not be any more."""
+
+    dial: int
+    error: SnailError
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTold:
+    """No `trouble`: the standby has everything.  Else the stream is over, or was refused."""
+
+    stream: int
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """The end of a `Work`: its result, or the error it raised."""
+
+    work: int
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The process ends: what is under way is cancelled."""
+
+
+Event = (
+    Ordered
+    | ShardStarted
+    | ShardFailed
+    | Answered
+    | Dialled
+    | DialFailed
+    | StreamTold
+    | WorkDone
+    | Tick
+    | End
+)
