@@ -5,7 +5,7 @@ import pytest
 from shards import ADD, ZEROS, pull_frame, push_frame
 
 from snailps import kernels
-from snailps.errors import ConnectionLost, MisuseError
+from snailps.errors import ConnectionLost, MisuseError, ProtocolError
 from snailps.shard._driver import ShardDriver
 from snailps.shard._shard import ShardCore
 from snailps.shard.replication import Replication
@@ -16,22 +16,27 @@ from snailps.transport.handshake import remote_error
 FRAG_NUM = 8
 KEYS = np.arange(40, dtype=np.uint64)
 CLIENT = 17  # a connection
+PARK_LIMIT_S, SILENCE_LIMIT_S, STUCK_LIMIT_S = 20.0, 10.0, 8.0
 
 
 class Driven:
     """One shard; its master is the test."""
 
-    def __init__(self, standby=False):
+    def __init__(self, standby=False, tables=True):
         ops = kernels.row_ops(), kernels.wire_ops()
         self.core = ShardCore(*ops, FRAG_NUM, 60.0, 1 << 20, standby)
-        self.door = ShardDriver(self.core)
+        self.door = ShardDriver(self.core, PARK_LIMIT_S, SILENCE_LIMIT_S, STUCK_LIMIT_S)
         self.role = Replication(self.core, self.door)
-        self.core.add_table(1, 2, ADD, ZEROS, 0.0, 5, (0.0,), 0, None)
+        if tables:
+            self.add_table()
         self.role.take_route(1, range(FRAG_NUM))
 
-    def ask(self, frame):
+    def add_table(self):
+        self.core.add_table(1, 2, ADD, ZEROS, 0.0, 5, (0.0,), 0, None)
+
+    def ask(self, frame, connection=CLIENT, now=0.0):
         """The answer, its frame decoded."""
-        answer = self.door.ask(CLIENT, encode_frame(frame))
+        answer = self.door.ask(connection, encode_frame(frame), now)
         return answer if answer.frame is None else decoded(answer.frame)
 
     def rows(self):
@@ -153,3 +158,163 @@ def test_fenced_incarnation_is_refused_at_the_standby_too(pair):
 def test_bytes_that_are_no_frame_are_refused():
     with pytest.raises(ValueError, match="no data frame"):
         Driven().door.ask(CLIENT, bytes(48))
+
+
+# --- what waits, and time ------------------------------------------------------------------------
+
+
+def sent(shard, now):
+    """What goes out at a time: (connection, kind, request)."""
+    found = [(one.connection, decoded(one.frame)) for one in shard.door.turn(now)]
+    return [(connection, frame.kind, frame.request) for connection, frame in found]
+
+
+def test_parked_request_is_answered_when_the_shard_wakes():
+    shard = Driven(standby=True)
+    assert shard.ask(pull_frame(grouped(), request=5, dim=2, epoch=2)).frame is None
+    assert shard.door.counters()["parked"] == 1
+    assert sent(shard, 1.0) == []
+    primary = Driven()
+    primary.role.back_up(-1, True, False, False, lambda *words: None)
+    deliver(primary, shard)
+    shard.role.promote(2)
+    assert shard.door.due == -np.inf
+    assert sent(shard, 1.0) == [(CLIENT, Kind.PULLED, 5)]
+
+
+def test_parked_request_is_refused_after_its_limit():
+    shard = Driven(standby=True)
+    assert shard.ask(pull_frame(grouped(), request=5, dim=2), now=100.0).frame is None
+    now = 100.0
+    while not (out := shard.door.turn(now)):
+        assert shard.door.due > now
+        now = shard.door.due
+    assert now == pytest.approx(100.0 + PARK_LIMIT_S, abs=0.2)
+    (one,) = out
+    assert one.connection == CLIENT
+    error = remote_error(decoded(one.frame))
+    assert error.code == "timeout"
+    assert "at the shard for this shard, which stands by" in str(error)
+    assert shard.door.due == np.inf
+
+
+def test_nothing_overtakes_a_parked_push_of_its_connection(pair):
+    primary, standby, _ = pair
+    primary.role.begin_yield()
+    assert "new place" in primary.ask(push(2)).reason
+    behind = primary.ask(pull_frame(grouped(), request=2, dim=2))
+    assert behind.reason.startswith("an earlier push")
+    assert primary.ask(pull_frame(grouped(), request=3, dim=2), connection=18).kind == Kind.PULLED
+    primary.role.end_yield()
+    assert sent(primary, 0.0) == [(CLIENT, Kind.PULLED, 2)]
+    deliver(primary, standby)
+    assert sent(primary, 0.0) == [(CLIENT, Kind.PUSHED, 1)]
+
+
+def test_connection_that_ends_takes_its_requests_with_it(pair):
+    primary, standby, _ = pair
+    primary.ask(push(2))
+    primary.role.begin_yield()
+    primary.ask(push(3))
+    primary.door.close(CLIENT)
+    primary.role.end_yield()
+    deliver(primary, standby)
+    assert sent(primary, 0.0) == []
+    assert primary.door.counters()["parked"] == 0
+
+
+def test_standby_that_acknowledges_nothing_is_given_up(pair):
+    primary, _, told = pair
+    primary.door.link = 33
+    primary.ask(push(2), now=50.0)
+    assert primary.door.turn(50.0) == []
+    assert len(primary.door.take_stream(50.0)) == 1
+    assert primary.door.due == pytest.approx(50.0 + SILENCE_LIMIT_S, abs=0.001)
+    assert primary.door.turn(50.0 + SILENCE_LIMIT_S - 1) == []
+    assert told == [("ready", "")]
+    primary.door.turn(primary.door.due)
+    assert told[-1] == ("lost", "the standby acknowledged nothing for 10 s")
+    assert (primary.door.link, primary.door.cut_links) == (-1, [33])
+    assert sent(primary, 90.0) == []  # it may be promoted
+
+
+def test_frames_that_are_missing_end_the_stream():
+    primary, standby = Driven(), Driven(standby=True)
+    primary.role.back_up(-1, True, False, False, lambda *words: None)
+    first, _, third, *_ = primary.door.take_stream()
+    assert standby.door.replay(first).frame is not None
+    answer = standby.door.replay(third)
+    assert answer.last
+    assert "frames of the stream are missing" in str(remote_error(decoded(answer.frame)))
+    assert not standby.door.following()
+
+
+def test_standby_takes_one_stream_in_its_life():
+    standby = Driven(standby=True)
+    standby.door.accept_stream(3)
+    with pytest.raises(ProtocolError, match="one stream in its life"):
+        standby.door.accept_stream(4)
+    standby.door.close(3)  # it had said nothing
+    standby.door.accept_stream(4)
+    assert standby.door.following()
+
+
+def fill(primary, standby):
+    """The stream up to the first frame that waits at the standby; what it waits for."""
+    for frame in primary.door.take_stream():
+        answer = standby.door.replay(frame, now=0.0, connection=9)
+        if answer.frame is None:
+            return answer.reason
+        primary.door.acknowledge(answer.frame)
+    return None
+
+
+def test_stream_that_waits_goes_on_or_ends_after_its_limit():
+    for limit_s in (1.0, STUCK_LIMIT_S + 1):
+        primary, standby = Driven(), Driven(standby=True, tables=False)
+        primary.ask(push(1))
+        primary.role.back_up(-1, True, False, False, lambda *words: None)
+        while (reason := fill(primary, standby)) is None:
+            pass
+        assert "table" in reason
+        if limit_s < STUCK_LIMIT_S:
+            standby.add_table()
+        (first, *others) = standby.door.turn(limit_s)
+        assert first.connection == 9
+        kind = decoded(first.frame).kind
+        if limit_s < STUCK_LIMIT_S:
+            assert kind == Kind.REPLICATED
+        else:
+            assert (kind, first.last, others) == (Kind.ERROR, True, [])
+            assert standby.door.replay(b"", connection=9).reason == "a stream that is over"
+
+
+def test_order_counts_once_the_standby_has_it(pair):
+    primary, standby, _ = pair
+    done = []
+
+    def note(*result):
+        done.append(result)
+
+    primary.door.post(lambda: primary.role.order({"do": "set_tick", "tick": 3}), note, True)
+    primary.door.post(lambda: 5, note)
+    assert done == [(5, None)]
+    deliver(primary, standby)
+    assert done[1:] == [(None, None)]
+    primary.door.post(lambda: primary.role.order({"do": "set_tick", "tick": 4}), note, True)
+    primary.door.lose_stream("cut")
+    assert len(done) == 2
+    primary.door.post(primary.role.alone, note)
+    assert done[2:] == [(None, None)] * 2
+
+
+def test_stopped_shard_does_nothing_more(pair):
+    primary, _, _ = pair
+    done = []
+    primary.door.link = 33
+    order = {"do": "set_tick", "tick": 3}
+    primary.door.post(lambda: primary.role.order(order), lambda *r: done.append(r), True)
+    primary.door.stop()
+    primary.door.post(lambda: 5, lambda *r: done.append(r))
+    assert [type(error) for _, error in done] == [ConnectionLost, ConnectionLost]
+    assert (primary.door.closed, primary.door.cut_links) == (True, [33])
