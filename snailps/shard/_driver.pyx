@@ -291,6 +291,7 @@ cdef class ShardDriver:
         if timers:
             self.timers_at = self.now
         if timers and self.link != -1:
+            stream_probe(&self.stream, self.now)    # its time begins with the first frame
             stream_limit(&self.stream, self.silence_limit_s, self.now)
         self._end_lost()
         if self.stuck and (timers or self.woken):
