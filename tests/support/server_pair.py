@@ -45,17 +45,18 @@ class House:
     def answers(self, count):
         """The next answers, by number."""
         while len(self.early) < count:
-            self._hear()
+            self.hear()
         found, self.early = self.early, {}
         return found
 
     def note(self):
         """The next note."""
         while not self.notes:
-            self._hear()
+            self.hear()
         return self.notes.popleft()
 
-    def _hear(self):
+    def hear(self):
+        """Takes the next message, a note or an answer."""
         kind, number, message = self.master.next()
         if kind == Kind.NOTE:
             self.notes.append(message)

@@ -87,19 +87,24 @@ def test_push_behind_a_silent_standby_is_served_before_its_time_is_over(pair, li
     """The primary says that it hears nothing, the master that it is alone."""
     keys, rows = np.arange(10, dtype=np.uint64), np.ones((10, 4), np.float32)
     pair.silence()
-    told, master = pair.near.told, threading.Thread(target=alone_when_told, args=(pair,))
+    over = threading.Event()
+    master = threading.Thread(target=alone_when_told, args=(pair, over))
     push = links.client.push_async(TABLES[0][0], keys, rows)
     master.start()
     push.wait()
-    told.put(None)
+    over.set()
+    pair.near.give(999, m.Ask("stats"))  # the answer wakes it
     master.join(LIMIT_S)
 
 
-def alone_when_told(pair):
+def alone_when_told(pair, over):
     """What the master does with what primaries tell, until the test is over."""
-    while (note := pair.near.told.get(timeout=LIMIT_S)) is not None:
-        assert isinstance(note, m.Unbacked), note
-        pair.near.host.alone(note.shard)
+    while not over.is_set():
+        pair.near.hear()
+        while pair.near.notes:
+            note = pair.near.note()
+            assert isinstance(note, m.Unbacked), note
+            pair.near.give(400 + note.shard, m.Alone(note.shard))
 
 
 def test_request_that_waits_at_a_shard_is_told_for_what_before_its_time_is_over(pair, links):
@@ -111,13 +116,12 @@ def test_request_that_waits_at_a_shard_is_told_for_what_before_its_time_is_over(
 
 def test_standby_that_lacks_something_says_so_before_its_primary_loses_patience(pair, links):
     """A table that the master has told the primary alone."""
-    told = pair.near.told
     pair.near.give(300, m.MakeTables([[2, TABLES[0][1]]]))
     pair.near.answers(1)
     keys, rows = np.arange(64, dtype=np.uint64), np.ones((64, 4), np.float32)
     push = links.client.push_async(2, keys, rows)
-    notes = [told.get(timeout=LIMIT_S) for _ in pair.route.shards]
+    notes = [pair.near.note() for _ in pair.route.shards]
     assert all("a table of the stream" in note.text for note in notes), notes
     for note in notes:
-        pair.near.host.alone(note.shard)
+        pair.near.give(400 + note.shard, m.Alone(note.shard))
     push.wait()
