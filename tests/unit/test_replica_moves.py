@@ -305,7 +305,7 @@ def test_primary_that_is_told_to_serve_does_not_yield_any_more():
 
         leaving = threading.Thread(target=leave)
         leaving.start()
-        while not shard._loop.submit(lambda: shard._core.yielding):
+        while not shard._loop.submit(lambda: shard.shard.core.yielding):
             assert leaving.is_alive(), failed  # the next push must not overtake the order
         again = client.push_async(1, keys, np.ones((10, 4), np.float32))
         cluster.until("parked", lambda n: n == 1)
