@@ -27,6 +27,10 @@ from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
+_NO_CHECKPOINTS = (
+    "There are no checkpoints (checkpoint_interval), so the same command starts from the beginning"
+)
+
 
 class Departures:
     """Departures of members.
@@ -170,7 +174,7 @@ class Departures:
     def rows_lost(self, text: str) -> None:
         """Rows are lost: the cluster ends, with advice on its checkpoints."""
         advice = self._job_controller.checkpoints.advice()
-        self._lifecycle.fail(f"{text}. {advice}" if advice else text)
+        self._lifecycle.fail(f"{text}. {advice or _NO_CHECKPOINTS}")
 
     def _goes_on_without(self, member: Member) -> bool:
         """Whether the job can go on when this member is lost."""

@@ -203,8 +203,8 @@ class Membership:
         """
         if message.job != self.life:
             raise ClusterError(
-                "another run has begun here: what this process belongs to is over, and its rows "
-                "and blocks are nobody's"
+                "another run has begun here: the run of this process is over, and its rows and "
+                "blocks are not used any more"
             )
         peer = event.peer
         if peer in self.peers:
@@ -337,7 +337,7 @@ class Membership:
                 return f"{away} to come back"
         lacks = "" if self.formed_before else self._lacks()
         if lacks:
-            there = names_of(self.nodes()) or "nobody"
+            there = names_of(self.nodes()) or "none"
             return f"{lacks} (here: {there})"
         return f"{names_of(self._slow())} to connect to every server"
 

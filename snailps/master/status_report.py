@@ -278,7 +278,7 @@ class StatusReport:
                 waited_s = now - max(member.since, self._members.waits_since)
                 found.append((name, "its connections to every shard", waited_s))
             if node["heartbeat_s"] is not None and node["heartbeat_s"] > silent_s:
-                found.append(("the master", f"a sign of life of {name}", node["heartbeat_s"]))
+                found.append(("the master", f"a heartbeat of {name}", node["heartbeat_s"]))
             if node["role"] == "worker" and member.stats_at > member.block_since:
                 age_s = now - member.stats_at
                 found += [  # the oldest is enough: others wait behind it

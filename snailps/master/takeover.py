@@ -60,7 +60,8 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
         places = [(shard.host, shard.port) for shard in Route.from_dict(routes[-1]).shards]
         if not any(is_there(place) for place in places):
             log.warning(
-                "%s: of the run before nobody is left, and its rows are gone: a new one begins",
+                "%s: no process of the previous run is left, and its rows are lost: "
+                "a new run begins",
                 journal.path,
             )
             return None

@@ -69,7 +69,7 @@ def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Li
         raise ConnectionLost(
             f"cannot listen on {show((host, port))}: {error.strerror}. "
             + (
-                "It is no address of this machine: correct listen_addr"
+                "It is not an address of this machine: correct listen_addr"
                 if error.errno == errno.EADDRNOTAVAIL
                 else "Is another process using it? Choose another address or stop that process"
             )
@@ -179,7 +179,7 @@ def dial(
             if left <= 0 or give_up():
                 raise WaitTimeout(
                     f"cannot reach {whom} at {show(address)} within {limit_s:.0f} s: {reason}. "
-                    "Is it running, is the address right, does a firewall stand between?"
+                    "Check that it runs, its address, and firewalls"
                 ) from None
             wait(reason)
             continue
@@ -201,7 +201,9 @@ def dial(
                 ) from None
             how = f"closed the connection: {error}"
             if isinstance(error, TimeoutError):
-                how = "takes connections but says nothing: it hangs, or is no snailps process"
+                how = (
+                    "accepts connections but does not answer: it hangs, or is not a snailps process"
+                )
             if left <= 0 or give_up():
                 raise ConnectionLost(f"{whom} at {show(address)} {how}") from None
             wait(f"it {how}")

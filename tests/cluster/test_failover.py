@@ -129,6 +129,7 @@ def test_job_with_both_servers_killed_at_once_says_what_is_gone(tmp_path, job, g
         codes = cluster.codes(WAIT_S)
         assert codes[0] == FAILED
         assert "no other server has all of shard" in master.errors[0]
+        assert "the same command starts from the beginning" in master.errors[0]
 
 
 @pytest.mark.long

@@ -98,7 +98,7 @@ def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
         gate.open()  # it pulls, and nobody answers
         with Observer(cluster) as observer:
             status = observer.until(lambda s: any(w["who"] == waits for w in s["waits"]))
-            observer.until(lambda s: any("sign of life" in w["whom"] for w in s["waits"]))
+            observer.until(lambda s: any("a heartbeat of" in w["whom"] for w in s["waits"]))
         (wait,) = [wait for wait in status["waits"] if wait["who"] == waits][:1]
         assert name in wait["whom"]
         assert "rows of table" in wait["whom"]
@@ -106,7 +106,7 @@ def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
         page = status_of(cluster)
         server.send(signal.SIGCONT)
         assert cluster.codes() == [0] * 3
-    assert re.search(rf"^the master +\d+ s +a sign of life of {name}", page, re.MULTILINE)
+    assert re.search(rf"^the master +\d+ s +a heartbeat of {name}", page, re.MULTILINE)
     assert "waiting process" in page
 
 

@@ -365,7 +365,7 @@ def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
         ]:
             with pytest.raises(ProtocolError, match=why):
                 dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=LIMIT_S, trust=trust)
-        master.wait_line(r"refused 127\.0\.0\.1:\d+: no TLS handshake: what it speaks is no TLS")
+        master.wait_line(r"refused 127\.0\.0\.1:\d+: no TLS handshake: it does not use TLS")
         at = ["--set", f"master_addr={cluster.address}", "--set", f"tls={folders['b']}"]
         status = Process("status", [*SNAILPS, "status", "--json", *at], cwd=tmp_path)
         assert status.wait() == 0, status.stderr

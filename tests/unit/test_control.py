@@ -864,7 +864,7 @@ def test_dial_waits_for_a_server_that_comes_late():
 def test_dial_of_a_server_that_says_nothing_ends_at_the_limit():
     with (
         listen("127.0.0.1", 0) as silent,
-        pytest.raises(ConnectionLost, match=r"m at 127.* takes connections but says nothing"),
+        pytest.raises(ConnectionLost, match=r"m at 127.* accepts connections but does not answer"),
     ):
         dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, whom="m", limit_s=0.15)
 
@@ -879,7 +879,7 @@ def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
             give_up=lambda: len(said) > 1, on_wait=said.append,
         )  # fmt: skip
     assert "waiting for m at 127.0.0.1" in said[0]
-    assert "says nothing: it hangs, or is no snailps process), " in said[0]
+    assert "does not answer: it hangs, or is not a snailps process), " in said[0]
 
 
 def test_listen_on_a_port_in_use_says_so():

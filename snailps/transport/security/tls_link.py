@@ -160,7 +160,7 @@ def words(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-NO_TLS = "what it speaks is no TLS: is tls set on both sides?"
+NO_TLS = "it does not use TLS: is tls set on both sides?"
 _MEANINGS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
     "CERTIFICATE_REQUIRED": "it asks for a certificate",

@@ -80,10 +80,10 @@ class Trust:
         if self.secret or self.tls or self.insecure or is_loopback(host):
             return
         raise ConfigError(
-            f"cannot listen on {format_addr(host, port)} without a secret: whoever reaches that "
-            "address could read and change the model. Give all processes of the cluster one "
-            f"secret (secret_file: PATH, or the variable {VARIABLE}; docs/security.md), or, in a "
-            "network that only friends reach, set insecure: true"
+            f"cannot listen on {format_addr(host, port)} without a secret: any process that "
+            "reaches that address could read and change the model. Give all processes of the "
+            f"cluster one secret (secret_file: PATH, or {VARIABLE}; docs/security.md), or, in an "
+            "isolated network, set insecure: true"
         )
 
 
