@@ -443,7 +443,7 @@ def test_run_of_which_nobody_is_left_is_begun_anew(tmp_path, job):
             process.wait()
         gate.open()
         again = cluster.master(port=cluster.port)
-        again.wait_line("nobody is left")
+        again.wait_line("no process of the previous run is left")
         nodes = [cluster.start(role) for role in ("server", "worker")]
         assert [process.wait(LIMIT_S) for process in [again, *nodes]] == [0] * 3
     assert_counted_once(tmp_path)
