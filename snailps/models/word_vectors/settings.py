@@ -148,7 +148,7 @@ class WordVectorSettings(JobSettings):
     formats: tuple[str, ...] = setting(
         ("bin", "vec"),
         help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
-        when="`bin` takes dim x bucket x 4 bytes; leave it out if nobody needs unknown words.",
+        when="`bin` takes dim x bucket x 4 bytes; leave it out if unknown words are not needed.",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
