@@ -35,7 +35,8 @@ demo: $(VENV)/.made-run ## train word vectors on a small cluster, about a minute
 # One more at a time than there are cores: many wait, for processes or for time to pass.
 PYTEST := $(BIN)/python -m pytest --dist worksteal \
 	-n $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 9)))
-SHORT := tests/unit $(wildcard tests/sim) tests/cluster
+# What waits comes first, so that others compute meanwhile.
+SHORT := tests/cluster $(wildcard tests/sim) tests/unit
 
 check: lint $(VENV)/.made-test ## lint, types and tests/unit: a minute and a half on 2 cores
 	@$(PYTEST) tests/unit $(ARGS) </dev/null
@@ -44,7 +45,7 @@ test: $(VENV)/.made-test ## tests of modules and of clusters: five minutes on 2 
 	@$(PYTEST) $(SHORT) $(ARGS) </dev/null
 
 test-all: $(VENV)/.made-test ## those, their long cases, and tests of faults, noise and the pages
-	@$(PYTEST) --long $(SHORT) tests/faults tests/fuzz tests/repo $(ARGS) </dev/null
+	@$(PYTEST) --long tests/faults tests/fuzz $(SHORT) tests/repo $(ARGS) </dev/null
 
 # Not among the others: they make hosts, as root, and install what that takes.
 test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)
