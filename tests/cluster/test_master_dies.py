@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,33 @@ class Mortal(Cluster):
         codes = self.codes(LIMIT_S)
         assert codes == [0] * len(self.processes), self.processes[0].stderr
 
+    def killed_at(self, *gates, line="", before=lambda: None, **how):
+        """A job whose master is killed while a worker stands at a gate; the last master."""
+        master = self.begin(**how)
+        for gate in gates:
+            gate.meet()
+            before()
+            master = self.kill(master)
+            if line:
+                master.wait_line(line)
+            gate.open()
+        self.ends_well()
+        return master
+
+    def crashed_at(self, gate):
+        """Kills the master while a worker stands at a gate."""
+        master = self.begin()
+        gate.meet()
+        master.send(signal.SIGKILL)
+        master.wait()
+        return master
+
+
+def assert_trained_once(tmp_path):
+    """Each block was trained once, and each of its pushes counts once."""
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
+
 
 @pytest.mark.long(but=["async-3", "bsp-3"])
 @pytest.mark.parametrize("workers", [1, 3])
@@ -68,15 +96,8 @@ def test_master_killed_in_the_training_is_taken_over(tmp_path, job, consistency,
     gates = [Gate(tmp_path / "gates", block) for block in (2, 6)]
     job |= {"consistency": consistency, "micro_batches": 2}
     with Mortal(tmp_path, job=job, workers=workers, servers=2) as cluster:
-        master = cluster.begin()
-        for gate in gates:
-            gate.meet()
-            master = cluster.kill(master)
-            master.wait_line("took over from the master before")
-            gate.open()
-        cluster.ends_well()
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+        master = cluster.killed_at(*gates, line="took over from the master before")
+    assert_trained_once(tmp_path)
     figures = figures_of(master)
     assert (figures["examples"], figures["blocks"], figures["progress"]) == (LINES, 10, 1.0)
     assert figures["loss_by_epoch"] == [1.0]
@@ -101,14 +122,8 @@ def test_master_killed_behind_a_compaction_is_taken_over(tmp_path, job, consiste
     hurt = {"program": [sys.executable, "-m", "faults.hurt"]}
     hurt["env"] = environment(HURT=json.dumps(grown), HURT_LATER=str(tmp_path / "aim-"))
     with Mortal(tmp_path, job=job, workers=3, servers=2) as cluster:
-        master = cluster.begin(**hurt)
-        for gate in gates:
-            gate.meet()
-            await_compacted(tmp_path)
-            master = cluster.kill(master)
-            master.wait_line("took over from the master before")
-            gate.open()
-        cluster.ends_well()
+        line, before = "took over from the master before", partial(await_compacted, tmp_path)
+        master = cluster.killed_at(*gates, line=line, before=before, **hurt)
     figures = figures_of(master)
     assert trained(tmp_path) == [*range(figures["blocks"])]
     assert figures["examples"] == 4000
@@ -159,14 +174,8 @@ def test_master_killed_in_the_survey_counts_again(tmp_path, job):
     job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
     gate = Gate(tmp_path / "gates", 4, "survey")
     with Mortal(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master = cluster.kill(master)
-        master.wait_line("took over .* of the survey done")
-        gate.open()
-        cluster.ends_well()
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+        cluster.killed_at(gate, line="took over .* of the survey done")
+    assert_trained_once(tmp_path)
 
 
 @pytest.mark.long
@@ -174,11 +183,7 @@ def test_master_killed_between_survey_and_training_puts_the_rows_once(tmp_path, 
     job |= {"worker_class": "cluster_models:Loaded", "lines": LINES}
     gate = Gate(tmp_path / "gates", 0, "load")
     with Mortal(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master = cluster.kill(master)
-        gate.open()
-        cluster.ends_well()
+        cluster.killed_at(gate)
     with np.load(tmp_path / "out.npz") as tables:
         assert np.unique(tables["counts.rows"]).tolist() == [1020.5]
 
@@ -187,11 +192,7 @@ def test_master_killed_in_the_export_exports_again(tmp_path, job):
     job |= {"worker_class": "cluster_models:SlowExport"}
     gate = Gate(tmp_path / "gates", 0, "export")
     with Mortal(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master = cluster.kill(master)
-        gate.open()
-        cluster.ends_well()
+        master = cluster.killed_at(gate)
     assert figures_of(master)["scanned"] == ROWS
     assert figures_of(master)["examples"] == LINES
     assert trained(tmp_path) == [*range(10)]
@@ -217,8 +218,7 @@ def test_master_killed_after_the_export_trains_nothing_again(tmp_path, job):
         figures = figures_of(again)
         cluster.codes(LIMIT_S)
     assert (figures["examples"], figures["blocks"]) == (LINES, 10)
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+    assert_trained_once(tmp_path)
 
 
 @pytest.mark.long
@@ -255,12 +255,7 @@ def test_master_killed_in_a_clock_changes_no_bit(tmp_path, stage):
     gate = Gate(gates, int(number), kind)
     job = prepare(tmp_path, "logistic", gates=str(gates))
     with Mortal(folder, job=job, workers=2, servers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master = cluster.kill(master)
-        master.wait_line("took over")
-        gate.open()
-        cluster.ends_well()
+        master = cluster.killed_at(gate, line="took over")
         assert figures_of(master)["progress"] == 1
     plain, _ = undisturbed(tmp_path.parent, "logistic")
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
@@ -304,12 +299,7 @@ def test_master_killed_in_a_round_applies_it_once(tmp_path, stage):
         "gates": str(tmp_path / "gates"), "on_node_loss": "recover",
     }  # fmt: skip
     with Mortal(tmp_path, job=job, workers=2, servers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master = cluster.kill(master)
-        gate.open()
-        cluster.ends_well()
-        figures = figures_of(master)
+        figures = figures_of(cluster.killed_at(gate))
     # Each round adds the weighted mean of 1 and 2: 5 / 3.
     assert figures["model"] == pytest.approx([25 / 3] * 2, rel=1e-6)
     assert [one["round"] for one in figures["by_round"]] == [*range(1, 6)]
@@ -339,10 +329,7 @@ def test_nodes_whose_master_is_not_started_again_end_and_name_it(tmp_path, job):
 def test_master_with_a_damaged_journal_goes_on_with_what_the_workers_say(tmp_path, job):
     gate = Gate(tmp_path / "gates", 6)
     with Mortal(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master.send(signal.SIGKILL)
-        master.wait()
+        master = cluster.crashed_at(gate)
         facts = tmp_path / "out.journal" / "facts"
         first = facts.read_bytes().index(b'["done"')
         os.truncate(facts, first + 20)  # not one block is known to be done
@@ -351,8 +338,7 @@ def test_master_with_a_damaged_journal_goes_on_with_what_the_workers_say(tmp_pat
         again.wait_line(r"took over .* 0% of the training done")
         gate.open()
         cluster.ends_well()
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+    assert_trained_once(tmp_path)
     assert figures_of(again)["examples"] == LINES
 
 
@@ -366,28 +352,21 @@ def flip(path, at, bit=4):
 def test_master_whose_journal_has_a_flipped_bit_in_its_first_record_takes_over(tmp_path, job):
     gate = Gate(tmp_path / "gates", 6)
     with Mortal(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master.send(signal.SIGKILL)
-        master.wait()
+        master = cluster.crashed_at(gate)
         flip(tmp_path / "out.journal" / "facts", 20)
         again = cluster.kill(master)
         again.wait_line("first record was damaged; life has it")
         again.wait_line("took over from the master before")
         gate.open()
         cluster.ends_well()
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+    assert_trained_once(tmp_path)
 
 
 @pytest.mark.long
 def test_master_whose_journal_is_damaged_begins_nothing_until_it_is_mended(tmp_path, job):
     gate = Gate(tmp_path / "gates", 6)
     with Mortal(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master.send(signal.SIGKILL)
-        master.wait()
+        master = cluster.crashed_at(gate)
         folder = tmp_path / "out.journal"
         at = folder.joinpath("facts").read_bytes().index(b'["route"')
         flip(folder / "facts", at)
@@ -405,17 +384,13 @@ def test_master_whose_journal_is_damaged_begins_nothing_until_it_is_mended(tmp_p
         again.wait_line("took over from the master before")
         gate.open()
         cluster.ends_well()
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+    assert_trained_once(tmp_path)
 
 
 def test_journal_of_another_job_is_refused_until_begun_anew(tmp_path, job):
     gate = Gate(tmp_path / "gates", 3)
     with Mortal(tmp_path, job=job) as cluster:
-        master = cluster.begin()
-        gate.meet()
-        master.send(signal.SIGKILL)
-        master.wait()
+        cluster.crashed_at(gate)
         other = cluster.master("dim=2", port=cluster.port)
         assert_one_sentence(
             other, "out.journal is the journal of another job", "dim is 2 here and 1 there",
@@ -477,8 +452,7 @@ def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
         master.send(signal.SIGCONT)
         cluster.ends_well()
         assert "is lost" not in master.stderr
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+    assert_trained_once(tmp_path)
 
 
 # --- under a launcher -------------------------------------------------------------------------
@@ -523,8 +497,7 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, p
         assert "the master was killed by SIGKILL" in local.stderr
         return
     assert json.loads(local.stdout)["examples"] == LINES
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
+    assert_trained_once(tmp_path)
 
 
 def await_redundancy(local, lost=0):
