@@ -193,9 +193,7 @@ def test_bsp_of_two_workers_with_one_killed_leaves_nothing_for_nobody(tmp_path, 
     gate = Gate(gates, number, "before")
     job = prepare(tmp_path, "logistic", gates=str(gates))
     with Cluster(folder, job=job, workers=2, servers=1) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         master.wait_line("waits for worker")  # the other one has all that it can have
         killed = kill_who_stands_at(gate)
         gate.open()
@@ -234,9 +232,7 @@ def test_bsp_worker_that_comes_and_one_that_leaves_do_not_change_the_bits(tmp_pa
     gate = Gate(gates, 3, "before")
     job = prepare(tmp_path, "logistic", gates=str(gates))
     with Cluster(folder, job=job, workers=2, servers=1) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         pid = int(Path(f"{gate.path}.pid").read_text())
         leaver = next(process for process in cluster.processes if process.pid == pid)
         newcomer = cluster.start("worker")
@@ -266,9 +262,7 @@ def test_bsp_worker_that_waits_says_for_whom(tmp_path):
     gate = Gate(gates, 1, "before")  # of the first clock: nobody has waited for anything before
     job = prepare(tmp_path, "logistic", gates=str(gates))
     with Cluster(tmp_path, job=job, workers=2, servers=1) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         pid = int(Path(f"{gate.path}.pid").read_text())
         slow = cluster.name_of(next(p for p in cluster.processes if p.pid == pid))
         line = master.wait_line("waits for")

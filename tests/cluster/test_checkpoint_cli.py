@@ -40,9 +40,7 @@ def trained(tmp_path_factory):
     for number in (3, 6):
         gate = Gate(folder / "gates", number)
         with Cluster(folder, job=job, servers=2) as cluster:
-            master = cluster.master()
-            cluster.nodes()
-            gate.meet()
+            master, *_ = cluster.started_at(gate)
             master.send(signal.SIGINT)
             master.wait_line("interrupted: finishing")
             gate.open()
@@ -121,9 +119,7 @@ def test_export_of_word_vectors_gives_their_files(tmp_path):
         "bucket": 2000, "min_count": 1, "checkpoint_interval": 0.1, "checkpoints_kept": 1,
     }  # fmt: skip
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         master.wait_line(r"checkpoint \d+: ")
         gate.open()
         assert cluster.codes() == [0, 0, 0], master.stderr

@@ -139,9 +139,7 @@ def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, s
     job |= {"param_backup_period": 0, "checkpoint_interval": 3600}
     gate = Gate(tmp_path / "gates", 3)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         master.send(signal.SIGINT)
         master.wait_line("interrupted: finishing")
         gate.open()
@@ -157,9 +155,7 @@ def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, s
 def test_job_that_ended_begins_anew_by_the_same_command(tmp_path, job, saved):
     gate = Gate(tmp_path / "gates", 5)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         master.wait_line(r"checkpoint \d+: 50% of the training")
         gate.open()
         assert cluster.codes() == [0, 0, 0]
@@ -318,9 +314,7 @@ def test_checkpoint_on_a_full_disk_is_told_loudly_and_training_goes_on(tmp_path,
     gate = Gate(tmp_path / "gates", 2)
     job |= {"checkpoint_dir": str(full_disk), "dim": 1000}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         line = master.wait_line("CHECKPOINT FAILED, training goes on")
         assert "is full" in line
         gate.open()
@@ -334,9 +328,7 @@ def test_checkpoint_on_a_full_disk_is_told_loudly_and_training_goes_on(tmp_path,
 def test_checkpoint_in_a_folder_that_is_gone_fails_and_the_good_one_stays(tmp_path, job, saved):
     first, second = Gate(tmp_path / "gates", 2), Gate(tmp_path / "gates", 4)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        first.meet()
+        master, (server,), _ = cluster.started_at(first)
         master.wait_line(r"checkpoint (\d+): 20%")
         saved.path.rename(tmp_path / "elsewhere")
         found = CheckpointFolder(tmp_path / "elsewhere").found()
@@ -378,9 +370,7 @@ def test_process_killed_while_a_checkpoint_is_written_costs_no_good_one(
     gate = Gate(tmp_path / "gates", 6)
     earlier = Gate(tmp_path / "gates", 3)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        earlier.meet()
+        master, (server,), _ = cluster.started_at(earlier)
         master.wait_line(r"checkpoint \d+: 30% of the training")
         earlier.open()
         until = time.monotonic() + LIMIT_S

@@ -311,9 +311,7 @@ def test_worker_with_sigterm_leaves_and_the_others_finish(tmp_path, job):
     (tmp_path / "journal").mkdir()
     job |= {"gates": tmp_path / "gates", "journal": tmp_path / "journal"}
     with Cluster(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.master()
-        _, workers = cluster.nodes()
-        gate.meet()
+        master, _, workers = cluster.started_at(gate)
         # Whichever worker has block 0, the other one may already be through with the rest.
         for worker in workers:
             cluster.name_of(worker)

@@ -93,9 +93,7 @@ def test_server_killed_while_the_master_exports_ends_the_cluster(tmp_path, job, 
     at_export = gate(0, "export")
     job |= {"worker_class": "cluster_models:SlowExport"}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        at_export.meet()
+        master, (server,), _ = cluster.started_at(at_export)
         name = cluster.name_of(server)
         server.send(signal.SIGKILL)
         if not stuck:
@@ -109,9 +107,7 @@ def test_master_with_second_sigint_while_it_exports_ends_at_once(tmp_path, job, 
     at_export = gate(0, "export")
     job |= {"worker_class": "cluster_models:SlowExport"}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_export.meet()
+        master, *_ = cluster.started_at(at_export)
         with Observer(cluster) as observer:
             master.send(signal.SIGINT)
             assert observer.status()["phase"] == "exporting"  # the result is on its way
@@ -130,9 +126,7 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block)
         lost = cluster.start("worker", cwd=elsewhere, env=environment(PYTHONPATH=str(PACKAGE)))
         assert_one_sentence(lost, "No module named 'cluster_models'", "PYTHONPATH")
         cluster.write("worker.conf", {"epochs": 7}, "common.conf")
@@ -152,9 +146,7 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
 def test_late_worker_takes_part(tmp_path, job, gate):
     at_block = gate(2)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block)
         cluster.start("worker")
         with Observer(cluster) as observer:  # it does all that the first one leaves
             observer.until(lambda status: status["blocks"]["left"] == 0)
@@ -232,9 +224,7 @@ def test_master_with_sigint_while_a_worker_cannot_reach_a_shard_ends_at_once(tmp
 def test_master_with_sigterm_saves_what_was_learnt(tmp_path, job, gate):
     at_block = gate(2)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block)
         master.send(signal.SIGTERM)
         master.wait_line("interrupted: finishing")
         at_block.open()
@@ -391,9 +381,7 @@ def registered(cluster):
 def test_notes_with_text_for_a_number_are_refused_and_the_job_goes_on(tmp_path, job, gate):
     at_block = gate(2)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block)
         for figures in ('{"peak_rss_mb": "much"}', '{"bytes_in": null}', '{"bytes_in": [1]}'):
             sock, decoder = registered(cluster)
             with sock:

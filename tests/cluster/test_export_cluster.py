@@ -28,9 +28,7 @@ def job(tmp_path):
 def test_export_that_waits_for_a_server_tells_its_state_and_ends_by_sigterm(tmp_path, job):
     at_export = Gate(tmp_path / "gates", 0, "export")
     with Cluster(tmp_path, {"heartbeat_timeout": 60}, job=job) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        at_export.meet()
+        master, (server,), _ = cluster.started_at(at_export)
         server.send(signal.SIGSTOP)
         try:
             at_export.open()
@@ -54,9 +52,7 @@ def test_master_writes_a_table_of_a_hundred_megabytes_with_less_memory_than_that
     write_numbers(tmp_path / "in.txt", 500, rows=500)
     before_it, behind_it = (Gate(tmp_path / "gates", number, "export") for number in (0, 1))
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        before_it.meet()
+        master, *_ = cluster.started_at(before_it)
         before = memory_of(master.pid, "VmRSS")
         before_it.open()
         behind_it.meet()

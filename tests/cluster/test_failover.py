@@ -38,9 +38,7 @@ def gate(tmp_path, job):
 
 def begin(cluster, gate):
     """Starts all, waits until every shard has a standby and a worker stands at the gate."""
-    master = cluster.master()
-    servers, workers = cluster.nodes()
-    gate.meet()
+    master, servers, workers = cluster.started_at(gate)
     master.wait_line(REDUNDANT, WAIT_S)
     return master, servers, workers
 
@@ -170,9 +168,7 @@ def test_server_that_joins_makes_up_for_a_lost_one(tmp_path, job, gate):
 def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
     settings = {"shard_num": 2, "replication": replication}
     with Cluster(tmp_path, job={**job, **settings}, servers=2, workers=1) as cluster:
-        master = cluster.master()
-        (leaving, _), _ = cluster.nodes()
-        gate.meet()
+        master, (leaving, _), _ = cluster.started_at(gate)
         if replication != "none":
             master.wait_line(REDUNDANT, WAIT_S)
         number = cluster.name_of(leaving).split()[1]
@@ -197,9 +193,7 @@ def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
 @pytest.mark.long
 def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=1, workers=1) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        gate.meet()
+        master, (server,), _ = cluster.started_at(gate)
         number = cluster.name_of(server).split()[1]
         for wanted, part in [
             (number, "no other server can take its shards"),
@@ -243,9 +237,7 @@ def test_status_shows_shards_and_their_standbys(tmp_path, job, gate):
 def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, job, gate):
     settings = {**job, "replication": "none", "checkpoint_interval": 0.2}
     with Cluster(tmp_path, job=settings, servers=2, workers=1) as cluster:
-        master = cluster.master()
-        (victim, _), _ = cluster.nodes()
-        gate.meet()
+        master, (victim, _), _ = cluster.started_at(gate)
         master.wait_line("checkpoint 1:", WAIT_S)
         victim.send(signal.SIGKILL)
         gate.open()

@@ -53,9 +53,7 @@ def assert_one_sentence(process, *parts, code=FAILED):
 def test_cluster_that_stops_with_killed_node_ends_and_names_it(tmp_path, job, gated, role):
     job["on_node_loss"] = "stop"
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         victim = next(p for p in cluster.processes if p.name.startswith(role))
         name = cluster.name_of(victim)
         victim.send(signal.SIGKILL)
@@ -76,9 +74,7 @@ def test_cluster_that_stops_with_killed_node_ends_and_names_it(tmp_path, job, ga
 def test_cluster_with_killed_master_ends_and_each_node_says_so(tmp_path, job, gated):
     job["on_node_loss"] = "stop"
     with Cluster(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         master.send(signal.SIGKILL)
         gated.open()
         cluster.codes()
@@ -89,9 +85,7 @@ def test_cluster_with_killed_master_ends_and_each_node_says_so(tmp_path, job, ga
 @pytest.mark.long
 def test_cluster_with_node_stuck_in_user_code_ends_it_by_force(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        (server,), (worker,) = cluster.nodes()
-        gated.meet()
+        master, (server,), (worker,) = cluster.started_at(gated)
         server.send(signal.SIGKILL)
         assert_one_sentence(master, cluster.name_of(server), "is lost")
         assert worker.wait() != 0
@@ -104,9 +98,7 @@ def test_cluster_with_silent_node_notices_by_heartbeat(tmp_path, job, gated, rol
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
     job["on_node_loss"] = "stop"
     with Cluster(tmp_path, beat, job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         victim = next(p for p in cluster.processes if p.name.startswith(role))
         victim.send(signal.SIGSTOP)
         gated.open()
@@ -121,9 +113,7 @@ def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
     job["on_node_loss"] = "stop"
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
     with Cluster(tmp_path, beat, job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         master.send(signal.SIGSTOP)
         gated.open()
         for process in cluster.processes[1:]:
@@ -138,9 +128,7 @@ def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(
     tmp_path, job, gated, servers
 ):
     with Cluster(tmp_path, job=job, servers=servers, workers=1) as cluster:
-        master = cluster.master()
-        told, _ = cluster.nodes()
-        gated.meet()
+        master, told, _ = cluster.started_at(gated)
         for server in told:
             server.send(signal.SIGTERM)
         master.wait_line(r"told to leave \(SIGTERM\), and its rows would go with it")
@@ -154,9 +142,7 @@ def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(
 def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp_path, job, gated):
     """So it comes to a process that was stopped and goes on: any thread may be the one it wakes."""
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        gated.meet()
+        master, (server,), _ = cluster.started_at(gated)
         threads = {int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()}
         other = max(threads - {server.pid})
         assert ctypes.CDLL(None).tgkill(server.pid, other, signal.SIGTERM) == 0
@@ -168,9 +154,7 @@ def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp
 @pytest.mark.long
 def test_worker_that_leaves_a_job_that_was_interrupted_does_not_fail_it(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        _, (worker,) = cluster.nodes()
-        gated.meet()
+        master, _, (worker,) = cluster.started_at(gated)
         master.send(signal.SIGTERM)
         master.wait_line("interrupted: finishing")
         worker.send(signal.SIGTERM)
@@ -183,9 +167,7 @@ def test_worker_that_leaves_a_job_that_was_interrupted_does_not_fail_it(tmp_path
 @pytest.mark.long
 def test_worker_with_sigterm_as_the_last_one_ends_the_job(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master(NO_PATIENCE)
-        _, (worker,) = cluster.nodes()
-        gated.meet()
+        master, _, (worker,) = cluster.started_at(gated, NO_PATIENCE)
         worker.send(signal.SIGTERM)
         master.wait_line("SIGTERM")
         gated.open()
@@ -199,9 +181,7 @@ def test_worker_with_sigterm_in_the_survey_as_the_last_one_ends_the_job(tmp_path
     gate = Gate(tmp_path / "gates", 2, "survey")
     job |= {"worker_class": "cluster_models:Surveyed", "gates": tmp_path / "gates"}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master(NO_PATIENCE)
-        _, (worker,) = cluster.nodes()
-        gate.meet()
+        master, _, (worker,) = cluster.started_at(gate, NO_PATIENCE)
         worker.send(signal.SIGTERM)
         master.wait_line("SIGTERM")
         gate.open()
@@ -213,9 +193,7 @@ def test_worker_with_sigterm_in_the_survey_as_the_last_one_ends_the_job(tmp_path
 @pytest.mark.long
 def test_shard_with_no_answer_fails_the_request_in_time(tmp_path, job, gated):
     with Cluster(tmp_path, {"request_timeout": 6}, job) as cluster:  # it bounds all others, too
-        master = cluster.master()
-        (server,), (worker,) = cluster.nodes()
-        gated.meet()
+        master, (server,), (worker,) = cluster.started_at(gated)
         server.send(signal.SIGSTOP)
         gated.open()
         worker.wait_line("snailps: error")
@@ -229,9 +207,7 @@ def test_shard_with_no_answer_fails_the_request_in_time(tmp_path, job, gated):
 
 def test_master_with_one_sigint_saves_what_was_learnt(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         master.send(signal.SIGINT)
         master.wait_line("interrupted: finishing")
         gated.open()
@@ -245,9 +221,7 @@ def test_master_with_one_sigint_saves_what_was_learnt(tmp_path, job, gated):
 
 def test_worker_with_sigint_ends_the_whole_job_in_order(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        _, (worker,) = cluster.nodes()
-        gated.meet()
+        master, _, (worker,) = cluster.started_at(gated)
         worker.send(signal.SIGINT)
         master.wait_line("interrupted: finishing")
         gated.open()
@@ -257,9 +231,7 @@ def test_worker_with_sigint_ends_the_whole_job_in_order(tmp_path, job, gated):
 
 def test_all_processes_with_sigint_end_in_order(tmp_path, job, gated):
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
-        master = cluster.master()
-        servers, workers = cluster.nodes()
-        gated.meet()
+        master, servers, workers = cluster.started_at(gated)
         for process in [*servers, *workers, master]:
             process.send(signal.SIGINT)
         for process in [*servers, *workers]:
@@ -272,9 +244,7 @@ def test_all_processes_with_sigint_end_in_order(tmp_path, job, gated):
 
 def test_master_with_two_sigints_ends_at_once(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        (server,), _ = cluster.nodes()
-        gated.meet()
+        master, (server,), _ = cluster.started_at(gated)
         master.send(signal.SIGINT)
         master.wait_line("interrupted: finishing")
         master.send(signal.SIGINT)
@@ -408,9 +378,7 @@ def test_master_with_wrong_input_says_so_before_anybody_waits(tmp_path, job):
 
 def test_job_with_file_that_vanishes_names_file_and_block(tmp_path, job, gated):
     with Cluster(tmp_path, job={**job, "worker_class": "cluster_models:Counter"}) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         (tmp_path / "in.txt").unlink()
         gated.open()
         cluster.codes()
@@ -421,9 +389,7 @@ def test_job_with_file_that_vanishes_names_file_and_block(tmp_path, job, gated):
 
 def test_job_with_file_that_shrinks_says_so(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         os.truncate(tmp_path / "in.txt", 10)
         gated.open()
         cluster.codes()
@@ -437,9 +403,7 @@ def test_job_with_output_that_cannot_be_written_says_so_before_anybody_waits(tmp
 
 def test_job_with_output_in_a_folder_that_goes_says_so(tmp_path, job, gated):
     with Cluster(tmp_path, job={**job, "output": "new/folder/out"}) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         shutil.rmtree(tmp_path / "new" / "folder")  # it was made when the master started
         gated.open()
         assert cluster.codes() == [FAILED, STOPPED, STOPPED]
@@ -561,9 +525,7 @@ def test_workers_that_declare_a_table_in_two_ways_are_refused(tmp_path, job):
 def test_cluster_that_recovers_goes_on_without_a_killed_worker(tmp_path, job, gated):
     job["on_node_loss"] = "recover"
     with Cluster(tmp_path, job=job, workers=3) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         first, *others = [p for p in cluster.processes if p.name.startswith("worker")]
         for worker in (first, *others[:-1]):  # whoever stands at the gate: one is left
             worker.send(signal.SIGKILL)
@@ -585,9 +547,7 @@ def test_cluster_that_recovers_goes_on_without_a_killed_worker(tmp_path, job, ga
 def test_cluster_that_lost_its_last_worker_goes_on_with_the_next(tmp_path, job, gated, consistency):
     job |= {"consistency": consistency, "micro_batches": 2}
     with Cluster(tmp_path, job=job, workers=1) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         worker = cluster.processes[-1]
         worker.send(signal.SIGKILL)
         master.wait_line(rf"process {worker.pid}\) is lost: .* It was the last worker")
@@ -611,9 +571,7 @@ def test_cluster_that_lost_its_last_worker_saves_when_interrupted(
 ):
     job |= {"consistency": consistency, "micro_batches": 2}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated)
         cluster.processes[-1].send(signal.SIGKILL)
         master.wait_line("waiting for a worker")
         master.send(signal.SIGINT)
@@ -625,9 +583,7 @@ def test_cluster_that_lost_its_last_worker_saves_when_interrupted(
 @pytest.mark.long
 def test_cluster_that_lost_its_last_worker_ends_where_none_comes(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master(NO_PATIENCE)
-        cluster.nodes()
-        gated.meet()
+        master, *_ = cluster.started_at(gated, NO_PATIENCE)
         cluster.processes[-1].send(signal.SIGKILL)
         gated.open()
         cluster.codes()

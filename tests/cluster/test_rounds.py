@@ -89,9 +89,7 @@ def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again
     gate = Gate(gates, 1 * 3 + 2, "before")  # round 1, index 2
     settings = {**job, "deadline": 10.0, "rounds": 40}
     with Cluster(tmp_path, job=settings, workers=3) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         master.wait_line("round 2 goes on without worker")
         gate.open()
         assert cluster.codes() == [0] * 5
@@ -105,9 +103,7 @@ def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again
 def test_rounds_interrupted_while_one_is_looked_at_end_behind_it(tmp_path, job):
     gate = Gate(tmp_path / "gates", 1, "look")
     with Cluster(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         with Observer(cluster) as observer:
             master.send(signal.SIGINT)
             master.wait_line("interrupted: finishing")
@@ -125,9 +121,7 @@ def test_rounds_interrupted_while_one_is_looked_at_end_behind_it(tmp_path, job):
 def test_rounds_interrupted_while_one_is_trained_finish_it(tmp_path, job):
     gate = Gate(tmp_path / "gates", 1 * 2 + 1, "before")  # round 1, index 1
     with Cluster(tmp_path, job=job, workers=2) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         with Observer(cluster) as observer:
             observer.until(lambda status: status["blocks"]["done"] == 3)
         master.send(signal.SIGINT)
@@ -145,9 +139,7 @@ def test_rounds_go_on_without_a_killed_worker(tmp_path, job, kind):
     gates = tmp_path / "gates"
     gate = Gate(gates, 2 * 3 + 1, kind)  # round 2, index 1
     with Cluster(tmp_path, job=job, workers=3, servers=2) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         os.kill(int(Path(f"{gate.path}.pid").read_text()), signal.SIGKILL)
         master.wait_line("is lost: .* The others go on")
         gate.open()
@@ -165,9 +157,7 @@ def test_rounds_go_on_without_a_killed_worker(tmp_path, job, kind):
 def test_rounds_go_on_with_the_next_worker_when_the_only_one_is_killed(tmp_path, job, kind):
     gate = Gate(tmp_path / "gates", 2, kind)  # round 2, index 0
     with Cluster(tmp_path, job=job, workers=1, servers=2) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         os.kill(int(Path(f"{gate.path}.pid").read_text()), signal.SIGKILL)
         master.wait_line("waiting for a worker: the last one is gone")
         gate.open()

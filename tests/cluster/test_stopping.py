@@ -53,9 +53,7 @@ def test_job_with_max_steps_trains_on_exactly_so_many_blocks(tmp_path, job, work
 def test_job_with_max_seconds_finishes_the_block_at_work_and_saves(tmp_path, job, gate):
     at_block = gate(2)
     with Cluster(tmp_path, job=job | {"max_seconds": 8}) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block)
         master.wait_line("max_seconds reached")
         at_block.open()
         assert cluster.codes() == [0, 0, 0]
@@ -116,9 +114,7 @@ def test_job_of_a_session_after_one_that_left_a_block_behind_is_whole(
 def test_interrupt_drops_what_is_prefetched_and_keeps_what_is_at_work(tmp_path, job, gate):
     at_block = gate(2)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block)
         master.send(signal.SIGINT)
         master.wait_line("interrupted: finishing")
         at_block.open()
@@ -132,9 +128,7 @@ def test_interrupt_with_a_block_that_does_not_end_saves_without_it(tmp_path, job
     with Cluster(
         tmp_path, job=job | {"worker_class": "cluster_models:Hurried"}, workers=2
     ) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block)
         with Observer(cluster) as observer:  # the other one may still be at an earlier block
             observer.until(lambda status: status["blocks"]["done"] >= 2)
         master.send(signal.SIGINT)
@@ -156,9 +150,7 @@ def test_interrupt_with_a_block_that_never_ends_ends_the_cluster_in_bounded_time
 ):
     at_block = gate(2)
     with Cluster(tmp_path, job=job | {"worker_class": "cluster_models:Hurried"}) as cluster:
-        master = cluster.master()
-        _, (worker,) = cluster.nodes()
-        at_block.meet()
+        master, _, (worker,) = cluster.started_at(at_block)
         master.send(signal.SIGINT)
         assert cluster.codes() == [INTERRUPTED, 0, 0]
         worker.wait_line("still busy 8 s after the end")
@@ -173,9 +165,7 @@ def test_loader_puts_rows_once_whoever_leaves_or_joins_meanwhile(tmp_path, job, 
     at_load = gate(0, "load")
     job |= {"worker_class": "cluster_models:Loaded", "lines": 1000}
     with Cluster(tmp_path, job=job, workers=2, servers=2) as cluster:
-        master = cluster.master()
-        _, (leaving, _) = cluster.nodes()
-        at_load.meet()
+        master, _, (leaving, _) = cluster.started_at(at_load)
         leaving.send(signal.SIGTERM)
         master.wait_line("SIGTERM")
         late = cluster.start("worker")
@@ -193,9 +183,7 @@ def test_worker_killed_while_rows_are_put_ends_the_job_without_a_result(tmp_path
     at_load = gate(0, "load")
     job |= {"worker_class": "cluster_models:Loaded", "lines": 1000, "on_node_loss": "stop"}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        _, (worker,) = cluster.nodes()
-        at_load.meet()
+        master, _, (worker,) = cluster.started_at(at_load)
         worker.send(signal.SIGKILL)
         master.wait_line("is lost")
         at_load.open()
@@ -211,9 +199,7 @@ def test_inspector_looks_during_the_training_and_at_its_end(tmp_path, job, gate)
     log = tmp_path / "log"
     job |= {"worker_class": "cluster_models:Watched"}
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master(f"json_log={log}")
-        cluster.nodes()
-        at_block.meet()
+        master, *_ = cluster.started_at(at_block, f"json_log={log}")
         with Observer(cluster) as observer:
             observer.until(lambda status: status["validation"] == {"seven": [["count", 20.0]]})
         at_block.open()
@@ -229,9 +215,7 @@ def test_inspector_that_fails_is_told_and_the_job_goes_on(tmp_path, job, gate):
     job |= {"worker_class": "cluster_models:Watched", "fails_in": "look"}
     early, late = gate(4), gate(12)
     with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        early.meet()
+        master, *_ = cluster.started_at(early)
         with Observer(cluster) as observer:
             observer.until(lambda status: status["validation"] == {"seven": [["count", 8.0]]})
         early.open()

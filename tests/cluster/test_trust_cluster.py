@@ -33,9 +33,7 @@ def test_cluster_with_a_secret_trains_and_lets_nobody_in_without(tmp_path, job):
     other = {"SNAILPS_SECRET": "x" * 20}
     job["gates"] = "gates"
     with Cluster(tmp_path, common, job, servers=2, workers=1, copied=False) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        gate.meet()
+        master, *_ = cluster.started_at(gate)
         at = f"master_addr={cluster.address}"
         code, out, _ = run_command(
             tmp_path, "status", "--json", "--set", at, env=environment(SNAILPS_SECRET=SECRET)

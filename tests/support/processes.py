@@ -364,6 +364,13 @@ class Cluster:
         workers = [self.start("worker") for _ in range(self.workers)]
         return servers, workers
 
+    def started_at(self, gate, *sets):
+        """Starts everybody, waits until a worker stands at a gate; (master, servers, workers)."""
+        master = self.master(*sets)
+        servers, workers = self.nodes()
+        gate.meet()
+        return master, servers, workers
+
     def name_of(self, process):
         """What the master calls a process, such as "worker 3"; waits until it has registered."""
         line = self.processes[0].wait_line(rf"process {process.pid}\) registered")
