@@ -1,4 +1,4 @@
-"""Synchronous steps on clusters of real processes: the same bits, whoever works and dies."""
+"""Synchronous steps on clusters of real processes: the same bits with any workers and losses."""
 
 import functools
 import hashlib
@@ -259,7 +259,7 @@ def test_bsp_with_a_target_loss_ends_with_the_same_clock_whoever_works(tmp_path)
 @pytest.mark.long
 def test_bsp_worker_that_waits_says_for_whom(tmp_path):
     gates = tmp_path / "gates"
-    gate = Gate(gates, 1, "before")  # of the first clock: nobody has waited for anything before
+    gate = Gate(gates, 1, "before")  # of the first clock: no worker has waited before
     job = prepare(tmp_path, "logistic", gates=str(gates))
     with Cluster(tmp_path, job=job, workers=2, servers=1) as cluster:
         master, *_ = cluster.started_at(gate)

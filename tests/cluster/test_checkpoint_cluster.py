@@ -186,7 +186,7 @@ def test_job_continued_for_more_epochs_trains_only_those(tmp_path, job):
 def test_job_with_a_survey_is_continued_without_another_one(tmp_path, job):
     job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
     stop_at_block(tmp_path, job, 6)
-    Gate(tmp_path / "gates", 0, "survey")  # nobody comes by here
+    Gate(tmp_path / "gates", 0, "survey")  # a survey would stop here
     run_on(tmp_path, job)
     assert_counted_once(tmp_path)
     assert trained(tmp_path) == [*range(10)]

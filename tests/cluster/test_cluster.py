@@ -58,7 +58,7 @@ def journal_of(folder):
 
 
 def test_peak_rss_is_of_the_process_and_not_of_the_one_that_started_it():
-    """What `getrusage` says of a program begins with the size of whoever started it."""
+    """What `getrusage` says of a program begins with the size of the process that started it."""
     child = "from snailps.node.process import peak_rss_mb; print(peak_rss_mb())"
     parent = (
         "import subprocess, sys; held = b'1' * 500_000_000;"
@@ -345,7 +345,7 @@ def test_worker_that_joins_late_takes_blocks(tmp_path, job):
         _, (early,) = cluster.nodes()
         first.meet()  # the early worker holds blocks 0 and 1
         late = cluster.start("worker")
-        third.meet()  # so somebody else has come to block 3
+        third.meet()  # so another worker has come to block 3
         first.open()
         third.open()
         assert cluster.codes() == [0, 0, 0, 0], master.stderr

@@ -108,7 +108,7 @@ def test_doctor_names_who_has_the_masters_port(conf, doctor):
     with socket.create_server(("127.0.0.1", int(address.partition(":")[2]))) as taken:
         taken.settimeout(LIMIT_S)
         process = doctor(path, "--wait", "0.5")
-        taken.accept()[0].close()  # whoever it is, he does not speak as we do
+        taken.accept()[0].close()  # another program: it does not speak our protocol
         errors = errors_of(told(process, 1))
     assert "is in use by process" in errors["port"]["text"]
     assert "which is not snailps" in errors["port"]["text"]

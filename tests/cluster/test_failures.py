@@ -527,7 +527,7 @@ def test_cluster_that_recovers_goes_on_without_a_killed_worker(tmp_path, job, ga
     with Cluster(tmp_path, job=job, workers=3) as cluster:
         master, *_ = cluster.started_at(gated)
         first, *others = [p for p in cluster.processes if p.name.startswith("worker")]
-        for worker in (first, *others[:-1]):  # whoever stands at the gate: one is left
+        for worker in (first, *others[:-1]):  # one is left at the gate
             worker.send(signal.SIGKILL)
             master.wait_line(rf"process {worker.pid}\) is lost: .* The others go on")
         gated.open()
@@ -616,4 +616,4 @@ def who_stands(gate, processes):
             files = Path(f"/proc/{process.pid}/fd").iterdir()
             if any(os.path.realpath(file) == str(gate.path) for file in files):
                 return process
-    raise AssertionError(f"nobody came to {gate.path.name} within {LIMIT_S:g} s")
+    raise AssertionError(f"no worker came to {gate.path.name} within {LIMIT_S:g} s")

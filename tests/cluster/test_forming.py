@@ -164,7 +164,7 @@ def test_master_asked_to_end_while_members_connect_ends_all(tmp_path, job):
         assert "interrupted while forming" in master.stderr
 
 
-# --- somebody joins a running job ----------------------------------------------------------------
+# --- a node joins a running job -------------------------------------------------------------------
 
 
 class Joining(Mortal):

@@ -104,7 +104,7 @@ def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, w
             if late:
                 first.meet()
                 workers.append(cluster.start("worker"))
-                later.meet()  # whoever is there, it is not the first one
+                later.meet()  # any worker but the first
                 first.open()
                 after.meet()  # what the first one kept is pushed, and not long after all else
                 after.open()

@@ -39,7 +39,7 @@ class Mortal(Cluster):
     sets, how = (), {}
 
     def begin(self, *sets, **how):
-        """Starts everybody; the master."""
+        """Starts all processes; the master."""
         self.sets, self.how = sets, how
         master = self.master(*sets, port=free_port(), **how)  # which it is to have again
         self.nodes()
@@ -305,7 +305,7 @@ def test_master_killed_in_a_round_applies_it_once(tmp_path, stage):
     assert [one["round"] for one in figures["by_round"]] == [*range(1, 6)]
 
 
-# --- nobody takes over, or somebody else does ---------------------------------------------------
+# --- no master takes over, or another one -------------------------------------------------------
 
 
 @pytest.mark.long

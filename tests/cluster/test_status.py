@@ -95,7 +95,7 @@ def test_status_names_the_server_that_a_worker_waits_for(tmp_path, job, gate):
         gate.meet()
         name, waits = cluster.name_of(server), cluster.name_of(worker)
         server.send(signal.SIGSTOP)
-        gate.open()  # it pulls, and nobody answers
+        gate.open()  # it pulls, and gets no answer
         with Observer(cluster) as observer:
             status = observer.until(lambda s: any(w["who"] == waits for w in s["waits"]))
             observer.until(lambda s: any("a heartbeat of" in w["whom"] for w in s["waits"]))

@@ -138,7 +138,7 @@ def connected(tls, address):
 
 @pytest.fixture
 def door(folders):
-    """A relay that listens, and accepts nobody by itself."""
+    """A relay that listens, and accepts no connection by itself."""
     relay = Tls(str(folders["a"])).listening(socket.create_server(("127.0.0.1", 0)))
     yield relay
     relay.close()
@@ -216,7 +216,7 @@ def test_relay_delivers_all_that_was_written_before_the_plain_end_was_closed(doo
 
     writer = threading.Thread(target=write)
     writer.start()
-    # Nobody reads yet: the writer comes to a halt with its relay's buffers full.
+    # Nothing is read yet: the writer comes to a halt with its relay's buffers full.
     with contextlib.suppress(OSError, ValueError):  # or it is through, where they hold all
         while select.select([], [theirs], [], 0.05)[1]:
             time.sleep(0.001)
@@ -304,13 +304,13 @@ def test_relay_without_descriptors_makes_room_or_waits_and_says_so(folders, capl
     relay = Tls(str(folders["a"])).listening(listener)
     where = listener.getsockname()
     tls = Tls(str(folders["b"]))
-    listener.times = 2  # nobody is there yet: both times it can only wait
+    listener.times = 2  # no peer is there yet: both times it can only wait
     connected(tls, where).close()
     assert caplog.text.count("cannot accept it yet: Too many open files") == 2
     select.select([relay], [], [], LIMIT_S)
     relay.accept()[0].close()
     with socket.create_connection(where, LIMIT_S) as stranger:
-        # Whoever has his handshake after the stranger was accepted after him.
+        # A connection with a handshake behind the stranger was accepted behind it.
         connected(tls, where).close()
         listener.times = 1
         connected(tls, where).close()

@@ -69,7 +69,7 @@ GROWN = {"snailps.master.journal:GROWN_BYTES": 4000}
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One process of the cluster, and whoever takes its place when it was killed."""
+    """One process of the cluster, and the one that takes its place when it was killed."""
 
     role: str
     number: int
@@ -94,7 +94,7 @@ class Event:
     noticed_s : float or None
         The master wrote a line about the process.
     repaired_s : float or None
-        Everybody was there, and every shard had its standby.
+        All processes were there, and every shard had its standby.
     resumed_s, pulled_s : float or None
         The last of the workers had a push acknowledged, a pull answered, that it began after the
         fault.
@@ -206,7 +206,7 @@ class Rig(Deeds):
         return self
 
     def form(self, limit_s=60.0):
-        """Starts everybody and waits until something is acknowledged and every shard is safe."""
+        """Starts all; waits until something is acknowledged and every shard is safe."""
         self.cluster.port = free_port()
         self._start_master()
         for place in self.places:
@@ -346,7 +346,7 @@ class Rig(Deeds):
         return {node["pid"] for node in status["nodes"] if node["state"] not in ("gone", "lost")}
 
     def is_redundant(self):
-        """Whether everybody is there, and every shard has a standby where there are standbys."""
+        """Whether all are there, and every shard has a standby where there are standbys."""
         status = self.status()
         if status is None or status["phase"] != "training":
             return False
@@ -381,7 +381,7 @@ class Rig(Deeds):
             time.sleep(min(LOOK_S, left))
 
     def look(self):
-        """Fails if a process has ended that nobody killed; reads what the master wrote."""
+        """Fails if a process has ended that was not killed; reads what the master wrote."""
         master = self.master.process
         if master is not None:
             self._read_log(master)

@@ -57,7 +57,7 @@ class Notes:
     """
 
     def __init__(self, folder):
-        while True:  # a name that nobody had: 24 bits
+        while True:  # a name that is new: 24 bits
             self.process = int.from_bytes(os.urandom(3), "little")
             self.pid = os.getpid()
             path = Path(folder) / f"{self.process}.{self.pid}"
@@ -352,7 +352,7 @@ def judge(folder, tables, plan, given_up=MappingProxyType({})):
                 f"shared key {key} of shard {shard}: {value:g}, own keys {sums[shard]:g}"
             )
     if there:
-        verdict.wrong.append(f"{len(there)} keys that nobody pushed, such as {next(iter(there))}")
+        verdict.wrong.append(f"{len(there)} keys that were not pushed, such as {next(iter(there))}")
     return verdict
 
 

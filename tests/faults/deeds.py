@@ -1,4 +1,4 @@
-"""What a rig does for each kind of fault, and how it sees that it is over where nobody else does.
+"""What a rig does for each kind of fault, and how it sees that it is over where no other part does.
 
     Fault -> Deeds._kill, _pause, _freeze, ... -> processes, links, the disk
 
@@ -207,7 +207,7 @@ class Deeds:
         cuts = sum(link.cuts for link in links)
         for link in links:
             link.cut_after(fault.bytes, CLIENTS[fault.index % 3])
-        with contextlib.suppress(Hang):  # nobody of those may send as much
+        with contextlib.suppress(Hang):  # none of those may send as much
             self.until(lambda: sum(link.cuts for link in links) > cuts, "a frame to be torn", 5.0)
         for link in links:
             link.fuse = None

@@ -6,8 +6,8 @@
         {"die": "package.module:Class.method", "call": 2, "when": "after"}
         {"set": {"package.module:NAME": 1000}}
 
-Whoever comes by the place for the n-th time dies as by kill -9.  The program itself knows nothing
-of this but `ShardThread.test_faults`.
+A process that comes by the place for the n-th time dies as by kill -9.  The program itself knows
+nothing of this but `ShardThread.test_faults`.
 """
 
 import contextlib

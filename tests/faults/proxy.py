@@ -3,7 +3,7 @@
     Proxy().link(listen, target) -> Link: set(weather), cut(), cut_after(bytes)
     client <-> link <-> target                 all links: one thread, one epoll
 
-A link passes bytes between whoever connects to it and one target.  Of what they mean it reads the
+A link passes bytes between its clients and one target.  Of what they mean it reads the
 first frame alone, HELLO, so that faults can be meant for the connections of one role or process.
 """
 

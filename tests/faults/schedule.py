@@ -62,7 +62,7 @@ MANIFESTS = ("aim master:manifest", "aim master:saved")
 
 STALL_S = (1.0, 20.0)
 BRIEF_S = (0.05, 0.8)
-"""How long a fault lasts that nobody need notice; far below heartbeat_timeout."""
+"""How long a fault lasts that need not be noticed; far below heartbeat_timeout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def test_proxy_passes_the_end_of_a_connection(link):
 
 def test_proxy_without_a_target_resets(link):
     with socket.socket() as kept:
-        kept.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
+        kept.bind(("127.0.0.1", 0))  # no process listens there, and none can
         link.target = kept.getsockname()
         with pytest.raises(ConnectionResetError), connect(link) as sock:
             sock.recv(1)

@@ -87,7 +87,7 @@ class Attacker:
         return sent
 
     def _shake(self, sock, random_):
-        """An honest handshake, by somebody who knows the secret."""
+        """An honest handshake, by a peer that knows the secret."""
         hello = Hello(
             self.channel, Role.WORKER, random_.randbytes(16), 0, random_.choice((1, 2, 9)),
             self.live.job,

@@ -1,4 +1,4 @@
-"""The control port under attack: a master whose job runs, and messages that nobody should send.
+"""The control port under attack: a master whose job runs, and messages that no peer should send.
 
     python -m fuzz.control MESSAGES [SEED [CONNECTION]]     (PYTHONPATH=tests; the last: that alone)
 
@@ -68,7 +68,7 @@ STATS = {
 
 
 def calls(life):
-    """What is asked of a master, by whom."""
+    """Calls to a master, and the roles that make them."""
     return {
         "stranger": [
             m.Ask("status"), m.Ask("stats"), m.Probe(0), m.Drain(77),

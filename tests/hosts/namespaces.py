@@ -92,7 +92,7 @@ class Namespaces:
             time.sleep(0.05)
 
     def kill(self, address: str) -> None:
-        """The host dies: its link goes down, its processes are killed, nobody can log in."""
+        """The host dies: its link goes down, its processes are killed, no login works."""
         (self.folder / f"dead-{address}").touch()
         ip("-n", self.name(address), "link", "set", "eth0", "down")
         self._end_processes(address)

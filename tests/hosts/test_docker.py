@@ -203,7 +203,7 @@ def test_stack_in_a_swarm_trains_while_workers_come_and_go(
         networks = ["network", "ls", "-q", "--filter", "name=snailps"]
         wait_for("its network is gone", lambda: not engine.docker(*networks), stack.shown)
 
-    # Those that were taken away left by themselves: nobody missed them, and no block was lost.
+    # Those that were taken away left by themselves: none was missed, and no block was lost.
     assert len(re.findall(r"worker \d+ .* left, \d+ blocks returned", told.stderr)) == 2, (
         told.stderr
     )

@@ -51,7 +51,7 @@ class Gated(Worker):
         torn = Path(self.settings.gates) / f"torn-{block.number}"
         if not torn.exists():
             return
-        torn.unlink()  # nobody else dies of it
+        torn.unlink()  # no other process dies of it
         Path(f"{torn}.pid").write_text(str(os.getpid()))
         client = process._client
         client.cut(len(client.names) - 1)

@@ -160,7 +160,7 @@ def start(words, *, cwd, env, pass_fds=()):
 
 
 def serve(sock):
-    """Makes copies until nobody can ask any more; returns in each of them what it is to do."""
+    """Makes copies until the other end is closed; returns in each of them what it is to do."""
     children = {}  # process descriptor -> process id, where its wait status is told
     poll = select.poll()
     poll.register(sock, select.POLLIN)

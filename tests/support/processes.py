@@ -50,9 +50,9 @@ _claims = []
 
 
 def free_port(host="127.0.0.1"):
-    """A port for this test run alone, in which nobody listens.
+    """A port for this test run alone, in which no process listens.
 
-    The system hands such ports to nobody; among test runs an abstract Unix socket, which lives as
+    The system hands out no such ports; among test runs an abstract Unix socket, which lives as
     long as this process, says whose it is.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -67,7 +67,7 @@ def free_port(host="127.0.0.1"):
 
 
 def is_listening(address):
-    """Whether somebody answers at (host, port)."""
+    """Whether a process answers at (host, port)."""
     try:
         with socket.create_connection(address, timeout=5.0):
             return True
@@ -242,7 +242,7 @@ class Gate:
         self._file = os.open(self.path, os.O_WRONLY)
 
     def open(self):
-        """Lets the worker go on; nobody stops here any more."""
+        """Lets the worker go on; no worker stops here any more."""
         self.path.unlink(missing_ok=True)
         if self._file is not None:
             os.close(self._file)
@@ -353,7 +353,7 @@ class Cluster:
         return process
 
     def run(self, *sets):
-        """Starts everybody and waits for the end; (exit codes, master)."""
+        """Starts all processes and waits for the end; (exit codes, master)."""
         master = self.master(*sets)
         self.nodes()
         return self.codes(), master
@@ -365,7 +365,7 @@ class Cluster:
         return servers, workers
 
     def started_at(self, gate, *sets):
-        """Starts everybody, waits until a worker stands at a gate; (master, servers, workers)."""
+        """Starts all, waits until a worker stands at a gate; (master, servers, workers)."""
         master = self.master(*sets)
         servers, workers = self.nodes()
         gate.meet()

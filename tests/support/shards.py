@@ -54,7 +54,7 @@ class Shards:
         self.threads, self.ports, self.clients = [], [], []
         self.refuse = None  # what a shard's handshake raises
         self.failover_s = 0.0  # how long clients look for a shard that is gone
-        self.over = False  # nobody need connect any more
+        self.over = False  # no client need connect any more
         for index in range(count):
             listener = socket.create_server(("127.0.0.1", 0))
             self.ports.append(listener.getsockname()[1])

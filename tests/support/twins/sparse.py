@@ -38,7 +38,7 @@ def real(text):
         return np.float32(sign * 0.0)
     power = int(exponent or b"0")
     if abs(power) > 2000:
-        # Far outside, as long as nobody writes thousands of digits.
+        # Far outside, as long as a number has no thousands of digits.
         if power > 0:
             raise Malformed
         return np.float32(sign * 0.0)
