@@ -42,7 +42,7 @@ SHARD_STATS = {
     **dict.fromkeys(
         ("bytes_in", "bytes_out", "frames", "connections", "parked", "rounds", "fragments", "rows",
          "bytes", "slots", "staged", "sealed", "epoch", "pulls", "pushes", "repeated",
-         "rows_pulled", "rows_pushed", "lists_recalled", "rows_scanned",
+         "rows_pulled", "rows_pushed", "rows_scanned",
          "products", "entries_summed", "rows_stepped", "batches_unknown", "clock"),
         123_456,
     ),

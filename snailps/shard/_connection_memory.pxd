@@ -1,35 +1,10 @@
-# What a shard keeps for one connection: lists of keys, and batches that went forward.
+# What a shard keeps for one connection: batches that went forward.
 #
 # It belongs to the connection and ends with it: a client that lost one begins anew, so nothing of a
 # client that died stays behind.  Knows no tables, frames or other connections.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.transport._frame cimport BATCHES, LISTS, Group
-
-cdef enum:
-    # Of one shard: 32 KiB, 4,000 keys, for each of a thousand workers.  Lists are recalled by the push
-    # of the block that pulled them; older ones rarely.
-    LISTS_BYTES_ALL = 32 << 20
-
-
-cdef struct AllLists:               # of a shard
-    uint64_t bytes
-    uint32_t connections            # that had one kept
-
-
-cdef struct KeyList:
-    uint64_t digest                 # 0 = nothing is here
-    uint32_t groups
-    uint32_t keys
-    uint32_t room                   # bytes at `data`
-    char *data                      # groups, then keys: both kinds of 8 bytes
-
-
-cdef struct KeyLists:
-    KeyList places[LISTS]
-    uint64_t bytes
-    AllLists *all
-
+from snailps.transport._frame cimport BATCHES
 
 cdef struct KeptBatch:
     uint64_t number                 # 0 = nothing is here
@@ -49,7 +24,6 @@ cdef struct KeptBatch:
 
 
 cdef struct ConnectionMemory:
-    KeyLists *lists
     uint64_t bytes                  # of all batches
     KeptBatch batches[BATCHES]
 
@@ -70,13 +44,6 @@ cdef struct Columns:                # a batch by column: scratch, one a shard
 # The connection's memory, made when it is first asked for; NULL = there is none left.
 cdef ConnectionMemory *memory_of(void **memory) noexcept nogil
 cdef void memory_free(ConnectionMemory *mine) noexcept nogil
-
-# Keeps a list of one key at least; False = it is not kept, and its place is empty.
-cdef bint remember(AllLists *all, KeyLists **mine, uint32_t place, uint64_t digest,
-                   const Group *groups, uint32_t group_num, const uint64_t *keys,
-                   uint32_t key_num) noexcept nogil
-# The list, or NULL where it is not.
-cdef KeyList *recall(KeyLists *lists, uint32_t place, uint64_t digest) noexcept nogil
 
 # An empty batch in its place; refused, if with its dL/dZ there would be too much.
 cdef KeptBatch *batch_begin(ConnectionMemory *mine, uint64_t number, uint32_t table,

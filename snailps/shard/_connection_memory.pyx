@@ -1,15 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a shard keeps for one connection: lists of keys, and batches that went forward.
+"""What a shard keeps for one connection: batches that went forward.
 
-    place, digest, groups and keys (checked) -> a copy -> found again by place and digest
     parts of a FORWARD, in order -> entries      parts of a BACKWARD, in order -> dL/dZ
     entries of the whole batch -> by fragment and key (Columns): what a row's gradient is summed over
 
-It owns that memory and its bounds.  Places of lists are chosen by the client
-(transport/client/_key_list_directory.pxd); here a list is never taken for another.  What a shard spends
-on lists of all its connections is bounded: each has an equal share of LISTS_BYTES_ALL.  A list beyond it
-is not kept, which the reply says (`Reply.unkept`): so the client never recalls it, and nothing that it
-was told is there is ever taken away.  A batch's place is its number modulo BATCHES; what was there is
+It owns that memory and its bounds.  A batch's place is its number modulo BATCHES; what was there is
 dropped.  It knows no tables and no frames.
 """
 
@@ -18,7 +13,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
-from snailps.transport._frame cimport BATCHES, BATCHES_BYTES, LISTS, LISTS_BYTES, Group
+from snailps.transport._frame cimport BATCHES, BATCHES_BYTES
 
 cdef enum:
     KEPT_ENTRY_BYTES = 16           # key, value, example
@@ -35,78 +30,9 @@ cdef ConnectionMemory *memory_of(void **memory) noexcept nogil:
 cdef void memory_free(ConnectionMemory *mine) noexcept nogil:
     cdef uint32_t i
     if mine != NULL:
-        _lists_free(mine.lists)
         for i in range(BATCHES):
             batch_drop(mine, &mine.batches[i])
         free(mine)
-
-
-# --- lists of keys -------------------------------------------------------------------------------
-
-cdef void _lists_free(KeyLists *lists) noexcept nogil:
-    cdef uint32_t i
-    if lists != NULL:
-        for i in range(LISTS):
-            free(lists.places[i].data)
-        lists.all.bytes -= lists.bytes
-        lists.all.connections -= 1
-        free(lists)
-
-
-cdef void _forget_list(KeyLists *lists, KeyList *at) noexcept nogil:
-    lists.bytes -= at.room
-    lists.all.bytes -= at.room
-    free(at.data)
-    at.data = NULL
-    at.room = 0
-
-
-cdef bint remember(AllLists *all, KeyLists **mine, uint32_t place, uint64_t digest,
-                   const Group *groups, uint32_t group_num, const uint64_t *keys,
-                   uint32_t key_num) noexcept nogil:
-    """Keeps a list of one key at least; False = it is not kept, and its place is empty.
-
-    `realloc` of nothing would give the room back, and leave the place with it.
-    """
-    cdef uint32_t need = 8 * (group_num + key_num)
-    cdef KeyLists *lists = mine[0]
-    cdef uint64_t share
-    cdef KeyList *at
-    cdef char *grown
-    if lists == NULL:
-        lists = mine[0] = <KeyLists *>calloc(1, sizeof(KeyLists))
-        if lists == NULL:
-            return False
-        lists.all = all
-        all.connections += 1
-    at = &lists.places[place]
-    at.digest = 0
-    share = min(<uint64_t>2 * LISTS_BYTES, <uint64_t>LISTS_BYTES_ALL // all.connections)
-    if lists.bytes - at.room + need > share or all.bytes - at.room + need > LISTS_BYTES_ALL:
-        _forget_list(lists, at)
-        return False
-    # Never more than twice what the list needs: rooms that others left are not kept for small ones.
-    if need > at.room or at.room // 2 > need:
-        grown = <char *>realloc(at.data, need)
-        if grown == NULL:
-            return False
-        lists.bytes = lists.bytes + need - at.room
-        all.bytes = all.bytes + need - at.room
-        at.data = grown
-        at.room = need
-    memcpy(at.data, groups, 8 * <size_t>group_num)
-    memcpy(at.data + 8 * <size_t>group_num, keys, 8 * <size_t>key_num)
-    at.groups = group_num
-    at.keys = key_num
-    at.digest = digest
-    return True
-
-
-cdef KeyList *recall(KeyLists *lists, uint32_t place, uint64_t digest) noexcept nogil:
-    """The list, or NULL where it is not."""
-    if lists == NULL or lists.places[place].digest != digest:
-        return NULL
-    return &lists.places[place]
 
 
 # --- batches -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.shard._connection_memory cimport AllLists, Columns
+from snailps.shard._connection_memory cimport Columns
 from snailps.store.core._clock_buffer cimport Slots
 from snailps.store.core._marks cimport Marks
 from snailps.store.tables cimport Shard, store_mark
@@ -89,8 +89,6 @@ cdef struct Context:
     uint64_t rows_pulled
     uint64_t rows_pushed
     uint64_t rows_scanned
-    uint64_t lists_recalled         # parts whose keys did not travel
-    AllLists lists                  # what is kept of them, for all connections
     uint64_t products               # parts that went forward
     uint64_t entries_summed         # ... and their entries
     uint64_t rows_stepped           # by batches that went back

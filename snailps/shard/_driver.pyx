@@ -24,7 +24,7 @@ from libc.string cimport memcpy, memset
 from snailps.shard._shard cimport ShardCore
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, FRAME_MAGIC, FRAME_VERSION, KIND_ERROR, KIND_REPLICATED,
-    LIST_UNKEPT, STREAM_BODY_MAX, FrameHeader, kind_keeps_order,
+    STREAM_BODY_MAX, FrameHeader, kind_keeps_order,
 )
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport OUTCOME_PARK, Handler, Outcome, Reply
@@ -203,7 +203,7 @@ cdef class ShardDriver:
         cdef Held first
         found = []
         while held_take(&self.stream, &first):
-            found.append((first.conn_id, _frame(first.kind, first.request, b"", first.unkept)))
+            found.append((first.conn_id, _frame(first.kind, first.request, b"")))
         return found
 
     def close(self, connection):
@@ -238,15 +238,14 @@ cdef class ShardDriver:
             return Answer(None, reply.reason.decode(), reply.limit_s), False
         self.woken |= reply.wake
         if reply.hold:
-            if not held_put(&self.stream, connection, head.request, reply.kind, reply.unkept,
-                            reply.hold):
+            if not held_put(&self.stream, connection, head.request, reply.kind, reply.hold):
                 raise MemoryError
             return Answer(None), True
         if reply.kind == KIND_ERROR:
             self.refused += 1
         if reply.last:
             self.closing.add(connection)
-        return Answer(_frame(reply.kind, head.request, self.out[:reply.body_bytes], reply.unkept),
+        return Answer(_frame(reply.kind, head.request, self.out[:reply.body_bytes]),
                       last=reply.last), False
 
     def _retry(self):
@@ -494,12 +493,12 @@ cdef class ShardDriver:
             return Answer(None, reply.reason.decode())
         self.woken |= reply.wake
         if reply.kind == KIND_ERROR:
-            return self._end_of_stream(_frame(KIND_ERROR, 0, self.out[:reply.body_bytes], False))
+            return self._end_of_stream(_frame(KIND_ERROR, 0, self.out[:reply.body_bytes]))
         self.frames_in += 1
         self.replayed += 1
         self.replayed_bytes += FRAME_HEADER_BYTES + head.body_bytes
         return Answer(_frame(KIND_REPLICATED, self.replayed,
-                             self.replayed_bytes.to_bytes(8, "little"), False))
+                             self.replayed_bytes.to_bytes(8, "little")))
 
     def _end_of_stream(self, bytes error):
         self.refused += 1
@@ -598,8 +597,8 @@ cdef class ShardDriver:
         self.handler.forget(<void *>place)
 
 
-cdef bytes _frame(int kind, uint64_t request, bytes body, bint unkept):
-    return encode_frame(Frame(Kind(kind), body, LIST_UNKEPT if unkept else 0, request=request))
+cdef bytes _frame(int kind, uint64_t request, bytes body):
+    return encode_frame(Frame(Kind(kind), body, request=request))
 
 
 cdef bytes _error(code, text, uint64_t request):

@@ -18,7 +18,7 @@ from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._clock_requests cimport (
     awaits_clock, came_late, is_fenced, reach, refuse_broken, seal, stage,
 )
-from snailps.shard._connection_memory cimport ConnectionMemory, KeyLists, memory_free, memory_of
+from snailps.shard._connection_memory cimport ConnectionMemory, memory_free, memory_of
 from snailps.shard._context cimport ROLE_STANDBY, Context, padded
 from snailps.shard._primary cimport (
     Appended, force_sync, hold, must_wait, replicate_push, replicate_seal, settle_push, show_clock,
@@ -71,9 +71,9 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
     if table == NULL:
         return refuse(out, reply, b"table", b"no table %llu here: declare it first", head.table, 0)
     if head.kind == KIND_PULL:
-        return _pull(me, &mine.lists, table, head, body, out, reply)
+        return _pull(me, table, head, body, out, reply)
     if head.kind == KIND_PUSH:
-        return _push(me, &mine.lists, table, head, body, out, reply)
+        return _push(me, table, head, body, out, reply)
     if head.kind == KIND_FORWARD:
         return forward(me, mine, table, head, body, out, reply)
     if head.kind == KIND_BACKWARD:
@@ -114,7 +114,7 @@ cdef bint _wants_state(const FrameHeader *head, const char *body) noexcept nogil
         and (<const GroupHead *>body).options & OPTION_STATE
 
 
-cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeader *head,
+cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head,
                    const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _wants_state(head, body)
     cdef uint64_t *marks = <uint64_t *>out
@@ -126,7 +126,7 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     # Before anything else is read: it may be tried again many times.
     if awaits_clock(me, head, body, reply):
         return _await_clock(me, out, reply)
-    if not read_row_request(me, lists, head, body, store_floats(table) if state else store_dim(table),
+    if not read_row_request(me, head, body, store_floats(table) if state else store_dim(table),
                       &asked, out, reply):
         return OUTCOME_REPLY
     if came_late(me, &asked, out, reply):
@@ -156,14 +156,14 @@ cdef Outcome _pull(Context *me, KeyLists **lists, Table *table, const FrameHeade
     return OUTCOME_REPLY
 
 
-cdef Outcome _push(Context *me, KeyLists **lists, Table *table, const FrameHeader *head,
+cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
                    const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _wants_state(head, body)
     cdef bint done
     cdef Appended told
     cdef RowRequest asked
     told.groups = 0
-    if not read_row_request(me, lists, head, body,
+    if not read_row_request(me, head, body,
                       store_floats(table) if state else store_value_floats(table),
                       &asked, out, reply):
         return OUTCOME_REPLY

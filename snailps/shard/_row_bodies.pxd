@@ -1,7 +1,6 @@
 # Bodies of PULL and PUSH: read and checked, and rows as they travel.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.shard._connection_memory cimport KeyLists
 from snailps.shard._context cimport Context
 from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader, Group
@@ -28,10 +27,9 @@ cdef Outcome refuse(char *out, Reply *reply, const char *code, const char *text,
                     uint64_t b) noexcept nogil
 
 # Reads and checks a PULL or PUSH of rows of `floats`; False = `reply` is a refusal.  `asked` points
-# into the body, a remembered list or `me.keys`: it is good until the next request is read.
-cdef bint read_row_request(Context *me, KeyLists **lists, const FrameHeader *head, const char *body,
-                           uint64_t floats, RowRequest *asked, char *out,
-                           Reply *reply) noexcept nogil
+# into the body or `me.keys`: it is good until the next request is read.
+cdef bint read_row_request(Context *me, const FrameHeader *head, const char *body, uint64_t floats,
+                           RowRequest *asked, char *out, Reply *reply) noexcept nogil
 
 # Writes the rows of all keys, of a table that the kernels know, as they travel; where they end.
 cdef char *pull_rows(Context *me, Table *table, const RowRequest *asked, char *to) noexcept nogil

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Bodies of PULL and PUSH: read and checked, and rows as they travel.
 
-    body -> options, clock, groups, keys (whole, remembered or narrow), values -> RowRequest
+    body -> options, clock, groups, keys (whole or narrow), values -> RowRequest
     RowRequest of a PULL -> store -> float32 rows -> wire type -> body of the reply
     RowRequest of a PUSH -> values -> float32 -> store, where a fragment's mark is lower
 
 A peer's body is never trusted: counts are compared with lengths before anything is read, and every key
-with the fragment that it claims; only a list that passed is remembered.  Rows of another type than
+with the fragment that it claims.  Rows of another type than
 float32 pass through a room of some 64 KiB, so that they are turned where they are in cache.  It owns no
 state; it knows neither clocks nor the stream to a standby.
 """
@@ -16,17 +16,15 @@ from libc.stdio cimport snprintf
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
-from snailps.shard._connection_memory cimport KeyList, KeyLists, recall, remember
 from snailps.shard._context cimport Context, is_repeated, padded
 from snailps.store.tables cimport (
     Table, store_fetch, store_owns, store_pull, store_pull_any, store_push, store_set_mark,
 )
 from snailps.transport._frame cimport (
-    DATA_BODY_MAX, KIND_ERROR, KIND_PUSH, LISTS, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_RECALL,
-    OPTION_REMEMBER, OPTION_STATE, OPTION_WIRE_SHIFT, OPTIONS_KNOWN, SLOTS_MAX, ClockHead, FrameHeader,
-    Group, GroupHead, ListHead,
+    DATA_BODY_MAX, KIND_ERROR, KIND_PUSH, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_STATE,
+    OPTION_WIRE_SHIFT, OPTIONS_KNOWN, SLOTS_MAX, ClockHead, FrameHeader, Group, GroupHead,
 )
-from snailps.transport._key_coding cimport keys_digest, narrow_keys_bytes, read_narrow_keys
+from snailps.transport._key_coding cimport narrow_keys_bytes, read_narrow_keys
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 
 cdef enum:
@@ -54,9 +52,9 @@ cdef bint _is_served(const Context *me, uint32_t fragment, bint clocked) noexcep
         clocked and me.standby.expects != NULL and me.standby.expects[fragment]))
 
 
-cdef bint _groups_are_good(Context *me, const RowRequest *asked, bint new_list, char *out,
+cdef bint _groups_are_good(Context *me, const RowRequest *asked, char *out,
                            Reply *reply) noexcept nogil:
-    """Checks order, ownership and counts of groups; of a list not seen before, the keys too."""
+    """Checks order, ownership and counts of groups, and that each key is of its fragment."""
     cdef const Group *groups = asked.groups
     cdef uint64_t total = 0
     cdef uint32_t g, i, fragment
@@ -74,12 +72,11 @@ cdef bint _groups_are_good(Context *me, const RowRequest *asked, bint new_list, 
         if groups[g].keys > asked.key_num - total:
             refuse(out, reply, b"length", b"groups have more than %llu keys", asked.key_num, 0)
             return False
-        if new_list:
-            for i in range(groups[g].keys):
-                if fragment_of_hash(hash_key(asked.keys[total + i]), me.frag_num) != fragment:
-                    refuse(out, reply, b"fragment", b"key %llu is not of fragment %llu",
-                           asked.keys[total + i], fragment)
-                    return False
+        for i in range(groups[g].keys):
+            if fragment_of_hash(hash_key(asked.keys[total + i]), me.frag_num) != fragment:
+                refuse(out, reply, b"fragment", b"key %llu is not of fragment %llu",
+                       asked.keys[total + i], fragment)
+                return False
         total += groups[g].keys
     if total != asked.key_num:
         refuse(out, reply, b"length", b"groups have %llu keys, the body %llu",
@@ -88,35 +85,11 @@ cdef bint _groups_are_good(Context *me, const RowRequest *asked, bint new_list, 
     return True
 
 
-cdef bint _read_list(Context *me, KeyLists **lists, RowRequest *asked, const char **at,
-                     const char *end, char *out, Reply *reply) noexcept nogil:
-    """Reads the list of keys at `at` and moves it behind; False = `reply` is a refusal."""
+cdef bint _read_keys(Context *me, RowRequest *asked, const char **at, const char *end, char *out,
+                     Reply *reply) noexcept nogil:
+    """Reads groups and keys at `at` and moves it behind; False = `reply` is a refusal."""
     cdef uint32_t width = asked.options >> OPTION_KEY_SHIFT & 7
-    cdef bint named = asked.options & (OPTION_REMEMBER | OPTION_RECALL)
-    cdef const ListHead *list = <const ListHead *>at[0]
-    cdef uint64_t need
-    cdef KeyList *found
-    if named:
-        at[0] += sizeof(ListHead)
-        if at[0] > end or list.place >= LISTS or list.digest == 0:
-            refuse(out, reply, b"list", b"there is no place %llu for a list of keys, only %llu",
-                   0 if at[0] > end else list.place, LISTS)
-            return False
-    if named and asked.key_num == 0:
-        refuse(out, reply, b"list", b"a list for place %llu has no keys: name only lists that have some",
-               list.place, 0)
-        return False
-    if asked.options & OPTION_RECALL:
-        found = recall(lists[0], list.place, list.digest)
-        if found == NULL or found.keys != asked.key_num or found.groups != asked.group_num:
-            refuse(out, reply, b"list", b"the keys of place %llu are not (or no longer) known here",
-                   list.place, 0)
-            return False
-        asked.groups = <const Group *>found.data
-        asked.keys = <const uint64_t *>(found.data + 8 * <uint64_t>found.groups)
-        me.lists_recalled += 1
-        return _groups_are_good(me, asked, False, out, reply)
-    need = asked.group_num * <uint64_t>sizeof(Group)
+    cdef uint64_t need = asked.group_num * <uint64_t>sizeof(Group)
     need += narrow_keys_bytes(asked.key_num, width) if width else asked.key_num * <uint64_t>8
     if need > <uint64_t>(end - at[0]):
         refuse(out, reply, b"length", b"%llu keys do not fit into the body", asked.key_num, 0)
@@ -127,16 +100,7 @@ cdef bint _read_list(Context *me, KeyLists **lists, RowRequest *asked, const cha
     if width:
         read_narrow_keys(<const char *>asked.keys, me.keys, asked.key_num, width)
         asked.keys = me.keys
-    if not _groups_are_good(me, asked, True, out, reply):
-        return False
-    if not named:
-        return True
-    if keys_digest(asked.keys, asked.key_num) != list.digest:
-        refuse(out, reply, b"list", b"the keys of place %llu have another digest", list.place, 0)
-        return False
-    reply.unkept = not remember(&me.lists, lists, list.place, list.digest, asked.groups,
-                                asked.group_num, asked.keys, asked.key_num)
-    return True
+    return _groups_are_good(me, asked, out, reply)
 
 
 cdef bint _read_clock(RowRequest *asked, bint push, const char **at, const char *end, char *out,
@@ -156,9 +120,8 @@ cdef bint _read_clock(RowRequest *asked, bint push, const char **at, const char 
     return True
 
 
-cdef bint read_row_request(Context *me, KeyLists **lists, const FrameHeader *head,
-                           const char *body, uint64_t floats, RowRequest *asked, char *out,
-                           Reply *reply) noexcept nogil:
+cdef bint read_row_request(Context *me, const FrameHeader *head, const char *body, uint64_t floats,
+                           RowRequest *asked, char *out, Reply *reply) noexcept nogil:
     """Reads and checks a PULL or PUSH of rows of `floats`; False = `reply` is a refusal."""
     cdef const GroupHead *top = <const GroupHead *>body
     cdef bint push = head.kind == KIND_PUSH
@@ -192,7 +155,7 @@ cdef bint read_row_request(Context *me, KeyLists **lists, const FrameHeader *hea
         return False
     if asked.options & OPTION_CLOCK and not _read_clock(asked, push, &at, end, out, reply):
         return False
-    if not _read_list(me, lists, asked, &at, end, out, reply):
+    if not _read_keys(me, asked, &at, end, out, reply):
         return False
     asked.values = at
     if push:

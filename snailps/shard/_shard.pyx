@@ -345,8 +345,6 @@ cdef class ShardCore:
             "repeated": self.context.repeated,
             "rows_pulled": self.context.rows_pulled,
             "rows_pushed": self.context.rows_pushed,
-            "lists_recalled": self.context.lists_recalled,
-            "lists_bytes": self.context.lists.bytes,
             "rows_scanned": self.context.rows_scanned,
             "products": self.context.products,
             "entries_summed": self.context.entries_summed,

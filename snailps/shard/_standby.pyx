@@ -118,7 +118,7 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     if state and not store_adds_state(table):
         return _broken(out, reply, b"differences of state for table %llu, whose state does not add up",
                        head.table, 0)
-    if not read_row_request(me, NULL, head, body,
+    if not read_row_request(me, head, body,
                       store_floats(table) if state else store_value_floats(table), &asked, out,
                       reply):
         return OUTCOME_REPLY

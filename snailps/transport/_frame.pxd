@@ -38,12 +38,10 @@ cdef enum:
 
 cdef enum:                          # options of a PULL or PUSH: frame.Option explains them
     OPTION_STATE = 1 << 0
-    OPTION_REMEMBER = 1 << 1
-    OPTION_RECALL = 1 << 2
-    OPTION_CLOCK = 1 << 5           # bits 3 and 4 are reserved, and 0
+    OPTION_CLOCK = 1 << 5           # bits 1 to 4 are reserved, and 0
     OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire_types.pxd
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
-    OPTIONS_KNOWN = 0x27 | 3 << 8 | 7 << 12
+    OPTIONS_KNOWN = 0x21 | 3 << 8 | 7 << 12
 
 cdef enum:                          # ... and of one in a stream to a standby: frame.StreamOption
     STREAM_STEP = 1 << 6
@@ -73,13 +71,6 @@ cdef enum:                          # batches that a shard keeps for a connectio
 
 cdef enum:
     SLOTS_MAX = 4096                # slots of one clock
-
-cdef enum:                          # key lists that a shard remembers for a connection
-    LISTS = 1024                    # places for them
-    LISTS_BYTES = 8 << 20           # of all lists that a client keeps there; a shard takes twice,
-                                    # ... or less: in a reply, this as `table` says that it did not
-    LIST_UNKEPT = 1
-
 
 cdef inline bint kind_keeps_order(uint8_t kind) noexcept nogil:
     """Whether nothing of a connection may overtake such a request where it waits."""
@@ -152,7 +143,6 @@ cdef inline bint head_is_ours(const FrameHeader *head) noexcept nogil:
 #
 # keys     groups x Group, keys x uint64
 #          with bytes a key: groups x Group, uint64 base, keys x that many bytes (key - base)
-#          OPTION_REMEMBER: ListHead, then one of these;  OPTION_RECALL: ListHead alone
 # rows     float32, or as _wire_types.pxd has them, without gaps
 cdef packed struct GroupHead:
     uint64_t seq                    # PUSH: number of this push; PULL: 0
@@ -165,11 +155,6 @@ cdef packed struct ClockHead:       # which contribution, or as of when
     uint64_t clock
     uint32_t slot                   # PUSH, SEAL: below SLOTS_MAX; else 0
     uint32_t slots                  # SEAL: of this clock, 1 to SLOTS_MAX; else 0
-
-cdef packed struct ListHead:        # names a list of groups and keys
-    uint64_t digest                 # of its keys
-    uint32_t place                  # below LISTS; chosen by the client
-    uint32_t unused                 # 0
 
 cdef packed struct Group:           # the next `keys` keys belong to `fragment`
     uint32_t fragment

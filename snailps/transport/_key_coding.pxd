@@ -13,8 +13,6 @@ cdef inline size_t narrow_keys_bytes(uint32_t n, uint32_t width) noexcept nogil:
     return (8 + <size_t>n * width + 7) & ~<size_t>7
 
 
-# A hash of n keys and their order; never 0.  Four sums at a time, for the multiplier's sake.
-cdef uint64_t keys_digest(const uint64_t *keys, uint32_t n) noexcept nogil
 # Bytes a key beyond `base`, the smallest; 0 = whole keys serve better.
 cdef uint32_t key_bytes(const uint64_t *keys, uint32_t n, uint64_t *base) noexcept nogil
 # Writes narrow_keys_bytes() bytes.

@@ -8,37 +8,6 @@ cdef enum:
     NARROW_KEY_MAX = 4              # wider ones would save less than a reader's copy costs
 
 
-cdef inline uint64_t _spread(uint64_t key) noexcept nogil:
-    """The high bits into the low ones, so that no two keys' changes cancel in a sum by plan."""
-    key *= <uint64_t>0xBF58476D1CE4E5B9
-    return key ^ (key >> 32)
-
-
-cdef uint64_t keys_digest(const uint64_t *keys, uint32_t n) noexcept nogil:
-    cdef uint64_t odd = <uint64_t>0x9E3779B97F4A7C15
-    cdef uint64_t a = odd + n, b = 1, c = 2, d = 3
-    cdef uint32_t i = 0
-    while i + 4 <= n:
-        a = (a ^ _spread(keys[i])) * odd
-        b = (b ^ _spread(keys[i + 1])) * odd
-        c = (c ^ _spread(keys[i + 2])) * odd
-        d = (d ^ _spread(keys[i + 3])) * odd
-        a ^= a >> 29
-        b ^= b >> 29
-        c ^= c >> 29
-        d ^= d >> 29
-        i += 4
-    while i < n:
-        a = (a ^ _spread(keys[i])) * odd
-        a ^= a >> 29
-        i += 1
-    a = (a ^ b) * odd
-    a = (a ^ (a >> 32) ^ c) * odd
-    a = (a ^ (a >> 32) ^ d) * odd
-    a ^= a >> 32
-    return a if a else 1
-
-
 cdef uint32_t key_bytes(const uint64_t *keys, uint32_t n, uint64_t *base) noexcept nogil:
     cdef uint64_t low = <uint64_t>0xFFFFFFFFFFFFFFFF
     cdef uint64_t high = 0

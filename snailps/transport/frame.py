@@ -99,15 +99,12 @@ class Option(enum.IntFlag):
     """What the keys and rows of a PULL or PUSH are; in their bodies.
 
     Besides these bits: bits 8 and 9 are the wire type of rows (`WIRE_TYPES`), bits 12 to 14 the
-    bytes that a key takes beyond a base common to the part, 0 = keys are whole.
+    bytes that a key takes beyond a base common to the part, 0 = keys are whole.  Bits 1 to 4 are
+    reserved and 0.
     """
 
     STATE = 1
     """Rows are weights and the optimiser's state."""
-    REMEMBER = 2
-    """The shard shall keep this list of keys for the connection, in the place named."""
-    RECALL = 4
-    """The keys are those of the list kept in the place named."""
     CLOCK = 32
     """PULL: rows as of a clock.  PUSH: a contribution to a slot of a clock."""
 

@@ -9,11 +9,11 @@ import struct
 import numpy as np
 import test_clock_bodies as clocks
 import test_product_bodies as products
-from shards import keys_digest, pull_frame, push_frame, scan_frame
+from shards import pull_frame, push_frame, scan_frame
 
 from snailps.store.route import fragment_of
 from snailps.transport import messages
-from snailps.transport.frame import Flag, Frame, Kind, Option, encode_frame
+from snailps.transport.frame import Flag, Frame, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role
 
 EDGES = [
@@ -25,7 +25,6 @@ HEADER_FIELDS = [("<H", 4), ("<H", 6), ("<I", 8), ("<I", 12)] + [
 ]
 STRANGER = 1 << 40
 """Incarnation of all who push: marks of honest ones must not rise."""
-LISTS = 1024
 KEYS = 8
 """Per fragment: few, so that pushes that are still good make few rows."""
 
@@ -114,7 +113,7 @@ class DataCorpus:
             products.forward(), products.forward(floats=4), products.backward(),
             products.forward(counts=(1,) * 8, keys=range(8), values=[1.0] * 8, floats=4, batch=3),
             products.backward(rows=[[1.0] * 4] * 8, floats=4, batch=3, examples=8, count=8),
-            *self._listed(), *self._narrow(),
+            *self._narrow(),
             Frame(Kind.HEARTBEAT), Frame(Kind.REPLICATE, bytes(64)), Frame(Kind.PULLED, bytes(16)),
         ]  # fmt: skip
         self._frames = [
@@ -127,19 +126,6 @@ class DataCorpus:
             )
             for number, frame in enumerate(frames)
         ]
-
-    def _listed(self):
-        """Requests whose keys are remembered in a few places, and recalled; one without any."""
-        for place, group in ((0, 0), (1, 1), (LISTS - 1, 2), (0, 3)):
-            keys = self.groups[group]
-            named = list_head(keys, place)
-            values = np.ones((len(keys), 4), np.float32)
-            for plain in (pull_frame({group: keys}), push_frame({group: keys}, values, seq=9)):
-                yield with_options(plain, Option.REMEMBER, named + plain.body[24:])
-                rest = plain.body[32 + 8 * len(keys) :]
-                yield with_options(plain, Option.RECALL, named + rest)
-        empty = pull_frame({})
-        yield with_options(empty, Option.REMEMBER, list_head([], 0))
 
     def _narrow(self):
         """Narrow keys, and an option that is reserved."""
@@ -200,11 +186,6 @@ class ControlCorpus:
         """Encoded; something of the whole is wrong."""
         data = encode_frame(Frame(Kind.CALL, messages.encode(random.choice(self._messages))))
         return random.choice((mutated, broken_header))(data, random)
-
-
-def list_head(keys, place):
-    """What names a list of keys: its digest and a place."""
-    return struct.pack("<QII", keys_digest(keys), place, 0)
 
 
 def with_options(frame, options, rest):

@@ -217,23 +217,6 @@ class Raw:
         return self.next()
 
 
-def keys_digest(keys):
-    """What names a list of keys: that of _key_coding.pyx."""
-    mask, odd = 2**64 - 1, 0x9E3779B97F4A7C15
-    sums = [(odd + len(keys)) & mask, 1, 2, 3]
-    whole = len(keys) // 4 * 4
-    for i, key in enumerate(map(int, keys)):
-        key = key * 0xBF58476D1CE4E5B9 & mask
-        lane = i % 4 if i < whole else 0
-        sums[lane] = (sums[lane] ^ key ^ key >> 32) * odd & mask
-        sums[lane] ^= sums[lane] >> 29
-    a, b, c, d = sums
-    a = (a ^ b) * odd & mask
-    a = (a ^ a >> 32 ^ c) * odd & mask
-    a = (a ^ a >> 32 ^ d) * odd & mask
-    return a ^ a >> 32 or 1
-
-
 def pull_frame(groups, request=1, table=1, epoch=1, dim=4, **changed):
     """A PULL of {fragment: keys}."""
     return _grouped(Kind.PULL, groups, 0, None, dim, request, table, epoch, changed)

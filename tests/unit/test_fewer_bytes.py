@@ -1,25 +1,21 @@
-"""Fewer bytes on the data plane: narrow rows, narrow and remembered keys."""
+"""Fewer bytes on the data plane: narrow rows, narrow keys."""
 
-import contextlib
-import itertools
 import struct
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replicas import Replicas
-from shards import ADD, JOB, UNIFORM, ZEROS, Shards, keys_digest, pull_frame, push_frame
+from shards import ADD, JOB, ZEROS, Shards, pull_frame, push_frame
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.errors import MisuseError, RemoteError
+from snailps.errors import MisuseError
 from snailps.store.route import fragment_of
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Flag, Frame, Kind, Option
 from snailps.transport.handshake import remote_error
 
 NARROW = ["float16", "int8"]
-LISTS = 1024
 
 
 def u64(keys):
@@ -185,254 +181,16 @@ def test_first_and_last_key_in_one_part_are_whole():
         assert pull(client, np.sort(keys), 1)[:, 0].tolist() == [2, 3, 5, 4, 1]
 
 
-def test_repeated_list_of_keys_travels_once():
-    with Shards(1) as one:
-        one.add_table(1, 5, ADD, ZEROS)
-        client = one.client()
-        keys = np.random.default_rng(1).integers(0, 2**63, 30_000).astype(np.uint64)
-        keys = np.unique(keys)
-        ones = np.ones((len(keys), 5), np.float32)
-        sent = []
-        for turn in range(3):
-            before = client.counters()["bytes_out"]
-            assert np.all(pull(client, keys, 5) == turn)
-            sent.append(client.counters()["bytes_out"] - before)
-            push(client, keys, ones)
-        assert sent[0] > 8 * len(keys)
-        assert sent[1] == sent[2] < 2000
-        assert one.stats("lists_recalled") == 5 * -(-len(keys) // ((64 << 10) // 28))
-
-
-def test_lists_begin_anew_with_each_connection():
-    with Shards(1) as one:
-        one.add_table(1, 5, ADD, ZEROS)
-        client = one.client()
-        keys = np.arange(3000, dtype=np.uint64)
-        for turn in range(1, 9):
-            push(client, keys, np.ones((3000, 5), np.float32))
-            client.cut(0)
-            assert np.all(pull(client, keys, 5) == turn)
-        assert client.counters()["reconnects"] >= 7
-
-
-def test_more_lists_than_places_are_all_served():
-    with Shards(1) as one:
-        one.add_table(1, 1, ADD, ZEROS)
-        client = one.client()
-        lists = [np.arange(i, i + 20, dtype=np.uint64) for i in range(2 * LISTS)]
-        sums = np.zeros(2 * LISTS + 20, np.float32)
-        for _ in range(2):
-            for keys in lists:
-                client.push_async(1, keys, np.ones((20, 1), np.float32))
-                sums[keys] += 1
-            client.flush()
-        every = np.arange(len(sums), dtype=np.uint64)
-        assert np.array_equal(pull(client, every, 1)[:, 0], sums)
-
-
-def test_two_clients_lists_do_not_meet():
-    with Shards(1) as one:
-        one.add_table(1, 1, ADD, ZEROS)
-        a, b = one.client(1), one.client(2)
-        keys = np.arange(100, dtype=np.uint64)
-        push(a, keys, np.ones((100, 1), np.float32))
-        push(b, keys + np.uint64(50), np.ones((100, 1), np.float32))
-        push(a, keys, np.ones((100, 1), np.float32))
-        assert pull(b, u64([0, 60, 120]), 1)[:, 0].tolist() == [2, 3, 1]
-
-
-def test_lists_of_all_sizes_find_room_for_ever():
-    """What lay in a place before must not count against what lies there now."""
-    with Shards(1) as one:
-        one.add_table(1, 1, ADD, ZEROS)
-        one.add_table(2, 100, ADD, ZEROS)
-        client, rng = one.client(), np.random.default_rng(1)
-        narrow, wide = np.empty((400_000, 1), np.float32), np.empty((20_000, 100), np.float32)
-        for _ in range(2):
-            for _ in range(3):
-                client.pull(1, rng.integers(0, 2**64, 400_000, np.uint64), narrow)
-            for _ in range(20):
-                client.pull(2, rng.integers(0, 2**64, 20_000, np.uint64), wide)
-
-
-def test_list_whose_request_failed_spoils_no_other():
-    with Shards(1) as one:
-        one.add_table(1, 4, ADD, ZEROS)
-        client = one.client()
-        for seed in range(20):
-            keys = np.random.default_rng(seed).integers(0, 2**64, 3000, np.uint64)
-            for table, dim in ((9, 4), (1, 5)):  # no such table; another width
-                bad = client.pull_async(table, keys, np.empty((3000, dim), np.float32))
-                good = client.pull_async(1, keys, np.empty((3000, 4), np.float32))
-                with pytest.raises(RemoteError):
-                    bad.wait()
-                assert not good.wait().any()
-
-
-def test_list_of_a_parked_pull_is_not_recalled_before_it_is_there():
-    with Shards(1, routed=False) as one:
-        one.add_table(1, 400, ADD, UNIFORM)
-        client = one.client()
-        keys = np.random.default_rng(1).integers(0, 2**64, 12_000, np.uint64)
-        a, b = np.empty((12_000, 400), np.float32), np.empty((12_000, 400), np.float32)
-        first = client.pull_async(1, keys, a)
-        one.until("parked", lambda parked: parked > 50)
-        one.take_route(1)
-        second = client.pull_async(1, keys, b)
-        assert np.array_equal(first.wait(), second.wait())
-
-
-def test_lists_that_differ_in_two_keys_only_are_told_apart():
-    with Shards(1, frag_num=1) as one:
-        one.add_table(1, 1, ADD, ZEROS)
-        client = one.client()
-        some = np.arange(1, 21, dtype=np.uint64)
-        others = some.copy()
-        others[0] ^= np.uint64(1 << 63)
-        others[4] ^= np.uint64(1 << 63 | 1 << 34)
-        push(client, some, np.ones((20, 1), np.float32))
-        assert not pull(client, others, 1)[[0, 4]].any()
-
-
 def keys_of(fragment, n):
     keys = np.arange(200 * n + 4096, dtype=np.uint64)
     return keys[fragment_of(keys, 64) == fragment][:n].tolist()
 
 
-def with_list(frame, options, digest, place, unused=0, drop=0):
-    """The same request with a ListHead before its groups; without the last `drop` bytes."""
-    body = bytearray(frame.body[: len(frame.body) - drop])
-    body[20:24] = struct.pack("<I", options)
-    body[24:24] = struct.pack("<QII", digest, place, unused)
-    return Frame(frame.kind, bytes(body), 1, 1, JOB, 1, frame.request)
+RESERVED = [1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 6, 1 << 15]
 
 
-@pytest.mark.parametrize(
-    ("options", "digest", "place"),
-    [
-        (Option.REMEMBER, 5, 0),  # another digest than that of the keys
-        (Option.REMEMBER, 0, 0),
-        (Option.REMEMBER, 5, LISTS),
-        (Option.RECALL, 5, 3),  # nothing was ever put there
-        (Option.RECALL, 5, 2**32 - 1),
-    ],
-)
-def test_list_that_is_not_what_it_says_is_refused(cluster, options, digest, place):
-    with cluster.raw() as one:
-        (fragment,) = cluster.route.fragments_of(0)[:1]
-        keys = keys_of(fragment, 3)
-        plain = pull_frame({fragment: keys}, dim=5)
-        drop = 32 if options == Option.RECALL else 0
-        reply = one.ask(with_list(plain, options, digest, place, drop=drop))
-        assert remote_error(reply).code == "list"
-        assert one.ask(plain).kind == Kind.PULLED
-
-
-def test_empty_list_is_refused_and_spoils_no_place(cluster):
-    """Its room would be given back while the place still had it."""
-    (fragment,) = cluster.route.fragments_of(0)[:1]
-    keys = u64(keys_of(fragment, 20))
-    with cluster.raw() as one:
-        full = pull_frame({fragment: keys.tolist()}, dim=5)
-        named = with_list(full, Option.REMEMBER, keys_digest(keys), 3)
-        recalled = with_list(full, Option.RECALL, keys_digest(keys), 3, drop=8 + 8 * len(keys))
-        nothing = with_list(pull_frame({}, dim=5), Option.REMEMBER, keys_digest(keys[:0]), 3)
-        assert remote_error(one.ask(nothing)).code == "list"
-        for _ in range(3):
-            assert one.ask(named).kind == Kind.PULLED
-            assert one.ask(recalled).kind == Kind.PULLED
-            assert remote_error(one.ask(nothing)).code == "list"
-            assert one.ask(recalled).kind == Kind.PULLED
-
-
-KEPT_BYTES_ALL = 32 << 20  # LISTS_BYTES_ALL of _connection_memory.pxd
-UNKEPT = 1
-
-
-def large_list(n=120_000):
-    """A pull that names its keys: it takes a place, and the list's bytes."""
-    keys = np.arange(n, dtype=np.uint64)
-    plain = pull_frame({0: keys.tolist()}, dim=1)
-    number = keys_digest(keys)
-    return lambda place: with_list(plain, Option.REMEMBER, number, place), 8 * len(keys) + 8
-
-
-def fill(one, named, first=0):
-    """Names the same list in place after place until it is not kept; the number of those before."""
-    for place in range(first, LISTS):
-        reply = one.ask(named(place))
-        assert reply.kind == Kind.PULLED
-        if reply.table == UNKEPT:
-            return place
-    raise AssertionError("all places were filled")
-
-
-def test_lists_of_all_connections_together_are_bounded():
-    with Shards(1, frag_num=1) as shard, contextlib.ExitStack() as stack:
-        shard.add_table(1, 1, ADD, ZEROS)
-        named, size = large_list()
-        a, b, c = (stack.enter_context(shard.raw()) for _ in range(3))
-        assert fill(a, named) == (16 << 20) // size
-        kept = fill(b, named)
-        assert kept > 10
-        assert fill(c, named) <= 1
-        assert KEPT_BYTES_ALL - 2 * size < shard.stats("lists_bytes") <= KEPT_BYTES_ALL
-        # Three share by now: who had more gives up what it replaces.
-        assert fill(a, named) == 0
-        assert fill(a, named, 1) == 1
-        assert fill(c, named) > 1
-        assert shard.stats("lists_bytes") <= KEPT_BYTES_ALL
-        for one in (a, b, c):
-            one.sock.close()
-        shard.until("lists_bytes", lambda kept: kept == 0)
-
-
-@pytest.mark.parametrize("standby", [False, True])
-def test_lists_that_are_not_kept_are_not_recalled(standby):
-    """A push's answer, which may wait for the standby, says so as a pull's does."""
-    with Replicas(1, frag_num=1) as shard:
-        shard.add_table(1, 1, ADD, ZEROS)
-        if standby:
-            shard.back_up()
-        (named, _), (smaller, _) = large_list(), large_list(1000)
-        client, keys = shard.client(), np.arange(2000, dtype=np.uint64)
-        ones = np.ones((len(keys), 1), np.float32)
-        with shard.raw() as one, shard.raw() as other:
-            for each in (one, other):
-                fill(each, smaller, fill(each, named))
-            for _ in range(3):
-                push(client, keys, ones)
-            assert np.all(pull(client, keys, 1) == 3)
-            assert shard.threads[0].stats()["lists_recalled"] == 0
-        shard.until("lists_bytes", lambda kept: kept == 0)
-        for _ in range(3):
-            push(client, keys, ones)
-        assert np.all(pull(client, keys, 1) == 6)
-        assert shard.threads[0].stats()["lists_recalled"] == 3
-
-
-def test_lists_of_the_last_blocks_are_kept_where_the_share_is_small():
-    """New lists take the place of the oldest: pushes recall what their block pulled."""
-    with Shards(1, frag_num=1) as shard, contextlib.ExitStack() as stack:
-        shard.add_table(1, 100, ADD, ZEROS)
-        keys = u64(range(20))
-        named = with_list(
-            pull_frame({0: keys.tolist()}, dim=100), Option.REMEMBER, keys_digest(keys), 0
-        )
-        for _ in range(150):
-            assert stack.enter_context(shard.raw()).ask(named).kind == Kind.PULLED
-        client, rows = shard.client(), np.zeros((6000, 100), np.float32)
-        blocks = [u64(range(6000 * i, 6000 * (i + 1))) for i in range(16)]
-        client.pull(1, blocks[0], rows)
-        for before, after in itertools.pairwise(blocks):
-            client.pull(1, after, rows)
-            client.push(1, before, rows)
-        parts = 15 * -(-6000 // ((64 << 10) // 408))
-        assert shard.stats("lists_recalled") > 0.8 * parts
-
-
-@pytest.mark.parametrize("options", [1 << 3, 1 << 4, 1 << 6, 1 << 15, Option.STATE | 1 << 8])
-def test_options_that_do_not_go_together_are_refused(cluster, options):
+@pytest.mark.parametrize("options", [*RESERVED, Option.STATE | 1 << 8])
+def test_reserved_options_and_those_that_do_not_go_together_are_refused(cluster, options):
     with cluster.raw() as one:
         (fragment,) = cluster.route.fragments_of(0)[:1]
         reply = one.ask(pull_frame({fragment: keys_of(fragment, 3)}, dim=5, options=options))

@@ -17,7 +17,6 @@ from snailps.transport._posix cimport (
 )
 from snailps.transport._socket_io cimport buffer_free, wait_events
 from snailps.transport.client._error_feedback cimport owing_free
-from snailps.transport.client._key_list_directory cimport NO_PLACE, lists_clear
 from snailps.transport.client._link cimport (
     NO_PART, Core, Link, Queue, break_core, close_part, finish_if_done, leave_queue, no_parts,
     queue_by_clock, queue_put, receive_some, send_some,
@@ -111,17 +110,12 @@ cdef void _link_down(Core *core, Link *link) noexcept nogil:
     cdef const char *why = b"a server closes the connection again and again without answering: " \
         b"see its log"
     cdef uint32_t pause_ms = 0
-    cdef uint32_t i, slot
+    cdef uint32_t i
     cdef double now = now_s()
     c_close(link.fd)
     link.inp.start = link.inp.end = 0
     link.out.start = link.out.end = 0
     link.unwritten = link.oldest
-    lists_clear(&link.lists)
-    slot = link.oldest
-    while slot != NO_PART:
-        link.parts[slot].place = NO_PLACE
-        slot = link.parts[slot].after
     core.busy_since = now           # the time until the next connection says nothing of speed
     core.busy_bytes = core.bytes_in + core.bytes_out
     if link.fruitless == 0:
@@ -266,7 +260,7 @@ cdef void _fail_all(Core *core) noexcept nogil:
         while link.oldest != NO_PART:
             r = link.parts[link.oldest].request
             r.failed = True
-            close_part(core, link, link.oldest, True)
+            close_part(core, link, link.oldest)
             finish_if_done(core, r)
         _fail_queue(core, &link.ahead)
         _fail_queue(core, &link.clocked)

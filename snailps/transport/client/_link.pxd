@@ -14,7 +14,6 @@ from snailps.transport._frame cimport DATA_BODY_MAX, FRAME_HEADER_BYTES
 from snailps.transport._posix cimport pthread_cond_t, pthread_mutex_t
 from snailps.transport._socket_io cimport Buffer
 from snailps.transport.client._error_feedback cimport Owing
-from snailps.transport.client._key_list_directory cimport Lists
 from snailps.transport.client._part cimport Part
 from snailps.transport.client._request cimport Order, Pool, Request
 
@@ -63,7 +62,6 @@ cdef struct Link:                   # the connection to one shard
     uint32_t oldest
     uint32_t newest
     uint32_t unwritten              # first part that this connection has not seen yet
-    Lists lists                     # of keys that the shard remembers
     char *kept[KEPT_MAX]            # rooms of parts, to be used again
     uint32_t kept_num
     uint64_t cut_parts              # so far
@@ -127,8 +125,8 @@ cdef void queue_by_clock(Queue *q) noexcept nogil
 cdef void leave_queue(Core *core, Queue *q) noexcept nogil
 # Empties the table of open parts.
 cdef void no_parts(Link *link) noexcept nogil
-# A part is answered, or given up; if refused, the shard may not have its list of keys.
-cdef void close_part(Core *core, Link *link, uint32_t slot, bint refused) noexcept nogil
+# A part is answered, or given up.
+cdef void close_part(Core *core, Link *link, uint32_t slot) noexcept nogil
 # Sends parts until the socket is full, the turn is over or nothing is left: 1 = more is to be sent, 0 =
 # nothing is, -1 = the connection is lost.
 cdef int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil

@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy, memmove, strlen
 
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, KIND_BACKWARD, KIND_ERROR, KIND_FORWARD, KIND_PULL,
-    KIND_PUSH, LIST_UNKEPT, PART_BYTES, FrameHeader, fill_head, head_is_ours,
+    KIND_PUSH, PART_BYTES, FrameHeader, fill_head, head_is_ours,
 )
 from snailps.transport._posix cimport (
     load_flag, now_s, pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock, store_flag,
@@ -15,7 +15,6 @@ from snailps.transport._posix cimport (
 from snailps.transport._socket_io cimport (
     SOCKET_BUSY, SOCKET_GONE, Buffer, buffer_held, buffer_receive, buffer_reserve, buffer_send,
 )
-from snailps.transport.client._key_list_directory cimport NO_PLACE, lists_full, lists_release
 from snailps.transport.client._part cimport Part, rows_per_part, take_rows, write_body
 from snailps.transport.client._product_batch cimport (
     backward_bytes, forward_bytes, part_examples, sent_of, take_product, write_backward,
@@ -133,7 +132,6 @@ cdef Part *_open_part(Core *core, Link *link, Request *r) noexcept nogil:
     link.cut_parts += 1
     part.number = link.cut_parts * WINDOW + slot
     part.request = r
-    part.place = NO_PLACE
     part.kept = NULL
     part.kept_filled = False
     part.before = link.newest
@@ -153,9 +151,8 @@ cdef Part *_open_part(Core *core, Link *link, Request *r) noexcept nogil:
     return part
 
 
-cdef void close_part(Core *core, Link *link, uint32_t slot, bint refused) noexcept nogil:
+cdef void close_part(Core *core, Link *link, uint32_t slot) noexcept nogil:
     cdef Part *part = &link.parts[slot]
-    lists_release(&link.lists, part.place, refused)
     if part.kept != NULL:
         if link.kept_num < KEPT_MAX:
             link.kept[link.kept_num] = part.kept
@@ -348,7 +345,7 @@ cdef bint _write_part(Core *core, Link *link, Part *part, uint32_t shard) noexce
         if r.kind == KIND_PUSH and r.owing != NULL and part.kept == NULL \
                 and not _keep_room(link, part):
             return False
-        body = write_body(core.wire, &link.lists, r, part, &link.out)
+        body = write_body(core.wire, r, part, &link.out)
         if body == 0:
             return False
     _write_header(core, link, r, part.number, body)
@@ -446,10 +443,7 @@ cdef int _take_frame(Core *core, Link *link, const FrameHeader *head,
         link.reached = max(link.reached, r.clock)
     link.fruitless = 0
     link.words[0] = 0
-    close_part(core, link, head.request & (WINDOW - 1),
-               head.kind == KIND_ERROR or head.table == LIST_UNKEPT)
-    if head.table == LIST_UNKEPT:
-        lists_full(&link.lists)
+    close_part(core, link, head.request & (WINDOW - 1))
     finish_if_done(core, r)
     return 0
 

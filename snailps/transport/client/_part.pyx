@@ -7,28 +7,18 @@ from libc.string cimport memcpy, memset
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport (
-    FRAME_HEADER_BYTES, KIND_PUSH, LISTS_BYTES, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_RECALL,
-    OPTION_REMEMBER, OPTION_WIRE_SHIFT, PART_BYTES, ClockHead, Group, GroupHead, ListHead,
+    FRAME_HEADER_BYTES, KIND_PUSH, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_WIRE_SHIFT, PART_BYTES,
+    ClockHead, Group, GroupHead,
 )
 from snailps.transport._key_coding cimport (
-    key_bytes, keys_digest, narrow_keys_bytes, write_narrow_keys,
+    key_bytes, narrow_keys_bytes, write_narrow_keys,
 )
 from snailps.transport._socket_io cimport Buffer, buffer_reserve
 from snailps.transport.client._error_feedback cimport owing_fetch_index, owing_fetch_row, owing_row
-from snailps.transport.client._key_list_directory cimport NO_PLACE, Lists, lists_place
 from snailps.transport.client._request cimport NO_KEY, Request, add_row
 
 cdef enum:
-    LIST_KEYS_MIN = 16              # a shorter list is not worth a place
     AHEAD = 10                      # rows fetched before they are needed
-
-
-cdef struct KeysPlan:               # how the keys of a part travel
-    uint32_t options
-    ListHead list
-    uint32_t width
-    uint64_t base
-    size_t bytes
 
 
 cdef uint32_t rows_per_part(const Request *r) noexcept nogil:
@@ -48,50 +38,21 @@ cdef uint32_t _keys_of_group(const Request *r, const Part *part, uint32_t g) noe
     return min(r.group_start[g + 1], part.start + part.count) - max(r.group_start[g], part.start)
 
 
-cdef void _plan_keys(Lists *lists, const Request *r, Part *part, uint32_t groups,
-                     KeysPlan *plan) noexcept nogil:
-    """Decides how the keys of a part travel."""
+cdef char *_write_keys(char *to, const Request *r, const Part *part, uint32_t groups, uint32_t width,
+                       uint64_t base) noexcept nogil:
+    """Writes groups and keys, in `width` bytes a key beyond `base` unless that is 0; where they end."""
+    cdef Group *group = <Group *>to
     cdef const uint64_t *keys = r.keys + part.start
-    cdef uint32_t n = part.count
-    cdef bint known = False
-    plan.options = 0
-    plan.bytes = 0
-    plan.width = 0
-    if n >= LIST_KEYS_MIN and <uint64_t>r.n * 8 <= LISTS_BYTES // 2:
-        plan.list.digest = keys_digest(keys, n)
-        part.place = lists_place(lists, plan.list.digest, 8 * (groups + n), &known)
-        plan.list.place = part.place
-        plan.list.unused = 0
-        if part.place != NO_PLACE:
-            plan.options = OPTION_RECALL if known else OPTION_REMEMBER
-            plan.bytes = sizeof(ListHead)
-    if not known:
-        plan.width = key_bytes(keys, n, &plan.base)
-        plan.options |= plan.width << OPTION_KEY_SHIFT
-        plan.bytes += <size_t>groups * sizeof(Group)
-        plan.bytes += narrow_keys_bytes(n, plan.width) if plan.width else <size_t>n * 8
-
-
-cdef char *_write_keys(char *to, const Request *r, const Part *part, uint32_t groups,
-                       const KeysPlan *plan) noexcept nogil:
-    """Writes plan.bytes bytes; where they end."""
-    cdef Group *group
     cdef uint32_t g
-    if plan.options & (OPTION_REMEMBER | OPTION_RECALL):
-        memcpy(to, &plan.list, sizeof(ListHead))
-        to += sizeof(ListHead)
-    if plan.options & OPTION_RECALL:
-        return to
-    group = <Group *>to
     for g in range(part.group, part.group + groups):
         group.fragment = r.group_fragment[g]
         group.keys = _keys_of_group(r, part, g)
         group += 1
     to = <char *>group
-    if plan.width:
-        write_narrow_keys(to, r.keys + part.start, part.count, plan.base, plan.width)
-        return to + narrow_keys_bytes(part.count, plan.width)
-    memcpy(to, r.keys + part.start, <size_t>part.count * 8)
+    if width:
+        write_narrow_keys(to, keys, part.count, base, width)
+        return to + narrow_keys_bytes(part.count, width)
+    memcpy(to, keys, <size_t>part.count * 8)
     return to + <size_t>part.count * 8
 
 
@@ -146,16 +107,16 @@ cdef void _write_clock(ClockHead *head, const Request *r) noexcept nogil:
     head.slots = 0
 
 
-cdef size_t write_body(const WireOps *wire, Lists *lists, Request *r, Part *part,
-                       Buffer *out) noexcept nogil:
+cdef size_t write_body(const WireOps *wire, Request *r, Part *part, Buffer *out) noexcept nogil:
     cdef uint32_t groups = _groups_of(r, part)
     cdef size_t body = sizeof(GroupHead)
     cdef size_t pad
     cdef GroupHead *top
     cdef char *to
-    cdef KeysPlan plan
-    _plan_keys(lists, r, part, groups, &plan)
-    body += plan.bytes
+    cdef uint64_t base = 0
+    cdef uint32_t width = key_bytes(r.keys + part.start, part.count, &base)
+    body += groups * sizeof(Group)
+    body += narrow_keys_bytes(part.count, width) if width else <size_t>part.count * 8
     if r.clocked:
         body += sizeof(ClockHead)
     if r.kind == KIND_PUSH:
@@ -169,13 +130,13 @@ cdef size_t write_body(const WireOps *wire, Lists *lists, Request *r, Part *part
     top.keys = part.count
     top.groups = groups
     top.floats = r.dim
-    top.options = r.options | plan.options | <uint32_t>r.wire << OPTION_WIRE_SHIFT
+    top.options = r.options | <uint32_t>r.wire << OPTION_WIRE_SHIFT | width << OPTION_KEY_SHIFT
     to = <char *>(top + 1)
     if r.clocked:
         top.options |= OPTION_CLOCK
         _write_clock(<ClockHead *>to, r)
         to += sizeof(ClockHead)
-    to = _write_keys(to, r, part, groups, &plan)
+    to = _write_keys(to, r, part, groups, width, base)
     if r.kind == KIND_PUSH:
         if not _write_values(wire, r, part, to):
             return 0

@@ -8,7 +8,7 @@ from libc.string cimport memcpy, memmove
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, FRAME_MAGIC, HANDSHAKE_BODY_MAX, KIND_BACKWARD,
     KIND_ERROR, KIND_HEARTBEAT, KIND_PULL, KIND_PUSH, KIND_PUSHED, KIND_REACH, KIND_REPLICATE,
-    KIND_REPLICATED, KIND_SCAN, KIND_SEAL, KIND_STEPPED, LIST_UNKEPT, PART_BYTES, STREAM_BODY_MAX,
+    KIND_REPLICATED, KIND_SCAN, KIND_SEAL, KIND_STEPPED, PART_BYTES, STREAM_BODY_MAX,
     FrameHeader, fill_head, head_is_ours, kind_keeps_order,
 )
 from snailps.transport._posix cimport SHUT_WR, shutdown
@@ -63,7 +63,6 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
     cdef char *out = conn.out.data + conn.out.end
     reply.body_bytes = 0
     reply.kind = KIND_ERROR
-    reply.unkept = False
     reply.last = False
     reply.wake = False
     reply.reason = b""
@@ -74,14 +73,12 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
         return False
     loop.retry_parked |= reply.wake
     if reply.hold:
-        if held_put(&loop.stream, conn.id, asked.request, reply.kind, reply.unkept, reply.hold):
+        if held_put(&loop.stream, conn.id, asked.request, reply.kind, reply.hold):
             conn.owed += 1
         else:
             _end(loop, conn)                # no memory: the client asks again on another connection
         return True
     fill_head(<FrameHeader *>out, reply.kind, asked.request, reply.body_bytes)
-    if reply.unkept:
-        (<FrameHeader *>out).table = LIST_UNKEPT
     if reply.kind == KIND_ERROR:
         loop.refused += 1
     if reply.last:
@@ -329,8 +326,6 @@ cdef void release_held(Loop *loop) noexcept nogil:
             conn.lost = loop.lost = True
             continue
         fill_head(<FrameHeader *>(conn.out.data + conn.out.end), first.kind, first.request, 0)
-        if first.unkept:
-            (<FrameHeader *>(conn.out.data + conn.out.end)).table = LIST_UNKEPT
         conn.out.end += FRAME_HEADER_BYTES
         if not conn.released:
             conn.released = True

@@ -11,7 +11,6 @@ cdef enum Outcome:
 ctypedef struct Reply:
     uint64_t body_bytes
     uint8_t kind
-    bint unkept                 # the list of keys that it brought is not remembered
     bint last                   # the connection ends behind it
     bint wake                   # others that wait may be answered now
     const char *reason          # OUTCOME_PARK: for whom or what it waits; lives as long as the handler

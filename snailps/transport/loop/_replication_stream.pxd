@@ -26,7 +26,6 @@ cdef struct Held:                   # a reply without a body that waits
     uint64_t request
     uint64_t number                 # until this frame is acknowledged
     uint8_t kind
-    bint unkept                     # as `Reply` has it
 
 cdef struct Stream:
     int state                       # StreamState
@@ -109,7 +108,7 @@ cdef void stream_limit(Stream *s, double limit_s, double now) noexcept nogil
 # Which frame a reply to what is in the stream by now has to wait for; 0 = none.
 cdef uint64_t hold_until(const Stream *s) noexcept nogil
 # Keeps a reply back; False = no memory.
-cdef bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind, bint unkept,
+cdef bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind,
                    uint64_t number) noexcept nogil
 # Takes the reply that waits longest, if it may go out.
 cdef bint held_take(Stream *s, Held *first) noexcept nogil

@@ -170,7 +170,7 @@ cdef uint64_t hold_until(const Stream *s) noexcept nogil:
 
 
 cdef bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind,
-                   bint unkept, uint64_t number) noexcept nogil:
+                   uint64_t number) noexcept nogil:
     cdef Held *grown
     cdef uint32_t i
     cdef uint32_t cap = 2 * s.held_cap if s.held_cap else 256
@@ -188,7 +188,6 @@ cdef bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind,
     s.held[i].conn_id = conn_id
     s.held[i].request = request
     s.held[i].kind = kind
-    s.held[i].unkept = unkept
     s.held[i].number = number
     s.held_num += 1
     return True
