@@ -1,8 +1,7 @@
 # Requests that belong to a clock: contributions staged, slots sealed, others that wait for them.
 from libc.stdint cimport uint64_t
 
-from snailps.shard._context cimport Context
-from snailps.shard._row_bodies cimport RowRequest
+from snailps.shard._context cimport Context, RowRequest
 from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Outcome, Reply

@@ -13,15 +13,13 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WIRE_FLOAT32
-from snailps.shard._context cimport WAITS_BYTES, Context, is_repeated
-from snailps.shard._row_bodies cimport RowRequest, refuse
+from snailps.shard._context cimport WAITS_BYTES, Context, RowRequest, is_repeated, refuse
 from snailps.store.core._clock_buffer cimport (
     BROKEN_MEMORY, SEAL_BROKEN, SEAL_CLOSED, SEAL_FUTURE, SEAL_OK, SEAL_REFUSED, SEAL_SLOTS,
     STAGE_FUTURE, STAGE_OK, STAGE_SEALED, STAGE_SLOT, Slot, Slots, Staged, slot_at, slots_check,
     slots_lack, slots_refuse, slots_seal, slots_stage, staged_bytes_of, staged_give, staged_new,
 )
-from snailps.store.core._marks cimport marks_get
-from snailps.store.tables cimport Table, store_set_mark
+from snailps.store.tables cimport Table, marks_get, store_set_mark
 from snailps.transport._frame cimport (
     KIND_REACHED, KIND_SEALED, OPTION_CLOCK, OPTIONS_KNOWN, SLOTS_MAX, ClockHead, FrameHeader,
     GroupHead,

@@ -1,15 +1,16 @@
 # What a shard is to its C code: store, clock, stream, scratch, counters; its part in replication.
 #
 # Structs and constants, which all of snailps/shard shares.  A `Context` belongs to the thread that owns
-# the shard.  Of functions there are only those that are called for each group of keys.
+# the shard.  Of functions there are only those that are called for each group of keys, and `refuse`.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.abi._wire_types cimport WireOps
 from snailps.shard._connection_memory cimport Columns
 from snailps.store.core._clock_buffer cimport Slots
-from snailps.store.core._marks cimport Marks
-from snailps.store.tables cimport Shard, store_mark
+from snailps.store.tables cimport Marks, Shard, store_mark
+from snailps.transport._frame cimport KIND_ERROR, Group, write_error
 from snailps.transport.loop._fault_injection cimport Faults
+from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport Stream
 
 cdef enum:
@@ -95,6 +96,21 @@ cdef struct Context:
     uint64_t batches_unknown        # connections ended because a batch was not known
 
 
+cdef struct RowRequest:             # a PULL or PUSH, read and checked
+    uint64_t seq
+    uint32_t options
+    int wire
+    uint32_t floats
+    uint32_t row_bytes              # of a row as it travels
+    uint32_t key_num
+    uint32_t group_num
+    uint64_t clock                  # with OPTION_CLOCK
+    uint32_t slot
+    const Group *groups
+    const uint64_t *keys            # those of the first group, then of the second, ...
+    const char *values              # of a PUSH
+
+
 cdef inline uint64_t padded(uint64_t n) noexcept nogil:
     return (n + 7) & ~<uint64_t>7
 
@@ -103,3 +119,11 @@ cdef inline bint is_repeated(const Context *me, uint32_t fragment, uint64_t inca
                              uint64_t seq) noexcept nogil:
     """Whether the fragment has had this push.  Inline: once a group, in the loop over groups."""
     return not me.all_new and store_mark(me.shard, fragment, incarnation) >= seq
+
+
+cdef inline Outcome refuse(char *out, Reply *reply, const char *code, const char *text, uint64_t a,
+                           uint64_t b) noexcept nogil:
+    """Writes an ERROR body; `text` is a format of ours with up to two numbers."""
+    reply.kind = KIND_ERROR
+    reply.body_bytes = write_error(out, code, text, a, b)
+    return OUTCOME_REPLY

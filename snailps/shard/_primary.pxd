@@ -1,8 +1,7 @@
 # What a primary appends to the stream to its standby, and what has to wait for it.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from snailps.shard._context cimport Context
-from snailps.shard._row_bodies cimport RowRequest
+from snailps.shard._context cimport Context, RowRequest
 from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Reply
 

@@ -20,12 +20,10 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON
-from snailps.shard._context cimport Context, Primary, is_repeated, padded
-from snailps.shard._row_bodies cimport RowRequest
+from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, padded
 from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums
-from snailps.store.core._marks cimport Mark, Marks
 from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
-from snailps.store.tables cimport Table, store_keeps, store_mark
+from snailps.store.tables cimport Mark, Marks, Table, store_keeps, store_mark
 from snailps.transport._frame cimport (
     KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_STATE,
     OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_ROWS,

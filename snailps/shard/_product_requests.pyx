@@ -23,19 +23,17 @@ from snailps.shard._connection_memory cimport (
     Columns, ConnectionMemory, KeptBatch, batch_add, batch_begin, batch_drop, batch_of, columns_cool,
     columns_of,
 )
-from snailps.shard._context cimport ROOM_BYTES, Context, is_repeated, padded
+from snailps.shard._context cimport ROOM_BYTES, Context, is_repeated, padded, refuse
 from snailps.shard._primary cimport PIECE_BYTES, hold, replicate_step
-from snailps.shard._row_bodies cimport refuse
 from snailps.store.tables cimport (
     Table, store_access, store_dim, store_fetch, store_owns, store_push, store_set_mark,
     store_sum,
 )
 from snailps.transport._frame cimport (
     BATCHES_BYTES, DATA_BODY_MAX, KIND_BACKWARD, KIND_PRODUCT, KIND_STEPPED, OPTION_KEY_SHIFT,
-    OPTION_WIRE_SHIFT, PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_OPTIONS_KNOWN, PRODUCT_QUIET, FrameHeader,
-    ProductHead,
+    OPTION_WIRE_SHIFT, PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_OPTIONS_KNOWN, PRODUCT_QUIET,
+    FrameHeader, ProductHead, narrow_keys_bytes, read_narrow_keys,
 )
-from snailps.transport._key_coding cimport narrow_keys_bytes, read_narrow_keys
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport stream_break
 

@@ -1,8 +1,7 @@
 # Tables whose access method is written in Python: what the shard's C code calls, with a PythonMethods.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.shard._context cimport Context
-from snailps.shard._row_bodies cimport RowRequest
+from snailps.shard._context cimport Context, RowRequest
 from snailps.store._store cimport ShardStore
 from snailps.store.core._clock_buffer cimport Sums
 from snailps.store.tables cimport Table

@@ -1,5 +1,8 @@
 # A shard's requests: a data frame in, the body of its reply out, or why it has to wait.
-from snailps.shard._context cimport Context
+from libc.stdint cimport uint32_t, uint64_t
+
+from snailps.shard._context cimport Context, RowRequest
+from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Outcome, Reply
 
@@ -8,3 +11,14 @@ from snailps.transport.loop._handler cimport Outcome, Reply
 cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const char *body, char *out,
                     Reply *reply) noexcept nogil
 cdef void forget(void *memory) noexcept nogil
+
+# For a standby, which does what its primary did.
+
+# Reads and checks a PULL or PUSH of rows of `floats`; False = `reply` is a refusal.  `asked` points
+# into the body or `me.keys`: it is good until the next request is read.
+cdef bint read_row_request(Context *me, const FrameHeader *head, const char *body, uint64_t floats,
+                           RowRequest *asked, char *out, Reply *reply) noexcept nogil
+
+# Applies the values to every fragment that has not had them; False = `reply` is a refusal.
+cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
+                    bint state, char *out, Reply *reply) noexcept nogil

@@ -30,7 +30,7 @@ from snailps.shard._python_methods cimport PythonMethods, python_sums
 from snailps.shard._requests cimport forget, handle
 from snailps.shard._standby cimport replay, standby_free
 from snailps.store._store cimport ShardStore
-from snailps.store.core._marks cimport marks_drop, marks_raise
+from snailps.store.tables cimport marks_drop, marks_raise
 from snailps.transport._frame cimport ROW_BYTES_MAX
 from snailps.transport.loop._fault_injection cimport (
     FAULT_NO_FENCE, FAULT_NO_HOLD, FAULT_NO_MARKS, POINT_ACKNOWLEDGED, POINT_APPLIED, POINT_MID_SEND,

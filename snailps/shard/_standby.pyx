@@ -23,23 +23,23 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._clock_requests cimport seal, stage
 from snailps.shard._context cimport (
-    FENCED_MAX, FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_STANDBY, Context, Standby, padded,
+    FENCED_MAX, FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_STANDBY, Context, RowRequest, Standby,
+    padded, refuse,
 )
 from snailps.shard._primary cimport (
     Appended, copy_again, replicate_push, replicate_seal, replicate_step, settle_push,
 )
 from snailps.shard._product_requests cimport step_rows
 from snailps.shard._python_methods cimport explain_broken, obey_order, python_push
-from snailps.shard._row_bodies cimport RowRequest, push_rows, read_row_request, refuse
+from snailps.shard._requests cimport push_rows, read_row_request
 from snailps.store.core._clock_buffer cimport (
     SEAL_AGAIN, SEAL_BROKEN, Run, Slot, Slots, Staged, slot_at, slots_set, slots_stage, staged_free,
     staged_give, staged_new, sum_part,
 )
-from snailps.store.core._marks cimport Mark, marks_raise
 from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport (
-    Table, store_access, store_adds_state, store_dim, store_disown, store_floats, store_owns,
-    store_push, store_set_mark, store_table, store_value_floats,
+    Mark, Table, marks_raise, store_access, store_adds_state, store_dim, store_disown, store_floats,
+    store_owns, store_push, store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
     KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_STATE, OPTION_WIRE_SHIFT,

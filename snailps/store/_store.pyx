@@ -28,13 +28,13 @@ from snailps.store.core._clock_buffer cimport (
     slots_free, slots_hold, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
     staged_bytes_of, staged_give, staged_new,
 )
-from snailps.store.core._marks cimport marks_drop
 from snailps.store.core._slab cimport (
     Part, holds_row, key_of, part_delete, part_drop_if_empty, part_expire, row_at, slot_of,
 )
 from snailps.store.tables cimport (
-    TRACK_TOUCH, Fragment, Shard, Table, store_adds_state, store_bytes, store_disown, store_mark,
-    store_owns, store_pull_any, store_push, store_scan, store_set_mark, store_table, table_new,
+    TRACK_TOUCH, Fragment, Shard, Table, marks_drop, store_adds_state, store_bytes, store_disown,
+    store_mark, store_owns, store_pull_any, store_push, store_scan, store_set_mark, store_table,
+    table_new,
 )
 
 import numpy as np

@@ -14,11 +14,19 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps
 from snailps.store.core._arena cimport Arena
-from snailps.store.core._marks cimport Marks, marks_get, marks_raise
 from snailps.store.core._slab cimport Part, Slab
 
 cdef enum:                      # what a table keeps beside its rows
     TRACK_TOUCH = 1
+
+cdef struct Mark:
+    uint64_t incarnation
+    uint64_t seq                # 0 = an empty place: sequence numbers start at 1
+
+cdef struct Marks:
+    Mark *places                # a power of two of them, or NULL
+    uint32_t cap
+    uint32_t num
 
 cdef struct Fragment:
     Marks marks
@@ -95,6 +103,21 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil
 
 # --- marks ---------------------------------------------------------------------------------------
 
+# Of one fragment, or of a shard (incarnations that it refuses): a small open-addressing table.  A
+# fragment knows a few incarnations at a time, but over a long job with many workers thousands.  All zero
+# is an empty table.
+
+# The incarnation's seq; 0 = none.
+cdef uint64_t marks_get(const Marks *marks, uint64_t incarnation) noexcept nogil
+
+# Sets the seq unless it is at least that already.  0, or -1 = no memory.
+cdef int marks_raise(Marks *marks, uint64_t incarnation, uint64_t seq) noexcept nogil
+
+# Writes all marks to `to`, one after the other; where they end.
+cdef char *marks_copy(const Marks *marks, char *to) noexcept nogil
+
+cdef void marks_drop(Marks *marks) noexcept nogil
+
 # Highest sequence number applied to the fragment for this incarnation; 0 = none.
 cdef inline uint64_t store_mark(const Shard *shard, uint32_t fragment,
                                 uint64_t incarnation) noexcept nogil:
@@ -105,7 +128,6 @@ cdef inline uint64_t store_mark(const Shard *shard, uint32_t fragment,
 cdef inline int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
                                uint64_t seq) noexcept nogil:
     return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
-
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
-from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key, mix64
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
 from snailps.abi._row_ops cimport RowOps, RowStep
 from snailps.store.core._arena cimport arena_used
-from snailps.store.core._marks cimport Mark, marks_drop
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
     part_find, part_reach, row_at, slab_init, slot_of, track_push, weights_of,
@@ -28,6 +27,7 @@ cdef enum:
     BATCH = 32                  # more misses than a core keeps in flight
     BATCH_BYTES = 12 << 10      # of rows fetched at once: they and the values must fit into L1
     BATCH_MIN = 8
+    MARKS_MIN = 4
 
 cdef struct Batch:
     Part *parts[BATCH]
@@ -38,6 +38,68 @@ cdef struct Sums:                   # where a walk over entries is
     const uint32_t *counts          # entries of each example
     uint32_t left                   # ... of the present one, not summed yet
     float *out                      # its sum
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+cdef inline Mark *_mark_of(const Marks *marks, uint64_t incarnation) noexcept nogil:
+    """The incarnation's mark, or the empty place for it; there always is one."""
+    cdef uint32_t position = <uint32_t>mix64(incarnation) & (marks.cap - 1)
+    while (marks.places[position].seq != 0
+           and marks.places[position].incarnation != incarnation):
+        position = (position + 1) & (marks.cap - 1)
+    return &marks.places[position]
+
+
+cdef int _marks_grow(Marks *marks) noexcept nogil:
+    cdef Mark *old = marks.places
+    cdef uint32_t old_cap = marks.cap
+    cdef uint32_t cap = 2 * old_cap if old_cap else MARKS_MIN
+    cdef uint32_t i
+    cdef Mark *places = <Mark *>calloc(cap, sizeof(Mark))
+    if places == NULL:
+        return -1
+    marks.places = places
+    marks.cap = cap
+    for i in range(old_cap):
+        if old[i].seq:
+            _mark_of(marks, old[i].incarnation)[0] = old[i]
+    free(old)
+    return 0
+
+
+cdef uint64_t marks_get(const Marks *marks, uint64_t incarnation) noexcept nogil:
+    return _mark_of(marks, incarnation).seq if marks.num else 0
+
+
+cdef int marks_raise(Marks *marks, uint64_t incarnation, uint64_t seq) noexcept nogil:
+    cdef Mark *mark
+    if seq <= marks_get(marks, incarnation):
+        return 0
+    if 4 * (marks.num + 1) > 3 * marks.cap and _marks_grow(marks) < 0:
+        return -1
+    mark = _mark_of(marks, incarnation)
+    if mark.seq == 0:
+        marks.num += 1
+    mark.incarnation = incarnation
+    mark.seq = seq
+    return 0
+
+
+cdef char *marks_copy(const Marks *marks, char *to) noexcept nogil:
+    cdef uint32_t i
+    for i in range(marks.cap):
+        if marks.places[i].seq:
+            memcpy(to, &marks.places[i], sizeof(Mark))
+            to += sizeof(Mark)
+    return to
+
+
+cdef void marks_drop(Marks *marks) noexcept nogil:
+    free(marks.places)
+    marks.places = NULL
+    marks.cap = 0
+    marks.num = 0
 
 
 # --- lookups -------------------------------------------------------------------------------------

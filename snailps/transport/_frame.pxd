@@ -1,4 +1,5 @@
-# The frame for compiled code: the same layout as frame.py, which explains it.
+# The frame for compiled code: the same layout as frame.py, which explains it; and what is written or
+# read of a body at both ends.
 # tests/unit/test_frame.py compares both sides byte by byte.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -70,6 +71,7 @@ cdef enum:                          # batches that a shard keeps for a connectio
     EXAMPLE_ENTRIES_MAX = 65536     # entries of one example at one shard: they fit into a part
 
 cdef enum:
+    ERROR_BYTES_MAX = 1024          # of an ERROR that a shard writes
     SLOTS_MAX = 4096                # slots of one clock
 
 cdef inline bint kind_keeps_order(uint8_t kind) noexcept nogil:
@@ -214,3 +216,25 @@ cdef packed struct RowsHead:
     uint64_t deleted                # reserved, 0
     uint32_t track
     uint32_t row_bytes
+
+
+# --- parts of bodies -----------------------------------------------------------------------------
+
+cdef inline size_t narrow_keys_bytes(uint32_t n, uint32_t width) noexcept nogil:
+    """Length of base and narrow keys, padded to a multiple of 8."""
+    return (8 + <size_t>n * width + 7) & ~<size_t>7
+
+
+# Bytes a key beyond `base`, the smallest; 0 = whole keys serve better.
+cdef uint32_t key_bytes(const uint64_t *keys, uint32_t n, uint64_t *base) noexcept nogil
+# Writes narrow_keys_bytes() bytes.
+cdef void write_narrow_keys(char *to, const uint64_t *keys, uint32_t n, uint64_t base,
+                            uint32_t width) noexcept nogil
+# The n keys of base and narrow keys at `inp`.
+cdef void read_narrow_keys(const char *inp, uint64_t *keys, uint32_t n,
+                           uint32_t width) noexcept nogil
+
+# Body of an ERROR, at most ERROR_BYTES_MAX; `text` is a format of ours with up to two numbers.  Its
+# length.
+cdef uint64_t write_error(char *to, const char *code, const char *text, uint64_t a,
+                          uint64_t b) noexcept nogil

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WALKS = ROOT / "docs" / "design"
 
-FILES_MAX = {"walk-pull.md": 19, "walk-register.md": 21, "walk-block.md": 17}
+FILES_MAX = {"walk-pull.md": 16, "walk-register.md": 21, "walk-block.md": 17}
 """Files in the tables of a walk.  A way that gets longer needs a reason; one that gets shorter
 lowers its number here."""
 WORDS_MAX = 750

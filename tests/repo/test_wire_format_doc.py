@@ -125,11 +125,10 @@ def test_limits_are_those_of_the_code():
     "place",
     [
         "shard/_requests.pyx",
-        "shard/_row_bodies.pyx",
         "shard/_clock_requests.pyx",
         "shard/_product_requests.pyx",
         "shard/_standby.pyx",
-        "transport/loop/_dispatch.pyx",
+        "transport/loop/_event_loop.pyx",
         "transport/loop/_authentication.pyx",
     ],
 )

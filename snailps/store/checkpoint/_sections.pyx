@@ -13,10 +13,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.store._store cimport ShardStore
-from snailps.store.core._marks cimport Mark, marks_copy
 from snailps.store.core._slab cimport KEY_BYTES, Part, Slab, part_copy, part_drop, part_put
 from snailps.store.tables cimport (
-    Shard, Table, store_keeps, store_owns, store_set_mark, store_table,
+    Mark, Shard, Table, marks_copy, store_keeps, store_owns, store_set_mark, store_table,
 )
 
 import numpy as np

@@ -7,16 +7,14 @@
 
 Here are the calls; what they do:
 
-    `_request_builder`   requests made from arrays
-    `_pending`           requests until their answer was seen
-    `_connections`       connections, made again when they are lost; threads
-      `_event_loop`      who serves them, new requests in, lost connections out
-      `_link`            one connection: its requests, their parts, sending, receiving
-      `_part`            bodies of pulls and pushes; `_error_feedback`, `_key_list_directory`
-      `_product_batch`   a batch through a table: sorting, bodies
-      `_request`         a request, and its keys in order of shard and fragment
+    `_pending`           requests made from arrays, kept until their answer was seen
+    `_connections`       connections, served in turns, made again when they are lost; threads
+    `_link`              one connection: its requests, their parts, sending, receiving; rows and bodies
+      `_error_feedback`  what rounding took from pushed values
+    `_product_batch`     a batch through a table: sorting, bodies
+    `_request`           a request, and its keys in order of shard and fragment
 
-The indented ones run without the GIL.  The client knows no models and no cluster: how to (re)connect
+All but calls, checks and threads run without the GIL.  The client knows no models and no cluster: how to (re)connect
 is a function it is given, the route an array.
 
 What holds
@@ -53,12 +51,10 @@ from snailps.transport._frame cimport (
 from snailps.transport._posix cimport load_flag
 from snailps.transport.client._connections cimport Connections
 from snailps.transport.client._pending cimport (
-    Forward as CForward, Pending as CPending, PendingRequests,
+    Forward as CForward, Pending as CPending, PendingRequests, ask_all, ask_backward, ask_forward,
+    ask_one, ask_rows, reply_of, take_rows,
 )
 from snailps.transport.client._request cimport Request, add_newer
-from snailps.transport.client._request_builder cimport (
-    ask_all, ask_backward, ask_forward, ask_one, ask_rows, reply_of, take_rows,
-)
 
 _SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QII")

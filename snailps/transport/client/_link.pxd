@@ -2,7 +2,7 @@
 # turn and the parts of them that are under way; parts out, replies in.
 #
 #   queue of requests -> parts of about 64 KiB, in order -> answered, in any order -> done
-#   parts -> bodies (`_part.pyx`) -> frames -> socket
+#   keys of a part -> narrow keys | keys; the caller's rows -> wire type -> values -> frame -> socket
 #   socket -> replies, in any order -> rows to their places in the caller's array
 #
 # Knows neither how connections are made nor who waits.  All of it belongs to who holds `Core.turn`;
@@ -14,7 +14,6 @@ from snailps.transport._frame cimport DATA_BODY_MAX, FRAME_HEADER_BYTES
 from snailps.transport._posix cimport pthread_cond_t, pthread_mutex_t
 from snailps.transport._socket_io cimport Buffer
 from snailps.transport.client._error_feedback cimport Owing
-from snailps.transport.client._part cimport Part
 from snailps.transport.client._request cimport Order, Pool, Request
 
 cdef enum:
@@ -24,6 +23,19 @@ cdef enum:
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)
     TEXT_MAX = 4096
     WORDS_MAX = 512
+
+
+cdef struct Part:
+    Request *request                # NULL = answered, the slot is free
+    uint64_t number                 # grows with every part; what the reply names
+    uint32_t before                 # slots of the open parts cut before and after this one
+    uint32_t after
+    uint32_t start
+    uint32_t count
+    uint32_t group                  # the one that `start` is in
+    uint64_t seq
+    char *kept                      # room for values as they went out, with feedback; or NULL
+    bint kept_filled                # ... and they are there: the part has gone out before
 
 
 cdef struct Turn:                   # a request whose parts are still to be built

@@ -1,5 +1,5 @@
-# Requests under way, as objects: those who make them fill one in and send it.
-from libc.stdint cimport uint64_t
+# Requests under way, as objects, and what makes them from a caller's arrays.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from snailps.transport.client._connections cimport Connections
 from snailps.transport.client._request cimport Request
@@ -37,3 +37,17 @@ cdef class PendingRequests:
     cdef wait_alone(self, Pending pending)
     cdef settle(self, Pending pending)
     cdef _prune(self)
+
+
+cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
+                      bint merge, int wire, bint feedback, bint alone, bint ahead,
+                      int64_t clock, uint32_t slot)
+cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
+                     uint32_t slots)
+cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uint32_t table,
+                     bytes body)
+cdef bytes reply_of(Pending pending)
+cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, values, uint32_t dim,
+                         int wire, bint keep)
+cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, int wire)
+cdef int take_rows(Request *r, rows, bint writable, bint state) except -1

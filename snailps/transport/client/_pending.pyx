@@ -1,27 +1,47 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Requests under way: what a caller gets for one, and the list of those that are not seen to yet.
+"""Requests of a caller: made from arrays, sent, and kept until their answer was seen.
 
-    request -> send -> live, until its answer was seen -> wait -> rows, or the error
+    keys, rows, checked -> Request (`_request.pyx`) -> Pending -> sent -> live -> wait -> rows, or the error
+    sparse examples -> entries by shard (`_product_batch.pyx`) -> Forward, then the gradient's Pending
 
-It owns requests from the moment they are made until nobody needs them: `Pending` frees its request,
-`PendingRequests` keeps the arrays of those that shards may still be asked for.  It knows neither how
-a request is made from arrays (`_request_builder.pyx`) nor how it travels (`_connections.pyx`).
+It owns the checks of what a caller gives, so that nothing behind it has to look again, and requests
+from the moment they are made until nothing needs them: `Pending` frees its request, `PendingRequests`
+keeps the arrays of those that shards may still be asked for.  It knows no sockets (`_connections.pyx`).
 """
 
+import struct
 import threading
 
-cimport cython
-from cpython.exc cimport PyErr_CheckSignals
+import numpy as np
 
-from snailps.errors import ConnectionLost, SnailError, WaitTimeout
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t, uintptr_t
+
+from snailps.errors import ConnectionLost, MisuseError, SnailError, WaitTimeout
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
-from snailps.transport._frame cimport KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_SEAL
-from snailps.transport._posix cimport load_flag, now_s, store_flag
-from snailps.transport.client._request cimport (
-    KIND_RAW, request_changes, request_free, waits_for_clock,
+from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
+from snailps.transport._frame cimport (
+    EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SEAL,
+    OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
 )
+from snailps.transport._posix cimport load_flag, now_s, store_flag
+from snailps.transport.client._error_feedback cimport owing_of
+from snailps.transport.client._link cimport Core
+from snailps.transport.client._product_batch cimport SORT_TOO_LONG, product_new, sort_entries
+from snailps.transport.client._request cimport (
+    EVERY_SHARD, KIND_RAW, NO_SLAB, Request, merge_keys, request_changes, request_free, request_new,
+    sort_keys, waits_for_clock,
+)
+
+ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
+STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
+_CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
 TOLD_S = 1.0                        # an open request of this age is told of by `waits`
@@ -234,3 +254,278 @@ cdef class PendingRequests:
             if load_flag(&pending.request.done) \
                     and not (pending.request.failed and request_changes(pending.request)):
                 self.live.pop(pending, None)
+
+
+# --- requests from arrays -------------------------------------------------------------------------
+
+
+cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
+                      bint merge, int wire, bint feedback, bint alone, bint ahead,
+                      int64_t clock, uint32_t slot):
+    """A pull or push; `alone` = the caller waits for it with `wait_alone`."""
+    cdef Core *core = requests.connections.core
+    cdef Request *r
+    cdef Py_buffer wanted
+    cdef int failed = 0
+    cdef Pending pending
+    if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
+        raise MisuseError("keys must be a uint64 array of one dimension, got " + _told(keys))
+    if not is_wire(wire) or (wire != WIRE_FLOAT32 and (state or core.wire == NULL)):
+        raise MisuseError(f"wire type {wire}: expected 0, 1 or 3, and 0 for rows with "
+                          "state or where the client was made without wire_ops")
+    if clock < -1 or slot >= <uint32_t>SLOTS_MAX:
+        raise MisuseError(f"slot {slot} of clock {clock}: expected a clock of 0 or more (or -1: "
+                          f"none) and a slot from 0 to {SLOTS_MAX - 1:,}")
+    if not keys.flags.c_contiguous:
+        keys = np.ascontiguousarray(keys)
+    PyObject_GetBuffer(keys, &wanted, PyBUF_FORMAT | PyBUF_ND)
+    try:
+        if wanted.shape[0] > 0xFFFFFFF0:
+            raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand "
+                              "million")
+        r = request_new(&core.pool, &core.order, <uint32_t>wanted.shape[0])
+        if r == NULL:
+            raise MemoryError
+        pending = requests.add(Pending.__new__(Pending), r)     # which owns it from here on
+        pending.rows = rows
+        pending.waits = alone
+        r.kind = kind
+        r.table = table
+        take_rows(r, rows, kind == KIND_PULL, state)
+        r.options = OPTION_STATE if state else 0
+        r.wire = wire
+        r.ahead = ahead
+        r.clocked = clock >= 0
+        r.clock = clock if r.clocked else 0
+        r.slot = slot if r.clocked else 0
+        r.row_bytes = wire_row_bytes(wire, r.dim)
+        if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
+            with requests.live_lock:        # the client's thread only reads the list
+                r.owing = owing_of(&core.owing, table, r.dim)
+            failed = r.owing == NULL
+        if r.n and not failed:
+            with nogil:
+                failed = sort_keys(&core.order, r, <const uint64_t *>wanted.buf)
+                if merge and not failed:
+                    failed = merge_keys(r)
+    finally:
+        PyBuffer_Release(&wanted)
+    if failed:
+        raise MemoryError
+    requests.send(pending)
+    return pending
+
+
+cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
+                     uint32_t slots):
+    """A seal, or the question whether a clock is reached, to every shard."""
+    cdef Core *core = requests.connections.core
+    cdef Request *r
+    cdef Pending pending
+    if clock < 0 or (kind == KIND_SEAL and not slot < slots <= SLOTS_MAX):
+        raise MisuseError(f"slot {slot} of {slots} of clock {clock}: expected a clock of 0 or more "
+                          f"and slots from 0 on, at most {SLOTS_MAX:,} of them")
+    r = request_new(&core.pool, &core.order, 0)
+    if r == NULL:
+        raise MemoryError
+    pending = requests.add(Pending.__new__(Pending), r)
+    pending.keys = body = _CLOCK.pack(clock, slot, slots)
+    r.kind = KIND_RAW
+    r.raw_kind = kind
+    r.raw_body = <const char *><bytes>body
+    r.raw_bytes = <uint32_t>len(body)
+    r.raw_shard = EVERY_SHARD
+    r.ahead = kind == KIND_REACH
+    r.clocked = True
+    r.clock = clock
+    r.slot = slot
+    requests.send(pending)
+    return pending
+
+
+cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uint32_t table,
+                     bytes body):
+    """Sends a body as it is to one shard; `reply_of` has the reply once that was waited for."""
+    cdef Core *core = requests.connections.core
+    cdef Request *r = request_new(&core.pool, &core.order, 0)
+    cdef Pending pending
+    if r == NULL:
+        raise MemoryError
+    r.kind = KIND_RAW
+    r.raw_kind = kind
+    r.table = table
+    r.raw_body = body
+    r.raw_bytes = len(body)
+    r.raw_shard = shard
+    pending = requests.add(Pending.__new__(Pending), r)
+    pending.keys = body
+    requests.send(pending)
+    return pending
+
+
+cdef bytes reply_of(Pending pending):
+    """The reply's body, as it came."""
+    return pending.request.raw_reply[:pending.request.raw_reply_bytes]
+
+
+cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, values, uint32_t dim,
+                         int wire, bint keep):
+    """Examples as CSR to the shards: their part of the product."""
+    cdef Core *core = requests.connections.core
+    cdef Py_ssize_t m, nnz
+    cdef const int64_t *edge
+    cdef const uint64_t *key = NULL
+    cdef const float *factor = NULL
+    cdef Request *r
+    cdef Forward pending
+    cdef int failed
+    cdef uint32_t s, slabs = 0
+    edges = _array("ptr", ptr, np.int64, None)
+    edge = <const int64_t *><uintptr_t>edges.ctypes.data
+    m = len(edges) - 1
+    nnz = edge[m] if m >= 0 else -1
+    if not 0 <= m < 0x7FFFFFFF or edge[0] != 0 or not 0 <= nnz < 0x7FFFFFFF \
+            or (np.diff(ptr) < 0).any():
+        raise MisuseError("ptr must begin with 0 and rise to the number of keys, which are fewer "
+                          "than 2^31")
+    wanted = _array("keys", keys, np.uint64, nnz)
+    key = <const uint64_t *><uintptr_t>wanted.ctypes.data
+    if values is not None:
+        factors = _array("values", values, np.float32, nnz)
+        factor = <const float *><uintptr_t>factors.ctypes.data
+    pending = Forward.__new__(Forward)
+    pending.wire = wire
+    r = _product(requests, pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
+    r.product.keep = keep
+    with requests.live_lock:
+        requests.batches += 1
+        r.product.batch = requests.batches
+    with nogil:
+        failed = sort_entries(&core.order, r.product, edge, key, factor)
+    if failed == SORT_TOO_LONG:
+        raise MisuseError(f"an example has more than {EXAMPLE_ENTRIES_MAX:,} entries of one "
+                          "shard: cut it in two and add their rows of Z")
+    if failed:
+        raise MemoryError
+    for s in range(core.order.shards):
+        slabs += r.product.slab[s] != NO_SLAB
+    if slabs:
+        pending.slabs = np.empty((slabs, m, dim), np.float32)
+        pending.rows = pending.slabs[0]
+        r.rows = <char *><uintptr_t>pending.slabs.ctypes.data
+    else:
+        pending.rows = np.zeros((m, dim), np.float32)
+    requests.send(pending)
+    return pending
+
+
+cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, int wire):
+    """dL/dZ of a batch that went forward to the shards that touched it."""
+    cdef Core *core = requests.connections.core
+    cdef Request *r
+    cdef Request *f = forward.request
+    cdef Pending pending
+    cdef float scale = 1
+    cdef uint32_t s
+    if forward.requests is not requests or not f.product.keep or not load_flag(&f.done) \
+            or f.failed or forward.went_back:
+        raise MisuseError("backward() wants a batch of this client that went forward with keep, "
+                          "was waited for, and has not gone back yet")
+    if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 \
+            or gradient.shape != (f.product.examples, f.dim) or not gradient.flags.c_contiguous:
+        raise MisuseError(f"gradient must be a C-contiguous float32 array of shape "
+                          f"({f.product.examples}, {f.dim}), got " + _told(gradient))
+    if wire != WIRE_FLOAT32 and gradient.size:
+        most = float(np.max(np.abs(gradient)))
+        if 0 < most < np.inf:
+            scale = 2.0 ** np.floor(np.log2(most))
+            gradient = gradient * np.float32(1 / scale)
+    pending = Pending.__new__(Pending)
+    r = _product(requests, pending, KIND_BACKWARD, f.table, f.product.examples, 0, f.dim, wire)
+    pending.rows = gradient
+    pending.keys = forward              # has what is sent again to a shard that forgot
+    forward.went_back = True
+    r.rows = <char *><uintptr_t>gradient.ctypes.data
+    r.row_stride = 4 * <size_t>f.dim
+    r.product.forward = f
+    r.product.scale = scale
+    for s in range(core.order.shards):
+        r.product.slab[s] = f.product.slab[s]
+    requests.send(pending)
+    return pending
+
+
+cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint32_t table,
+                       uint32_t examples, uint64_t entries, uint32_t dim, int wire) except NULL:
+    """The pending's new request, empty but for what forward and backward have in common."""
+    cdef Core *core = requests.connections.core
+    cdef Request *r
+    if not 1 <= dim <= ROW_FLOATS_MAX:
+        raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
+    if not is_wire(wire) or (wire != WIRE_FLOAT32 and core.wire == NULL):
+        raise MisuseError(f"wire type {wire}: expected 0, 1 or 3, and 0 where the "
+                          "client was made without wire_ops")
+    r = request_new(&core.pool, &core.order, 0)
+    if r == NULL:
+        raise MemoryError
+    requests.add(pending, r)            # which owns it from here on
+    r.kind = kind
+    r.table = table
+    r.dim = dim
+    r.wire = wire
+    r.row_bytes = wire_row_bytes(wire, dim)
+    r.product = product_new(&core.order, examples, entries, kind == KIND_BACKWARD)
+    if r.product == NULL:
+        raise MemoryError
+    return r
+
+
+cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
+    """Where the caller's rows are; refuses what C cannot walk: contiguous, aligned floats."""
+    cdef Py_buffer view
+    cdef Py_ssize_t dim, stride
+    cdef Py_ssize_t floats_max = STATE_FLOATS_MAX if state else ROW_FLOATS_MAX
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
+        raise MisuseError("rows must be a float32 array of two dimensions, got " + _told(rows))
+    PyObject_GetBuffer(rows, &view, PyBUF_FORMAT | PyBUF_STRIDES)
+    try:
+        dim = view.shape[1]
+        stride = view.strides[0]
+        if view.shape[0] != r.n:
+            raise MisuseError(f"{r.n} keys but {view.shape[0]} rows")
+        if not 1 <= dim <= floats_max:
+            raise MisuseError(f"rows of {dim:,} floats, 1 to {floats_max:,} expected")
+        if r.n and dim > 1 and view.strides[1] != 4:
+            raise MisuseError("each row must be contiguous")
+        if <uintptr_t>view.buf & 3 or (r.n > 1 and stride & 3):
+            raise MisuseError("rows must be aligned to 4 bytes")
+        if r.n > 1 and stride < (4 * dim if writable else 0):
+            raise MisuseError("rows must follow each other"
+                              + (" without overlap" if writable else "")
+                              + f": their stride is {stride} bytes")
+        if writable and view.readonly:
+            raise MisuseError("rows to be pulled into must be writable")
+        r.dim = <uint32_t>dim
+        r.rows = <char *>view.buf
+        r.row_stride = stride if r.n > 1 else 0     # of one row it may be anything
+    finally:
+        PyBuffer_Release(&view)     # the Pending keeps the array
+    return 0
+
+
+def _array(name, given, dtype, length):
+    """A contiguous array of this type, one-dimensional, `length` long unless that is None."""
+    if not isinstance(given, np.ndarray) or given.dtype != dtype or given.ndim != 1 \
+            or (length is not None and len(given) != length):
+        raise MisuseError(f"{name} must be a {np.dtype(dtype).name} array of one dimension"
+                          + (f" with {length:,} elements" if length is not None else "")
+                          + ", got " + _told(given))
+    return np.ascontiguousarray(given)
+
+
+def _told(given):
+    """What came instead of an array that C can walk, for a message: its type before its values."""
+    if not isinstance(given, np.ndarray):
+        return f"{type(given).__name__} {given!r:.80}"
+    order = "" if given.flags.c_contiguous else ", not contiguous"
+    return f"{given.dtype} of shape {given.shape}{order}: {given!r:.80}"

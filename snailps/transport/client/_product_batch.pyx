@@ -9,9 +9,9 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, OPTION_KEY_SHIFT, OPTION_WIRE_SHIFT, PART_BYTES,
-    PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_QUIET, ProductHead,
+    PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_QUIET, ProductHead, key_bytes, narrow_keys_bytes,
+    write_narrow_keys,
 )
-from snailps.transport._key_coding cimport key_bytes, narrow_keys_bytes, write_narrow_keys
 from snailps.transport.client._request cimport NO_SLAB, Order, Product, Request, Sent
 
 cdef enum:

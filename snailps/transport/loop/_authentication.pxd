@@ -1,5 +1,5 @@
-# Who knocks at a shard, as an object; the loop calls it through `Reception` of _loop_state.pxd.
-from snailps.transport.loop._loop_state cimport Loop
+# Who knocks at a shard, as an object; the loop calls it through `Reception` of _event_loop.pxd.
+from snailps.transport.loop._event_loop cimport Loop
 
 
 cdef class Authenticator:

@@ -23,7 +23,7 @@ from snailps.transport._frame cimport (
 )
 from snailps.transport._socket_io cimport buffer_reserve
 from snailps.transport.loop._connection cimport Conn, conn_new, conn_of, conn_opened
-from snailps.transport.loop._loop_state cimport Loop
+from snailps.transport.loop._event_loop cimport Loop
 
 
 cdef class Authenticator:

@@ -2,7 +2,7 @@
 from snailps.transport.loop._authentication cimport Authenticator
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport Handler
-from snailps.transport.loop._loop_state cimport Loop
+from snailps.transport.loop._event_loop cimport Loop
 from snailps.transport.loop._replication_stream cimport Stream
 
 

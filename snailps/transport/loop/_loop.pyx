@@ -6,15 +6,14 @@
 Here is its door to Python: birth, end, commands for its thread, and the socket of a stream.  What the
 loop does:
 
-    `_iteration`           rounds: events, connections that come and go, the stream's socket, timers
-    `_dispatch`            frames: answered, parked, replayed, refused; parked ones tried again
-    `_parked_requests`     what waits, in order, with deadlines               no system calls
+    `_event_loop`          rounds: events, frames answered, parked, replayed or refused, parked ones
+                           tried again, connections that come and go, the stream's socket, timers
     `_replication_stream`  frames to the standby, acknowledgements, pace,
                            replies and orders that wait for it                no system calls
     `_connection`          the connections, their buffers, what epoll watches
     `_authentication`      handshakes and refusals, with the GIL held
 
-They share `Loop` of `_loop_state.pxd`, and its `now`: the time of a round is read once, or given
+They share `Loop` of `_event_loop.pxd`, and its `now`: the time of a round is read once, or given
 (`turn`), so that whoever gives the time and the bytes determines what happens.  The loop knows the frame
 header and nothing of tables, keys or rows: data frames go to C functions (`_handler.pxd`).  All but
 commands and handshakes runs without the GIL and, once buffers have grown to the size of the traffic,
@@ -54,13 +53,12 @@ from snailps.transport._posix cimport (
 )
 from snailps.transport.loop._authentication cimport Authenticator
 from snailps.transport.loop._connection cimport Conn, conn_of, conns_free
+from snailps.transport.loop._event_loop cimport (
+    ID_LISTENER, ID_WAKE, Loop, close_all, close_conn, close_stream, end_stream, open_stream,
+    parking_free, run_loop, turn_loop,
+)
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport Handler
-from snailps.transport.loop._iteration cimport (
-    close_all, close_conn, close_stream, end_stream, open_stream, run_loop, turn_loop,
-)
-from snailps.transport.loop._loop_state cimport ID_LISTENER, ID_WAKE, Loop
-from snailps.transport.loop._parked_requests cimport parking_free
 from snailps.transport.loop._replication_stream cimport (
     Stream, order_is_there, order_until, stream_free,
 )

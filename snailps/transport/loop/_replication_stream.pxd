@@ -4,7 +4,7 @@
 #   replies that wait for the standby -> held, small records -> sent once `acked` reaches their number
 #
 # The handler appends frames and says which replies wait (`hold_until`); what frames mean it knows
-# alone.  No sockets, no clock: the loop moves the two buffers and gives the time (`_iteration.pyx`).
+# alone.  No sockets, no clock: the loop moves the two buffers and gives the time (`_event_loop.pyx`).
 # Nothing here blocks: who has too much in `out` makes pushes wait (`stream_is_full`), never pulls.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

@@ -1,7 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Lists of keys on the wire: see _key_coding.pxd."""
+"""Parts of bodies that both ends of the data plane write or read: narrow keys, refusals.
+
+    keys -> smallest, bytes that the others need beyond it -> base, narrow keys -> keys
+    code, words, numbers -> body of an ERROR
+
+The layout is in _frame.pxd.  Keys keep their order: a difference to the smallest costs a byte more than
+one to the neighbour would in sorted keys, and no sorting.
+"""
 
 from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 cdef enum:
@@ -59,3 +67,11 @@ cdef void read_narrow_keys(const char *inp, uint64_t *keys, uint32_t n,
             memcpy(&rest, inp, width)
         keys[i] = base + (rest & mask)
         inp += width
+
+
+cdef uint64_t write_error(char *to, const char *code, const char *text, uint64_t a,
+                          uint64_t b) noexcept nogil:
+    cdef int n = snprintf(to, ERROR_BYTES_MAX, b'{"code":"%s","text":"', code)
+    n += snprintf(to + n, ERROR_BYTES_MAX - 124, text, <unsigned long long>a, <unsigned long long>b)
+    n += snprintf(to + n, 16, b'"}')
+    return n

@@ -1,19 +1,43 @@
-# What a shard's loop works on, and the doors through which it comes to what needs the GIL.
+# The event loop of a shard: rounds of events, a turn for each connection, what waits, the stream, timers.
 #
-# Data alone: what is done with it, in the loop's thread, is in `_iteration.pyx` and `_dispatch.pyx`.
-# Behind the doors are the rare things, in Python.
+#   listener or relay -> Conn, unknown -> (reception: the handshake) -> opened ... -> closed
+#   input buffer -> frame, checked in place -> Handler.handle -> output buffer, or parked
+#                                           -> Handler.replay -> acknowledged, of a primary's stream
+#   parked requests -> Handler.handle -> output buffer          held replies -> output buffer
+#   stream to the standby -> socket -> what is acknowledged
+#
+# It owns their order, the descriptors and the parked requests.  It knows the frame header and nothing of
+# tables, keys or rows.  The reception knows who a peer is and what its refusal is called in the log; the
+# handler knows what a standby lacks; whoever opened the stream decides what becomes of one that is lost.
+# What needs the GIL is rare, and behind the doors of `Loop`.
+#
+# Parked requests keep their order: a push that overtook an earlier one of the same sender would make the
+# shard take the earlier one for a repetition and drop it.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.transport.loop._connection cimport Conns
+from snailps.transport.loop._connection cimport Conn, Conns
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport Handler
-from snailps.transport.loop._parked_requests cimport Parking
 from snailps.transport.loop._replication_stream cimport Stream
 
 cdef enum:                          # smaller than ID_CONN_BASE
     ID_LISTENER = 1
     ID_WAKE = 2
     ID_STREAM = 3
+
+
+cdef struct Parked:
+    uint64_t conn_id
+    double deadline
+    double since
+    const char *reason              # the handler's words: they may change while it waits
+    char *frame                     # header and body; NULL = done, to be taken out
+
+
+cdef struct Parking:
+    Parked *items                   # oldest first
+    uint32_t count
+    uint32_t cap
 
 
 cdef struct Reception:              # who a peer is, and what is said to one that is refused
@@ -61,3 +85,21 @@ cdef struct Loop:
     void (*commands)(void *self) noexcept nogil
     void (*obeyed)(void *self) noexcept nogil   # the standby has `stream.awaited`, or need not have it
     void (*tell)(void *self, const char *state, const char *why) noexcept nogil  # of the stream
+
+
+# Rounds until `stop`, without the GIL.
+cdef void run_loop(Loop *loop) noexcept nogil
+# One round as of `now`, with what has come so far.
+cdef void turn_loop(Loop *loop, double now) noexcept nogil
+
+# Ends a connection: a primary's stream is read to its end first.
+cdef void close_conn(Loop *loop, Conn *conn) noexcept nogil
+cdef void close_all(Loop *loop) noexcept nogil
+
+# Begins a stream over a connected, authenticated socket; -1 = it cannot be watched, and is the caller's.
+cdef int open_stream(Loop *loop, int fd, bint sync, bint paced) noexcept nogil
+# Forgets the stream: what waits for it is answered.
+cdef void end_stream(Loop *loop) noexcept nogil
+cdef void close_stream(Loop *loop) noexcept nogil
+
+cdef void parking_free(Parking *parking) noexcept nogil
