@@ -4,7 +4,7 @@
                            -> Orders.copied -> JSON for the stream, as far as it concerns what is
                            copied
 
-It owns what orders there are.  Who gives them, and who may, is `replication.py`.
+It owns what orders there are.  Which of them may be given when is decided in `replication.py`.
 """
 
 from __future__ import annotations

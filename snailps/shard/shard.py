@@ -255,7 +255,7 @@ class Shard:
         """Makes this standby the primary, from a route epoch on; older ones are refused.
 
         One that has yielded is the primary again, with its standby if that is there: its successor
-        was not promoted, or is gone before anybody asked it.
+        was not promoted, or is gone before it was asked.
 
         Its former primary's connection is closed, so that nothing can be acknowledged there that is
         not here.  Without effect on a primary but for the epoch.

@@ -310,7 +310,7 @@ class ShardThread:
         ----------
         left_out : sequence of str
             "no-hold": replies do not wait for the standby; "no-marks": pushes are applied as often
-            as they come; "no-fence": who was given up is served.
+            as they come; "no-fence": fenced incarnations are served.
         point : str
             Where the process dies as by kill -9: "mid-send", "applied", "acknowledged" (primary),
             "replayed", "promoted" (standby).

@@ -32,7 +32,7 @@ DATA_BODY_MAX = 1 << 20
 """Largest body of a data frame, bytes.  Senders aim at `PART_BYTES`; a wide row needs more."""
 
 HANDSHAKE_BODY_MAX = 4096
-"""Largest body before a peer has proved who it is, bytes."""
+"""Largest body before a peer is authenticated, bytes."""
 
 STREAM_BODY_MAX = 8 << 20
 """Largest body of a frame to a standby, bytes: a push of `DATA_BODY_MAX`, its keys written out."""
@@ -122,7 +122,7 @@ class Replica(enum.IntEnum):
     """What a REPLICATE carries, as its first word says."""
 
     BEGIN = 1
-    """Of which fragments the stream is, clock and tick of the primary, whom it fenced."""
+    """Fragments of the stream, clock and tick of the primary, fenced incarnations."""
     STAGED = 2
     """Contributions to a slot of the clock, or what is summed of them already."""
     SLOTS = 3
@@ -178,7 +178,7 @@ class Frame:
     incarnation : int
         Number of the sender's life, uint64; 0 before registration.
     request : int
-        Chosen by whoever asks, repeated by whoever answers, uint64.
+        Chosen by the requester, repeated in the reply, uint64.
     """
 
     kind: Kind

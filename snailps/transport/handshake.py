@@ -1,4 +1,4 @@
-"""Handshake: who is there, what for, and does it know the secret.  Sans-IO.
+"""Handshake: identity and role of a peer, and proof that it knows the secret.  Sans-IO.
 
     client                                server
       HELLO(role, nonce_c)         ->

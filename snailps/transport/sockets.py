@@ -2,7 +2,7 @@
 
     (host, port) -> listen -> listening socket       (host, port) -> dial -> authenticated socket
 
-It knows connections and time limits, and no message.  Who is let in says `Trust`.
+It knows connections and time limits, and no message.  `Trust` decides which peers to admit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from snailps.transport.security.tls_link import CLOSED, Address, words
 from snailps.transport.security.trust import OPEN, VARIABLE, Trust
 
 SAY_S = 5.0
-"""How often who dials says for whom it waits."""
+"""How often a wait for a connection is logged."""
 
 
 class Listener(Protocol):
@@ -47,7 +47,7 @@ def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Li
     ConnectionLost
         The address cannot be bound; says why and what to change.
     ConfigError
-        Strangers could reach it, and would be let in.
+        Peers without the secret could reach it, and would be admitted.
     """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
@@ -78,7 +78,7 @@ def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Li
 
 
 def is_there(address: Address, limit_s: float = 1.0) -> bool:
-    """False where a machine says that nobody listens; who does not answer may be there."""
+    """False where a machine refuses the connection; one that does not answer may be there."""
     try:
         socket.create_connection(address, timeout=limit_s).close()
     except ConnectionRefusedError:
@@ -95,7 +95,7 @@ def show(address: Address) -> str:
 
 
 def peer_of(descriptor: int) -> str:
-    """Who is at the other end of a connected socket, which stays the caller's."""
+    """Address of the peer of a connected socket, which stays the caller's."""
     sock = socket.socket(fileno=descriptor)
     try:
         return show(sock.getpeername())
@@ -154,9 +154,9 @@ def dial(
     Raises
     ------
     WaitTimeout
-        Nobody answered in time.
+        No answer in time.
     RemoteError, ProtocolError
-        Somebody did, and the handshake failed: trying again would not help.
+        There was one, and the handshake failed: trying again would not help.
     """
     begin = time.monotonic()
     pause_s, said = 0.05, begin
@@ -242,7 +242,7 @@ def _shake(sock: socket.socket, session: ClientSession, limit_s: float) -> None:
     decoder = FrameDecoder(HANDSHAKE_BODY_MAX)
     sock.sendall(encode_frame(session.start()))
     while not session.ready:
-        # Frame by frame: what comes behind READY (a heartbeat) is for whoever owns the socket next.
+        # Frame by frame: what comes behind READY (a heartbeat) is for the next owner of the socket.
         data = sock.recv(decoder.missing_bytes)
         if not data:
             raise ConnectionResetError("closed during the handshake")

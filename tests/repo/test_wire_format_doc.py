@@ -302,42 +302,6 @@ def test_hash_is_that_of_the_page():
         assert (x >> 32) * 1000 >> 32 == fragment
 
 
-def test_digest_is_that_of_the_page():
-    """The digest of a list, worked out as the page says, is the one that travels."""
-    keys = np.random.default_rng(1).integers(0, 2**63, 23).astype(np.uint64)
-    order = np.argsort(fragment_of(keys, 64), kind="stable")
-    wrap, g = 2**64 - 1, 0x9E3779B97F4A7C15
-
-    def step(x, key):
-        k = (key * 0xBF58476D1CE4E5B9) & wrap
-        y = ((x ^ k ^ (k >> 32)) * g) & wrap
-        return y ^ (y >> 29)
-
-    ordered = [int(key) for key in keys[order]]
-    sums = [g + len(ordered), 1, 2, 3]
-    while len(ordered) >= 4:
-        sums = [step(x, key) for x, key in zip(sums, ordered, strict=False)]
-        del ordered[:4]
-    a, b, c, d = sums
-    for key in ordered:
-        a = step(a, key)
-    a = ((a ^ b) * g) & wrap
-    a = ((a ^ (a >> 32) ^ c) * g) & wrap
-    a = ((a ^ (a >> 32) ^ d) * g) & wrap
-    digest = (a ^ (a >> 32)) or 1
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(LIMIT_S)
-    client = Client(lambda shard: ours.detach(), ["s"], np.zeros(64), 1, JOB, 9, LIMIT_S)
-    client.start()
-    try:
-        client.pull_async(1, keys, np.empty((23, 1), np.float32))
-        sent = theirs.recv(HEADER_BYTES + 40)[HEADER_BYTES:]
-        assert sent[24:32] == digest.to_bytes(8, "little")
-    finally:
-        client.close()
-        theirs.close()
-
-
 def test_worked_frames_are_whole_frames():
     names = ["hello", "pull", "pulled", "pull-state", "pulled-state"]
     frames = FrameDecoder().feed(b"".join(block(name) for name in names))

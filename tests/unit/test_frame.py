@@ -331,6 +331,7 @@ def test_compiled_constants_equal_those_of_python():
     assert numbers.pop("BATCHES") == BATCHES
     assert numbers.pop("BATCHES_BYTES") == BATCHES_BYTES
     assert numbers.pop("EXAMPLE_ENTRIES_MAX") == EXAMPLE_ENTRIES_MAX
+    assert numbers.pop("ERROR_BYTES_MAX") <= HANDSHAKE_BODY_MAX  # room in a standby's replies
     assert numbers.pop("SLOTS_MAX") == SLOTS_MAX
     assert numbers.pop("STREAM_BODY_MAX") == STREAM_BODY_MAX
     for stream_option in StreamOption:

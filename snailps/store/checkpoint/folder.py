@@ -48,7 +48,7 @@ class Found:
     path : Path
         Its folder.
     state : str
-        ``good``, ``unfinished`` (whoever wrote it ended first) or ``damaged``.
+        ``good``, ``unfinished`` (its writer ended first) or ``damaged``.
     why : str
         What is wrong with it; empty for a good one.
     manifest : Manifest or None

@@ -31,9 +31,9 @@ def take_folder(path: Path) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        who = os.pread(lock, 200, 0).decode(errors="replace").strip()
+        owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
         os.close(lock)
-        raise FolderTaken(who or "unnamed") from None
+        raise FolderTaken(owner or "unnamed") from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
     return lock

@@ -106,7 +106,7 @@ def write_error(path: Path, error: OSError) -> CheckpointError:
 
 
 class ShardFileWriter:
-    """Writes one shard's file; whoever writes into it asks `reserve` for a place first.
+    """Writes one shard's file; each writer asks `reserve` for a place first.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""The control plane over sockets: a server for the master, a client for everyone else.
+"""The control plane over sockets: a server for the master, a client for all other processes.
 
     `ControlServer`  the master's end                     server.py
     `ControlClient`  a node's end; `visit`: a caller's    client.py
     `listen`, `dial` the sockets they are given           transport/sockets.py
     `Encoded`        a message made ready for many        encoded.py
-    `Trust`          who is let in                        transport/security/trust.py
+    `Trust`          which peers to admit                        transport/security/trust.py
 
 This module only gathers the names that processes use.
 """

@@ -69,7 +69,7 @@ class _Order:
 
 
 def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messages.Message:
-    """One call on a connection that nobody reads yet; takes no byte behind its answer.
+    """One call on a connection without a reader yet; takes no byte behind its answer.
 
     Raises
     ------
@@ -108,7 +108,7 @@ class ControlClient:
         ``on_message(message)``: returns the answer to a call, None for a plain `Ok` and for
         notes, or a future of the answer; a `SnailError` raised there, or set in the future, is sent
         back.  Notes come in the reader thread, calls in one of their own, in order: what may take
-        long returns a future, so that calls behind it are heard.  Whoever completes that does not
+        long returns a future, so that later calls are read.  The thread that completes it does not
         wait for the network.
     on_lost : callable
         ``on_lost(why)``, once, unless `close` was called first.
@@ -258,7 +258,7 @@ class ControlClient:
             except SnailError as error:
                 self._end(str(error))
             except Exception as error:
-                # A bug on this side: without its reader the node would wait for ever.
+                # A bug on this side: without its reader the node would wait without end.
                 log.exception("cannot handle a message of %s", self._whom)
                 self._end(f"this side failed: {error!r}")
             return
@@ -355,7 +355,7 @@ class ControlClient:
         """Says why a message was not obeyed: to the master where it waits, else in the log."""
         if not isinstance(
             error, SnailError
-        ):  # a bug on this side: the caller must not wait for ever
+        ):  # a bug on this side: the caller must not wait without end
             log.error("cannot handle a message of %s", self._whom, exc_info=error)
             error = RemoteError(f"failed: {error!r}")
         elif frame.kind != Kind.CALL:
@@ -377,12 +377,12 @@ class ControlClient:
 def visit(
     address: Address, limit_s: float, trust: Trust, *, whom: str = "the master"
 ) -> ControlClient:
-    """A connection to whoever listens there, from one who only calls and belongs to nothing.
+    """A connection to the listener there, for a process that only calls and is no member.
 
     Raises
     ------
     SnailError
-        Nobody answers there within `limit_s` seconds.
+        No answer from there within `limit_s` seconds.
     """
     sock = dial(address, Channel.CONTROL, Role.DRIVER, whom=whom, limit_s=limit_s, trust=trust)
     client = ControlClient(sock, lambda message: None, lambda why: None)

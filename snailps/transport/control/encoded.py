@@ -1,4 +1,4 @@
-"""A message made ready for sending, once for all who get it.
+"""A message made ready for sending, once for all receivers.
 
     message -> Encoded -> SendQueue of each peer
 

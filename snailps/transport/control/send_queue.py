@@ -1,6 +1,6 @@
 """What waits to be sent to a peer: frames as buffers, without a copy for each peer.
 
-    message -> Encoded (once, for all who get it) -> SendQueue of each peer -> socket
+    message -> Encoded (once, for all receivers) -> SendQueue of each peer -> socket
 
 A vocabulary of 60 MB to a thousand workers lies in memory once, packed.  No connection is owned
 here, and nothing here waits.

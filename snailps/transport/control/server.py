@@ -152,7 +152,7 @@ class ControlServer:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._peers: set[Peer] = set()
-        self._unknown: dict[Peer, None] = {}  # oldest first: who has not shaken hands
+        self._unknown: dict[Peer, None] = {}  # oldest first: handshake not done
         self._attempts = RefusalLog(clock)
         self._broken = RefusalLog(clock, "messages of members")
         self._unhandled = RefusalLog(clock, "messages that could not be handled")
@@ -160,7 +160,7 @@ class ControlServer:
         self._accept_at: float | None = None
         self._encoded: tuple[messages.Message, Encoded] | None = None
         self._ready: deque[tuple[selectors.SelectorKey, int]] = deque()
-        self._due: dict[Peer, None] = {}  # who has something to be sent, the first first
+        self._due: dict[Peer, None] = {}  # peers with something to send, in order
         self.woke_at = time.monotonic()
         """When the present step had waited, monotonic seconds."""
         self.cpu_at = 0.0
@@ -206,7 +206,7 @@ class ControlServer:
     def _handle(self, key: selectors.SelectorKey, events: int) -> None:
         if key.data is None:
             for count in range(ACCEPTS):
-                # Beyond that one by one: who is here shakes hands, and has to make no room.
+                # Beyond that one by one: peers finish their handshakes and need not make room.
                 if (count and len(self._unknown) >= UNKNOWN_MAX // 2) or not self._accept():
                     break
             return
@@ -467,7 +467,7 @@ class ControlServer:
             self._on_lost(peer, why)
 
     def _refuse(self, peer: Peer, why: str) -> None:
-        """Ends the connection of somebody who has not proved who he is."""
+        """Ends the connection of a peer that has not proved its identity."""
         self._attempts.note(show(peer.address), why)
         self._forget(peer)
 

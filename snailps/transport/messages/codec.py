@@ -5,7 +5,7 @@
 A body is a uint32 length, that many bytes of JSON, then raw bytes (the message's `blob`, where it
 has one).  The JSON object holds the message's name under "is" and its fields; unknown names,
 missing or unknown fields and values that do not have the shape declared at their field are the
-peer's error.  This is the one door: whoever handles a message relies on what `decode` let in.
+peer's error.  Nothing else validates: handlers rely on what `decode` accepted.
 Nothing is ever unpickled.  It knows no message; no sockets, clocks or threads here.
 """
 

@@ -259,7 +259,7 @@ class Report(Message):
 class Examine(Message):
     """A doctor says what there is to know of its host, and asks the same (docs/wire_format.md).
 
-    Whoever is asked connects to the doctor's `endpoint` [host, port] before it answers.
+    The receiver connects to the doctor's `endpoint` [host, port] before it answers.
     """
 
     endpoint: Endpoint

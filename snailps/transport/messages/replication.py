@@ -1,4 +1,4 @@
-"""What is said of who has which shard: standbys, changes of place, servers that leave.
+"""Messages about the placement of shards: standbys, changes of place, servers that leave.
 
     master -> server   HostStandby>Report  BackUp>Ok  Alone>Ok  Promote>Ok  Yield>Ok  DropShard>Ok
                        KeepShards>Ok

@@ -92,7 +92,7 @@ class SetClock(Message):
 class CloseClock(Message):
     """Exactly these slots of `clock` count: shards apply them now and drop the others.
 
-    They must be sealed at every shard: whoever sealed them has been answered by all.  The Report
+    They must be sealed at every shard: each sealer has the answers of all.  The Report
     has under ``shards`` what each had: its ``clock`` (higher: applied already, and left alone),
     ``slots`` and the list ``sealed``.
     """

@@ -124,7 +124,7 @@ class Leased(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class CameBack(Message):
-    """A block of an early clock is free again: whoever waits for that clock should lease it."""
+    """A block of an early clock is free again: workers that wait for that clock should lease it."""
 
 
 @message(by="master")

@@ -1,1 +1,1 @@
-"""Who is let in: the secret, TLS, and what becomes of those who are refused."""
+"""Authentication: the secret, TLS, and the log and limits of refused connections."""

@@ -58,7 +58,7 @@ class RefusalLog:
         return self._more > 0
 
     def note(self, address: str, why: str) -> bool:
-        """Somebody was refused; whether a line says so, or only the sum will."""
+        """Counts a refusal; whether to log it now, or only in the sum."""
         self.sum_up()
         self.number += 1
         text = f"refused {address}: {why[:WHY_CHARS_MAX]}"

@@ -114,9 +114,9 @@ def _context(protocol: ssl._SSLMethod, paths: list[Path]) -> ssl.SSLContext:
             f"tls: {certificate} and {key} are no certificate with its key: {error}"
         ) from None
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # nobody comes back to an old session
+        context.num_tickets = 0  # sessions are never resumed
     return context
 
 
 def _no_password() -> str:
-    raise ValueError("the key asks for a password, and nobody would be there to type it")
+    raise ValueError("the key needs a password, and a process of a cluster cannot ask for one")

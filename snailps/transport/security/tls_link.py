@@ -3,7 +3,7 @@
     peer -> far, TLS -> near, plain                    near -> far -> peer
 
 It owns what is on its way, and what errors of TLS mean.  It knows no thread and no listener; both
-sockets never block, and whoever calls says when to try again.
+sockets never block, and the caller says when to try again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TlsLink:
         self.near: socket.socket | None = None  # once the handshake is done
         self.up = self.down = b""
         self.near_ended = self.far_ended = False
-        self.gone = False  # whoever had the other end of the pair has closed it
+        self.gone = False  # the other end of the pair is closed
         self.refused = False  # it is told why, and its words are no longer listened to
         self.wants_write = False
         self.near_mask = self.far_mask = 0
@@ -98,7 +98,7 @@ class TlsLink:
             except BlockingIOError:
                 pass
             except (BrokenPipeError, ConnectionResetError):
-                self.far_ended = True  # nobody reads it any more
+                self.far_ended = True  # it is not read any more
                 sent = len(data)
             self.down = bytes(data[sent:])
         if self.far_ended and not self.down:

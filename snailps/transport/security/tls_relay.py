@@ -1,6 +1,6 @@
 """TLS for sockets that know none: one thread that encrypts for any number of connections.
 
-    peer <- TLS over TCP -> TlsRelay <- socket pair -> who serves plain sockets: loop, client, pulse
+    peer <- TLS over TCP -> TlsRelay <- socket pair -> plain sockets of loop, client, heartbeats
 
 It owns the encrypted sockets, and the time and number of unfinished handshakes.  It knows bytes
 and no frame.  A connection costs no memory here while nothing waits: all share one buffer.
@@ -286,7 +286,7 @@ class TlsRelay:
             link.wants_write = True
             return
         except (*CLOSED, ConnectionError):
-            self._drop(link)  # somebody looked whether the port is open
+            self._drop(link)  # a check whether the port is open
             return
         except OSError as error:
             self._note(link, f"no TLS handshake: {words(error)}")
@@ -372,7 +372,7 @@ class TlsRelay:
         if link.up or link.wants_write:
             wanted |= select.EPOLLOUT
         if wanted != link.far_mask:
-            # A socket of which nothing is wanted is not watched: its end would be told for ever.
+            # A socket of which nothing is wanted is not watched: its end would always be reported.
             if link.far_mask == 0:
                 self._tokens[link.far.fileno()] = link.number
                 self._epoll.register(link.far, wanted)

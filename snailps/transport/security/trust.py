@@ -21,7 +21,7 @@ from snailps.transport.security.tls import Tls
 
 VARIABLE = "SNAILPS_SECRET"
 SECRET_BYTES_MIN = 16
-"""A listener proves that it knows the secret to whoever asks: a short one could be guessed at."""
+"""A listener proves to any peer that it knows the secret: a short one could be guessed."""
 SECRET_BYTES_MAX = 4096
 
 
@@ -34,9 +34,9 @@ class Trust:
     secret : bytes
         What all processes of the cluster share; empty for none.
     insecure : bool
-        Whether strangers may be let in from other machines.
+        Whether peers without the secret may connect from other machines.
     tls : Tls, optional
-        With it, everything is encrypted, and who has no certificate is kept out.
+        With it, everything is encrypted, and a peer without a certificate is refused.
     """
 
     secret: bytes = field(default=b"", repr=False)
@@ -70,7 +70,7 @@ class Trust:
             self.tls.close()
 
     def check_listening(self, host: str, port: int) -> None:
-        """Refuses an address that other machines reach, where anybody would be let in.
+        """Refuses an address that other machines reach, where any peer would be admitted.
 
         Raises
         ------
