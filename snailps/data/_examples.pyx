@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns the outputs of the parsers of sparse examples: sizes them, fills them, hands them out.
+"""Owns the outputs of the parsers of sparse examples: allocates, fills and returns them.
 
     bytes -> EntryReader.read | RowReader.read -> Examples, and what is wrong with the text
 
-The loops are in `_entries.pxd` (LIBSVM, LIBFFM) and `_cells.pxd` (CSV, TSV).  What a setting or a
-fault means in words is `examples`' and `columns`'.  Loops over text run without the GIL.
+The loops are C headers: `_entries.h` (LIBSVM, LIBFFM), `_cells.h` (CSV, TSV), `_example_lines.h` (both).
+What a setting or a fault means in words is in `examples` and `columns`.  The loops run without the GIL.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -15,17 +15,74 @@ from typing import NamedTuple
 
 import numpy as np
 
-from snailps.data._cells cimport CellRules, Column, Kind, hash_text, read_rows
-from snailps.data._entries cimport (
-    FAULT_CELL, FAULT_CELLS, FAULT_COLON, FAULT_FEATURE, FAULT_FIELD, FAULT_INDEX, FAULT_LABEL,
-    FAULT_NONE, FAULT_QID, FAULT_QUOTE, FAULT_VALUE, EntryRules, Output, Trouble, read_entries,
-)
-from snailps.data._number_parsing cimport snailps_open_locale
+cdef extern from "data/_cells.h" nogil:
+    enum:
+        FAULT_LABEL "SNAIL_FAULT_LABEL"
+        FAULT_INDEX "SNAIL_FAULT_INDEX"
+        FAULT_COLON "SNAIL_FAULT_COLON"
+        FAULT_VALUE "SNAIL_FAULT_VALUE"
+        FAULT_FIELD "SNAIL_FAULT_FIELD"
+        FAULT_FEATURE "SNAIL_FAULT_FEATURE"
+        FAULT_QID "SNAIL_FAULT_QID"
+        FAULT_CELLS "SNAIL_FAULT_CELLS"
+        FAULT_QUOTE "SNAIL_FAULT_QUOTE"
+        FAULT_CELL "SNAIL_FAULT_CELL"
+    ctypedef enum Kind "snail_column_kind":
+        pass
+
+    ctypedef struct Output "snail_examples":
+        float *labels
+        int64_t *ptr
+        uint64_t *keys
+        float *values
+        int32_t *fields
+        int64_t n
+        int64_t nnz
+        int64_t bad
+    ctypedef struct Trouble "snail_trouble":
+        int fault
+        const uint8_t *at
+        int64_t column
+    ctypedef struct Column "snail_column":
+        Kind kind
+        int log
+        int32_t field
+        int bits
+        uint64_t seed
+        uint64_t key
+        int64_t bound
+        int64_t bound_num
+        int64_t bucket
+    ctypedef struct CellRules "snail_cell_rules":
+        const Column *columns
+        int64_t column_num
+        const double *bounds
+        const uint64_t *bucket_keys
+        int shift
+        uint8_t separator
+        int quotes
+
+    int open_locale "snail_open_locale"() noexcept
+    uint64_t hash_text "snail_hash_text"(uint64_t seed, const uint8_t *text, int64_t size) noexcept
+    void read_rows "snail_read_rows"(const uint8_t *text, int64_t size, const void *rules, int skip,
+                                     Output *out, Trouble *trouble) noexcept
+
+cdef extern from "data/_entries.h" nogil:
+    ctypedef struct EntryRules "snail_entry_rules":
+        int has_fields
+        int shift
+
+    void read_entries "snail_read_entries"(const uint8_t *text, int64_t size, const void *rules,
+                                           int skip, Output *out, Trouble *trouble) noexcept
+
+# Reads a text, whole lines, without the GIL.
+ctypedef void (*Parser)(const uint8_t *text, int64_t size, const void *rules, int skip, Output *out,
+                        Trouble *trouble) noexcept nogil
 
 cdef enum:
     PAD = 16                    # readable bytes behind the last newline of a text, and more
 
-if not snailps_open_locale():
+if not open_locale():
     raise ImportError("the C library has no locale named C")
 
 FAULTS = {
@@ -116,21 +173,7 @@ cdef class Sink:
                         self.fields[:nnz if has_fields else 0], self.out.bad)
 
 
-ctypedef void (*Loop)(const uint8_t *text, Py_ssize_t size, const void *rules, Output *out,
-                      Trouble *trouble) noexcept nogil
-
-
-cdef void entry_loop(const uint8_t *text, Py_ssize_t size, const void *rules, Output *out,
-                     Trouble *trouble) noexcept nogil:
-    read_entries(text, size, <const EntryRules *>rules, out, trouble)
-
-
-cdef void row_loop(const uint8_t *text, Py_ssize_t size, const void *rules, Output *out,
-                   Trouble *trouble) noexcept nogil:
-    read_rows(text, size, <const CellRules *>rules, out, trouble)
-
-
-cdef object run(Loop loop, const void *rules, bint skip, bytes data, Output *out):
+cdef object run(Parser read, const void *rules, bint skip, bytes data, Output *out):
     """Reads a text in two parts; returns its first `Fault`, or None.
 
     The loops load 8 bytes at once, up to 8 beyond a newline, and rely on the last newline.  So the
@@ -149,19 +192,19 @@ cdef object run(Loop loop, const void *rules, bint skip, bytes data, Output *out
     end = <const uint8_t *>PyBytes_AS_STRING(rest)
     memset(&trouble, 0, sizeof(Trouble))
     with nogil:
-        loop(text, cut, rules, out, &trouble)
+        read(text, cut, rules, skip, out, &trouble)
     fault = fault_of(&trouble, text, 0)
     if fault is None or skip:
         memset(&trouble, 0, sizeof(Trouble))
         with nogil:
-            loop(end, rest_size, rules, out, &trouble)
+            read(end, rest_size, rules, skip, out, &trouble)
         if fault is None:
             fault = fault_of(&trouble, end, cut)
     return fault
 
 
 cdef object fault_of(const Trouble *trouble, const uint8_t *text, Py_ssize_t offset):
-    if trouble.fault == FAULT_NONE:
+    if trouble.fault == 0:
         return None
     return Fault(FAULTS[trouble.fault], trouble.at - text + offset, trouble.column)
 
@@ -170,13 +213,14 @@ cdef class EntryReader:
     """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`."""
 
     cdef EntryRules rules
+    cdef bint skip
 
     def __cinit__(self, bint has_fields, int hash_bits, bint skip):
         if not 0 <= hash_bits <= 62:
             raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
         self.rules.has_fields = has_fields
         self.rules.shift = 64 - hash_bits if hash_bits else 0
-        self.rules.skip = skip
+        self.skip = skip
 
     def read(self, bytes data not None):
         """The examples of whole lines, and the first `Fault`: there it stopped, unless `skip`."""
@@ -188,12 +232,12 @@ cdef class EntryReader:
             lines = count_of(text, size, 10) + 1
             colons = count_of(text, size, 58)
         sink = Sink(lines, colons, self.rules.has_fields)
-        fault = run(entry_loop, &self.rules, self.rules.skip, data, &sink.out)
+        fault = run(read_entries, &self.rules, self.skip, data, &sink.out)
         return sink.examples(self.rules.has_fields), fault
 
 
 def hash_bytes(uint64_t seed, bytes text not None):
-    """`hash_text` of _cells.pxd: 64 bits of a text, given a seed."""
+    """64 bits of a text, given a seed; see `_cells.h`."""
     padded = text + bytes(8)
     return hash_text(seed, <const uint8_t *>PyBytes_AS_STRING(padded), PyBytes_GET_SIZE(text))
 
@@ -215,6 +259,7 @@ cdef class RowReader:
     """
 
     cdef CellRules rules
+    cdef bint skip
     cdef Column *columns
     cdef object bounds, bucket_keys     # keep what `rules` points to
 
@@ -227,7 +272,7 @@ cdef class RowReader:
         self.rules.shift = 64 - (hash_bits or 63)
         self.rules.separator = separator[0]
         self.rules.quotes = quotes
-        self.rules.skip = skip
+        self.skip = skip
         self.rules.column_num = len(columns)
         self.columns = <Column *>calloc(len(columns) + 1, sizeof(Column))
         if self.columns == NULL:
@@ -269,5 +314,5 @@ cdef class RowReader:
             cells = count_of(text, size, self.rules.separator) + lines
         # A line is written on before its number of cells is known.
         sink = Sink(lines, cells + self.rules.column_num, True)
-        fault = run(row_loop, &self.rules, self.rules.skip, data, &sink.out)
+        fault = run(read_rows, &self.rules, self.skip, data, &sink.out)
         return sink.examples(True), fault

@@ -2,7 +2,7 @@
 
     "label:label, age:numeric log, c1..c26:categorical" -> columns_of -> Columns, in file order
 
-What a column's cells become is written in docs/sparse_data.md and done in `_cells.pxd`.
+What a column's cells become is written in docs/sparse_data.md and done in `_cells.h`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+
 
 
 class Kind(IntEnum):
-    """What a column is; the numbers are those of `_cells.pxd`."""
+    """What a column is; the numbers are those of `_cells.h`."""
 
     IGNORE = 0
     LABEL = 1

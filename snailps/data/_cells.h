@@ -1,0 +1,221 @@
+/* Lines of CSV and TSV, by declared columns.
+ *
+ * line -> cells -> snail_column (what to do with this one) -> label | key, value, field
+ *
+ * Keys are hashes of a column's name and a cell's text (snail_hash_text).
+ */
+#ifndef SNAILPS_CELLS_H
+#define SNAILPS_CELLS_H
+
+#include <math.h>
+
+#include "../abi/_key_hash.h"
+#include "_example_lines.h"
+
+typedef enum { /* columns.Kind */
+    SNAIL_IGNORE,
+    SNAIL_LABEL,
+    SNAIL_NUMERIC,
+    SNAIL_BUCKET,
+    SNAIL_CATEGORICAL,
+    SNAIL_HASHED
+} snail_column_kind;
+
+typedef struct {
+    snail_column_kind kind;
+    int log;           /* of numbers: sign(x) log(1 + |x|) */
+    int32_t field;
+    int bits;          /* HASHED: of the cell's own hash */
+    uint64_t seed;     /* hash of the column's name */
+    uint64_t key;      /* NUMERIC: of its entries */
+    int64_t bound;     /* BUCKET: where its bounds begin, and how many there are */
+    int64_t bound_num;
+    int64_t bucket;    /* ... and where the keys of its buckets begin, one more */
+} snail_column;
+
+typedef struct {
+    const snail_column *columns;
+    int64_t column_num;
+    const double *bounds;
+    const uint64_t *bucket_keys;
+    int shift; /* keys are the upper 64 - shift bits of a hash */
+    uint8_t separator;
+    int quotes;
+} snail_cell_rules;
+
+typedef struct {
+    const uint8_t *text;
+    const uint8_t *stop;
+    int doubled; /* has doubled quotes */
+} snail_cell;
+
+/* Hash of a text: 8 bytes a step, little endian, the last ones padded with zeros.
+ *
+ * h = seed + size * golden, then h = mix64(h ^ chunk) a chunk; at least one chunk.
+ * Eight bytes from `text` + `size` on must be readable. */
+static inline uint64_t snail_hash_text(uint64_t seed, const uint8_t *text, int64_t size) {
+    uint64_t h = seed + (uint64_t)size * SNAIL_GOLDEN;
+    for (; size >= 8; text += 8) {
+        h = snail_mix64(h ^ snail_eight(text));
+        size -= 8;
+        if (size == 0) return h;
+    }
+    return snail_mix64(h ^ (snail_eight(text) & ((UINT64_C(1) << (8 * size)) - 1)));
+}
+
+/* snail_hash_text of a cell in which `""` stands for `"`. */
+static uint64_t snail_hash_doubled(uint64_t seed, const uint8_t *text, const uint8_t *stop) {
+    int64_t size = 0;
+    int filled = 0;
+    for (const uint8_t *p = text; p < stop; p += *p == '"' ? 2 : 1) size++;
+    uint64_t h = seed + (uint64_t)size * SNAIL_GOLDEN, chunk = 0;
+    for (const uint8_t *p = text; p < stop;) {
+        chunk |= (uint64_t)*p << (8 * filled++);
+        p += *p == '"' ? 2 : 1;
+        if (filled == 8 && p < stop) {
+            h = snail_mix64(h ^ chunk);
+            chunk = 0;
+            filled = 0;
+        }
+    }
+    return snail_mix64(h ^ chunk);
+}
+
+/* High bits of the bytes that are 0, right up to the lowest one. */
+static inline uint64_t snail_zero_bytes(uint64_t chunk) {
+    return (chunk - UINT64_C(0x0101010101010101)) & ~chunk & UINT64_C(0x8080808080808080);
+}
+
+/* The next separator or newline. */
+static inline const uint8_t *snail_cell_end(const uint8_t *p, uint8_t separator) {
+    const uint64_t separators = separator * UINT64_C(0x0101010101010101);
+    for (;; p += 8) {
+        const uint64_t chunk = snail_eight(p);
+        const uint64_t found = snail_zero_bytes(chunk ^ separators) |
+                               snail_zero_bytes(chunk ^ UINT64_C(0x0A0A0A0A0A0A0A0A));
+        if (found) return p + (SNAIL_LOWEST_BIT(found) >> 3);
+    }
+}
+
+/* Reads a cell from its opening quote on; the cursor ends behind the closing one. */
+static inline snail_fault snail_read_quoted(const uint8_t **cursor, snail_cell *cell) {
+    const uint8_t *p = *cursor + 1;
+    cell->text = p;
+    cell->doubled = 0;
+    for (;; p++) {
+        if (*p == '\n') return SNAIL_FAULT_QUOTE;
+        if (*p == '"') {
+            if (p[1] != '"') break;
+            cell->doubled = 1;
+            p++;
+        }
+    }
+    cell->stop = p;
+    *cursor = p + 1;
+    return SNAIL_FAULT_NONE;
+}
+
+/* Reads a cell without the spaces round it; the cursor ends at the separator or newline. */
+static inline snail_fault snail_next_cell(const uint8_t **cursor, const snail_cell_rules *rules,
+                                          snail_cell *cell) {
+    const uint8_t *p = *cursor;
+    while (*p == ' ') p++;
+    if (rules->quotes && *p == '"') {
+        const snail_fault fault = snail_read_quoted(&p, cell);
+        if (fault) return fault;
+        while (*p == ' ') p++;
+        p += *p == '\r' && p[1] == '\n';
+        if (*p != rules->separator && *p != '\n') return SNAIL_FAULT_QUOTE;
+        *cursor = p;
+        return SNAIL_FAULT_NONE;
+    }
+    const uint8_t *stop = snail_cell_end(p, rules->separator);
+    *cursor = stop;
+    cell->text = p;
+    cell->doubled = 0;
+    if (*stop == '\n' && stop > p && stop[-1] == '\r') stop--;
+    while (stop > p && stop[-1] == ' ') stop--;
+    cell->stop = stop;
+    return SNAIL_FAULT_NONE;
+}
+
+static inline int snail_whole_number(const snail_cell *cell, float *out) {
+    const uint8_t *p = cell->text;
+    return snail_read_real(&p, out) && p == cell->stop;
+}
+
+/* Writes what a cell adds to the example: its label, an entry, or nothing. */
+static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_column *column,
+                                         const snail_cell_rules *rules, int64_t *nnz,
+                                         snail_examples *out) {
+    const int64_t at = *nnz;
+    if (column->kind == SNAIL_IGNORE) return SNAIL_FAULT_NONE;
+    if (column->kind == SNAIL_LABEL)
+        return snail_whole_number(cell, &out->labels[out->n]) ? SNAIL_FAULT_NONE
+                                                              : SNAIL_FAULT_LABEL;
+    if (cell->text == cell->stop) return SNAIL_FAULT_NONE;
+    if (column->kind == SNAIL_CATEGORICAL || column->kind == SNAIL_HASHED) {
+        uint64_t hashed =
+            SNAIL_UNLIKELY(cell->doubled)
+                ? snail_hash_doubled(column->seed, cell->text, cell->stop)
+                : snail_hash_text(column->seed, cell->text, cell->stop - cell->text);
+        if (column->kind == SNAIL_HASHED) {
+            hashed >>= 64 - column->bits;
+            hashed = snail_hash_text(column->seed, (const uint8_t *)&hashed, 8);
+        }
+        out->keys[at] = hashed >> rules->shift;
+        out->values[at] = 1;
+    } else {
+        float number;
+        if (!snail_whole_number(cell, &number)) return SNAIL_FAULT_CELL;
+        if (column->log)
+            number = (float)(number >= 0 ? log1p((double)number) : -log1p(-(double)number));
+        if (column->kind == SNAIL_NUMERIC) {
+            out->keys[at] = column->key;
+            out->values[at] = number;
+        } else {
+            int64_t i = 0;
+            while (i < column->bound_num && number >= rules->bounds[column->bound + i]) i++;
+            out->keys[at] = rules->bucket_keys[column->bucket + i];
+            out->values[at] = 1;
+        }
+    }
+    out->fields[at] = column->field;
+    *nnz = at + 1;
+    return SNAIL_FAULT_NONE;
+}
+
+/* A line with an example, or with nothing. */
+static inline snail_fault snail_row_line(const uint8_t **cursor, const uint8_t *stop,
+                                         const void *of_format, snail_examples *out,
+                                         int64_t *column) {
+    const snail_cell_rules *rules = of_format;
+    int64_t nnz = out->nnz;
+    (void)stop;
+    if (**cursor == '\n' || (**cursor == '\r' && (*cursor)[1] == '\n')) {
+        *cursor += **cursor == '\n' ? 1 : 2;
+        return SNAIL_FAULT_NONE;
+    }
+    for (int64_t i = 0; i < rules->column_num; i++) {
+        snail_cell cell;
+        *column = i;
+        snail_fault fault = snail_next_cell(cursor, rules, &cell);
+        if (fault) return fault;
+        fault = snail_add_cell(&cell, &rules->columns[i], rules, &nnz, out);
+        if (SNAIL_UNLIKELY(fault)) {
+            *cursor = cell.text;
+            return fault;
+        }
+        if ((**cursor == '\n') != (i + 1 == rules->column_num)) return SNAIL_FAULT_CELLS;
+        ++*cursor;
+    }
+    snail_add_example(out, nnz);
+    return SNAIL_FAULT_NONE;
+}
+
+static void snail_read_rows(const uint8_t *text, int64_t size, const void *rules, int skip,
+                            snail_examples *out, snail_trouble *trouble) {
+    snail_read_lines(snail_row_line, rules, skip, text, size, out, trouble);
+}
+
+#endif

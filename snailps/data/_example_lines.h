@@ -1,0 +1,81 @@
+/* What the parsers of sparse examples share: their output, what may be wrong, the loop over lines.
+ *
+ * whole lines -> snail_read_lines, with one format's parser of a line -> snail_examples
+ *
+ * The formats are in _entries.h (LIBSVM, LIBFFM) and _cells.h (CSV, TSV).  The output has room for
+ * every line and every entry that the text can have, so nothing is checked inside.
+ */
+#ifndef SNAILPS_EXAMPLE_LINES_H
+#define SNAILPS_EXAMPLE_LINES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "_number_parsing.h"
+
+typedef enum {
+    SNAIL_FAULT_NONE,
+    SNAIL_FAULT_LABEL,
+    SNAIL_FAULT_INDEX,
+    SNAIL_FAULT_COLON,
+    SNAIL_FAULT_VALUE,
+    SNAIL_FAULT_FIELD,
+    SNAIL_FAULT_FEATURE,
+    SNAIL_FAULT_QID,
+    SNAIL_FAULT_CELLS,
+    SNAIL_FAULT_QUOTE,
+    SNAIL_FAULT_CELL
+} snail_fault;
+
+typedef struct {
+    float *labels;
+    int64_t *ptr; /* ptr[0] is 0 */
+    uint64_t *keys;
+    float *values;
+    int32_t *fields;
+    int64_t n;   /* examples written */
+    int64_t nnz; /* entries written */
+    int64_t bad; /* lines left out */
+} snail_examples;
+
+typedef struct { /* the first one */
+    snail_fault fault;
+    const uint8_t *at; /* the first byte that is not as expected */
+    int64_t column;    /* of a table, from 0: where it is */
+} snail_trouble;
+
+static inline const uint8_t *snail_line_end(const uint8_t *p, const uint8_t *stop) {
+    return memchr(p, '\n', (size_t)(stop - p));
+}
+
+/* Completes an example with the entries up to `nnz`. */
+static inline void snail_add_example(snail_examples *out, int64_t nnz) {
+    out->n++;
+    out->ptr[out->n] = nnz;
+    out->nnz = nnz;
+}
+
+/* Reads a line, or passes over one without an example; the cursor then is behind its newline.  After a
+ * fault the cursor is at what is wrong, in the same line, and nothing was added to `out`. */
+typedef snail_fault (*snail_line_parser)(const uint8_t **cursor, const uint8_t *stop,
+                                         const void *rules, snail_examples *out, int64_t *column);
+
+/* Reads whole lines, the last one ended by its newline, 8 readable bytes behind it.  Stops at the
+ * first malformed one, unless such lines are to be left out (`skip`). */
+static inline __attribute__((always_inline)) void
+snail_read_lines(snail_line_parser parse, const void *rules, int skip, const uint8_t *text,
+                 int64_t size, snail_examples *out, snail_trouble *trouble) {
+    const uint8_t *p = text, *stop = text + size;
+    int64_t column = 0;
+    while (p < stop) {
+        const snail_fault fault = parse(&p, stop, rules, out, &column);
+        if (SNAIL_UNLIKELY(fault)) {
+            if (!trouble->fault) *trouble = (snail_trouble){fault, p, column};
+            if (!skip) return;
+            out->bad++;
+            p = snail_line_end(p, stop) + 1;
+        }
+    }
+}
+
+#endif
