@@ -87,9 +87,10 @@ class Node:
         self.role, self.peer, self.number, self.epoch = role, peer, number, 0
         self.orders, self.notes, self.stop = [], [], False
         self.leaving = ""
-        # A worker's part of the job; `call` is a call that is not answered yet.
+        self.calls = {}  # not answered yet
+        # A worker's part of the job.
         self.started = self.no_more = self.summarised = self.back = False
-        self.survey, self.call = False, None
+        self.survey = False
         self.held, self.told, self.open, self.finished = {}, [], set(), None
 
     def state(self):
@@ -175,15 +176,15 @@ class Walk(World):
 
     def asks(self, node, message):
         self.next_call = getattr(self, "next_call", 0) + 1
-        node.call = message
+        node.calls[self.next_call] = message
         self.calls[self.next_call] = node
         self.handle(events.Received(node.peer, message, self.next_call, ("h", node.peer)))
 
     def answered(self, call, answer):
         node = self.calls.pop(call, None)
-        if node is None or node.call is None:
+        if node is None:
             return
-        asked, node.call = node.call, None
+        asked = node.calls.pop(call)
         if isinstance(asked, m.Register | m.Rejoin):
             self.welcome = answer
         elif isinstance(answer, Exception):
@@ -219,13 +220,12 @@ class Walk(World):
             self.works_on(node)
 
     def works_on(self, node):
-        if node.call is not None:
-            if node.held and isinstance(node.call, m.Lease) and not node.call.back:
-                node.waiting = node.call  # it trains while it waits for the next one
-                call, node.call = node.call, None
+        waits = [asked for asked in node.calls.values() if not isinstance(asked, m.Ask)]
+        if any(not isinstance(asked, m.Lease) for asked in waits):
+            return
+        if waits:  # it trains while it waits for the next one
+            if node.held:
                 self.trains_one(node)
-                if node.call is None:
-                    node.call = call
             return
         pass_ = "survey" if node.survey and not node.summarised else "train"
         if node.open and self.rng.random() < 0.5:
@@ -260,8 +260,6 @@ class Walk(World):
             node.back = node.back or self.rng.random() < 0.1
             return False
         figures = {"loss": 1.0, "examples": 1.0, "lr": 0.1} if pass_ == "train" else {}
-        waiting = node.call
-        assert waiting is None
         self.asks(node, m.Done(pass_, number, 5, 0.1, figures, b"part"))
         return True
 
@@ -351,7 +349,7 @@ class Walk(World):
 
     def comes_back(self, node):
         self.next_peer += 1
-        asked, node.call = node.call, None
+        repeated, node.calls = node.calls.values(), {}
         node.peer, node.orders = self.next_peer, []
         self.nodes[node.peer] = node
         places = getattr(node, "places", [])
@@ -362,8 +360,10 @@ class Walk(World):
         ))  # fmt: skip
         if not isinstance(self.welcome, m.Welcome):
             self.nodes.pop(node.peer, None)
-        elif asked is not None and not isinstance(asked, m.Register | m.Rejoin):
-            self.asks(node, asked)  # open calls are repeated
+        else:
+            for asked in repeated:
+                if not isinstance(asked, m.Register | m.Rejoin):
+                    self.asks(node, asked)
 
     # --- the walk ------------------------------------------------------------------------------
 
@@ -409,9 +409,9 @@ class Walk(World):
             self.handle(events.JournalGrown())
         elif kind < 0.017 and live:
             node = rng.choice(live)
-            if node.call is None and not node.stop:
+            if not node.stop:
                 self.asks(node, m.Ask("status"))
-        elif kind < 0.018:
+        elif kind < 0.0173:
             self.handle(events.Signal())
         elif kind < 0.021 and self.core.told_phase in ("survey", "training"):
             self.master_dies()

@@ -524,6 +524,27 @@ def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next()
     assert take_all(book, (1, 7))[7].index == 1
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_rounds_give_an_index_that_becomes_free_to_a_worker_that_has_none(resumed):
+    book = RoundLedger(9, [1, 2])
+    for node in (7, 8):
+        book.join(node)
+        assert book.take(node) is None
+    if resumed:
+        snapshot, book = book.snapshot(), RoundLedger(9, [1, 2])
+        book.resume(snapshot)
+    book.leave(1)
+    book.retire(1)
+    assert take_all(book, (2, 7, 8)).keys() == {2}  # of this round the part of 1 is void
+    book.done(1, 2)
+    book.advance()
+    assert {n: e.index for n, e in take_all(book, (2, 7, 8)).items()} == {2: 1, 7: 0}
+    book.retire(7)
+    book.retire(2)  # neither is done: another round begins with the last worker
+    assert book.woken({8}) == [8]
+    assert take_all(book, (8,)).keys() == {8}
+
+
 def test_rounds_whose_only_drawn_worker_is_lost_draw_again():
     book = RoundLedger(2, [1, 2], fraction=0.5, seed=3)
     (lost,) = take_all(book, (1, 2))

@@ -37,8 +37,9 @@ class RoundLedger(Ledger):
     Notes
     -----
     Entry ``r * W + i`` is round r of index i.  A worker that is lost leaves its index, and the
-    round goes on without it; one that comes takes a free index.  A round is over (`ready`) when all
-    that were drawn are done or void; then the master closes it at the shards and calls `advance`.
+    round goes on without it; one that joins takes a free index, or waits until there is one.  A
+    round is over (`ready`) when all parts drawn are done or void; then the master closes it at the
+    shards and calls `advance`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class RoundLedger(Ledger):
         self._rounds, self._width = rounds, len(nodes)
         self._fraction, self._seed = fraction, seed
         self._index = {node: index for index, node in enumerate(nodes)}
+        self._spare: list[int] = []  # workers that joined and have no index yet
         self.round = first
         self._counted = 0
         self._voided: set[int] = set()  # parts that came too late, until their workers report
@@ -140,17 +142,25 @@ class RoundLedger(Ledger):
         return self._give_back_all(node)
 
     def join(self, node: int) -> None:
-        """Gives the worker a free index; without one it waits."""
-        free = sorted(set(range(self._width)) - set(self._index.values()))
-        if node not in self._index and free:
-            self._index[node] = free[0]
-            self._begun += 1  # it may be one that was drawn
+        """Gives the worker a free index; without one it waits until one becomes free."""
+        if node not in self._index and node not in self._spare:
+            self._spare.append(node)
+            self._fill()
             if not (self.begun or self._waiting):
                 self._begin()
 
+    def _fill(self) -> None:
+        """Gives free indices to workers that wait for one, in the order in which they joined."""
+        free = sorted(set(range(self._width)) - set(self._index.values()))
+        for index in free[: len(self._spare)]:
+            self._index[self._spare.pop(0)] = index
+            self._begun += 1  # it may be one that was drawn
+
     def leave(self, node: int) -> None:
         """A worker finishes its part and takes nothing more."""
+        self._spare = [other for other in self._spare if other != node]
         self._waiting.discard(self._index.pop(node, -1))
+        self._fill()
 
     def retire(self, node: int) -> list[int]:
         """Takes a worker out of the round and of those to come."""
@@ -233,6 +243,7 @@ class RoundLedger(Ledger):
             **super().snapshot(),
             "round": self.round,
             "index": sorted(self._index.items()),
+            "spare": list(self._spare),
             "counted": self._counted,
             "drawn": list(self._drawn),
             "waiting": sorted(self._waiting | mine),
@@ -244,6 +255,7 @@ class RoundLedger(Ledger):
         super().resume(snapshot)
         self.round, self._counted = int(snapshot["round"]), int(snapshot["counted"])
         self._index = {int(node): int(index) for node, index in snapshot["index"]}
+        self._spare = [int(node) for node in snapshot["spare"]]
         self._drawn = [int(index) for index in snapshot["drawn"]]
         self._slots = {index: slot for slot, index in enumerate(self._drawn)}
         self._begun += 1
