@@ -26,7 +26,7 @@ from snailps.api.tables import Keys, Rows, Table
 from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
 from snailps.errors import CheckpointError, MisuseError, SnailError
-from snailps.master.job.position import unpack
+from snailps.master.job.snapshot import unpack
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._sections import put_section
 from snailps.store.checkpoint.folder import open_checkpoint, read_course

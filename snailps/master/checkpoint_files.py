@@ -20,7 +20,7 @@ from typing import Any
 
 from snailps.config import JobSettings
 from snailps.errors import CheckpointError, SnailError
-from snailps.master.job.position import Position, pack, unpack
+from snailps.master.job.snapshot import JobSnapshot, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, read_course, write_course
 from snailps.store.checkpoint.manifest import Manifest
@@ -60,8 +60,8 @@ class CheckpointFiles:
         for one in folder.candidates():
             if one.state == "good":
                 assert one.manifest is not None
-                position = unpack(read_course(one.path, one.manifest))
-                candidates.append(Candidate(one.number, str(one.path), one.manifest, position))
+                snapshot = unpack(read_course(one.path, one.manifest))
+                candidates.append(Candidate(one.number, str(one.path), one.manifest, snapshot))
             else:
                 log.warning("checkpoint %d is %s: %s", one.number, one.state, one.why)
                 bad.append(one)
@@ -102,7 +102,7 @@ class CheckpointFiles:
         self,
         begun: Begun,
         files: Sequence[dict[str, Any]],
-        position: Position,
+        snapshot: JobSnapshot,
         *,
         life: int,
         frag_num: int,
@@ -114,7 +114,7 @@ class CheckpointFiles:
         folder, part, number = self._folder, Path(begun.part), begun.number
         assert folder is not None
         entries = tuple(FileEntry.from_dict(item, f"checkpoint {number}") for item in files)
-        course = write_course(part, pack(position))
+        course = write_course(part, pack(snapshot))
         (part / BEGUN).unlink()
         manifest = Manifest(
             number, life, begun.saved_at, frag_num, tables, entries, about, course

@@ -3,7 +3,7 @@
     due -> Save to every server -> Saved of all -> manifest, rename (`Files`) -> old ones removed
     candidates, newest first -> Load to every server -> Loaded of all -> the job goes on
 
-    saving      begin > [freeze > align >] save > [position >] complete     failed: StopSaving, drop
+    saving      begin > [freeze > align >] save > [snapshot >] complete     failed: StopSaving, drop
     restoring   tables > load > done        failed: StopSaving, the next candidate
 
 Both are records that each answer takes one step further.  In brackets: in bsp, where rows are saved
@@ -25,7 +25,7 @@ from snailps.master.broadcast import Broadcast
 from snailps.master.effects import Outbox
 from snailps.master.events import Answer, WorkDone
 from snailps.master.job.job import Job
-from snailps.master.job.position import Position
+from snailps.master.job.snapshot import JobSnapshot
 from snailps.master.leases import BspLedger, RoundLedger
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -106,11 +106,11 @@ class _Affair:
 
 @dataclass(eq=False, slots=True)
 class _Saving(_Affair):
-    """A checkpoint that is being made; `position` and `about` are those of the clock, in bsp."""
+    """A checkpoint that is being made; `snapshot` and `about` are those of the clock, in bsp."""
 
     job: Job = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
-    position: Position | None = None
+    snapshot: JobSnapshot | None = None
     about: dict[str, Any] = field(default_factory=dict)
     clock: int = -1
     begun: Begun | None = None
@@ -146,7 +146,7 @@ class CheckpointController:
     files : Files
         What is done with folders and files, beside the loop.
     on_restored : callable
-        Told the position once the servers have their rows, and the time.
+        Told the snapshot once the servers have their rows, and the time.
     fail : callable
         Ends the cluster, with a sentence.
     """
@@ -157,7 +157,7 @@ class CheckpointController:
         out: Outbox,
         files: Files,
         *,
-        on_restored: Callable[[Position, float], None],
+        on_restored: Callable[[JobSnapshot, float], None],
         fail: Callable[[str], None],
     ) -> None:
         self._members, self._out, self._files = members, out, files
@@ -229,7 +229,7 @@ class CheckpointController:
             for name in ours
             if theirs.get(name) != ours[name]
         ]
-        if sorted(found.position.sources) != sorted(job.input.sources):
+        if sorted(found.snapshot.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
         if found.manifest.frag_num != self._members.frag_num:
             differ.append(
@@ -247,8 +247,8 @@ class CheckpointController:
         """Looks whether what is under way gets on."""
         saving = self._saving
         if saving is not None:
-            if saving.written and saving.position is None:
-                self._look_for_position(saving, now)
+            if saving.written and saving.snapshot is None:
+                self._look_for_snapshot(saving, now)
             if self._saving is saving and (why := saving.stalls(now)):
                 self._save_failed(saving, CheckpointError(why), now)
         if self._restoring is not None and (why := self._restoring.stalls(now)):
@@ -366,20 +366,19 @@ class CheckpointController:
         saving.stepped = job.clocked and not job.rounds
         if not saving.stepped:
             clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
-            saving.position, saving.about = self._position(job, clock, now)
+            saving.snapshot, saving.about = self._snapshot(job, clock, now)
         # Not the number of one that failed: of that a server may still tell.
         begin = partial(self._files.begin, self._number, self._members.life, _bytes_of(servers))
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
-    def _position(self, job: Job, clock: int, now: float) -> tuple[Position, dict[str, Any]]:
+    def _snapshot(self, job: Job, clock: int, now: float) -> tuple[JobSnapshot, dict[str, Any]]:
         """Where the job is, and what the manifest says of it."""
-        position = job.position(now, clock)
-        position.figures["ticks"] = self.ticks
+        snapshot = job.snapshot(now, clock=clock, ticks=self.ticks)
         assert job.ledger is not None
-        share = job.ledger.progress if job.rounds else job.ledger.share(position.done)
-        about = {**_identity(job), "progress": share, "units": position.units}
+        share = job.ledger.progress if job.rounds else job.ledger.share(snapshot.done)
+        about = {**_identity(job), "progress": share, "units": snapshot.units}
         about |= {"counts": job.counts, "settings": dict(to_mapping(job.settings))}
-        return position, about
+        return snapshot, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
         saving.work = 0
@@ -450,27 +449,27 @@ class CheckpointController:
             return
         saving.written = True
         saving.files = [item for saved in broadcast.told.values() for item in saved.files]
-        if saving.position is None:
-            self._look_for_position(saving, now)
+        if saving.snapshot is None:
+            self._look_for_snapshot(saving, now)
         else:
             self._complete(saving, now)
 
-    def _look_for_position(self, saving: _Saving, now: float) -> None:
-        """Takes the position at the clock, once every worker has told its part of those before."""
+    def _look_for_snapshot(self, saving: _Saving, now: float) -> None:
+        """Takes the snapshot at the clock, once every worker has told its part of those before."""
         ledger = saving.job.ledger
         assert isinstance(ledger, BspLedger)
         if ledger.open_clock >= saving.clock:
-            saving.position, saving.about = self._position(saving.job, saving.clock, now)
+            saving.snapshot, saving.about = self._snapshot(saving.job, saving.clock, now)
             self._complete(saving, now)
 
     def _complete(self, saving: _Saving, now: float) -> None:
         assert saving.begun is not None
-        assert saving.position is not None
+        assert saving.snapshot is not None
         complete = partial(
             self._files.complete,
             saving.begun,
             saving.files,
-            saving.position,
+            saving.snapshot,
             life=self._members.life,
             frag_num=self._members.frag_num,
             tables=saving.tables,
@@ -575,7 +574,7 @@ class CheckpointController:
         self.continued_from, self._newest = candidate.number, (candidate.number, share)
         self._restoring = None
         self._candidates = []
-        self._on_restored(candidate.position, now)
+        self._on_restored(candidate.snapshot, now)
 
     def _load_failed(self, restoring: _Restoring, why: str, now: float) -> None:
         candidate = restoring.left.pop(0)

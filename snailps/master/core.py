@@ -228,7 +228,7 @@ class MasterCore:
 
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
         if not self.lifecycle.stopping:
-            self.job_controller.compact()
+            self.job_controller.compact(now)
 
     def _journal_failed(self, event: events.JournalFailed, now: float) -> None:
         self.out.kept = False

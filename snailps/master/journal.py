@@ -9,7 +9,7 @@ module that notes it.  No connections here.
 
     facts       life, facts that stay true, the job's state if there is one, "begun", facts since
     life        the first line of `facts` once more: one bad sector does not take both
-    base        the position at which the training begins, behind its checksum
+    base        the snapshot at which the training begins, behind its checksum
     state-N     arrays of the job's state that `facts` names with their checksum
 
 Notes
@@ -310,7 +310,7 @@ class Journal:
         self._dirty.set()
 
     def keep_base(self, data: bytes) -> None:
-        """Keeps the position at which the training begins, safe on disk.  From any thread.
+        """Keeps the snapshot at which the training begins, safe on disk.  From any thread.
 
         Raises
         ------

@@ -32,8 +32,8 @@ from snailps.master.effects import Effect, Fact
 from snailps.master.events import Answer, Event
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
-from snailps.master.job.position import Position, pack
 from snailps.master.job.recovery import Past
+from snailps.master.job.snapshot import JobSnapshot, pack
 from snailps.master.journal import Journal
 from snailps.master.json_log import PHASES, JsonLog
 from snailps.master.phases import ClusterPhase
@@ -80,10 +80,10 @@ class _Services:
         """The job that a driver submits."""
         return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
 
-    def keep_base(self, position: Position) -> None:
-        """Keeps the position at which the training begins."""
+    def keep_base(self, snapshot: JobSnapshot) -> None:
+        """Keeps the snapshot at which the training begins."""
         if self._journal.path is not None:
-            self._journal.keep_base(pack(position))
+            self._journal.keep_base(pack(snapshot))
 
 
 class Master:

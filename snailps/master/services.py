@@ -16,7 +16,7 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.config import JobSettings
-from snailps.master.job.position import Position
+from snailps.master.job.snapshot import JobSnapshot
 from snailps.store.checkpoint.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Candidate:
     number: int
     path: str
     manifest: Manifest
-    position: Position
+    snapshot: JobSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Files(Protocol):
         self,
         begun: Begun,
         files: Sequence[dict[str, Any]],
-        position: Position,
+        snapshot: JobSnapshot,
         *,
         life: int,
         frag_num: int,
@@ -145,5 +145,5 @@ class Services(Protocol):
     def load_job(self, settings: Mapping[str, str], now: float) -> Job:
         """The job that a driver submits: loads the model's class."""
 
-    def keep_base(self, position: Position) -> None:
-        """Keeps the position at which the training begins, beside the journal, safe on disk."""
+    def keep_base(self, snapshot: JobSnapshot) -> None:
+        """Keeps the snapshot at which the training begins, beside the journal, safe on disk."""

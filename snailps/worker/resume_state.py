@@ -52,8 +52,7 @@ class ResumeState:
         self._held.discard((done.pass_, done.number))
         if done.pass_ == "train":
             self._open.add(done.number)
-            fields = ("number", "units", "seconds", "metrics")
-            self._told.append({name: getattr(done, name) for name in fields})
+            self._told.append(done.result())
 
     def settle(self, number: int, pushed: Client | None) -> list[int]:
         """A block is trained; `pushed` is the client that has its pushes, None if more will come.

@@ -69,14 +69,14 @@ class TimedJob:
     def elapsed_s(self):
         return self.job.elapsed_s(self.clock())
 
-    def begin_pass(self, name, nodes=(), position=None):
-        self.job.begin_pass(name, self.clock(), nodes, position)
+    def begin_pass(self, name, nodes=(), snapshot=None):
+        self.job.begin_pass(name, self.clock(), nodes, snapshot)
 
     def end_pass(self):
         self.job.end_pass(self.clock())
 
-    def position(self, clock=-1):
-        return self.job.position(self.clock(), clock)
+    def snapshot(self, **named):
+        return self.job.snapshot(self.clock(), **named)
 
     def lease(self, node, back=False):
         return self.job.lease(node, self.clock(), back)

@@ -59,7 +59,7 @@ class World:
             fail=self.failed.append,
         )  # fmt: skip
         monkeypatch.setattr(
-            CheckpointController, "_position",
+            CheckpointController, "_snapshot",
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
         )  # fmt: skip
         monkeypatch.setattr(module, "BspLedger", SimpleNamespace)

@@ -22,8 +22,8 @@ from snailps.master import journal as module
 from snailps.master.effects import Fact, Snapshot
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
-from snailps.master.job.position import pack
 from snailps.master.job.recovery import JobRecovery, Past
+from snailps.master.job.snapshot import encode, pack
 from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Journal
 from snailps.master.leases import RoundLedger
 from snailps.master.phases import JobPhase
@@ -354,12 +354,13 @@ class Side:
         self.journal.close()
 
     def compact(self):
-        self.journal.compact(self.controller.snapshot())
+        self.journal.compact(self.controller.snapshot(NOW))
         ended(self.journal)
 
     def stands(self):
         """All that can be told of where the job stands."""
-        state, arrays = self.job.snapshot()
+        state, arrays = encode(self.job.snapshot(NOW, exact=True), with_input=False)
+        state["figures"] |= {"wall_s": 0, "train_s": 0}
         return {
             "state": json.loads(json.dumps(state)),
             **{name: array.tolist() for name, array in arrays.items()},
@@ -468,7 +469,7 @@ def test_job_goes_on_from_a_compacted_journal_as_from_all_its_facts(tmp_path, ki
         compacted.pop("owner"), plain.pop("owner")
         most = living.job.ledger.ahead_max
         for stands in (compacted, plain):
-            assert stands["state"]["ledger"].pop("ahead_max") <= most
+            assert stands["state"]["exact"]["ledger"].pop("ahead_max") <= most
             stands["figures"].pop("ahead_max", 0)
     assert compacted == plain
     assert len(plain["done"]) > 20 or kind == "rounds"

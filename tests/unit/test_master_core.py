@@ -9,8 +9,8 @@ from snailps.master import effects, events
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
-from snailps.master.job.position import pack
 from snailps.master.job.recovery import Past
+from snailps.master.job.snapshot import pack
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.transport import messages as m

@@ -22,10 +22,10 @@ from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import LOOKS, Inspection
 from snailps.master.job.job import Job
-from snailps.master.job.position import Position
 from snailps.master.job.recovery import JobRecovery, Past
 from snailps.master.job.round_controller import RoundController
 from snailps.master.job.run_metrics import run_figures
+from snailps.master.job.snapshot import JobSnapshot, encode
 from snailps.master.job.worker_wait import WorkerWait
 from snailps.master.leases import BspLedger, RoundLedger
 from snailps.master.leases.ledger import ANY_WORKER, Ledger
@@ -187,24 +187,24 @@ class JobController:
         self._go(JobPhase.SURVEY)
         job.begin_pass("survey", now)
 
-    def _restored(self, position: Position, now: float) -> None:
+    def _restored(self, snapshot: JobSnapshot, now: float) -> None:
         """The servers have the rows of a checkpoint: the training goes on behind it."""
         job = self.job
         if job is not None:
-            self._beside(partial(self._keep, job, position), partial(self._kept, job, position))
+            self._beside(partial(self._keep, job, snapshot), partial(self._kept, job, snapshot))
 
-    def _keep(self, job: Job, position: Position) -> None:
-        """Beside the loop: a master that takes over begins at the position, too."""
-        self._services.keep_base(position)
-        if position.summary is not None:
-            job.ready_summary(position.summary)
+    def _keep(self, job: Job, snapshot: JobSnapshot) -> None:
+        """Beside the loop: a master that takes over begins at the snapshot, too."""
+        self._services.keep_base(snapshot)
+        if snapshot.summary is not None:
+            job.ready_summary(snapshot.summary)
 
-    def _kept(self, job: Job, position: Position, _: None, now: float) -> None:
-        self._open_book(job, now, position)
-        self.expiry.resume([int(tick) for tick in position.figures["ticks"]], now)
+    def _kept(self, job: Job, snapshot: JobSnapshot, _: None, now: float) -> None:
+        self._open_book(job, now, snapshot)
+        self.expiry.resume([int(tick) for tick in snapshot.figures["ticks"]], now)
         self._start_all()
 
-    def _open_book(self, job: Job, now: float, position: Position | None = None) -> None:
+    def _open_book(self, job: Job, now: float, snapshot: JobSnapshot | None = None) -> None:
         """Opens the book of the training; where there are clocks, once all shards stand there."""
         here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
@@ -218,15 +218,15 @@ class JobController:
             member.wait_for("", now)
             member.waited_s = member.block_since = 0.0
             member.done = member.fetched = 0
-        self.begin_training(job, nodes, position, now)
+        self.begin_training(job, nodes, snapshot, now)
         if job.clocked:
-            self.set_clock(job, position.clock if position is not None else 0, now)
+            self.set_clock(job, snapshot.clock if snapshot is not None else 0, now)
 
     def begin_training(
-        self, job: Job, nodes: list[int], position: Position | None, now: float
+        self, job: Job, nodes: list[int], snapshot: JobSnapshot | None, now: float
     ) -> None:
         """Opens the book of the training for these workers."""
-        job.begin_pass("train", now, nodes, position)
+        job.begin_pass("train", now, nodes, snapshot)
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
         if job.rounds:
@@ -353,7 +353,7 @@ class JobController:
             log.info("%s reached: finishing the blocks at work, then saving", limit)
             self._end_early(job, limit, now)
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self, now: float) -> Snapshot | None:
         """What a master has to know that takes over, beside who belongs, and how it began.
 
         None where a journal is not to begin anew: outside the training, or between its end and
@@ -364,7 +364,9 @@ class JobController:
             return None
         ledger = job.ledger
         assert ledger is not None
-        state, arrays = job.snapshot()
+        state, arrays = encode(
+            job.snapshot(now, ticks=self.expiry.ticks, exact=True), with_input=False
+        )
         facts = [Fact("shards", self._members.shards)] if self._members.shards else []
         if self.leases.clocks_noted:
             facts.append(Fact("clocks", {}))
@@ -372,11 +374,11 @@ class JobController:
             facts.append(Fact("early", {"why": job.ended_by, "size": ledger.size}))
         if self.round is not None and self.round.closing and isinstance(ledger, RoundLedger):
             facts.append(Fact("close", {"parts": ledger.parts}))
-        return Snapshot({"job": state, "ticks": list(self.expiry.ticks)}, arrays, facts)
+        return Snapshot({"job": state}, arrays, facts)
 
-    def compact(self) -> None:
+    def compact(self, now: float) -> None:
         """The journal has grown: begins it anew, where it may."""
-        snapshot = self.snapshot()
+        snapshot = self.snapshot(now)
         if snapshot is not None:
             self._out.put(Compact(snapshot))
 

@@ -24,8 +24,8 @@ from snailps.config.output import check_output
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
-from snailps.master.job.position import Position
 from snailps.master.job.settings import job_settings, without_effect
+from snailps.master.job.snapshot import JobSnapshot
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger
@@ -35,8 +35,6 @@ from snailps.transport.control.encoded import Encoded
 
 log = logging.getLogger(__name__)
 
-DONE_FIELDS = ("number", "units", "seconds", "metrics")
-"""Of `Done`: what counts when it is told once more."""
 _MASK64 = (1 << 64) - 1
 
 
@@ -160,30 +158,33 @@ class Job:
     # --- passes ----------------------------------------------------------------------------
 
     def begin_pass(
-        self, name: str, now: float, nodes: Sequence[int] = (), position: Position | None = None
+        self,
+        name: str,
+        now: float,
+        nodes: Sequence[int] = (),
+        snapshot: JobSnapshot | None = None,
     ) -> None:
-        """Opens the book of leases of "survey" or "train", the latter for these workers.
+        """Opens the ledger of "survey" or "train", the latter for these workers.
 
-        With a `position` the training begins where that is.
+        With a `snapshot`, of a checkpoint or of a lost master, the training continues from there.
         """
         self.pass_ = name
         train = name == "train"
-        if position is not None:
-            self.input.take(position.blocks, position.block_bytes)
-            self.summary, self.survey = position.summary, None
-        self.ledger = self._new_ledger(nodes, position) if train else Ledger(self.input.blocks)
+        if snapshot is not None:
+            self._take_input(snapshot)
+        self.ledger = self._new_ledger(nodes, snapshot) if train else Ledger(self.input.blocks)
         self._pass_begun = now
         # Losses by epoch, or by round as they come: there may be very many of those.
         self._metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
-        if position is not None:
-            self._resume_figures(position, now)
+        if snapshot is not None:
+            self._resume(snapshot, now)
 
-    def _new_ledger(self, nodes: Sequence[int], position: Position | None) -> Ledger:
+    def _new_ledger(self, nodes: Sequence[int], snapshot: JobSnapshot | None) -> Ledger:
         """The ledger of the training, by the settings' consistency."""
         s = self.settings
-        known = position.outcomes if position is not None else NO_RECORDS
+        known = snapshot.records if snapshot is not None else NO_RECORDS
         if self.rounds:
-            first = position.clock if position is not None else 0
+            first = snapshot.clock if snapshot is not None else 0
             return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
         all_ = (self.input.blocks, s.epochs, s.max_steps, known)
         if self.clocked:
@@ -197,112 +198,118 @@ class Job:
         """Notes how long the pass took."""
         self._seconds[self.pass_] = now - self._pass_begun
 
-    # --- checkpoints -----------------------------------------------------------------------
+    # --- snapshots -------------------------------------------------------------------------
 
-    def position(self, now: float, clock: int = -1) -> Position:
-        """How far the training is, as a checkpoint of now has it.
+    def snapshot(
+        self,
+        now: float,
+        *,
+        clock: int = -1,
+        ticks: Sequence[int] = (0,),
+        exact: bool = False,
+    ) -> JobSnapshot:
+        """The state of the training.
 
         Parameters
         ----------
         now : float
         clock : int
-            The checkpoint is of the beginning of this clock, in bsp and in rounds.
+            For a checkpoint of the beginning of this clock, in bsp and in rounds.
+        ticks : sequence of int
+            Of the clock of tables that forget rows.
+        exact : bool
+            For a master that takes over.  The arrays are valid until the next call.  Cheap enough
+            for the master's loop: what has changed since the last one is copied.
         """
         assert self.ledger is not None
-        outcomes = self.ledger.settled()
-        if clock >= 0 and not self.rounds:
-            outcomes = self.ledger.records.first(clock * self.settings.micro_batches)
+        arrays: dict[str, NDArray[Any]] = {}
+        state: dict[str, Any] | None = None
+        if exact:
+            records = self.ledger.known()
+            ledger = self.ledger.snapshot()
+            arrays = {name: held for name, held in ledger.items() if isinstance(held, np.ndarray)}
+            state = {
+                "ledger": {name: held for name, held in ledger.items() if name not in arrays},
+                "metrics": self._metrics.snapshot(),
+                "diverged": self.diverged,
+                "reached_in": self._reached_in,
+            }
+        elif clock >= 0 and not self.rounds:
+            records = self.ledger.records.first(clock * self.settings.micro_batches)
+        else:
+            records = self.ledger.settled()
         figures: dict[str, Any] = {
             "lr": self._metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
             "train_s": self.elapsed_s(now),
             "wall_s": now - self._begun,
+            "ticks": list(ticks),
         }
         if self.rounds:
-            figures |= {"rounds": self.round_figures, "units": self._at_round[0]}
-            figures |= {"losses": self._at_round[1]}
-        return Position(
-            self.input.sources,
-            self.input.blocks,
-            self.input.block_bytes,
-            outcomes,
-            self.summary,
-            max(0, clock),
-            figures,
-        )
+            figures["rounds"] = list(self.round_figures)
+            figures["units"], figures["losses"] = self._at_round
+        return self._snapshot(records, max(0, clock), figures, state, arrays)
 
-    def _resume_figures(self, position: Position, now: float) -> None:
-        """Takes the figures of an earlier life of the job."""
-        assert self.ledger is not None
-        figures = position.figures
-        if not self.rounds:
-            numbers = self.ledger.records.done()
-            held = position.outcomes[numbers]
-            epochs = numbers // len(self.input.blocks)
-            self._metrics.count_all(epochs, held)
-        else:
-            self.round_figures, self._metrics.units = list(figures["rounds"]), int(figures["units"])
-            self._metrics.losses = [list(sums) for sums in figures["losses"]]
-            self.begin_round()
-        self._metrics.lr = figures["lr"]
-        self._seconds["survey"] = figures["survey_s"]
-        self._pass_begun = now - figures["train_s"]
-        self._begun = now - figures["wall_s"]
-
-    def base(self) -> Position:
-        """The position at which the training begins, when nothing of it is done."""
+    def base(self) -> JobSnapshot:
+        """The state at the beginning of the training, when nothing of it is done."""
         figures: dict[str, Any] = {
             "lr": None,
             "survey_s": self._seconds.get("survey", 0.0),
             "train_s": 0.0,
+            "wall_s": 0.0,
+            "rounds": [],
+            "units": 0,
+            "losses": [],
         }
-        figures |= {"wall_s": 0.0, "rounds": [], "units": 0, "losses": []}
-        return Position(
-            self.input.sources,
-            self.input.blocks,
-            self.input.block_bytes,
-            NO_RECORDS,
-            self.summary,
-            0,
-            figures,
-        )
+        return self._snapshot(NO_RECORDS, 0, figures, None, {})
 
-    def adopt(self, position: Position) -> None:
-        """Takes over what an earlier master had surveyed: nothing of the survey is left to do."""
+    def _snapshot(
+        self,
+        records: NDArray[Any],
+        clock: int,
+        figures: dict[str, Any],
+        exact: dict[str, Any] | None,
+        arrays: dict[str, NDArray[Any]],
+    ) -> JobSnapshot:
+        input_ = self.input
+        return JobSnapshot(
+            input_.sources, input_.blocks, input_.block_bytes, records, self.summary, clock,
+            figures, exact, arrays,
+        )  # fmt: skip
+
+    def _take_input(self, snapshot: JobSnapshot) -> None:
+        """Takes the blocks and the summary of a snapshot: nothing of a survey is left to do."""
+        self.input.take(snapshot.blocks, snapshot.block_bytes)
+        self.summary, self.survey = snapshot.summary, None
+        self._seconds["survey"] = snapshot.figures["survey_s"]
+
+    def _resume(self, snapshot: JobSnapshot, now: float) -> None:
+        """Takes the progress of a snapshot, whose records the ledger has."""
         assert self.ledger is not None
-        self.input.take(position.blocks, position.block_bytes)
-        self.summary, self.survey = position.summary, None
-        self._seconds["survey"] = position.figures["survey_s"]
+        figures, exact = snapshot.figures, snapshot.exact
+        self._pass_begun = now - figures["train_s"]
+        self._begun = now - figures["wall_s"]
+        if exact is not None:
+            self.ledger.resume({**exact["ledger"], **snapshot.arrays})
+        if self.rounds:
+            self.round_figures, self._metrics.units = list(figures["rounds"]), int(figures["units"])
+            self._metrics.losses = [list(sums) for sums in figures["losses"]]
+            self.begin_round()
+        if exact is not None:
+            self._metrics.resume(exact["metrics"])
+            self.diverged, self._reached_in = str(exact["diverged"]), int(exact["reached_in"])
+            return
+        self._metrics.lr = figures["lr"]
+        if not self.rounds:
+            numbers = self.ledger.records.done()
+            epochs = numbers // len(self.input.blocks)
+            self._metrics.count_all(epochs, snapshot.records[numbers])
+
+    def adopt(self, snapshot: JobSnapshot) -> None:
+        """Takes over what an earlier master had surveyed."""
+        assert self.ledger is not None
+        self._take_input(snapshot)
         self.ledger.close()
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Where the training is, for a master that takes over: for JSON, and as arrays.
-
-        The arrays are good until the next call.  Cheap enough for the master's loop: what has
-        changed since the last one is copied.
-        """
-        assert self.ledger is not None
-        book = self.ledger.snapshot()
-        arrays = {name: held for name, held in book.items() if isinstance(held, np.ndarray)}
-        state = {
-            "ledger": {name: held for name, held in book.items() if name not in arrays},
-            "tally": self._metrics.snapshot(),
-            "diverged": self.diverged,
-            "reached_in": self._reached_in,
-            "rounds": list(self.round_figures),
-            "at_round": list(self._at_round),
-        }
-        return state, {"outcomes": self.ledger.known(), **arrays}
-
-    def resume(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Stands where `snapshot` was taken; its training has begun with those outcomes."""
-        assert self.ledger is not None
-        self.ledger.resume({**state["ledger"], **arrays})
-        self._metrics.resume(state["tally"])
-        self.diverged, self._reached_in = str(state["diverged"]), int(state["reached_in"])
-        self.round_figures = list(state["rounds"])
-        units, losses = state["at_round"]
-        self._at_round = (int(units), losses)
 
     def replay(self, message: messages.Done, node: int, now: float) -> bool:
         """Takes the result of a block that is known to be this node's; False if it is done."""

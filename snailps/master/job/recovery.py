@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
-from snailps.master.job.position import Position, unpack
+from snailps.master.job.snapshot import JobSnapshot, decode, unpack
 from snailps.master.leases import BspLedger, RoundLedger
 from snailps.master.membership import Membership
 from snailps.transport import messages
@@ -40,9 +40,9 @@ class Past:
     path : str
         Of its journal, for people.
     base : bytes
-        The position at which the training began, see `job.position`; empty: it had not.
+        The packed snapshot at which the training began; empty: it had not.
     arrays : mapping
-        Of the newest state that the facts tell of.
+        Of the newest snapshot among the facts.
     """
 
     facts: list[Fact]
@@ -102,31 +102,26 @@ class JobRecovery:
         """The last fact of a kind; empty: none."""
         return next((fact.data for fact in reversed(self._facts) if fact.kind == kind), {})
 
-    def _base(self, job: Job) -> Position:
-        """The position at which the training began."""
-        position = unpack(self._past.base)
-        if sorted(position.sources) != sorted(job.input.sources):
+    def _base(self, job: Job) -> JobSnapshot:
+        """The state at which the training began."""
+        base = unpack(self._past.base)
+        if sorted(base.sources) != sorted(job.input.sources):
             raise ConfigError(
                 f"{self._past.path}: the input has other files, or files of other "
                 "lengths, than the run had that is to be taken over. Put them back, or begin anew "
                 "with --fresh"
             )
-        return position
+        return base
 
     def _train(
         self, controller: JobController, job: Job, train: dict[str, Any], now: float
     ) -> None:
-        position = self._base(job)
-        ticks = [int(tick) for tick in position.figures.get("ticks", [0])]
+        base = snapshot = self._base(job)
         state = self._last("state")
         if state:
-            arrays = self._past.arrays
-            began = replace(position, outcomes=arrays["outcomes"])
-            controller.begin_training(job, train["nodes"], began, now)
-            job.resume(state["job"], arrays)
-            ticks = [int(tick) for tick in state["ticks"]]
-        else:
-            controller.begin_training(job, train["nodes"], position, now)
+            snapshot = decode(state["job"], self._past.arrays, base)
+        controller.begin_training(job, train["nodes"], snapshot, now)
+        ticks = [int(tick) for tick in snapshot.figures.get("ticks", [0])]
         controller.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
         stands = False
@@ -153,7 +148,7 @@ class JobRecovery:
         controller.expiry.resume(ticks, now)
         controller.leases.clocks_noted = stands
         if job.clocked and not stands:
-            controller.set_clock(job, position.clock, now)
+            controller.set_clock(job, base.clock, now)
         if closing and controller.round is not None:
             controller.round.close(closing, now)
         self._fence(job, now)
@@ -181,8 +176,7 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     assert ledger is not None
     if fact.kind == "done":
         node = data["node"]
-        fields = {name: value for name, value in data.items() if name != "node"}
-        job.replay(messages.Done("train", **fields), node, now)
+        job.replay(messages.Done.of_result(data), node, now)
     elif fact.kind == "settled":
         ledger.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":

@@ -19,7 +19,7 @@ from typing import Any
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.master.effects import Broken, Outbox
 from snailps.master.events import WorkDone
-from snailps.master.job.job import DONE_FIELDS, Job
+from snailps.master.job.job import Job
 from snailps.master.leases import BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.master.member import Member
@@ -157,8 +157,7 @@ class LeaseService:
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
         if message.pass_ == "train":
-            said = {name: getattr(message, name) for name in DONE_FIELDS}
-            self._out.note("done", {"node": member.number, **said})
+            self._out.note("done", {"node": member.number, **message.result()})
 
     def fetch(self, member: Member, message: messages.Fetch, call: int) -> None:
         """A worker cannot open its block's path and wants the bytes, which are read beside."""
@@ -208,7 +207,7 @@ class LeaseService:
         member.worked, member.state = True, "training" if job.pass_ == "train" else "counting"
         if job.pass_ == "train":
             for fields in resume_state["told"]:
-                done = messages.Done("train", **fields)
+                done = messages.Done.of_result(fields)
                 if job.replay(done, node, now):
                     self._note_done(done, member)
             job.ledger.settle_all(node, resume_state["unsettled"])

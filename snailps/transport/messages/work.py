@@ -10,6 +10,7 @@ It knows no shard.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -165,6 +166,18 @@ class Done(Message):
     seconds: Seconds
     metrics: Metrics
     blob: Blob = b""
+
+    def result(self) -> dict[str, Any]:
+        """The result of a block of the training, as journal and `Rejoin.state` have it."""
+        return {name: getattr(self, name) for name in _RESULT}
+
+    @classmethod
+    def of_result(cls, result: Mapping[str, Any]) -> Done:
+        """The message of a `result`."""
+        return cls("train", **{name: result[name] for name in _RESULT})
+
+
+_RESULT = ("number", "units", "seconds", "metrics")
 
 
 @message(by="worker")

@@ -1,0 +1,145 @@
+"""master.job.snapshot: what became of blocks, and a job's snapshot as bytes."""
+
+import base64
+import io
+import json
+import zlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_job import Clock, done, make
+
+from snailps.config import RawConfig, WorkerSettings
+from snailps.data.blocks import Block
+from snailps.errors import CheckpointError
+from snailps.master.job.snapshot import JobSnapshot, decode, encode, pack, unpack
+from snailps.master.leases.records import OUTCOME, RECORD
+from snailps.transport import messages
+from snailps.worker.process import WorkerProcess
+
+__all__ = ["make"]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def some_snapshot(**changes):
+    records = np.zeros(3, OUTCOME)
+    records[1] = (2, 7, 100, 3.25, 50.0, 1)
+    plain = {
+        "sources": [("/a b\udcff.txt", 10), ("/c", 5)],
+        "blocks": [Block(0, "/a b\udcff.txt", 0, 10), Block(1, "/c", 0, 5)],
+        "block_bytes": 10,
+        "records": records,
+        "summary": b"\x00voc",
+        "clock": 4,
+        "figures": {"lr": 0.05, "ticks": [0, 3]},
+    }
+    return JobSnapshot(**{**plain, **changes})
+
+
+GOLDEN = (
+    "c-pO0!H&}~5OsFDu-#oD4*LNi2U4VLX}hh2Rz0kQgoG+kE*wyag5$U}+BB(RyR<5m7F6*AaO5NQ2e@$MCpd8B$_>"
+    "HTNtPynR45Z!<9VL3GxNr_d)t*Gl*$eC^yX*hdnQ$Mh_Dw6UXR8z4P8fAOWkt)=Ha6U_G1lA(A@MXBZ+yUn=eGuv"
+    "~+V2Cp^KC8z(-M_&ppl3OF0$F$KHUYIUqzmcG#cS@z}zi$y{xGfwn=-?)u+?}_lqU{L2%ZdiJ=;aEE01m+zF=EfN"
+    "Fq4NIKS-MFVFO12V>&>{@w%Gt^h?&d8XoQm)Ks*tUh(V+um~EI3f@dO8{&OQtKsD-(4&Y2A6FPI%Ms*25NrFh(Eo"
+    "DE)VW`Y@x*U)*^?PvYv9nm%1#UjPKkw$;>;gALaF$bZk$L6%x72ilJL^#cr*B9NDoGA#C448-#Z0e#`S>c&^Z+u2"
+    "9whOIUS>PZwwab1@#{*q{hG-*=2T|f6>Sp|s+m#j7Xc9koGAoqqmVFWDKN+YI>n=LNQ<C{eK!mu`ZLy9r?STzw)~"
+    "pa{*!FMxC+BBa&wyM`==WEJ1MeuxBBvJ&e}e(mR*^gv}NYFME~LSXm4D|Jv51l-P5*?wu{f7eBI=zt|WS{Ds%Z5m"
+    "c!)DyvT0fZXxU)1m^d&93{J4cCZ`=g{ap+)N0R{BW0zRSt<7mk=+Vft-IaZxgr-T@O=XPts<=-B#}90"
+)
+"""`some_snapshot`, as release 0.1.0 wrote it into a checkpoint."""
+FIGURES = {"lr": 0.05, "survey_s": 1.5, "train_s": 2.5, "wall_s": 4.5, "ticks": [0, 3]}
+
+
+def test_checkpoint_of_an_earlier_release_is_read_and_written_again():
+    golden = zlib.decompress(base64.b85decode(GOLDEN))
+    snapshot = unpack(golden)
+    assert pack(some_snapshot(figures=FIGURES)) == golden
+    assert encoded(snapshot) == encoded(some_snapshot(figures=FIGURES))
+    assert (snapshot.exact, snapshot.arrays) == (None, {})
+
+
+def encoded(snapshot, **named):
+    about, arrays = encode(snapshot, **named)
+    return about, {name: (array.dtype, array.tolist()) for name, array in arrays.items()}
+
+
+def test_progress_alone_comes_back_with_the_input_of_its_base():
+    base, arrays = some_snapshot(), {"owner": np.arange(3)}
+    later = some_snapshot(records=np.zeros(2, RECORD), exact={"ledger": {"losses": []}}, clock=9)
+    later.arrays = arrays
+    about, arrays = encode(later, with_input=False)
+    assert {"sources", "paths"}.isdisjoint(about)
+    again = decode(json.loads(json.dumps(about)), arrays, base)
+    assert encoded(again) == encoded(later)
+    with pytest.raises(CheckpointError, match="no snapshot of a job: KeyError"):
+        decode(about, arrays)
+
+
+@pytest.mark.parametrize("summary", [None, b"", b"\x00voc"])
+def test_snapshot_comes_back_as_it_was(summary):
+    snapshot = some_snapshot(summary=summary)
+    again = unpack(pack(snapshot))
+    assert (again.records == snapshot.records).all()
+    assert again.done == [1]
+    assert again.units == 100
+    for name in ("sources", "blocks", "block_bytes", "summary", "clock", "figures"):
+        assert getattr(again, name) == getattr(snapshot, name)
+
+
+def test_bytes_that_are_no_position_refuse():
+    good = pack(some_snapshot())
+    other = io.BytesIO()
+    np.savez(other, about=np.zeros(3, np.uint8))
+    for data in (b"", b"PK", good[:-30], other.getvalue()):
+        with pytest.raises(CheckpointError, match="no snapshot of a job"):
+            unpack(data)
+
+
+def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
+    job = make()
+    job.begin_pass("train")
+    for _ in range(5):
+        lease = job.lease(node=7)
+        clock.now_s += 2
+        job.done(done(lease.number, loss=50.0 + lease.number, examples=100.0, lr=0.5), 7)
+    job.ledger.settle([0, 1, 3], 7)
+    snapshot = unpack(pack(job.snapshot()))
+    assert snapshot.done == [0, 1, 3]
+    again = make(block_bytes="100")  # cut otherwise: the snapshot's blocks count
+    clock.now_s += 1000
+    again.begin_pass("train", (), snapshot)
+    assert again.ledger.size == job.ledger.size
+    assert (again.units, again.lr) == (300, 0.5)
+    assert again.loss == (50 + 51 + 53) / 300
+    leases = [again.lease(node=1) for _ in range(4)]
+    assert [lease.number for lease in leases] == [2, 4, 5, 6]
+    assert leases[0].start == 560
+    for lease in leases:
+        again.done(done(lease.number, loss=1.0, examples=100.0), 1)
+    again.end_pass()
+    assert again.figures({})["train_s"] == 10.0
+    assert again.figures({})["blocks"] == 7
+
+
+def test_ledger_share_is_that_of_bytes(make):
+    job = make(block_bytes="100")
+    job.begin_pass("train")
+    assert job.ledger.share([]) == 0
+    assert job.ledger.share([0, 1]) == pytest.approx(200 / 5600)
+    assert job.ledger.share(range(job.ledger.size)) == 1.0
+
+
+def test_worker_that_owes_pushes_settles_its_blocks_with_the_last():
+    told = []
+    process = WorkerProcess(WorkerSettings(), RawConfig(()))
+    process._client = SimpleNamespace(open_pushes=list)
+    process._control = SimpleNamespace(note=told.append)
+    for number, owes in enumerate([False, True, True, False]):
+        process._model = SimpleNamespace(owes=owes)
+        process._note_settled(number)
+    assert told == [messages.Settled([0]), messages.Settled([1, 2, 3])]
