@@ -13,7 +13,7 @@ from cluster_models import COUNTER, write_numbers
 from test_master_core import LIFE, Services, World
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
-from snailps.errors import ClusterError, ConnectionLost
+from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.master import effects, events
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
@@ -52,9 +52,9 @@ class Files:
         self.number = max(self.number, above) + 1
         return Begun(self.number, f"part-{self.number}", "now")
 
-    def complete(self, begun, files, position, **named):
-        assert set(position.outcomes["state"].tolist()) <= {0, 2}
-        self.complete_ones.append(position)
+    def complete(self, begun, files, snapshot, **named):
+        assert set(snapshot.records["state"].tolist()) <= {0, 2}
+        self.complete_ones.append(snapshot)
         return Completed(f"{begun.number}", 0, 0)
 
     def drop(self, begun):
@@ -383,7 +383,7 @@ class Walk(World):
             work = self.works.pop(at if rng.random() < 0.5 else 0)
             try:
                 done = events.WorkDone(work.number, work.run())
-            except Exception as error:
+            except SnailError as error:
                 done = events.WorkDone(work.number, None, error)
             self.handle(done)
         elif kind < 0.38:
