@@ -230,19 +230,6 @@ class Kernels:
     def copy_rows(self, src: Floats, dst: Floats) -> None:
         """``dst[i, :dim] = src[i]``, zeros behind; src float32[n, dim], dst float32[n, stride]."""
 
-    def take_rows(self, kept: Floats, index: Ints, rows: Floats) -> None:
-        """``rows[i] = kept[index[i]]``; kept float32[n, stride], rows float32[k, stride].
-
-        index int32[k] in 0..n-1 (ValueError otherwise).  Releases the GIL.
-        """
-
-    def settle_rows(self, kept: Floats, index: Ints, rows: Floats) -> None:
-        """``kept[index[i]], rows[i] = rows[i], rows[i] - kept[index[i]]``.
-
-        kept float32[n, stride], index int32[k] in 0..n-1 (ValueError otherwise), each at most once;
-        rows float32[k, stride].  Releases the GIL; threads may work on different indices at once.
-        """
-
     def bag_means(self, inputs: Floats, bag_ptr: Longs | Ints, bag_rows: Ints, out: Floats) -> None:
         """``out[w] = mean of inputs[bag_rows[bag_ptr[w]:bag_ptr[w + 1]], :dim]``: a word's vector.
 
@@ -457,14 +444,17 @@ class Kernels:
         Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
         """
 
-    def take_changes(
-        self, rows: Floats, packed: Floats, ids: Ints, out: Floats, dim: int, parts: int
-    ) -> None:
-        """``out[i] = rows[ids[i]] - packed[ids[i]]``, and `packed` becomes what `rows` are there.
+    def take_rows(self, rows: Floats, ids: Ints, packed: Floats, dim: int, parts: int) -> None:
+        """``packed[i] = rows[ids[i]]``, without what pads `rows`.
 
-        Shapes of `rows` and `packed` as in `unpack_parts`; `out` is as wide as `packed`, a row an
-        id. An id that comes twice has changed nothing the second time.  Releases the GIL; threads
-        may work on ids that differ.
+        Shape of `rows` as in `unpack_parts`; packed float32[k, parts * dim], ids int32[k] in 0..n-1
+        (ValueError otherwise).  Releases the GIL; threads may work on different ranges of ids.
+        """
+
+    def take_changes(self, rows: Floats, ids: Ints, packed: Floats, dim: int, parts: int) -> None:
+        """``packed[i] = rows[ids[i]] - packed[i]``: what changed since `take_rows`.
+
+        Shapes, errors and threads as in `take_rows`.
         """
 
     def csr_product(

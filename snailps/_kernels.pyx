@@ -714,31 +714,6 @@ cdef class Kernels:
         with nogil:
             self.table.copy_rows(source, dim, &dst[0, 0], stride, n)
 
-    cdef object check_kept(self, const float[:, ::1] kept, const int32_t[::1] index,
-                           const float[:, ::1] rows):
-        cdef Py_ssize_t n = rows.shape[0]
-        if index.shape[0] != n or kept.shape[1] != rows.shape[1]:
-            raise ValueError(f"rows ({n} x {rows.shape[1]}) must have a row for each of "
-                             f"{index.shape[0]} indices and be as wide as kept ({kept.shape[1]})")
-        if not self.in_range(index, 0, kept.shape[0]):
-            raise ValueError(f"index must lie in 0..{kept.shape[0] - 1}, the rows of kept")
-
-    def take_rows(self, const float[:, ::1] kept, const int32_t[::1] index, float[:, ::1] rows):
-        self.check_kept(kept, index, rows)
-        if rows.shape[0] == 0 or rows.shape[1] == 0:
-            return
-        with nogil:
-            self.table.take_rows(&kept[0, 0], &index[0], &rows[0, 0], rows.shape[1],
-                                 rows.shape[0])
-
-    def settle_rows(self, float[:, ::1] kept, const int32_t[::1] index, float[:, ::1] rows):
-        self.check_kept(kept, index, rows)
-        if rows.shape[0] == 0 or rows.shape[1] == 0:
-            return
-        with nogil:
-            self.table.settle_rows(&kept[0, 0], &index[0], &rows[0, 0], rows.shape[1],
-                                   rows.shape[0])
-
     def bag_means(self, const float[:, ::1] inputs, bag_ptr, const int32_t[::1] bag_rows,
                   float[:, ::1] out):
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
@@ -782,18 +757,36 @@ cdef class Kernels:
                 self.table.subtract_parts(&rows[0, 0], &packed[0, 0], dim, parts, stride,
                                           packed.shape[0])
 
-    def take_changes(self, const float[:, ::1] rows, float[:, ::1] packed,
-                     const int32_t[::1] ids, float[:, ::1] out, Py_ssize_t dim, Py_ssize_t parts):
-        cdef Py_ssize_t stride = self.check_packed(packed, rows, dim, parts)
-        if out.shape[0] != ids.shape[0] or out.shape[1] != packed.shape[1]:
-            raise ValueError(f"out must be ({ids.shape[0]}, {packed.shape[1]}), a row an id, got "
-                             f"({out.shape[0]}, {out.shape[1]})")
+    cdef Py_ssize_t check_taken(self, const float[:, ::1] rows, const int32_t[::1] ids,
+                                const float[:, ::1] packed, Py_ssize_t dim,
+                                Py_ssize_t parts) except -1:
+        """Stride of the parts of `rows`."""
+        cdef Py_ssize_t stride = rows.shape[1] // max(1, parts)
+        if dim < 1 or parts < 1 or stride * parts != rows.shape[1] or stride < dim:
+            raise ValueError(f"rows must have {parts} parts of at least {dim} columns, got "
+                             f"{rows.shape[1]} columns")
+        if packed.shape[0] != ids.shape[0] or packed.shape[1] != dim * parts:
+            raise ValueError(f"packed must be ({ids.shape[0]}, {dim * parts}), a row an id, got "
+                             f"({packed.shape[0]}, {packed.shape[1]})")
         if not self.in_range(ids, 0, rows.shape[0]):
             raise ValueError(f"ids must lie in 0..{rows.shape[0] - 1}, the rows")
+        return stride
+
+    def take_rows(self, const float[:, ::1] rows, const int32_t[::1] ids, float[:, ::1] packed,
+                  Py_ssize_t dim, Py_ssize_t parts):
+        cdef Py_ssize_t stride = self.check_taken(rows, ids, packed, dim, parts)
         if ids.shape[0]:
             with nogil:
-                self.table.take_changes(&rows[0, 0], &packed[0, 0], &ids[0], &out[0, 0], dim,
-                                        parts, stride, ids.shape[0])
+                self.table.take_rows(&rows[0, 0], &ids[0], &packed[0, 0], dim, parts, stride,
+                                     ids.shape[0])
+
+    def take_changes(self, const float[:, ::1] rows, const int32_t[::1] ids,
+                     float[:, ::1] packed, Py_ssize_t dim, Py_ssize_t parts):
+        cdef Py_ssize_t stride = self.check_taken(rows, ids, packed, dim, parts)
+        if ids.shape[0]:
+            with nogil:
+                self.table.take_changes(&rows[0, 0], &ids[0], &packed[0, 0], dim, parts, stride,
+                                        ids.shape[0])
 
     def add_weighted_rows(self, const float[:, ::1] rows, const float[::1] weights,
                           float[:, ::1] out):

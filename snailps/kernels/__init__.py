@@ -47,7 +47,6 @@ __all__ = [
     "load",
     "padded",
     "row_ops",
-    "settle_rows",
     "subtract_parts",
     "take_changes",
     "take_rows",
@@ -160,8 +159,6 @@ train_labels = _chosen.train_labels
 train_linear = _chosen.train_linear
 train_words = _chosen.train_words
 copy_rows = _chosen.copy_rows
-settle_rows = _chosen.settle_rows
-take_rows = _chosen.take_rows
 bag_means = _chosen.bag_means
 ftrl_weights = _chosen.ftrl_weights
 linear_scores = _chosen.linear_scores
@@ -170,6 +167,7 @@ fm_scores = _chosen.fm_scores
 train_fm = _chosen.train_fm
 unpack_parts = _chosen.unpack_parts
 subtract_parts = _chosen.subtract_parts
+take_rows = _chosen.take_rows
 take_changes = _chosen.take_changes
 csr_product = _chosen.csr_product
 csr_gradients = _chosen.csr_gradients

@@ -142,17 +142,16 @@ typedef struct {
     /* arithmetic on rows; `parts` of `dim` columns lie `stride` floats apart where they are trained */
     int (*in_range)(const int32_t *x, int64_t n, int32_t least, int32_t most);
     void (*copy_rows)(const float *src, int64_t dim, float *dst, int64_t stride, int64_t n);
-    void (*take_rows)(const float *kept, const int32_t *index, float *rows, int64_t stride,
-                      int64_t n);
-    void (*settle_rows)(float *kept, const int32_t *index, float *rows, int64_t stride, int64_t n);
     void (*bag_means)(const float *inputs, int64_t stride, const int64_t *ptr, const int32_t *rows,
                       float *out, int64_t dim, int64_t n);
     void (*unpack_parts)(const float *packed, float *rows, int64_t dim, int64_t parts,
                          int64_t stride, int64_t n);
     void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,
                            int64_t stride, int64_t n);
-    void (*take_changes)(const float *rows, float *packed, const int32_t *ids, float *out,
-                         int64_t dim, int64_t parts, int64_t stride, int64_t n);
+    void (*take_rows)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
+                      int64_t parts, int64_t stride, int64_t n);
+    void (*take_changes)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
+                         int64_t parts, int64_t stride, int64_t n);
     void (*add_weighted)(int64_t n, float *to, const float *from, float weight);
     void (*score_probe)(const float *x, int64_t n, float *sigmoid, float *loss);
 } snail_kernels;

@@ -148,17 +148,15 @@ cdef extern from "kernels/_jobs.h" nogil:
         bint (*in_range)(const int32_t *x, int64_t n, int32_t least, int32_t most) noexcept nogil
         void (*copy_rows)(const float *src, int64_t dim, float *dst, int64_t stride,
                           int64_t n) noexcept nogil
-        void (*take_rows)(const float *kept, const int32_t *index, float *rows, int64_t stride,
-                          int64_t n) noexcept nogil
-        void (*settle_rows)(float *kept, const int32_t *index, float *rows, int64_t stride,
-                            int64_t n) noexcept nogil
         void (*bag_means)(const float *inputs, int64_t stride, const int64_t *ptr,
                           const int32_t *rows, float *out, int64_t dim, int64_t n) noexcept nogil
         void (*unpack_parts)(const float *packed, float *rows, int64_t dim, int64_t parts,
                              int64_t stride, int64_t n) noexcept nogil
         void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,
                                int64_t stride, int64_t n) noexcept nogil
-        void (*take_changes)(const float *rows, float *packed, const int32_t *ids, float *out,
-                             int64_t dim, int64_t parts, int64_t stride, int64_t n) noexcept nogil
+        void (*take_rows)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
+                          int64_t parts, int64_t stride, int64_t n) noexcept nogil
+        void (*take_changes)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
+                             int64_t parts, int64_t stride, int64_t n) noexcept nogil
         void (*add_weighted)(int64_t n, float *to, const float *from_, float weight) noexcept nogil
         void (*score_probe)(const float *x, int64_t n, float *sigmoid, float *loss) noexcept nogil

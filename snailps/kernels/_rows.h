@@ -54,30 +54,6 @@ static void snail_copy_rows(const float *src, int64_t dim, float *dst, int64_t s
     }
 }
 
-static void snail_take_rows(const float *kept, const int32_t *index, float *rows, int64_t stride,
-                            int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        if (i + SNAIL_ROWS_AHEAD < n)
-            snail_prefetch_row(kept + index[i + SNAIL_ROWS_AHEAD] * stride, stride);
-        memcpy(rows + i * stride, kept + index[i] * stride, (size_t)stride * sizeof(float));
-    }
-}
-
-/* kept = rows; rows = what changed. */
-static void snail_settle_rows(float *kept, const int32_t *index, float *rows, int64_t stride,
-                              int64_t n) {
-    for (int64_t i = 0; i < n; i++, rows += stride) {
-        if (i + SNAIL_ROWS_AHEAD < n)
-            snail_prefetch_row(kept + index[i + SNAIL_ROWS_AHEAD] * stride, stride);
-        float *row = kept + index[i] * stride;
-        for (int64_t d = 0; d < stride; d++) {
-            const float value = rows[d];
-            rows[d] = value - row[d];
-            row[d] = value;
-        }
-    }
-}
-
 static void snail_bag_means(const float *inputs, int64_t stride, const int64_t *ptr,
                             const int32_t *rows, float *out, int64_t dim, int64_t n) {
     for (int64_t k = 0; k < n; k++, out += dim) {
@@ -107,22 +83,31 @@ static void snail_subtract_parts(const float *rows, float *packed, int64_t dim, 
             packed[p * dim + d] = rows[p * stride + d] - packed[p * dim + d];
 }
 
-/* Of some rows: out = rows - packed, packed = rows. */
-static void snail_take_changes(const float *rows, float *packed, const int32_t *ids, float *out,
-                               int64_t dim, int64_t parts, int64_t stride, int64_t n) {
-    for (int64_t i = 0; i < n; i++, out += parts * dim) {
-        if (i + SNAIL_ROWS_AHEAD < n) {
-            __builtin_prefetch(rows + ids[i + SNAIL_ROWS_AHEAD] * parts * stride, 1, 3);
-            __builtin_prefetch(packed + ids[i + SNAIL_ROWS_AHEAD] * parts * dim, 1, 3);
+/* Of some rows: packed = rows, without what pads them. */
+static void snail_take_rows(const float *rows, const int32_t *ids, float *packed, int64_t dim,
+                            int64_t parts, int64_t stride, int64_t n) {
+    const int64_t size = parts * stride;
+    if (dim == stride) dim *= parts, stride = dim, parts = 1;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + SNAIL_ROWS_AHEAD < n)
+            snail_prefetch_row(rows + ids[i + SNAIL_ROWS_AHEAD] * size, size + SNAIL_PAD - 1);
+        for (int64_t p = 0; p < parts; p++, packed += dim)
+            memcpy(packed, rows + ids[i] * size + p * stride, (size_t)dim * sizeof(float));
+    }
+}
+
+/* Of some rows: packed = rows - packed. */
+static void snail_take_changes(const float *rows, const int32_t *ids, float *packed, int64_t dim,
+                               int64_t parts, int64_t stride, int64_t n) {
+    const int64_t size = parts * stride;
+    if (dim == stride) dim *= parts, stride = dim, parts = 1;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + SNAIL_ROWS_AHEAD < n)
+            snail_prefetch_row(rows + ids[i + SNAIL_ROWS_AHEAD] * size, size + SNAIL_PAD - 1);
+        for (int64_t p = 0; p < parts; p++, packed += dim) {
+            const float *row = rows + ids[i] * size + p * stride;
+            for (int64_t d = 0; d < dim; d++) packed[d] = row[d] - packed[d];
         }
-        const float *row = rows + ids[i] * parts * stride;
-        float *was = packed + ids[i] * parts * dim;
-        for (int64_t p = 0; p < parts; p++)
-            for (int64_t d = 0; d < dim; d++) {
-                const float now = row[p * stride + d];
-                out[p * dim + d] = now - was[p * dim + d];
-                was[p * dim + d] = now;
-            }
     }
 }
 

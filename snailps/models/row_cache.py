@@ -1,154 +1,302 @@
-"""Rows of one table that a worker keeps while it is the only one: nobody else changes them.
+"""Rows of one table cached at the only worker of a job, where pulled rows stay valid.
 
-    ids of a block -> `ask`: a place for each; those that have none yet -> PULL
-    places -> `lend`: copies to train on -> `settle`: what changed -> PUSH, and is kept
+    keys of a block -> find, ask: a place each; keys without one -> PULL
+    places -> ready: rows to train where they lie -> changes, every few blocks -> PUSH
 
-So a row is pulled when it is met, not at every block, and nothing that is pulled lacks an own
-push; every block is pushed as ever.  Memory is bounded: where there is no more room, rows that
-three blocks in a row do not use are forgotten.  What the rows mean is the model's.
+A row is pulled once and not with every block; a row that several blocks change between two pushes
+is pushed once.  When a second worker joins, the model pushes `changes` and drops the cache.  Two
+numberings give places: `KeyPlaces` for any keys, until it is full; `IdPlaces` for small ids, with
+eviction.  No optimizer, no text.
 
-What holds
+Invariants
 ----------
-* `ask` for block n + 1 may run while block n trains, in another thread: it reads and writes places
-  only, values change in `lend` and `settle`.
-* A push begins when the one before it is done.  So when `ask` for block n + 1 is called, all of
-  block n - 2 and before have arrived, and only rows that neither n - 1 nor n uses are forgotten: a
-  pull may go ahead of the pushes under way, because they have no part in its rows.
+* `find` and `ask` for a later block may run in other threads while a block trains: they write
+  places, rows are written by the training thread only (`ready`).
+* `find` may run in several threads at once (`KeyPlaces`), but not while `ask` does.  Blocks are
+  asked for, and trained, in one order.
+* A pull goes ahead of pushes in flight: these have no part in rows that have no place yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.worker import Pending, Worker
-from snailps.models.local_sgd import Floats, Keys, Shelf
+from snailps.api.worker import Pending
+from snailps.data.examples import KeptNumbers
+from snailps.models.local_sgd import Floats, Keys, LocalSgd
 
-KEPT_BYTES_MAX = 512 << 20
-"""Values kept of one table, unless three blocks need more.  A million rows of 100 columns: all that
-50,651 package descriptions have in words and pairs are 650,000."""
+CACHE_BYTES = 512 << 20
+"""Memory of one table's cached rows and their numbering: 8.5 million features of a linear model
+with FTRL, 1.2 million rows of 100 columns."""
+KEY_BYTES = 51
+"""Memory of a key in `KeyPlaces`: itself, and its part of the hash table at its emptiest."""
 
 Ids = NDArray[np.int32]
-_NONE = np.empty((0, 0), np.float32)
 
 
 @dataclass(slots=True)
-class Lent:
-    """Rows of a block: places of all and of the `new` ones, being pulled; copies to train on."""
+class Found:
+    """Places of some keys of a block.
 
-    keys: Keys
+    Attributes
+    ----------
+    keys : numpy.ndarray
+        uint64 of `KeyPlaces`, int32 ids of `IdPlaces`.
+    places : numpy.ndarray
+        int32, one a key; -1 where it has none yet, until `RowCache.ask`.
+    missing : numpy.ndarray
+        int32: indices of those.
+    touched : numpy.ndarray
+        int32: places that no block since the last push has used.
+    """
+
+    keys: NDArray[Any]
     places: Ids
-    rows: Floats
-    new: Ids
-    pull: Pending | None = None
-    pulled: Floats | None = None
+    missing: Ids
+    touched: Ids
 
 
-class RowCache:
-    """Rows of a table of access method ``add`` at the only worker of a job.
+class KeyPlaces:
+    """A numbering of any keys: consecutive places, which they keep.
 
     Parameters
     ----------
-    worker : Worker
-        Who pulls and pushes.
-    table : str
-    dim : int
-        Of the table.
-    id_num : int
-        Rows are known by ids below it; takes 4 bytes each.
-    in_threads : callable
-        ``in_threads(function, *arrays)`` calls a row-wise kernel on row ranges at once.
-    bytes_max : int
-        Of values kept, unless three blocks need more.
+    room : int
+        Places there are.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        table: str,
-        dim: int,
-        id_num: int,
-        in_threads: Callable[..., None],
-        bytes_max: int = KEPT_BYTES_MAX,
-    ) -> None:
-        self._worker, self._table, self._dim = worker, table, dim
-        self._in_threads = in_threads
-        self._copies = Shelf(lambda n: kernels.padded(n, dim))
-        self._pushes: list[tuple[Pending, Floats]] = []
+    consecutive = True
+
+    def __init__(self, room: int) -> None:
+        self.room = min(max(1, room), (1 << 30) - 1)
+        self._numbers = KeptNumbers(self.room)
+        self.begin_round = self._numbers.begin_round
+
+    def find(self, keys: Keys) -> Found:
+        """Places of keys, which count as touched; several threads may call it."""
+        return Found(keys, *self._numbers.find(keys))
+
+    def number(self, found: Sequence[Found]) -> tuple[Keys, Ids] | None:
+        """Gives the missing keys of a block places; keys, places, or None if there is no room."""
+        first = len(self._numbers)
+        parts = [self._numbers.number(one.keys, one.missing, one.places) for one in found]
+        if not all(fits for _, fits in parts):
+            return None
+        new = np.concatenate([keys for keys, _ in parts])
+        return new, np.arange(first, first + len(new), dtype=np.int32)
+
+
+class IdPlaces:
+    """A numbering of ids from 0 on, with eviction; a round is the time between two pushes.
+
+    If there is no free place, ids are evicted that the last three rounds did not touch: their
+    pushes have arrived, because a push starts only when the one before it is done.  If that is not
+    enough, `room` grows.
+
+    Parameters
+    ----------
+    id_num : int
+        Ids are below it; takes 4 bytes each.
+    room : int
+        Places there are at first.
+    key_of : callable
+        Ids -> the table's keys.
+    """
+
+    consecutive = False
+
+    def __init__(self, id_num: int, room: int, key_of: Callable[[Ids], Keys]) -> None:
+        self.room = max(1, min(id_num, room))
+        self._key_of = key_of
         self._place_of = np.full(id_num, -1, np.int32)
-        room = bytes_max // (4 * kernels.padded(1, dim).shape[1])
-        room = max(1, min(id_num, room))
-        self._rows = kernels.padded(room, dim)
-        # By place: whose row it holds, the block that used it last; and the places that are free.
-        self._id_at = np.full(room, -1, np.int32)
-        self._used_in = np.zeros(room, np.int32)
-        self._free = np.arange(room, dtype=np.int32)
-        self._block = 0
+        # By place: its id, and the last round that touched it.
+        self._id_at = np.full(self.room, -1, np.int32)
+        self._round_at = np.zeros(self.room, np.int32)
+        self._free = np.arange(self.room, dtype=np.int32)
+        self._round = 1
 
-    def ask(self, ids: Ids, keys: Keys) -> Lent:
-        """Finds the rows of the next block, each once, and starts to pull those not kept."""
-        self._block += 1
+    def begin_round(self) -> None:
+        """Every place counts as not touched."""
+        self._round += 1
+
+    def find(self, ids: Ids) -> Found:
+        """Places of different ids, which count as touched."""
         places = self._place_of[ids]
-        new = np.flatnonzero(places < 0)
-        self._used_in[places[places >= 0]] = self._block
-        taken = self._take(len(new))
-        places[new] = taken
-        self._place_of[ids[new]] = taken
-        self._id_at[taken] = ids[new]
-        self._used_in[taken] = self._block
-        lent = Lent(keys, places, _NONE, taken)
-        if len(new):
-            lent.pulled = self._copies.take(len(new))
-            out = lent.pulled[:, : self._dim]
-            lent.pull = self._worker.pull_async(self._table, keys[new], out, ahead=True)
-        return lent
+        known = places[places >= 0]
+        touched = known[self._round_at[known] < self._round]
+        self._round_at[touched] = self._round
+        return Found(ids, places, np.flatnonzero(places < 0).astype(np.int32), touched)
 
-    def lend(self, lent: Lent) -> Floats:
-        """Waits for the rows; a padded array to train on, in the order of the ids."""
-        if len(self._rows) < len(self._id_at):
-            rows = kernels.padded(len(self._id_at), self._dim)
-            rows[: len(self._rows)] = self._rows
-            self._rows = rows
-        if lent.pull is not None and lent.pulled is not None:
-            lent.pull.wait()
-            self._in_threads(partial(kernels.settle_rows, self._rows), lent.new, lent.pulled)
-            self._copies.give(lent.pulled)
-        lent.rows = self._copies.take(len(lent.places))
-        self._in_threads(partial(kernels.take_rows, self._rows), lent.places, lent.rows)
-        return lent.rows
-
-    def settle(self, lent: Lent) -> None:
-        """Keeps what training made of the rows and starts to push the difference."""
-        self._in_threads(partial(kernels.settle_rows, self._rows), lent.places, lent.rows)
-        self.wait()  # it had all of this block's training to arrive
-        differences = lent.rows[:, : self._dim]
-        push = self._worker.push_async(self._table, lent.keys, differences)
-        self._pushes.append((push, lent.rows))
-
-    def wait(self) -> None:
-        """Waits for the last push."""
-        for push, rows in self._pushes:
-            push.wait()
-            self._copies.give(rows)
-        self._pushes = []
+    def number(self, found: Sequence[Found]) -> tuple[Keys, Ids]:
+        """Gives the missing ids of a block places; keys, places."""
+        (one,) = found
+        ids = one.keys[one.missing]
+        taken = self._take(len(ids))
+        one.places[one.missing] = taken
+        self._place_of[ids] = taken
+        self._id_at[taken] = ids
+        self._round_at[taken] = self._round
+        return self._key_of(ids), taken
 
     def _take(self, n: int) -> Ids:
-        """Free places; if there are too few, forgets what three blocks do not use, then grows."""
+        """Free places: evicts ids, then adds places, if there are too few."""
         if n > len(self._free):
-            stale = np.flatnonzero((self._used_in < self._block - 2) & (self._id_at >= 0))
+            stale = np.flatnonzero((self._round_at < self._round - 2) & (self._id_at >= 0))
             self._place_of[self._id_at[stale]] = -1
             self._id_at[stale] = -1
             self._free = np.concatenate((self._free, stale.astype(np.int32)))
         if n > len(self._free):
-            room = len(self._id_at)
             more = n - len(self._free) + n // 8
-            self._free = np.append(self._free, np.arange(room, room + more, dtype=np.int32))
-            self._id_at = np.append(self._id_at, np.full(more, -1, np.int32))
-            self._used_in = np.append(self._used_in, np.zeros(more, np.int32))
+            added = np.arange(self.room, self.room + more, dtype=np.int32)
+            self._free = np.concatenate((self._free, added))
+            self._id_at = np.concatenate((self._id_at, np.full(more, -1, np.int32)))
+            self._round_at = np.concatenate((self._round_at, np.zeros(more, np.int32)))
+            self.room += more
         taken, self._free = self._free[:n], self._free[n:]
         return taken
+
+
+@dataclass(slots=True)
+class CachedRows:
+    """A block's rows in the cache.
+
+    Attributes
+    ----------
+    row_num : int
+        Places in use, this block's included.
+    new : numpy.ndarray
+        int32: places of rows that are being pulled.
+    pull : Pending or None
+        Of these.
+    touched : numpy.ndarray
+        int32: places that no block since the last push had used, the new ones included.
+    closes : bool
+        Whether a push is due after this block.
+    keys : numpy.ndarray
+        uint64: the table's keys, by place.
+    """
+
+    row_num: int
+    new: Ids
+    pull: Pending | None
+    touched: Ids
+    closes: bool
+    keys: Keys
+
+    def abandon(self) -> None:
+        """Cancels the pull."""
+        if self.pull is not None:
+            self.pull.abandon()
+
+
+class RowCache:
+    """Rows of one table at the only worker of a job.
+
+    Parameters
+    ----------
+    sgd : LocalSgd
+        Pulls the rows; its layout must not be split if rows have state.
+    table : str
+    places : KeyPlaces or IdPlaces
+        The numbering; used by this cache only.
+    push_blocks : int
+        Blocks from push to push.
+    """
+
+    def __init__(
+        self, sgd: LocalSgd, table: str, places: KeyPlaces | IdPlaces, *, push_blocks: int = 1
+    ) -> None:
+        self._sgd, self._table, self._push_blocks = sgd, table, push_blocks
+        self._places = places
+        self._row_num = 0
+        # Pages of memory are taken when they are first written, so all of the room is cheap.
+        self._rows = sgd.layout.make(places.room)
+        self._keys = np.empty(places.room, np.uint64)
+        self._blocks = 0
+        # Since the last push: places, and their packed rows as they were.
+        self._before: list[tuple[Ids, Floats]] = []
+
+    def find(self, keys: NDArray[Any]) -> Found:
+        """Places of keys of the next block."""
+        return self._places.find(keys)
+
+    def ask(self, found: Sequence[Found]) -> CachedRows | None:
+        """Gives the missing keys of a block places and starts to pull their rows; None: no room.
+
+        Parameters
+        ----------
+        found : sequence of Found
+            All keys of the block; their places are completed.
+        """
+        numbered = self._places.number(found)
+        if numbered is None:
+            return None
+        keys, new = numbered
+        if self._places.room > len(self._keys):
+            more = np.empty(self._places.room - len(self._keys), np.uint64)
+            self._keys = np.concatenate((self._keys, more))
+        self._keys[new] = keys
+        self._row_num = max(self._row_num, int(new.max(initial=-1)) + 1)
+        pull = self._sgd.pull_rows(self._table, keys) if len(new) else None
+        touched = np.concatenate([*(one.touched for one in found), new])
+        self._blocks += 1
+        closes = self._blocks % self._push_blocks == 0
+        if closes:
+            self._places.begin_round()
+        return CachedRows(self._row_num, new, pull, touched, closes, self._keys)
+
+    def ready(self, cached: CachedRows) -> Floats:
+        """Waits for a block's new rows; the rows of all places, to be trained where they lie."""
+        layout, sgd = self._sgd.layout, self._sgd
+        if cached.row_num > len(self._rows):
+            rows = layout.make(self._places.room)
+            rows[: len(self._rows)] = self._rows
+            self._rows = rows
+        if cached.pull is not None:
+            pulled = cached.pull.wait()
+            sgd.in_threads(self._put, cached.new, pulled)
+            sgd.packed.give(pulled)
+        before = sgd.packed.take(len(cached.touched))
+        take = partial(kernels.take_rows, self._rows, dim=layout.dim, parts=layout.parts)
+        sgd.in_threads(take, cached.touched, before)
+        self._before.append((cached.touched, before))
+        return self._rows[: cached.row_num]
+
+    def _put(self, places: Ids, packed: Floats) -> None:
+        """Writes packed rows to their places."""
+        layout = self._sgd.layout
+        if self._places.consecutive:
+            first = int(places[0]) if len(places) else 0
+            layout.load(packed, self._rows[first : first + len(places)])
+        else:
+            rows = self._rows.reshape(-1, layout.parts, layout.stride)
+            rows[places, :, : layout.dim] = packed.reshape(-1, layout.parts, layout.dim)
+
+    @property
+    def changed(self) -> bool:
+        """Whether a block was trained since `changes`."""
+        return bool(self._before)
+
+    def changes(self) -> tuple[Keys, Floats]:
+        """Keys and packed deltas of the rows trained since the last call, to be pushed now."""
+        sgd, layout = self._sgd, self._sgd.layout
+        take = partial(kernels.take_changes, self._rows, dim=layout.dim, parts=layout.parts)
+        for places, before in self._before:
+            sgd.in_threads(take, places, before)
+        if len(self._before) == 1:
+            ((places, deltas),) = self._before
+        else:
+            places = np.concatenate([places for places, _ in self._before])
+            deltas = sgd.packed.take(len(places))
+            np.concatenate([before for _, before in self._before], out=deltas)
+            for _, before in self._before:
+                sgd.packed.give(before)
+        self._before = []
+        return self._keys[places], deltas

@@ -10,7 +10,7 @@ from test_cluster import figures_of, holder_of
 from test_linear import FEATURES, planted
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
-from snailps.models.sparse.write_back_cache import BLOCKS
+from snailps.models.sparse.worker import PUSH_BLOCKS
 from snailps.vectors import LabelModel, evaluate_labels
 from snailps.vectors.files import load
 
@@ -155,14 +155,16 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
     (tmp_path / "journal").mkdir()
     job = sparse(tmp_path, "SettlingLinear") | {"input": "input", "output": "out", "epochs": 1}
     job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
-    gate = Gate(tmp_path / "gates", BLOCKS + 2)
+    gate = Gate(tmp_path / "gates", PUSH_BLOCKS + 2)
     # By the clock: one that came between push and block would be the last one by pushes.
     job["checkpoint_interval"] = 1
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master("on_node_loss=stop")
         _, (first,) = cluster.nodes()
         gate.meet()  # two blocks behind the push, and a third one at work
-        master.wait_line(rf"checkpoint \d+: {BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows")
+        master.wait_line(
+            rf"checkpoint \d+: {PUSH_BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows"
+        )
         first.send(signal.SIGKILL)
         cluster.codes()
         gate.open()
@@ -171,8 +173,8 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
         assert codes == [0, 0, 0], master.stderr
         second = cluster.processes[-1]
     trained = journal(tmp_path)
-    assert list(trained[first.pid]) == list(range(BLOCKS + 2))
-    assert list(trained[second.pid]) == list(range(BLOCKS, 20))
+    assert list(trained[first.pid]) == list(range(PUSH_BLOCKS + 2))
+    assert list(trained[second.pid]) == list(range(PUSH_BLOCKS, 20))
     assert figures_of(master)["examples"] == 4000
 
 

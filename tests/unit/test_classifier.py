@@ -15,7 +15,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.local_sgd import BUCKET_KEY
+from snailps.models.text_model import BUCKET_KEY
 
 TEXT = (
     b"__label__pet the cat sat\n__label__tool a saw\nno label here\n"
@@ -165,10 +165,13 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
         train(model, TEXT, number)
     model.finish()
     batch = model.prepare(block_of(TEXT))
-    for kept, lent, table in zip(model._row_cache, batch.rows, ("input", "output"), strict=True):
-        assert lent.pull is None
-        rows = kept._rows[lent.places, :8]
-        np.testing.assert_allclose(rows, model.pull(table, lent.keys), rtol=1e-5, atol=1e-6)
+    keys = batch.input_keys, batch.output_keys
+    for cache, cached, of_table, table in zip(
+        model._row_caches, batch.cached, keys, ("input", "output"), strict=True
+    ):
+        assert cached.pull is None
+        rows = cache._rows[cached.touched, :8]
+        np.testing.assert_allclose(rows, model.pull(table, of_table), rtol=1e-5, atol=1e-6)
         assert rows.any()
 
 
@@ -192,12 +195,12 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
     batches.append(model.prepare(block_of(TEXT)))
     numbered = []
     for batch in batches:
-        keys = batch.rows[0].keys
+        keys = batch.input_keys
         assert len(set(keys.tolist())) == len(keys)
-        numbered.append(keys[batch.lines.features].tolist())
-        for lent in batch.rows:
-            if lent.pull is not None:
-                lent.pull.wait()
+        numbered.append(keys[batch.examples.lines.features].tolist())
+        for cached in batch.cached:
+            if cached.pull is not None:
+                cached.pull.wait()
     assert numbered[0] == numbered[1]
     words = [key for key in numbered[0] if key < BUCKET_KEY]
     assert max(words) == model._words - 1
@@ -215,7 +218,7 @@ def test_prepare_reads_a_block_once_while_there_is_room(make, monkeypatch, bytes
         assert model.train(block)["examples"] == 15
     assert len(found) == reads
     other = model.prepare(replace(block_of(TEXT[: len(TEXT) // 5]), start=1))
-    assert len(other.lines.label_ptr) == 1 + 4
+    assert len(other.examples.lines.label_ptr) == 1 + 4
 
 
 def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make):
@@ -224,10 +227,10 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
     batch = model.prepare(block_of(b"__label__3 word\n__label__7 word\n"))
     assert len(batch.output_keys) <= 2 + 2 * 2
     labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
-    assert batch.output_keys[batch.lines.labels].tolist() == labels.tolist()
-    assert len(batch.noise) == 4
-    for lent in batch.rows:
-        lent.pull.wait()
+    assert batch.output_keys[batch.examples.lines.labels].tolist() == labels.tolist()
+    assert len(batch.examples.noise) == 4
+    for cached in batch.cached:
+        cached.pull.wait()
 
 
 def test_train_with_one_label_only_and_sampling_ends(make):

@@ -8,7 +8,7 @@ import pytest
 
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.local_sgd import BUCKET_KEY
+from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.contention import WordContention, _spread, steps_a_word
 from snailps.models.word_vectors.settings import WordVectorSettings
 

@@ -11,7 +11,7 @@ from snailps.api.worker import Results
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, MisuseError, ModelFileError
 from snailps.master.job.settings import job_settings
-from snailps.models.local_sgd import BUCKET_KEY
+from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.vectors import BinHeader
 from snailps.vectors.fasttext_bin import write_bin

@@ -12,7 +12,7 @@ from snailps.api.results import Results
 from snailps.api.table_export import write_tables
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
-from snailps.models import local_sgd
+from snailps.models import text_model
 from snailps.models.sparse import export as sparse_export
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.linear import Linear
@@ -65,7 +65,7 @@ def small(monkeypatch):
     monkeypatch.setattr(row_sorter, "RUN_BYTES", 256 << 10)
     monkeypatch.setattr(row_sorter, "MERGE_BYTES", 128 << 10)
     monkeypatch.setattr(row_sorter, "PIECE_BYTES", 64 << 10)
-    monkeypatch.setattr(local_sgd, "EXPORT_BYTES", 128 << 10)
+    monkeypatch.setattr(text_model, "EXPORT_BYTES", 128 << 10)
 
 
 @pytest.fixture

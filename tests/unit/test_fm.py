@@ -113,8 +113,8 @@ def test_fm_block_changes_the_rows_as_the_twin_does(make, optimizer, data, field
     assert not before[:, 0].any()
     assert before[:, 1 : settings.dim].all()
     told = train(model, data)
-    model._push_kept()
-    model._settle(0)
+    model._push_cached()
+    model.sgd.wait()
     after = model.pull("weights", batch.keys, state=True)
     parts = before.shape[1] // settings.dim
     padded = kernels.padded(len(before), parts * settings.stride)

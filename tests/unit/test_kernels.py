@@ -606,17 +606,6 @@ def test_row_helpers_equal_numpy(build):
     np.testing.assert_array_equal(copy[:, :dim], out)
     assert not copy[:, dim:].any()
 
-    kept, lent = kernels.padded(9, dim), kernels.padded(4, dim)
-    kept[:, :dim], lent[:, :dim] = rng.normal(size=(9, dim)), rng.normal(size=(4, dim))
-    at, before, trained = np.array([7, 0, 3, 8], np.int32), kept.copy(), lent.copy()
-    taken = kernels.padded(4, dim)
-    k.take_rows(kept, at, taken)
-    np.testing.assert_array_equal(taken, kept[at])
-    k.settle_rows(kept, at, lent)
-    np.testing.assert_array_equal(lent, trained - before[at])
-    before[at] = trained
-    np.testing.assert_array_equal(kept, before)
-
     pointers, rows = np.array([0, 1, 4, 4]), np.array([2, 5, 5, 8], np.int32)
     means = np.empty((3, dim), np.float32)
     k.bag_means(new, pointers, rows, means)
@@ -631,12 +620,6 @@ def test_row_helpers_misfits_are_refused():
         kernels.bag_means(rows, np.array([0, 1]), np.array([4], np.int32), narrow[:1])
     with pytest.raises(ValueError, match="as many rows"):
         kernels.copy_rows(narrow, rows)
-    with pytest.raises(ValueError, match=r"0\.\.3"):
-        kernels.settle_rows(rows, np.array([0, 4], np.int32), rows[:2].copy())
-    with pytest.raises(ValueError, match=r"0\.\.3"):
-        kernels.take_rows(rows, np.array([0, -1], np.int32), rows[:2].copy())
-    with pytest.raises(ValueError, match="as wide as"):
-        kernels.settle_rows(rows, np.array([0, 1, 2], np.int32), narrow)
 
 
 @pytest.mark.parametrize(("n", "dim"), [(0, 3), (1, 1), (5, 16), (7, 100), (20_000, 100)])

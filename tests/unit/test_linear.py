@@ -14,12 +14,12 @@ from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.models.row_cache import KeyPlaces, RowCache
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.linear_settings import LinearSettings
-from snailps.models.sparse.worker import TABLE
-from snailps.models.sparse.write_back_cache import BLOCKS, WriteBackCache
+from snailps.models.sparse.worker import PUSH_BLOCKS, TABLE
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
@@ -157,8 +157,8 @@ def train_all(model, texts):
             following.prepared = model.prepare(following)
             prepared += 1
         results.append(model.train(block))
-    model._push_kept()
-    model._settle(0)
+    model._push_cached()
+    model.sgd.wait()
     return results
 
 
@@ -173,14 +173,10 @@ def shifted(text, by):
 
 
 def keep(model, rows):
-    """Has a lone worker keep at most so many rows; none: as several workers do."""
-    model._keeps, model._row_cache = rows > 0, None
+    """Has an only worker cache at most so many rows; none: as several workers do."""
+    model._caching, model._row_cache = rows > 0, None
     if rows:
-        model._row_cache = WriteBackCache(
-            model, TABLE, dim=model._dim, parts=model._bases.take(1).shape[1], stride=model._dim,
-            in_threads=model.in_threads, load=model.load_rows, take=model._bases.take,
-            bytes_max=rows * (8 * model._bases.take(1).shape[1] + 51),
-        )  # fmt: skip
+        model._row_cache = RowCache(model.sgd, TABLE, KeyPlaces(rows), push_blocks=PUSH_BLOCKS)
 
 
 @pytest.mark.parametrize("kept", [0, 60, 1000])
@@ -192,10 +188,10 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     settings = LinearSettings(optimizer=method, l2=0.01)
     model = make(settings)
     model.prefetch = prefetch
-    model._behind = prefetch + 1
+    model.sgd.behind = prefetch + 1
     keep(model, kept)
     results = train_all(model, ["".join(rows[at : at + 100]) for at in range(0, 900, 100)])
-    assert model._keeps == (kept == 1000)
+    assert model._caching == (kept == 1000)
     batch = model._reader.read(text.encode())
     start = np.zeros((len(batch.keys), 1 + {"adagrad": 1, "ftrl": 2}[method]), np.float32)
     want, loss, _ = twin.train_linear(
@@ -212,12 +208,12 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
 def test_model_that_keeps_rows_owes_pushes_until_the_fourth_block(make):
     model = make(LinearSettings())
     owed = []
-    for number in range(BLOCKS + 1):
+    for number in range(PUSH_BLOCKS + 1):
         block = block_of(planted(50, number), number)
         block.prepared = model.prepare(block)
         model.train(block)
         owed.append(model.owes)
-    assert owed == [True] * (BLOCKS - 1) + [False, True]
+    assert owed == [True] * (PUSH_BLOCKS - 1) + [False, True]
 
 
 def test_model_with_sgd_falls_to_rate_zero(make):
@@ -268,7 +264,7 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     prepared = model.prepare(block_of("1 5:1 6:1 7:1 8:1\n"))
     (batch,) = prepared.batches
     assert batch.keys.tolist() == [5, BIAS_KEY]
-    prepared.pull.wait()
+    prepared.copies.pulls[TABLE].wait()
 
 
 def test_survey_with_part_that_is_none_refuses():

@@ -1,4 +1,4 @@
-"""models.local_sgd: rows that went ahead of pushes, shelves of arrays, shares of deltas."""
+"""models.local_sgd: rows pulled ahead of pushes, layouts and pools of arrays, shares of deltas."""
 
 import math
 from dataclasses import dataclass
@@ -15,14 +15,21 @@ from snailps.api.worker import Block
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.model import Classifier, pack_summary
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.local_sgd import Contention, LocalSgd, Shelf, share_of_delta
+from snailps.models.local_sgd import (
+    ArrayPool,
+    Contention,
+    LocalSgd,
+    RowLayout,
+    share_of_delta,
+)
+from snailps.models.text_model import TextModel
 from snailps.models.word_vectors import WordVectors
 
 DIM = 3
 ROWS = 12
 
 
-# --- rows that went ahead -----------------------------------------------------------------------
+# --- rows pulled ahead --------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -83,17 +90,18 @@ class Network:
     def correct(self, pull, push):
         np.testing.assert_array_equal(push.rows, push.pushed)
         if push in pull.has:
-            return
+            return 0
         for at, key in enumerate(pull.keys.tolist()):
             pull.rows[at] += push.pushed[push.keys == key].sum(axis=0)
+        return int(np.isin(pull.keys, push.keys).sum())
 
 
-class Adding(Network, LocalSgd):
+class Adding(Network, TextModel):
     """Adds a number to each row of a block."""
 
     def setup(self):
         self.open()
-        self.set_up_copies(DIM)
+        self.sgd = LocalSgd(self, RowLayout.padded(DIM))
 
 
 TABLES = ("a", "b")
@@ -115,7 +123,7 @@ def test_rows_prefetched_ahead_of_any_push_hold_all_own_pushes(blocks):
     def prefetch(number, when, now):
         if now == when and number < len(keys):
             some = len(keys[number])
-            coming.append(model.pull_copies(dict.fromkeys(TABLES, keys[number])) if some else None)
+            coming.append(model.sgd.pull(dict.fromkeys(TABLES, keys[number])) if some else None)
 
     expected = np.zeros((ROWS, DIM), np.float32)
     prefetch(0, "", "")
@@ -124,14 +132,14 @@ def test_rows_prefetched_ahead_of_any_push_hold_all_own_pushes(blocks):
         coming.clear()
         model.serve(arriving)
         prefetch(number + 1, when, "at once")
-        local = model.load_copies(copies) if copies else []
-        for rows in local:
+        local = model.sgd.load(copies) if copies else {}
+        for (rows,) in local.values():
             np.testing.assert_array_equal(rows[:, :DIM], expected[keys[number].astype(int)])
             rows[:, :DIM] += number + 1
         prefetch(number + 1, when, "while it trains")
         if copies:
             expected[keys[number].astype(int)] += number + 1
-            model.push_copies(copies)
+            model.sgd.push(copies)
         prefetch(number + 1, when, "at the end")
     model.finish()
     for name in TABLES:
@@ -145,17 +153,17 @@ def test_arrays_of_many_blocks_are_those_of_four():
     model.setup()
     keys = np.arange(ROWS, dtype=np.uint64)
     seen = set()
-    coming = model.pull_copies({"a": keys})
+    coming = model.sgd.pull({"a": keys})
     for _ in range(20):
-        copies, coming = coming, model.pull_copies({"a": keys})
-        model.load_copies(copies)
-        seen.add(copies.bases[0].ctypes.data)
-        model.push_copies(copies)
-    model.load_copies(coming)
-    model.push_copies(coming)
+        copies, coming = coming, model.sgd.pull({"a": keys})
+        model.sgd.load(copies)
+        seen.add(copies.bases["a"].ctypes.data)
+        model.sgd.push(copies)
+    model.sgd.load(coming)
+    model.sgd.push(coming)
     model.finish()
     assert len(seen) <= 4
-    assert not model._bases._lent
+    assert not model.sgd.packed._taken
 
 
 class Exchanging(Network, Classifier):
@@ -192,7 +200,7 @@ def test_label_rows_exchanged_ahead_of_any_push_hold_all_own_pushes():
     assert not model.waiting
 
 
-# --- shelves ----------------------------------------------------------------------------------
+# --- pools ------------------------------------------------------------------------------------
 
 
 class Maker:
@@ -206,55 +214,81 @@ class Maker:
         return np.zeros((n, 2), np.float32)
 
 
-def test_shelf_gives_back_the_array_it_got():
-    shelf = Shelf(maker := Maker())
-    first = shelf.take(80)
+def test_pool_reuses_an_array_given_back():
+    pool = ArrayPool(maker := Maker())
+    first = pool.take(80)
     assert first.shape == (80, 2)
     where = first.ctypes.data
-    shelf.give(first)
+    pool.give(first)
     for n in (80, 10, 90, 1):  # 90: an array has an eighth more than was asked for
-        again = shelf.take(n)
+        again = pool.take(n)
         assert (len(again), again.ctypes.data) == (n, where)
-        shelf.give(again)
+        pool.give(again)
     assert maker.made == [90]
 
 
-def test_shelf_takes_the_smallest_that_fits():
-    shelf = Shelf(Maker())
-    lent = {n: shelf.take(n) for n in (800, 80, 8000)}
+def test_pool_takes_the_smallest_that_fits():
+    pool = ArrayPool(Maker())
+    lent = {n: pool.take(n) for n in (800, 80, 8000)}
     where = {n: array.ctypes.data for n, array in lent.items()}
     for array in lent.values():
-        shelf.give(array)
-    assert shelf.take(85).ctypes.data == where[80]
-    assert shelf.take(85).ctypes.data == where[800]
-    assert shelf.take(85).ctypes.data == where[8000]
+        pool.give(array)
+    assert pool.take(85).ctypes.data == where[80]
+    assert pool.take(85).ctypes.data == where[800]
+    assert pool.take(85).ctypes.data == where[8000]
 
 
-def test_shelf_lets_go_of_what_is_too_small():
-    shelf = Shelf(maker := Maker())
+def test_pool_drops_arrays_that_are_too_small():
+    pool = ArrayPool(maker := Maker())
     for n in (8, 80, 800, 8000):
-        shelf.give(shelf.take(n))
+        pool.give(pool.take(n))
     assert maker.made == [9, 90, 900, 9000]
-    assert len(shelf._free) == 1
+    assert len(pool._free) == 1
 
 
-def test_shelf_of_padded_arrays_lends_rows_that_kernels_take():
-    shelf = Shelf(lambda n: kernels.padded(n, 3))
-    rows = shelf.take(0)
+def test_pool_of_padded_arrays_gives_rows_that_kernels_take():
+    pool = ArrayPool(lambda n: kernels.padded(n, 3))
+    rows = pool.take(0)
     assert rows.shape == (0, kernels.PAD)
-    shelf.give(rows)
-    assert shelf.take(5).ctypes.data % 64 == 0
+    pool.give(rows)
+    assert pool.take(5).ctypes.data % 64 == 0
 
 
-def test_shelf_lends_no_array_twice():
-    shelf = Shelf(Maker())
-    lent = [shelf.take(10) for _ in range(5)]
+def test_pool_has_no_array_taken_twice():
+    pool = ArrayPool(Maker())
+    lent = [pool.take(10) for _ in range(5)]
     for number, array in enumerate(lent):
         array[:] = number
     assert [array[0, 0] for array in lent] == [0, 1, 2, 3, 4]
     for array in lent:
-        shelf.give(array)
-    assert shelf._lent == {}
+        pool.give(array)
+    assert pool._taken == {}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        RowLayout(1, 3, 1),
+        RowLayout(16, 2, 16),
+        RowLayout.padded(5, 3),
+        RowLayout.padded(5, 1),
+        RowLayout.padded(5, 2, split=True),
+        RowLayout.padded(16, 1, split=True),
+    ],
+)
+def test_layout_loads_rows_and_subtracts_them(layout):
+    packed = np.random.default_rng(1).normal(size=(4, layout.width)).astype(np.float32)
+    trained = [layout.make(4) for _ in range(layout.arrays)]
+    for array in trained:
+        array[:] = 9  # left from before
+    layout.load(packed, *trained)
+    parts = np.concatenate(trained, axis=1).reshape(4, layout.parts, layout.stride)
+    np.testing.assert_array_equal(parts[:, :, : layout.dim].reshape(4, -1), packed)
+    for array in trained:
+        array *= 3
+    expected = packed * 3 - packed
+    layout.subtract(packed, *trained)
+    np.testing.assert_array_equal(packed, expected)
 
 
 def floats(*values):
@@ -321,12 +355,12 @@ def test_rows_that_others_move_are_pulled_again_before_training():
     model = Adding(JobSettings())
     model.setup()
     keys = np.array([1, 4, 7], np.uint64)
-    copies = model.pull_copies({"a": keys}, {"a": np.array([0, 2])})
+    copies = model.sgd.pull({"a": keys}, {"a": np.array([0, 2])})
     model.table("a")[:] += 5  # somebody else
-    (local,) = model.load_copies(copies)
+    ((local,),) = model.sgd.load(copies).values()
     np.testing.assert_array_equal(local[:, 0], [5, 0, 5])
     local[:, :DIM] += 1
-    model.push_copies(copies)
+    model.sgd.push(copies)
     model.finish()
     np.testing.assert_array_equal(model.table("a")[keys.astype(int), 0], 6)
 
@@ -334,9 +368,9 @@ def test_rows_that_others_move_are_pulled_again_before_training():
 @pytest.mark.parametrize(
     ("model", "total", "workers", "expected"),
     [
-        (LocalSgd, 1 << 20, 1, (1 << 20) // 10),
-        (LocalSgd, 1 << 30, 1, 6 << 20),
-        (LocalSgd, 100 << 20, 8, (100 << 20) // 320),
+        (TextModel, 1 << 20, 1, (1 << 20) // 10),
+        (TextModel, 1 << 30, 1, 6 << 20),
+        (TextModel, 100 << 20, 8, (100 << 20) // 320),
         (WordVectors, 100 << 20, 8, (100 << 20) // 640),
         (WordVectors, 30 << 20, 8, 64 << 10),
         (WordVectors, 1 << 20, 8, (1 << 20) // 320),

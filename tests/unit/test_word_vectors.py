@@ -16,7 +16,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.master.job.settings import job_settings
-from snailps.models.local_sgd import BUCKET_KEY
+from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors import model as blocks_of
 from snailps.models.word_vectors.block_size import fit_block
@@ -143,12 +143,13 @@ def test_train_as_one_of_eight_on_blocks_of_any_size_ends(make, kind, loss, maxn
 def test_rows_of_a_small_vocabulary_are_pushed_as_a_mean_of_all_workers(make):
     model = make(replace(SMALL, minn=0, maxn=0), workers=8)
     batch = model.prepare(block_of(TEXT * 100))
-    local = model.load_copies(batch.copies)
+    local = model.sgd.load(batch.copies)
     rng = np.random.default_rng(4)
-    for rows in local:
+    changed = []
+    for table, (rows,) in local.items():
         rows[:, :8] = rng.normal(size=(len(rows), 8)) * 0.3  # no slope is flat
-    changed = [rows[:, :8] - base for rows, base in zip(local, batch.copies.bases, strict=True)]
-    model.push_copies(batch.copies, model._contentions(batch, local, 0.5))
+        changed.append(rows[:, :8] - batch.copies.bases[table])
+    model._push(batch.copies, model._contentions(batch, local, 0.5))
     model.finish()
     model.setup()
     for (table, keys), change in zip(batch.copies.keys.items(), changed, strict=True):
@@ -284,11 +285,11 @@ def test_adagrad_sums_squares_at_the_servers_as_one_worker_takes_its_steps(make,
         figures = model.train(block)
         losses.append(figures["loss"] / figures["examples"])
     batch = model.prepare(block_of(TEXT * 4, 12))
-    local = [rows.copy() for rows in model.load_copies(batch.copies)]
-    squares = [one.copy() for one in batch.copies.squares]
+    local = model.sgd.load(batch.copies)
+    copied = {table: [array.copy() for array in arrays] for table, arrays in local.items()}
     model.finish()
     model.setup()
-    for table, rows, sums in zip(("input", "output"), local, squares, strict=True):
+    for table, (rows, sums) in copied.items():
         keys = batch.copies.keys[table]
         # What the worker had, its own pushes corrected, is what the servers have.
         stored = model.pull(table, keys, state=True)
@@ -306,10 +307,10 @@ def test_adagrad_state_of_two_workers_is_the_sum_of_theirs(make):
     words = np.arange(len(one.vocabulary), dtype=np.uint64)
     before = one.pull("output", words, state=True)
     batch = one.prepare(block_of(TEXT * 20))
-    one.load_copies(batch.copies)
-    for squares in batch.copies.squares:
+    local = one.sgd.load(batch.copies)
+    for _, squares in local.values():
         squares[:, :8] += 2.0
-    one.push_copies(batch.copies, one._contentions(batch, batch.copies.local, 0.3))
+    one._push(batch.copies, one._contentions(batch, local, 0.3))
     one.finish()
     one.setup()
     after = one.pull("output", batch.copies.keys["output"], state=True)

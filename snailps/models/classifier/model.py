@@ -20,22 +20,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.api.worker import Block, Pending, Results, Surveyor
+from snailps.api.worker import Block, Pending, Results
 from snailps.config import JobSettings
 from snailps.data._labelled import LineReader, Lines, number_rows
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, LocalSgd, key_ranges
-from snailps.models.row_cache import Lent, RowCache
+from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
+from snailps.models.row_cache import CACHE_BYTES, CachedRows, IdPlaces, RowCache
+from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
 from snailps.vectors import BinHeader, write_bin
+
+Ints = NDArray[np.int32]
 
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of a label's count."""
@@ -57,22 +60,9 @@ of them, so that sums of whole blocks' deltas go much too far.  4 workers, rate 
 lines; one worker .709."""
 
 
-class _Counting:
-    """Merges the workers' counts into the vocabulary and the labels."""
-
-    def __init__(self, settings: ClassifierSettings) -> None:
-        self._settings = settings
-        self._counter = WordCounter()
-
-    def add(self, part: bytes) -> None:
-        self._counter.merge(part)
-
-    def result(self) -> bytes:
-        s = self._settings
-        prefix = s.label.encode()
-        labels = Vocabulary.labels_from_counter(self._counter, s.min_count_label, prefix)
-        words = Vocabulary.from_counter(self._counter, s.min_count, label_prefix=prefix)
-        return pack_summary(words, labels)
+def _label_keys(labels: Ints) -> Keys:
+    """Keys of labels."""
+    return labels.astype(np.uint64)
 
 
 def pack_summary(words: Vocabulary, labels: Vocabulary) -> bytes:
@@ -93,27 +83,34 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
     return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
 
 
-@dataclass(slots=True)
-class _Batch:
-    """A block made ready: its lines in local numbers, and the pull of its input rows under way.
-
-    `rows` are those of the input and output table at the only worker, else copies of input rows.
-    """
+class _Examples(NamedTuple):
+    """Lines and negatives of a block, with places of features and labels in arrays of rows."""
 
     lines: Lines
-    noise: NDArray[np.int32]
-    output_keys: NDArray[np.uint64]
-    steps: tuple[Floats, ...]
-    rows: Copies | tuple[Lent, Lent]
+    noise: Ints
 
 
-class Classifier(LocalSgd):
+@dataclass(slots=True)
+class _Batch:
+    """A prepared block.
+
+    `examples` have places among its keys, `placed` in the caches of both tables.
+    """
+
+    examples: _Examples
+    input_keys: Keys
+    output_keys: Keys
+    copies: Copies | None = None
+    cached: tuple[CachedRows, ...] = ()
+    placed: _Examples | None = None
+
+
+class Classifier(TextModel):
     """fastText's supervised mode as a parameter-server model; see the module's docstring."""
 
     Settings = ClassifierSettings
     settings: ClassifierSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
-    counts: ClassVar[Literal["examples", "words"]] = "words"
 
     def tables(self) -> Sequence[Table]:
         """Input rows start at +-1/dim, label rows at zero, as fastText's."""
@@ -124,16 +121,13 @@ class Classifier(LocalSgd):
         )
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """Counts words and labels."""
+    def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
+        """The vocabularies of words and labels."""
         assert isinstance(settings, ClassifierSettings)
-        return _Counting(settings)
-
-    def survey(self, block: Block) -> bytes:
-        """Counts of a block."""
-        counter = WordCounter()
-        counter.count(block.data)
-        return counter.dump()
+        s, prefix = settings, settings.label.encode()
+        labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
+        words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
+        return pack_summary(words, labels)
 
     # --- at a worker -------------------------------------------------------------------------
 
@@ -154,67 +148,76 @@ class Classifier(LocalSgd):
         self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
         space = self._reader.space
         self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
-        self._seen: dict[tuple[str, int, int], tuple[Lines, NDArray[np.int32]]] = {}
+        self._seen: dict[tuple[str, int, int], tuple[Lines, Ints]] = {}
         self._seen_bytes = 0
-        self.set_up_copies(s.dim)
-        self._row_cache: tuple[RowCache, RowCache] | None = None
+        self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
+        self._row_caches: tuple[RowCache, RowCache] | None = None
         if self.alone and self._places is not None:
-            self._row_cache = (
-                RowCache(self, "input", s.dim, space, self._in_threads),
-                RowCache(self, "output", s.dim, len(labels), self._in_threads),
+            room = CACHE_BYTES // (4 * self.sgd.layout.trained_width)
+            self._row_caches = (
+                RowCache(self.sgd, "input", IdPlaces(space, room, self._input_keys)),
+                RowCache(self.sgd, "output", IdPlaces(len(labels), room, _label_keys)),
             )
 
+    def _input_keys(self, features: Ints) -> Keys:
+        """Keys of words and buckets."""
+        keys = features.astype(np.uint64)
+        keys[features >= self._words] += np.uint64(BUCKET_KEY - self._words)
+        return keys
+
     def prepare(self, block: Block) -> _Batch | Lines:
-        """Numbers the block's features and labels locally and starts to pull its input rows."""
+        """Numbers the block's features and labels and starts to pull its rows."""
         lines, used = self._read(block)
         if len(lines.features) == 0 or len(lines.labels) == 0:
             return lines
-        input_keys = used.astype(np.uint64)
-        input_keys[used >= self._words] += np.uint64(BUCKET_KEY - self._words)
         label_ids, labels, noise = self._outputs(lines, block.seed)
         lines = lines._replace(labels=labels)
-        output_keys = label_ids.astype(np.uint64)
-        kept = self._row_cache
-        if kept is not None:
-            inputs, outputs = kept
-            lent = (inputs.ask(used, input_keys), outputs.ask(label_ids, output_keys))
-            return _Batch(lines, noise, output_keys, (), lent)
-        copies = self.pull_copies({"input": input_keys})
-        return _Batch(lines, noise, output_keys, self._steps(lines, len(used)), copies)
+        input_keys, output_keys = self._input_keys(used), _label_keys(label_ids)
+        batch = _Batch(_Examples(lines, noise), input_keys, output_keys)
+        if self._row_caches is None:
+            batch.copies = self.sgd.pull({"input": input_keys})
+            return batch
+        places = []
+        for cache, ids in zip(self._row_caches, (used, label_ids), strict=True):
+            found = cache.find(ids)
+            cached = cache.ask([found])
+            assert cached is not None
+            batch.cached += (cached,)
+            places.append(found.places)
+        at, label_at = places
+        placed = lines._replace(features=at[lines.features], labels=label_at[labels])
+        batch.placed = _Examples(placed, label_at[noise])
+        return batch
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on local copies of the rows and pushes what changed."""
+        """Trains on cached rows or local copies, and pushes what changed."""
         batch: _Batch | Lines = block.prepared
         rates = [self.settings.lr * (1.0 - share) for share in block.progress]
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
-        lines = batch.lines
-        if (
-            isinstance(batch.rows, tuple) and self._row_cache is None
-        ):  # another worker has come since
-            keys = batch.rows[0].keys
-            for lent in batch.rows:
-                if lent.pull is not None:
-                    lent.pull.abandon()
-            batch.rows = self.pull_copies({"input": keys})
-            batch.steps = self._steps(lines, len(keys))
-        if isinstance(batch.rows, Copies):
-            (inputs,) = self.load_copies(batch.rows)
+        lines = batch.examples.lines
+        if batch.placed is not None and self._row_caches:
+            of_input, of_output = self._row_caches
+            inputs, outputs = of_input.ready(batch.cached[0]), of_output.ready(batch.cached[1])
+            span = (0, len(lines.label_ptr) - 1)
+            loss, examples = self._train_lines(
+                batch.placed, inputs, outputs, span, rates, block.seed
+            )
+            self.sgd.push_rows({"input": of_input.changes(), "output": of_output.changes()})
+        else:
+            for cached in batch.cached:  # another worker has joined since
+                cached.abandon()
+            copies = batch.copies or self.sgd.pull({"input": batch.input_keys})
+            ((inputs,),) = self.sgd.load(copies).values()
             # Within a step of bsp rows stay as they are, however often they are pulled.
             exchanging = block.clock < 0
             loss, examples = self._train_exchanging(
                 batch, inputs, rates, block.seed, exchanging=exchanging
             )
-            others = [own * np.float32(self.workers - 1) for own in batch.steps]
-            self.push_copies(
-                batch.rows,
-                [
-                    Contention(own, theirs, rates[0] * CURVATURE)
-                    for own, theirs in zip(batch.steps, others, strict=True)
-                ],
-            )
-        else:
-            loss, examples = self._train_kept(batch, batch.rows, rates, block.seed)
+            own = self._steps(lines, len(batch.input_keys))
+            others = own * np.float32(self.workers - 1)
+            contention = Contention(own, others, rates[0] * CURVATURE)
+            self.sgd.push(copies, lambda _table, _trained, deltas: contention.scale(deltas))
         return {
             "units": float(lines.tokens),
             "lr": rates[1],
@@ -222,33 +225,11 @@ class Classifier(LocalSgd):
             "examples": float(examples),
         }
 
-    def _train_kept(
-        self, batch: _Batch, lent: tuple[Lent, Lent], rates: Sequence[float], seed: int
-    ) -> tuple[float, int]:
-        """Trains a block at the only worker."""
-        assert self._row_cache is not None
-        inputs, outputs = (kept.lend(one) for kept, one in zip(self._row_cache, lent, strict=True))
-        line_num = len(batch.lines.label_ptr) - 1
-        done = self._train_lines(batch, inputs, outputs, (0, line_num), rates, seed)
-        for kept, one in zip(self._row_cache, lent, strict=True):
-            kept.settle(one)
-        return done
-
     def workers_changed(self) -> None:
-        """Others change rows, too, from now on: what is kept is pushed, and no longer true."""
-        if self._row_cache is not None and not self.alone:
-            self._push_kept()
-            self._row_cache = None
-
-    def finish(self) -> None:
-        """Waits for the last pushes."""
-        self._push_kept()
-        LocalSgd.finish(self)
-
-    def _push_kept(self) -> None:
-        """Waits until all that was taught to rows that are kept has arrived."""
-        for kept in self._row_cache or ():
-            kept.wait()
+        """Drops the caches when there are other workers: their rows are no longer valid."""
+        if self._row_caches is not None and not self.alone:
+            self.sgd.wait()
+            self._row_caches = None
 
     def _train_exchanging(
         self,
@@ -259,15 +240,15 @@ class Classifier(LocalSgd):
         *,
         exchanging: bool = True,
     ) -> tuple[float, int]:
-        """Trains a block, with label rows pushed and pulled every few lines, both at once; or
-        once for all lines, where not `exchanging`.
+        """Trains a block; pushes and pulls its label rows every few lines, or once if not
+        `exchanging`.
 
-        The push before the last is done when the last begins, so the last is all that a pull can
-        lack; pulls also go ahead of the input rows' deltas of the block before.
+        A push starts when the one before it is done, so a pull can lack the last one only.  Pulls
+        also go ahead of the deltas of the previous block's input rows.
         """
         loss, examples = 0.0, 0
         push: Pending | None = None
-        line_num = len(batch.lines.label_ptr) - 1
+        line_num = len(batch.examples.lines.label_ptr) - 1
         edges = [0, line_num]
         if exchanging:
             edges = self._exchanges(line_num, len(batch.output_keys))
@@ -279,7 +260,8 @@ class Classifier(LocalSgd):
                 self.correct(pull, push)
             outputs = kernels.padded(*base.shape)
             kernels.copy_rows(base, outputs)
-            done = self._train_lines(batch, inputs, outputs, lines, rate_at[at : at + 2], seed)
+            span_rates = rate_at[at : at + 2]
+            done = self._train_lines(batch.examples, inputs, outputs, lines, span_rates, seed)
             loss, examples = loss + done[0], examples + done[1]
             if push is not None:
                 push.wait()
@@ -299,7 +281,7 @@ class Classifier(LocalSgd):
 
     def _train_lines(
         self,
-        batch: _Batch,
+        examples: _Examples,
         inputs: Floats,
         outputs: Floats,
         span: tuple[int, int],
@@ -308,15 +290,15 @@ class Classifier(LocalSgd):
     ) -> tuple[float, int]:
         """Trains lines from `span[0]` to before `span[1]` with all threads; loss, lines."""
         s = self.settings
-        lines = batch.lines
+        lines, noise = examples
         first, last = span
-        # Parts about equal in features; where the rate falls, every part falls as the whole does.
+        # Parts of about as many features; all run at once, so each has the rates of the span.
         ptr = lines.feature_ptr
         wanted = np.linspace(float(ptr[first]), float(ptr[last]), self.threads + 1)[1:-1]
         inner = np.clip(np.searchsorted(ptr, wanted), first, last)
         edges = sorted({first, *inner.tolist(), last})
         tasks = [
-            self._pool.submit(
+            self.sgd.pool.submit(
                 kernels.train_labels,
                 inputs,
                 outputs,
@@ -325,9 +307,9 @@ class Classifier(LocalSgd):
                 lines.features,
                 lines.label_ptr,
                 lines.labels,
-                batch.noise,
+                noise,
                 loss=LOSSES[s.loss],
-                negatives=s.negatives if len(batch.noise) else 0,
+                negatives=s.negatives if len(noise) else 0,
                 shared=len(edges) > 2,
                 lr_start=rates[0],
                 lr_stop=rates[1],
@@ -340,7 +322,7 @@ class Classifier(LocalSgd):
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
-    def _read(self, block: Block) -> tuple[Lines, NDArray[np.int32]]:
+    def _read(self, block: Block) -> tuple[Lines, Ints]:
         """A block's lines, with features as places among the different ones, and these."""
         name = (block.path, block.start, block.stop)
         if name in self._seen:  # in an epoch before
@@ -357,9 +339,7 @@ class Classifier(LocalSgd):
             self._seen[name] = read
         return read
 
-    def _outputs(
-        self, lines: Lines, seed: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    def _outputs(self, lines: Lines, seed: int) -> tuple[Ints, Ints, Ints]:
         """Labels whose rows a block needs, its own labels as places among them, and its noise."""
         none = np.zeros(0, np.int32)
         if self.settings.loss != "ns":
@@ -374,11 +354,12 @@ class Classifier(LocalSgd):
         own = len(lines.labels)
         return used.astype(np.int32), places[:own].copy(), places[own:].copy()
 
-    def _steps(self, lines: Lines, input_num: int) -> tuple[Floats, ...]:
-        """About how many gradients each input row will get; a line's is divided by its length."""
+    @staticmethod
+    def _steps(lines: Lines, input_num: int) -> Floats:
+        """Estimated gradients of each input row; a line's is divided by its length."""
         lengths = np.diff(lines.feature_ptr)
         share = np.repeat(1 / np.maximum(lengths, 1), lengths)
-        return (np.bincount(lines.features, share, input_num).astype(np.float32),)
+        return np.bincount(lines.features, share, input_num).astype(np.float32)
 
     # --- at the master -----------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from snailps.api.tables import DIM_MAX, Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings, setting
 from snailps.errors import ConfigError, DataError
-from snailps.models.local_sgd import Shelf
+from snailps.models.local_sgd import RowLayout
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
@@ -134,26 +134,14 @@ class FactorizationMachine(SparseWorker):
         return (self.table(s.dim, init="factors", scale=s.scale, **own),)
 
     def setup(self) -> None:
-        """Makes room for rows as the kernel wants them."""
+        """Adapts the shares to factors."""
         super().setup()
-        s = self.settings
-        self._parts = PARTS[s.method]
-        self.shares = replace(self.shares, stride=s.stride, outputs=1, eps=s.eps)
-        width = self._parts * s.stride
-        self._locals = Shelf(lambda n: kernels.padded(n, width))
-        self._hot = max(1, HOT_FLOATS // width)
+        self.shares = replace(self.shares, outputs=1, eps=self.settings.eps)
+        self._hot = max(1, HOT_FLOATS // self.sgd.layout.trained_width)
 
-    def stride(self) -> int:
-        """A cache line's multiple."""
-        return self.settings.stride
-
-    def load_rows(self, base: Floats, rows: Floats) -> None:
-        """Weights and each array of state on a cache line's boundary."""
-        kernels.unpack_parts(base, rows, self.settings.dim, self._parts)
-
-    def take_difference(self, rows: Floats, base: Floats) -> None:
-        """The reverse, without what pads the rows."""
-        kernels.subtract_parts(rows, base, self.settings.dim, self._parts)
+    def row_layout(self, table: Table) -> RowLayout:
+        """Each part starts on a cache line's boundary."""
+        return RowLayout.padded(table.dim, PARTS[self.settings.method])
 
     def rates(self, block: Block) -> tuple[float, float]:
         """Step size before and behind a block: it falls to 0, but ftrl's, which is the table's."""

@@ -1,13 +1,13 @@
-"""What models of sparse examples have in common: a block's rows, with their state, trained locally.
+"""Base class of models of sparse examples: a block's rows, with their state, trained locally.
 
     survey (only with min_count): features of a block -> counts -> one filter, merged at the master
-    prepare: bytes -> Batch -> PULL of its rows with state      (next block, beside the training)
-    train: copies of the rows -> kernel threads (Hogwild) -> differences with state -> PUSH
+    prepare: bytes -> Batch -> PULL of its rows with state       (next block, during the training)
+    train: copies of the rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
-Rows lie in table `TABLE`, `dim` weights and the state of the optimiser behind them; it runs here,
-and what is pushed adds up (sgd, adagrad, ftrl).  What a row means and what a step is, a subclass
-says: `tables`, `train_part`, `scores`.  Prefetched rows may lack own differences, which are added
-when they arrive.  A worker keeps rows (`kept`) while it is the only one and has room for them.
+Rows are in table `TABLE`: `dim` weights, then the state of the optimizer.  The optimizer runs at
+the worker, and the deltas that it pushes add up (sgd, adagrad, ftrl).  A subclass defines what a
+row means and what a step does: `tables`, `train_part`, `scores`.  `local_sgd.LocalSgd` moves the
+rows; the only worker of a job caches them (`row_cache`) while there is room.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import ctypes
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -27,16 +26,23 @@ import numpy as np
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
+from snailps.api.worker import Block, Results, Surveyor, Worker
 from snailps.config import JobSettings
 from snailps.data.examples import Admission, Admitted, Examples, number_keys, reader_of
 from snailps.errors import DataError
-from snailps.models.local_sgd import Shelf
+from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
+from snailps.models.row_cache import (
+    CACHE_BYTES,
+    KEY_BYTES,
+    CachedRows,
+    Found,
+    KeyPlaces,
+    RowCache,
+)
 from snailps.models.sparse import evaluate
-from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, joined
+from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, joined, whole
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import METHODS, SparseSettings, check_method
-from snailps.models.sparse.write_back_cache import Asked, Found, WriteBackCache
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +50,9 @@ TABLE = "weights"
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features, 5 rows an example; 6.3 at 8 MiB and 3.9 at 32 MiB, where
 numbers of features and copies of rows no longer fit in the cores' caches."""
+PUSH_BLOCKS = 4
+"""Blocks from push to push of cached rows.  Clicks with 39 features: 290,000 rows a block, 580,000
+every four."""
 EPS = 1e-8
 """AdaGrad's, as tables have it unless they say otherwise."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
@@ -53,21 +62,21 @@ RATE_LEAST = 1e-9
 
 @dataclass(slots=True)
 class Prepared:
-    """A block made ready: its examples, and the pull of their rows under way, or rows kept.
+    """A prepared block: its examples, and its rows, either copies being pulled or cached ones.
 
-    Only where rows are kept may there be several batches, which then have the same rows.
+    Only with cached rows there may be several batches, whose places are those of the cache.
     """
 
     batches: list[Batch]
-    pull: Pending | None
-    asked: Asked | None = None
+    copies: Copies | None
+    cached: CachedRows | None = None
 
 
 class SparseWorker(Worker):
     """A model of sparse examples; see the module's docstring for what a subclass adds."""
 
     _has_told = False  # of a malformed line
-    _row_cache: WriteBackCache | None = None
+    _row_cache: RowCache | None = None
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -228,195 +237,165 @@ class SparseWorker(Worker):
         _keep_memory()
         s = self.settings
         _, table = self._find(TABLE)
-        width = table.dim + table.state_floats
-        self._dim = table.dim
+        layout = self.row_layout(table)
         self.shares = Shares(
             s,
             self.workers,
             self.loss_of(s),
             table.dim,
-            stride=table.dim,
+            stride=layout.stride,
             outputs=table.dim,
             eps=EPS,
         )
-        self._pool = ThreadPoolExecutor(self.threads, "snailps-train")
-        self._bases = Shelf(lambda n: np.empty((n, width), np.float32))
-        self._locals = Shelf(lambda n: np.empty((n, width), np.float32))
-        # A lone worker need not fear stale rows, and then pulls have a block's training to arrive.
+        # An only worker has no stale rows, so a pull may start two blocks ahead.
         self.prefetch = 2 if self.workers == 1 else 1
-        self._pushes: list[Pending] = []  # the last ones, oldest first; see `_arrived`
         self._reader = batch_reader(
             s,
             threads=self.threads,
             bias=self.has_bias(s),
             admitted=Admitted(self.summary) if self.summary else None,
         )
-        self._row_cache: WriteBackCache | None = None
-        # Filters look at a block's different keys, and servers delete rows that expire.
-        self._keeps = self.alone and not self.summary and not s.expire_after
-        self._behind = self.prefetch + self._keeps  # pushes that a pull may lack; see `_arrived`
-        if self._keeps:
-            self._row_cache = WriteBackCache(
-                self,
-                TABLE,
-                dim=table.dim,
-                parts=width // table.dim,
-                stride=self.stride(),
-                in_threads=self.in_threads,
-                load=self.load_rows,
-                take=self._bases.take,
+        # Filters need a block's distinct keys, and servers delete rows that expire.
+        self._caching = self.alone and not self.summary and not s.expire_after
+        # Besides the pushes of prefetched blocks a pull may lack one of rows that were cached.
+        behind = self.prefetch + self._caching
+        derive = None
+        if s.method == "ftrl":
+            derive = partial(
+                kernels.ftrl_weights, outputs=table.dim, lr=s.lr, l1=s.l1, l2=s.l2, beta=s.beta
             )
+        self.sgd = LocalSgd(self, layout, state=True, behind=behind, derive=derive)
+        self._row_cache = None
+        if self._caching:
+            room = CACHE_BYTES // (4 * layout.trained_width + KEY_BYTES)
+            self._row_cache = RowCache(self.sgd, TABLE, KeyPlaces(room), push_blocks=PUSH_BLOCKS)
+
+    def row_layout(self, table: Table) -> RowLayout:
+        """Layout of rows that `train_part` takes: packed, unless overridden."""
+        return RowLayout(table.dim, 1 + table.state_floats // table.dim, table.dim)
 
     def workers_changed(self) -> None:
-        """Shares go by it; what is kept is pushed once others change rows, too."""
+        """Adapts the shares; pushes and drops cached rows when there are other workers."""
         self.shares = replace(self.shares, workers=self.workers)
         if self.workers > 1:
             self.prefetch = 1
-            self._push_kept()
-            for push in self._pushes:
-                push.wait()
-            self._keeps, self._row_cache = False, None
+            self._push_cached()
+            self.sgd.wait()
+            self._caching, self._row_cache = False, None
 
     @property
     def owes(self) -> bool:
-        """Whether rows that are kept have changed since the last push."""
+        """Whether cached rows have changed since the last push."""
         return self._row_cache is not None and self._row_cache.changed
-
-    def stride(self) -> int:
-        """Floats from each array of a trained row to the next; see `load_rows`."""
-        return self._dim
 
     def prepare(self, block: Block) -> Prepared:
         """Parses the block, numbers its features, starts to pull their rows with their state."""
-        kept = self._row_cache
-        if self._keeps and kept is not None:
-            prepared = self._prepare_kept(block, kept)
+        cache = self._row_cache
+        if self._caching and cache is not None:
+            prepared = self._prepare_cached(block, cache)
         else:
-            prepared = self._asked_for(self._reader.read(block.data, block.path, block.start))
+            prepared = self._with_copies(self._reader.read(block.data, block.path, block.start))
         for batch in prepared.batches:
             self._look_at(batch, block)
         return prepared
 
     def _look_at(self, batch: Batch, block: Block) -> None:
-        """Checks a block's examples, tells of the first line that was left out, drops the text."""
+        """Checks a block's examples, logs the first line that was left out, drops the text."""
         self.check_batch(self.settings, batch, f"{block.path}, bytes from {block.start:,}")
         if batch.bad and not self._has_told:
             self._has_told = True
             log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
-        block._data = None  # the text has been read, and is the largest thing here
+        block._data = None  # the largest thing here
 
-    def _prepare_kept(self, block: Block, kept: WriteBackCache) -> Prepared:
-        """The same with rows that are kept, if there is room for the new ones."""
+    def _prepare_cached(self, block: Block, cache: RowCache) -> Prepared:
+        """The same with cached rows, if there is room for the new ones."""
 
         def find(examples: Examples) -> tuple[Examples, Found]:
-            return examples, kept.find(examples.keys)
+            return examples, cache.find(examples.keys)
 
         pieces = self._reader.pieces(block.data, find, block.path, block.start)
         block._data = None
-        bias = kept.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
-        asked = kept.ask([*(found for _, found in pieces), bias])
-        if asked is None:
-            self._keeps = False  # from here on as several workers do
+        bias = cache.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
+        cached = cache.ask([*(found for _, found in pieces), bias])
+        if cached is None:
+            self._caching = False  # from here on as several workers do
             examples = joined([examples for examples, _ in pieces])
-            return self._asked_for(self._reader.numbered(examples, block.path))
+            return self._with_copies(self._reader.numbered(examples, block.path))
         at = int(bias.places[0]) if len(bias.places) else -1
         batches = [
             self._reader.placed(examples, found.places, at, block.path)
             for examples, found in pieces
         ]
-        return Prepared(batches, None, asked)
+        return Prepared(batches, None, cached)
 
-    def _asked_for(self, batch: Batch) -> Prepared:
+    def _with_copies(self, batch: Batch) -> Prepared:
         """The batch, and the pull of its rows started."""
         if len(batch) == 0:
             return Prepared([batch], None)
-        rows = self._bases.take(len(batch.keys))
-        return Prepared([batch], self.pull_async(TABLE, batch.keys, rows, state=True, ahead=True))
+        return Prepared([batch], self.sgd.pull({TABLE: batch.keys}))
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on local copies of the rows and pushes what changed."""
+        """Trains on cached rows, or on local copies whose deltas it pushes."""
         prepared: Prepared = block.prepared
-        if prepared.asked is not None and self._row_cache is None:  # another worker has come since
-            if prepared.asked.pull is not None:
-                prepared.asked.pull.abandon()
-            prepared = self._asked_for(prepared.asked.apart(prepared.batches))
-        batches = prepared.batches
+        batches, cached, cache = prepared.batches, prepared.cached, self._row_cache
         rates = self.rates(block)
         units = sum(len(batch) for batch in batches)
         bad = sum(batch.bad for batch in batches)
         metrics = {"units": float(units), "lr": rates[1], "bad_lines": float(bad)}
-        if prepared.asked is not None and self._row_cache is not None:
-            rows = self._row_cache.ready(prepared.asked)
-            loss, weight = self._train_batches(batches, rows, rates, block.seed)
-            if prepared.asked.closes:
-                self._push_kept()
+        if cached is not None and cache is not None:
+            loss, weight = self._train_batches(batches, cache.ready(cached), rates, block.seed)
+            if cached.closes:
+                self._push_cached()
             return {**metrics, "loss": loss, "examples": weight} if units else metrics
-        self._push_kept()
-        if prepared.pull is None:  # nothing to learn from
+        if cached is not None:  # another worker has joined since
+            cached.abandon()
+            prepared = self._with_copies(self._own_numbering(batches, cached))
+        self._push_cached()
+        if prepared.copies is None:  # nothing to learn from
             return metrics
-        (batch,) = batches
-        base = self._arrived(prepared.pull)
-        rows = self._locals.take(len(base))
-        self.in_threads(self.load_rows, base, rows)
-        loss, weight = self._train_batches(batches, rows, rates, block.seed)
-        self.in_threads(self.take_difference, rows, base)  # from here on the base is what changed
-        if self.workers > 1:
-            step = self.shares.step(batch, base, rates[0])
-            counts = self.shares.counts(batch, len(rows))
-            self.in_threads(partial(self.shares.scale, step), rows, base, counts)
-        self._locals.give(rows)
-        for push in self._pushes:  # the last had all of this block's training to arrive
-            push.wait()
-        self._pushes.append(self.push_async(TABLE, batch.keys, base, state=True))
+        (batch,) = prepared.batches
+        ((rows,),) = self.sgd.load(prepared.copies).values()
+        loss, weight = self._train_batches([batch], rows, rates, block.seed)
+
+        def share(_table: str, trained: tuple[Floats, ...], deltas: Floats) -> None:
+            step = self.shares.step(batch, deltas, rates[0])
+            counts = self.shares.counts(batch, len(deltas))
+            self.sgd.in_threads(partial(self.shares.scale, step), *trained, deltas, counts)
+
+        self.sgd.push(prepared.copies, share if self.workers > 1 else None)
         return {**metrics, "loss": loss, "examples": weight}
 
-    def _push_kept(self) -> None:
-        """Starts to push what changed in rows that are kept, if anything did."""
-        changes = self._row_cache.changes() if self._row_cache is not None else None
-        if changes is None:
-            return
-        for push in self._pushes:
-            push.wait()
-        self._settle(self._behind)
-        keys, differences = changes
-        self._pushes.append(self.push_async(TABLE, keys, differences, state=True))
+    @staticmethod
+    def _own_numbering(batches: Sequence[Batch], cached: CachedRows) -> Batch:
+        """A block's batches as one, with places among its own keys instead of the cache's."""
+        batch = whole(batches)
+        used = np.zeros(cached.row_num, np.bool_)
+        used[batch.places] = True
+        if batch.bias >= 0:
+            used[batch.bias] = True
+        place = np.cumsum(used, dtype=np.int32) - 1
+        bias = int(place[batch.bias]) if batch.bias >= 0 else -1
+        keys = cached.keys[: cached.row_num][used]
+        return replace(batch, places=place[batch.places], keys=keys, bias=bias)
+
+    def _push_cached(self) -> None:
+        """Starts to push the changes of cached rows, if there are any."""
+        if self._row_cache is not None and self._row_cache.changed:
+            self.sgd.push_rows({TABLE: self._row_cache.changes()})
 
     def rates(self, block: Block) -> tuple[float, float]:
-        """Step size before and behind a block: falling for sgd, else the optimiser's own matter."""
+        """Step sizes before and after a block: falling for sgd, else constant."""
         lr = self.settings.lr
         if self.settings.method != "sgd":
             return lr, lr
         before, after = block.progress
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
 
-    def load_rows(self, base: Floats, rows: Floats) -> None:
-        """Makes rows to train of rows as pulled; called by several threads, each with a part.
-
-        A model whose kernel wants another layout overrides this, `stride` and `take_difference`,
-        and makes `_locals` and `shares` anew in its `setup`.
-        """
-        np.copyto(rows, base)
-
-    def take_difference(self, rows: Floats, base: Floats) -> None:
-        """``base = rows - base``: what training changed; called as `load_rows` is."""
-        np.subtract(rows, base, out=base)
-
     def finish(self) -> None:
         """Pushes what is left and waits for it."""
-        self._push_kept()
-        self._settle(0)
-        self._pool.shutdown()
+        self._push_cached()
+        self.sgd.close()
         self._reader.close()
-
-    def in_threads(self, function: Callable[..., object], *arrays: Floats) -> None:
-        """Calls a row-wise function on row ranges, a thread each."""
-        edges = np.linspace(0, len(arrays[0]), self.threads + 1).astype(int).tolist()
-        tasks = [
-            self._pool.submit(function, *(array[a:b] for array in arrays))
-            for a, b in itertools.pairwise(edges)
-        ]
-        for task in tasks:
-            task.result()
 
     def _train_batches(
         self, batches: Sequence[Batch], rows: Floats, rates: tuple[float, float], seed: int
@@ -428,12 +407,12 @@ class SparseWorker(Worker):
             for part in itertools.pairwise(batch.edges(-(-self.threads // len(batches))))
         ]
         tasks = [
-            self._pool.submit(
+            self.sgd.pool.submit(
                 self.train_part,
                 batch,
                 rows,
                 (first, last),
-                # A thread's part falls as the whole does: they all run at once.
+                # All parts run at once, so each has the rates of the whole block.
                 rates,
                 shared=len(parts) > 1,
                 seed=(seed + number) & ((1 << 64) - 1),
@@ -442,33 +421,6 @@ class SparseWorker(Worker):
         ]
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(weight for _, weight in results)
-
-    def _arrived(self, pull: Pending) -> Floats:
-        """Rows that were pulled, with what own pushes added since they were read.
-
-        The pull was called when the training of the block `prefetch` before this one had begun, and
-        thus all pushes were done but that of the block before that one.  So they lack at most that
-        one and the `prefetch` that followed, and what was kept until there was no more room.
-        """
-        base = pull.wait()
-        corrected = 0
-        for push in self._pushes:
-            corrected += self.correct(pull, push)
-        self._settle(self._behind)
-        if corrected and self.settings.method == "ftrl":
-            s = self.settings
-            self.in_threads(
-                lambda rows: kernels.ftrl_weights(
-                    rows, outputs=self._dim, lr=s.lr, l1=s.l1, l2=s.l2, beta=s.beta
-                ),
-                base,
-            )
-        return base
-
-    def _settle(self, kept: int) -> None:
-        """Waits for all pushes but the newest `kept`, and takes their arrays back."""
-        while len(self._pushes) > kept:
-            self._bases.give(self._pushes.pop(0).wait())
 
 
 class _Counting:

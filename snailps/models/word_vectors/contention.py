@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.local_sgd import BUCKET_KEY, Floats, Keys
+from snailps.models.local_sgd import Floats, Keys
+from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.block_size import NOISE_POWER
 from snailps.models.word_vectors.settings import WordVectorSettings
 

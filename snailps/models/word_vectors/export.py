@@ -17,7 +17,8 @@ from snailps import kernels
 from snailps.api.worker import Results
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.local_sgd import BUCKET_KEY, Floats, Keys, key_ranges
+from snailps.models.local_sgd import Floats, Keys
+from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
 

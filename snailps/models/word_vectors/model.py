@@ -32,12 +32,13 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.api.worker import Block, Results, Surveyor
+from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.local_sgd import BUCKET_KEY, Contention, Copies, Floats, Keys, LocalSgd
+from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
+from snailps.models.text_model import BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import NOISE_POWER, fit_block, pool_size
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.export import write_files
@@ -62,23 +63,6 @@ PART_WINDOWS = 50
 Ints = NDArray[np.int32]
 
 
-class _Counting:
-    """Merges the workers' word counts into the vocabulary."""
-
-    def __init__(self, settings: WordVectorSettings) -> None:
-        self._settings = settings
-        self._counter = WordCounter()
-
-    def add(self, part: bytes) -> None:
-        self._counter.merge(part)
-
-    def result(self) -> bytes:
-        s = self._settings
-        if s.continue_from:
-            return count_on(s, self._counter).to_bytes()
-        return Vocabulary.from_counter(self._counter, s.min_count, s.max_vocab).to_bytes()
-
-
 @dataclass(slots=True)
 class _Batch:
     """A block made ready: local numbering of its words and rows, and its pulls under way."""
@@ -94,14 +78,13 @@ class _Batch:
     copies: Copies | None
 
 
-class WordVectors(LocalSgd):
+class WordVectors(TextModel):
     """fastText / word2vec as a parameter-server model; see the module's docstring."""
 
     optimizers = ("auto", "add", "adagrad")
     Settings = WordVectorSettings
     settings: WordVectorSettings
     unit: ClassVar[Literal["line", "word"]] = "word"
-    counts: ClassVar[Literal["examples", "words"]] = "words"
     blocks_an_epoch = 80
     """8 workers, 1 epoch of 17 M words without subwords, loss of held-out text and analogies: 2.219
     and .113 at 40, 2.197 and .134 at 80, 2.193 and .148 at 160; one worker 2.181 and .152.  Bytes a
@@ -119,16 +102,13 @@ class WordVectors(LocalSgd):
         )
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """Counts words."""
+    def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
+        """The vocabulary."""
         assert isinstance(settings, WordVectorSettings)
-        return _Counting(settings)
-
-    def survey(self, block: Block) -> bytes:
-        """Word counts of a block."""
-        counter = WordCounter()
-        counter.count(block.data)
-        return counter.dump()
+        if settings.continue_from:
+            return count_on(settings, counter).to_bytes()
+        min_count, max_size = settings.min_count, settings.max_vocab
+        return Vocabulary.from_counter(counter, min_count, max_size).to_bytes()
 
     @classmethod
     def fit_block(
@@ -179,7 +159,8 @@ class WordVectors(LocalSgd):
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
         self._contention: WordContention | None = None
         self.workers_changed()
-        self.set_up_copies(s.dim, squares=s.optimizer == "adagrad")
+        squares = s.optimizer == "adagrad"
+        self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
 
     def workers_changed(self) -> None:
         """What to expect of the others begins anew with what the vocabulary says."""
@@ -230,7 +211,7 @@ class WordVectors(LocalSgd):
                 elsewhere = contention.steps_elsewhere(kept, input_keys, output_keys)
                 for table, expected in zip(("input", "output"), elsewhere, strict=True):
                     moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
-        copies = self.pull_copies({"input": input_keys, "output": output_keys}, moving)
+        copies = self.sgd.pull({"input": input_keys, "output": output_keys}, moving)
         return _Batch(
             local_tokens,
             raw_words,
@@ -251,15 +232,16 @@ class WordVectors(LocalSgd):
         figures = {"units": float(batch.raw_words), "lr": lr_stop}
         if batch.copies is None:
             return figures
-        local = self.load_copies(batch.copies)
+        local = self.sgd.load(batch.copies)
+        (inputs, *input_squares), (outputs, *output_squares) = local["input"], local["output"]
         # A part loses the contexts across its edges, so it must be long against the window.
         part_num = min(self.threads, max(1, len(batch.tokens) // (PART_WINDOWS * s.window)))
         parts = np.array_split(batch.tokens, part_num)
         done = [
-            self._pool.submit(
+            self.sgd.pool.submit(
                 kernels.train_words,
-                local[0],
-                local[1],
+                inputs,
+                outputs,
                 s.dim,
                 np.ascontiguousarray(part),
                 batch.bag_ptr,
@@ -272,37 +254,49 @@ class WordVectors(LocalSgd):
                 lr_start=lr_start,
                 lr_stop=lr_stop,
                 seed=(block.seed + number) & ((1 << 64) - 1),
-                squares=tuple(batch.copies.squares) or None,  # type: ignore[arg-type]
+                squares=(*input_squares, *output_squares) or None,  # type: ignore[arg-type]
                 eps=ADAGRAD_EPS,
             )
             for number, part in enumerate(parts)
         ]
         results = [task.result() for task in done]
-        self.push_copies(batch.copies, self._contentions(batch, local, lr_start))
+        self._push(batch.copies, self._contentions(batch, local, lr_start))
         figures["loss"] = sum(loss for loss, _ in results)
         figures["examples"] = float(sum(count for _, count in results))
         return figures
 
-    def _contentions(self, batch: _Batch, local: Sequence[Floats], rate: float) -> list[Contention]:
-        """What to make of the deltas of a block, where several workers train; else nothing."""
+    def _push(self, copies: Copies, contentions: Mapping[str, Contention]) -> None:
+        """Pushes the deltas of a block, scaled if there are contentions."""
+
+        def share(table: str, _trained: tuple[Floats, ...], deltas: Floats) -> None:
+            contentions[table].scale(deltas[:, : self.settings.dim])  # squares add up as they are
+
+        self.sgd.push(copies, share if contentions else None)
+
+    def _contentions(
+        self, batch: _Batch, local: Mapping[str, tuple[Floats, ...]], rate: float
+    ) -> dict[str, Contention]:
+        """Table -> how to scale the deltas of a block, if several workers train; else nothing."""
         if self._contention is None or not batch.steps:
-            return []
-        curvatures_of = self._contention.curvatures_of(
-            batch.tokens, batch.bag_ptr, batch.bag_rows, batch.noise, batch.noise_logit, local
+            return {}
+        curvatures = self._contention.curvatures_of(
+            batch.tokens,
+            batch.bag_ptr,
+            batch.bag_rows,
+            batch.noise,
+            batch.noise_logit,
+            [rows for rows, *_ in local.values()],
         )
-        steps, elsewhere = batch.steps, batch.elsewhere
-        if batch.copies is not None and batch.copies.squares:
-            # AdaGrad's step on a row is one of the rate divided by its root, on average.
-            roots = [
-                np.sqrt(squares[:, : self.settings.dim].mean(1)) + np.float32(ADAGRAD_EPS)
-                for squares in batch.copies.squares
-            ]
-            steps = tuple(own / root for own, root in zip(steps, roots, strict=True))
-            elsewhere = tuple(own / root for own, root in zip(elsewhere, roots, strict=True))
-        return [
-            Contention(own, others, np.float32(rate) * curvature)
-            for own, others, curvature in zip(steps, elsewhere, curvatures_of, strict=True)
-        ]
+        found = {}
+        for table, own, others, curvature in zip(
+            local, batch.steps, batch.elsewhere, curvatures, strict=True
+        ):
+            root = np.float32(1)
+            for squares in local[table][1:]:
+                # AdaGrad's step on a row is one of the rate divided by its root, on average.
+                root = np.sqrt(squares[:, : self.settings.dim].mean(1)) + np.float32(ADAGRAD_EPS)
+            found[table] = Contention(own / root, others / root, np.float32(rate) * curvature)
+        return found
 
     def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
         """Local bags of the present words: which of the pulled input rows make up each."""

@@ -21,7 +21,8 @@ from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
-from snailps.models.local_sgd import BUCKET_KEY, Floats, export_rows
+from snailps.models.local_sgd import Floats
+from snailps.models.text_model import BUCKET_KEY, export_rows
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import read_bin, read_header, read_vec, vec_shape

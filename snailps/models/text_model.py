@@ -1,0 +1,129 @@
+"""Base class of models of text, which train word rows by local SGD; export of key ranges.
+
+    survey: bytes of a block -> word counts -> `TextModel.summarize`, at the master
+    export: ranges of keys -> rows in pieces, at the master
+
+No mathematics: how rows are trained is the model's, how they move `local_sgd`'s.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from snailps.api.worker import Block, Results, Surveyor, Worker
+from snailps.config import JobSettings
+from snailps.data._text import WordCounter
+from snailps.errors import ConfigError
+from snailps.models.local_sgd import Floats, LocalSgd
+
+BUCKET_KEY = 1 << 40
+"""Key of hash bucket 0 in a table whose word i is key i: a vocabulary may grow, no bucket moves."""
+BLOCK_BYTES_MAX = 6 << 20
+"""A million words of English.  Larger blocks pull fewer rows a word, but take twice the memory."""
+BLOCK_BYTES_SMALL = 64 << 10
+"""Below this size, blocks of several workers are twice as large: most of their rows are
+negatives."""
+EXPORT_ROWS = 50_000
+EXPORT_BYTES = 16 << 20
+"""Most rows, and most bytes of rows, that the master pulls or puts at a time."""
+
+
+class WordSurveyor:
+    """Merges the workers' word counts into a summary.
+
+    Parameters
+    ----------
+    summarize : callable
+        ``summarize(counter)`` returns the summary, bytes.
+    """
+
+    def __init__(self, summarize: Callable[[WordCounter], bytes]) -> None:
+        self._summarize = summarize
+        self._counter = WordCounter()
+
+    def add(self, part: bytes) -> None:
+        """Takes the counts of a block."""
+        self._counter.merge(part)
+
+    def result(self) -> bytes:
+        """The summary."""
+        return self._summarize(self._counter)
+
+
+class TextModel(Worker):
+    """A model of text: the survey counts words, local SGD trains, workers push what changed.
+
+    A subclass makes `sgd` in its `setup`, for tables of access method ``add`` or ``adagrad``.
+    """
+
+    sgd: LocalSgd
+    counts: ClassVar[Literal["examples", "words"]] = "words"
+    optimizers: ClassVar[tuple[str, ...]] = ("auto", "add")
+    """What `optimizer` may be."""
+
+    blocks_an_epoch: ClassVar[int] = 40
+    """Blocks of an epoch for each of several workers.  With 40, all workers together hold a
+    twentieth of an epoch: each trains one block and has one prefetched."""
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses access methods that do not add up deltas."""
+        if settings.optimizer not in cls.optimizers:
+            others = "".join(f", or {name}" for name in cls.optimizers[2:])
+            raise ConfigError(
+                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers push "
+                f"differences: leave it at auto{others}"
+            )
+
+    @classmethod
+    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+        """A tenth of an epoch for one worker, `blocks_an_epoch` blocks each for several; 6 MiB at
+        most.
+        """
+        share = total_bytes // (10 if workers == 1 else cls.blocks_an_epoch * workers)
+        if workers > 1:
+            share = max(share, min(BLOCK_BYTES_SMALL, total_bytes // (40 * workers)))
+        return max(512, min(BLOCK_BYTES_MAX, share))
+
+    def finish(self) -> None:
+        """Waits for the last pushes."""
+        self.sgd.close()
+
+    @classmethod
+    @abstractmethod
+    def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
+        """The survey's summary: vocabularies."""
+
+    @classmethod
+    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+        """Counts words."""
+        return WordSurveyor(partial(cls.summarize, settings))
+
+    def survey(self, block: Block) -> bytes:
+        """Word counts of a block."""
+        counter = WordCounter()
+        counter.count(block.data)
+        return counter.dump()
+
+
+def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:
+    """Rows of key ranges (first, count) at the master, in pieces."""
+    step = export_rows(results.tables[table].dim)
+    return results.pulls(
+        table,
+        (
+            np.arange(min(step, count - at), dtype=np.uint64) + np.uint64(first + at)
+            for first, count in ranges
+            for at in range(0, count, step)
+        ),
+    )
+
+
+def export_rows(dim: int) -> int:
+    """How many rows of this width the master asks for, or puts, at a time."""
+    return max(1, min(EXPORT_ROWS, EXPORT_BYTES // (4 * dim)))
