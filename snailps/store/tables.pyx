@@ -271,11 +271,12 @@ cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragme
     cdef const Part *part = &slab.parts[fragment]
     cdef uint32_t count = 0
     cdef uint32_t slot
+    cdef bint gaps = part.rows != part.used
     cdef char *row
     while count < max_rows and cursor[0] < part.used:
         slot = slot_of(slab, <uint32_t>cursor[0])
         cursor[0] += 1
-        if not holds_row(slab, part, slot):
+        if gaps and not holds_row(slab, part, slot):
             continue
         row = row_at(slab, part, slot)
         keys[count] = key_of(row)

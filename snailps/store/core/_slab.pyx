@@ -22,7 +22,7 @@ from snailps.store.core._arena cimport (
 
 cdef extern from *:
     """
-    /* What an empty part's index points at: all entries empty, and nobody writes to it. */
+    /* What an empty part's index points at: all entries empty, never written. */
     static unsigned int snail_no_bucket[16] __attribute__((aligned(64)));
     """
     uint32_t[16] NO_BUCKET "snail_no_bucket"
@@ -64,13 +64,18 @@ cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_n
     return True
 
 
-cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats) noexcept nogil:
+cdef inline void _first_row(const Slab *slab, uint64_t key, float *row,
+                            uint32_t floats) noexcept nogil:
     slab.ops.init(slab.init, slab.scale, slab.seed, key, row, slab.dim)
     if floats > slab.dim:
         if slab.access == ACCESS_PYTHON:
             memset(row + slab.dim, 0, (floats - slab.dim) * sizeof(float))
         else:
             slab.ops.init_state(slab.access, slab.hyper, row, slab.dim)
+
+
+cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats) noexcept nogil:
+    _first_row(slab, key, row, floats)
 
 
 # --- the index -----------------------------------------------------------------------------------
@@ -125,8 +130,8 @@ cdef int _grow_index(Slab *slab, Part *part) noexcept nogil:
     return 0
 
 
-cdef char *part_find(const Slab *slab, const Part *part, uint64_t key,
-                     uint32_t tag) noexcept nogil:
+cdef inline char *_find(const Slab *slab, const Part *part, uint64_t key,
+                        uint32_t tag) noexcept nogil:
     cdef uint32_t position = tag & part.mask
     cdef uint32_t found, slot
     cdef const Bucket *bucket
@@ -145,6 +150,11 @@ cdef char *part_find(const Slab *slab, const Part *part, uint64_t key,
         if bucket.slots[BUCKET_SLOTS - 1] == 0:
             return NULL
         position = (position + 1) & part.mask
+
+
+cdef char *part_find(const Slab *slab, const Part *part, uint64_t key,
+                     uint32_t tag) noexcept nogil:
+    return _find(slab, part, key, tag)
 
 
 cdef uint32_t _index_take(Part *part, const Slab *slab, uint64_t key, uint32_t tag) noexcept nogil:
@@ -306,13 +316,13 @@ cdef inline char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nog
 
 
 cdef char *part_reach(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
-    cdef char *row = part_find(slab, part, key, tag)
+    cdef char *row = _find(slab, part, key, tag)
     if row != NULL:
         return row
     row = _part_place(slab, part, tag)
     if row != NULL:
         memcpy(row, &key, KEY_BYTES)
-        first_row(slab, key, weights_of(row), slab.floats)
+        _first_row(slab, key, weights_of(row), slab.floats)
         if slab.touch_at:
             memset(row + slab.touch_at, 0, sizeof(uint32_t))
     return row
