@@ -35,7 +35,7 @@ cdef bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil:
 # --- waiting -------------------------------------------------------------------------------------
 
 cdef const char *_waits_for(Context *me) noexcept nogil:
-    """What the present clock lacks, as words that stay current while somebody waits."""
+    """What the present clock lacks, as words that stay current while requests wait."""
     cdef const Slots *s = me.slots
     if me.waits_clock != s.clock or me.waits_sealed != s.sealed + 1:
         me.waits_clock = s.clock
@@ -88,7 +88,7 @@ cdef bint awaits_clock(Context *me, const FrameHeader *head, const char *body,
 cdef bint came_late(Context *me, const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
     """Whether the rows that a PULL is for are gone: its clock was applied.  `reply` is a refusal then.
 
-    Where clocks may be closed without slots, who is late gets the rows as they are: what it makes of
+    Where clocks may be closed without slots, a late pull gets the rows as they are: what it makes of
     them does not count.
     """
     if not asked.options & OPTION_CLOCK or asked.clock >= me.slots.clock or me.slots.early:
@@ -234,7 +234,7 @@ cdef int seal(Context *me, const FrameHeader *head, const char *body, char *out,
         return SEAL_OK
     if ask.slot >= ask.slots or ask.slots > SLOTS_MAX or head.incarnation == 0:
         refuse(out, reply, b"clock", b"a seal of slot %llu of %llu: slots are numbered from 0, a clock "
-               b"has 1 to 4096, and who seals has an incarnation", ask.slot, ask.slots)
+               b"has 1 to 4096, and a seal an incarnation", ask.slot, ask.slots)
         return SEAL_OK
     said = slots_seal(me.slots, me.shard, ask.clock, ask.slot, ask.slots, head.incarnation)
     if said == SEAL_FUTURE:

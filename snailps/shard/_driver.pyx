@@ -102,11 +102,11 @@ cdef class ShardDriver:
     woken : bool
         Parked requests are to be asked again: `turn` does so.
     closed : bool
-        All connections are to be closed; whoever does so resets it.
+        All connections are to be closed; the driver's caller does so and resets it.
     hung_up : list of int
-        Connections that are to be closed; taken by whoever does so.
+        Connections that are to be closed; the driver's caller takes them.
     cut_links : list of int
-        Links that are to be closed; taken by whoever does so.
+        Links that are to be closed; the driver's caller takes them.
     primary_heard : bool
         A primary's stream comes in.
 
@@ -522,7 +522,7 @@ cdef class ShardDriver:
         return found
 
     def _drain(self):
-        """Executes what has come of the primary: nobody sends it again."""
+        """Executes what has come of the primary: it will not be sent again."""
         if self.primary_heard and not self.ended:
             self._go_on()
         self.stuck.clear()

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """A shard's requests: a data frame in, the body of its reply out, or why it has to wait.
 
-    frame -> who may be served now -> body, checked -> tables -> body of the reply
+    frame -> may it be served now? -> body, checked -> tables -> body of the reply
                                    -> parked: a route, a clock, the standby has to come first
     body -> options, clock, groups, keys (whole or narrow), values -> RowRequest
     RowRequest of a PULL -> store -> float32 rows -> wire type -> body of the reply
@@ -282,7 +282,7 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
     if me.role or head.epoch < me.epoch_min:
         return _not_served(me, head, out, reply)
     if head.epoch > me.epoch:
-        reply.reason = b"the route that the asker knows already: the master has yet to send it"
+        reply.reason = b"the route that the client has already: the master has yet to send it"
         return OUTCOME_PARK
     if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK

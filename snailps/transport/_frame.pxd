@@ -94,7 +94,7 @@ cdef packed struct FrameHeader:
 
 cdef inline void fill_head(FrameHeader *head, uint8_t kind, uint64_t request,
                            uint64_t body_bytes) noexcept nogil:
-    """A header whose other fields are 0; a reply leaves them so: who asked knows them.
+    """A header whose other fields are 0; a reply leaves them so: the requester knows them.
 
     Inline: some stores a frame.
     """

@@ -47,7 +47,7 @@ cdef struct Heart:
 
 
 cdef void _listen_to(Heart *heart, uint32_t i, double now) noexcept nogil:
-    """Takes what a peer has sent, whatever it is: every byte is a sign of life."""
+    """Takes what a peer has sent, whatever it is: any byte counts as a heartbeat."""
     cdef char sink[4096]
     cdef ssize_t got
     cdef int reads = 0
@@ -180,7 +180,7 @@ cdef class HeartbeatThread:
         return found - open_
 
     cdef void _lock(self) noexcept:
-        # Whoever holds the lock may want the GIL (a dict grows, a collection starts), so nobody
+        # The holder of the lock may want the GIL (a dict grows, a collection starts), so nothing
         # may wait for the lock while holding the GIL.
         with nogil:
             pthread_mutex_lock(&self.heart.lock)

@@ -88,7 +88,7 @@ cdef extern from *:
     #define snail_flag_load(flag) __atomic_load_n((flag), __ATOMIC_ACQUIRE)
     #define snail_flag_store(flag, value) __atomic_store_n((flag), (value), __ATOMIC_RELEASE)
     """
-    # A flag that another thread sets: what it wrote before is seen by whoever sees the flag.
+    # A flag that another thread sets: what it wrote before is visible to a thread that sees the flag.
     int load_flag "snail_flag_load"(const int *flag) nogil
     void store_flag "snail_flag_store"(int *flag, int value) nogil
 

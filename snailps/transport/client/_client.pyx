@@ -14,8 +14,8 @@ Here are the calls; what they do:
     `_product_batch`     a batch through a table: sorting, bodies
     `_request`           a request, and its keys in order of shard and fragment
 
-All but calls, checks and threads run without the GIL.  The client knows no models and no cluster: how to (re)connect
-is a function it is given, the route an array.
+All but calls, checks and threads run without the GIL.  The client knows no models and no cluster:
+how to (re)connect is a function it is given, the route an array.
 
 What holds
 ----------
@@ -43,7 +43,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from snailps.errors import MisuseError, ProtocolError
-from snailps.transport.client._pending import Forward, Pending  # for whoever imports them from here
+from snailps.transport.client._pending import Forward, Pending  # re-exported
 
 from snailps.transport._frame cimport (
     KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SCAN, KIND_SEAL, OPTION_STATE,
@@ -184,8 +184,8 @@ cdef class Client:
             0 or more: rows as they are when all clocks below are applied.  Each shard lets its part
             wait until then.  Ordered with nothing: it may overtake pushes, and `flush` does not
             wait for it.  -1: rows as they are.  A clock that is over is refused (`RemoteError` with
-            the code ``late``), unless clocks are closed by command: the slot that somebody trains
-            for is then sealed by another one already, at that shard.
+            the code ``late``), unless clocks are closed by command: the slot is then
+            already sealed by another incarnation, at that shard.
 
         Returns
         -------
@@ -226,19 +226,21 @@ cdef class Client:
         -------
         Pending
         """
-        return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, False,
-                        False, clock, slot)
+        return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
+                        False, False, clock, slot)
 
     def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, int64_t clock=-1):
         """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
-        return self.requests.wait_alone(ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire,
-                                        False, True, False, clock, 0))
+        return self.requests.wait_alone(
+            ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
+                     clock, 0))
 
     def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
              int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0):
         """`push_async` and its `wait`, some microseconds faster."""
-        self.requests.wait_alone(ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
-                                 True, False, clock, slot))
+        self.requests.wait_alone(
+            ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, True,
+                     False, clock, slot))
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots):
         """Says to every shard that a slot has all its contributions: those pushed before.
@@ -405,8 +407,8 @@ cdef class Client:
             raise MisuseError(f"no fragment {walk.fragment}: the route has "
                               f"{self.connections.core.order.frag_num}")
         fragment = walk.fragment
-        walk.pending = ask_one(self.requests, self.connections.core.order.owner[fragment], KIND_SCAN, table,
-                               _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
+        walk.pending = ask_one(self.requests, self.connections.core.order.owner[fragment], KIND_SCAN,
+                               table, _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
 
     def correct(self, CPending pull, CPending push, base=None):
         """Adds to pulled rows what an own push added after they were read.
@@ -484,7 +486,7 @@ cdef class Client:
         return self.requests.open_pushes()
 
     def waits(self):
-        """The oldest requests of more than a second that are not answered: what, by whom, seconds.
+        """The oldest requests of more than a second that are not answered: request, shards, seconds.
 
         A list of [str, str, float], the oldest first, at most three.  From any thread.
         """

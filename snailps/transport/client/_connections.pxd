@@ -14,6 +14,6 @@ cdef class Connections:
     cdef list names
     cdef void hand_in(self, Request *r, bint wake) noexcept
     cdef bint wait_until(self, Request *r, double until_s)
-    cdef whom(self, Request *r)
+    cdef unanswered_by(self, Request *r)
     cdef why_ended(self)
     cdef check_shard(self, uint32_t shard)

@@ -5,12 +5,12 @@
     links lost -> mender -> connect(shard), given by the caller, in a thread of its own -> links again
 
 It owns the descriptors, the threads, and the state that is shared with code without the GIL (`Core`
-of `_link.pxd`).  It knows no keys and no arrays but the route: what a request says, and who waits
-for it, is the business of those who hand it in; what is sent and received is in `_link.pyx`.
+of `_link.pxd`).  It knows no keys and no arrays but the route: requests and their waiting callers
+belong to `_pending.pyx`; what is sent and received is in `_link.pyx`.
 
 The links are served in turns by the client's thread, or by a caller that waits for an answer: two
-wake-ups less, which is most of what a short pull costs.  Whoever serves holds `Core.turn`; serving
-never takes the GIL.
+wake-ups less, which is most of what a short pull costs.  The thread that serves holds `Core.turn`;
+serving never takes the GIL.
 """
 
 import threading
@@ -198,7 +198,7 @@ cdef class Connections:
         return str(remote_error(Frame(Kind.ERROR, text))) if self.core.text_is_body \
             else text.decode("utf-8", "replace")
 
-    cdef whom(self, Request *r):
+    cdef unanswered_by(self, Request *r):
         """Names the shards that a request still waits for.  Looks without a lock: for messages."""
         cdef uint32_t s
         cdef uint32_t slot
@@ -545,7 +545,7 @@ cdef void _fail_all(Core *core) noexcept nogil:
         _fail_queue(core, &link.ahead)
         _fail_queue(core, &link.clocked)
         _fail_queue(core, &link.queue)
-        if link.fd >= 0 and link.events != EPOLLIN:     # nobody wants to send any more
+        if link.fd >= 0 and link.events != EPOLLIN:     # nothing is to be sent any more
             link.events = EPOLLIN
             event.events = EPOLLIN
             event.data.u64 = s + 1
@@ -587,7 +587,7 @@ cdef bint _enqueue(Core *core, Request *r, bint wake) noexcept nogil:
 
 
 cdef void _wake_exchange(Core *core) noexcept nogil:
-    """Something is new: whoever serves the links shall look."""
+    """Something is new: wakes the thread that serves the links."""
     cdef uint64_t one = 1
     c_write(core.wake_fd, &one, sizeof(one))
     pthread_cond_signal(&core.idle)
@@ -612,7 +612,7 @@ cdef void _exchange_turn(Core *core, Link *link, uint32_t shard) noexcept nogil:
 
 
 cdef void _serve(Core *core, const epoll_event *events, int n) noexcept nogil:
-    """Takes what came in and what is new, sends what can go.  For who holds the turn."""
+    """Takes what came in and what is new, sends what can go.  Under `Core.turn`."""
     cdef uint64_t token
     cdef uint32_t s
     cdef int i
@@ -666,8 +666,10 @@ cdef void _exchange(Core *core) noexcept nogil:
 
 
 cdef void _drive(Core *core, const Request *r, double until_s) noexcept nogil:
-    """Serves the links in the caller's thread until the request is done or the time has come; does nothing
-    while another one serves: then that one was told of the request."""
+    """Serves the links in the caller's thread until the request is done or the time has come.
+
+    Does nothing while another thread serves: that one was told of the request.
+    """
     cdef epoll_event events[EVENTS_MAX]
     cdef int n = 0
     cdef double left

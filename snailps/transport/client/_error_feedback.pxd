@@ -4,7 +4,7 @@
 #
 # So the sum of a key's pushes arrives exactly but for its last rounding.  Memory is bounded: when
 # OWING_BYTES_MAX is reached, all residues are dropped and it begins anew; that costs each key one
-# rounding, as without feedback.  Knows no frames; used by who holds the client's turn.
+# rounding, as without feedback.  Knows no frames; used under `Core.turn`.
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.abi._key_hash cimport hash_key

@@ -5,7 +5,7 @@
 #   keys of a part -> narrow keys | keys; the caller's rows -> wire type -> values -> frame -> socket
 #   socket -> replies, in any order -> rows to their places in the caller's array
 #
-# Knows neither how connections are made nor who waits.  All of it belongs to who holds `Core.turn`;
+# Knows neither how connections are made nor which callers wait.  All of it is used under `Core.turn`;
 # what it shares with others is in `Core`, under `Core.lock`.
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -86,8 +86,8 @@ cdef struct Core:
     pthread_mutex_t lock            # guards fresh, open_requests, done, new_fd, wants_mending, cut,
     pthread_cond_t changed          # ... stop, ended, broken and its text, drivers, driven_at
     pthread_cond_t mend
-    pthread_mutex_t turn            # held by who serves the links: the client's thread, or a caller
-    pthread_cond_t idle             # ... for whom that thread stands back
+    pthread_mutex_t turn            # held while links are served: by the client's thread, or a caller
+    pthread_cond_t idle             # ... during which that thread stands back
     uint32_t drivers                # callers that serve the links while they wait
     uint32_t blind                  # waits of drivers that sleep at once: see wait_events
     double driven_at                # when the last of them went
@@ -124,14 +124,14 @@ cdef struct Core:
     uint64_t open_requests
 
 
-# Tells who waits.  Whoever sees `done` may free the request: nothing touches it afterwards.
+# Wakes the waiting caller.  It may free the request once it sees `done`: nothing touches it afterwards.
 cdef void finish_if_done(Core *core, Request *r) noexcept nogil
 # Every request fails from now on; the first reason stands.
 cdef void break_core(Core *core, const char *text, uint64_t text_bytes, bint is_body) noexcept nogil
 # Puts a request behind the others; False = no memory.
 cdef bint queue_put(Queue *q, Request *r) noexcept nogil
-# Moves the last one in front of those of higher clocks, begun or not: who waits for a clock must
-# not hold up who is needed to end the one before.
+# Moves the last one in front of those of higher clocks, begun or not: a wait for a clock
+# must not hold up what ends the clock before.
 cdef void queue_by_clock(Queue *q) noexcept nogil
 # The first request of the queue has all its parts.
 cdef void leave_queue(Core *core, Queue *q) noexcept nogil

@@ -488,7 +488,7 @@ cdef bint _write_examples(Core *core, Link *link, const Request *r, uint32_t sha
 cdef bint _catch_up(Core *core, Link *link, Request *r, uint32_t shard, uint32_t upto,
                     uint64_t seq) noexcept nogil:
     """Sends the examples before `upto` that this connection has not carried; False = no memory."""
-    # Number 0: their replies were had on an earlier connection, and nobody waits for another.
+    # Number 0: their replies were had on an earlier connection, and no part waits for others.
     cdef Sent *sent = sent_of(r.product, shard, link.reconnects + 1)
     cdef uint32_t n
     while sent.examples < upto:

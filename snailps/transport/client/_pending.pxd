@@ -11,9 +11,9 @@ cdef class Pending:
     cdef PendingRequests requests
     cdef readonly object rows
     cdef object keys                # keeps a raw body, or the numbers of a pull, alive
-    cdef bint waits                 # nobody but the caller, who waits, holds it
-    cdef bint told                  # its failure was raised to somebody
-    cdef bint abandoned             # nobody waits for it any more
+    cdef bint waits                 # only the waiting caller holds it
+    cdef bint told                  # its failure was raised to a caller
+    cdef bint abandoned             # no caller waits for it any more
     cdef double begun_s
     cdef what(self)
     cdef _error(self)

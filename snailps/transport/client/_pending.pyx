@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Requests of a caller: made from arrays, sent, and kept until their answer was seen.
 
-    keys, rows, checked -> Request (`_request.pyx`) -> Pending -> sent -> live -> wait -> rows, or the error
+    keys, rows, checked -> Request (`_request.pyx`) -> Pending -> sent -> wait -> rows, or the error
     sparse examples -> entries by shard (`_product_batch.pyx`) -> Forward, then the gradient's Pending
 
 It owns the checks of what a caller gives, so that nothing behind it has to look again, and requests
@@ -96,9 +96,9 @@ cdef class Pending:
                                               min(until_s, now_s() + SIGNALS_EVERY_S)):
             PyErr_CheckSignals()
             if now_s() >= until_s:
-                raise WaitTimeout(
-                    f"{self.what()} waited {limit_s:g} s for {self.connections.whom(self.request)}: "
-                    "is that server alive, and is its port open from here?")
+                lacking = self.connections.unanswered_by(self.request)
+                raise WaitTimeout(f"{self.what()} waited {limit_s:g} s for {lacking}: "
+                                  "is that server alive, and is its port open from here?")
         if self.request.failed:
             self.told = True
             self.requests.settle(self)
@@ -107,7 +107,7 @@ cdef class Pending:
         return self.rows
 
     def abandon(self):
-        """Says that nobody waits for it any more.
+        """Says that no caller waits for it any more.
 
         What of a pull was not sent yet is not sent; what was is answered some time, and until then
         the client keeps the arrays, which must not be used meanwhile.  `flush` does not wait for
@@ -187,7 +187,7 @@ cdef class PendingRequests:
                 pending.wait(max(0.0, until_s - now_s()))
             except WaitTimeout:
                 raise
-            except SnailError as error:     # of a pull: whoever waits for that one is told
+            except SnailError as error:     # of a pull: its own wait raises it
                 if first is None and request_changes(pending.request):
                     first = error
         if first is not None:
@@ -210,7 +210,8 @@ cdef class PendingRequests:
             if len(found) == TOLD_MAX or now - pending.begun_s < TOLD_S:
                 break
             if not pending.done and not pending.abandoned:
-                found.append([pending.what(), self.connections.whom(pending.request), now - pending.begun_s])
+                found.append([pending.what(), self.connections.unanswered_by(pending.request),
+                              now - pending.begun_s])
         return found
 
     cdef Pending add(self, Pending pending, Request *r):
@@ -248,7 +249,7 @@ cdef class PendingRequests:
             self.live.pop(pending, None)
 
     cdef _prune(self):
-        """Lets go of what is answered; failed pushes that nobody was told of stay until flush."""
+        """Lets go of what is answered; pushes whose error was not raised yet stay until flush."""
         cdef Pending pending
         for pending in list(self.live):
             if load_flag(&pending.request.done) \

@@ -10,7 +10,7 @@
 # (`catch_up`): the shard always gets a batch from its beginning, in order, once a connection.
 # Nothing newer can be applied in between, so the push keeps its number and is applied once.
 #
-# Knows no sockets.  Sorting runs in the caller's thread, the rest is for who holds the turn.
+# Knows no sockets.  Sorting runs in the caller's thread, the rest is done under `Core.turn`.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from snailps.abi._wire_types cimport WireOps

@@ -57,11 +57,11 @@ cdef struct Product:                # a batch on its way through a table: `_prod
 cdef struct Request:
     uint8_t kind                    # KIND_PULL, KIND_PUSH, KIND_FORWARD, KIND_BACKWARD, KIND_RAW
     uint8_t raw_kind
-    int done                        # set last: who sees it may free the request
+    int done                        # set last: then its caller may free the request
     bint failed
     bint ahead                      # may overtake pushes that wait to be sent
     bint clocked                    # belongs to `clock`: a pull as of it, a push to its slot
-    int abandoned                   # nobody waits for it: what was not sent need not be
+    int abandoned                   # no caller waits for it: what was not sent need not be
     uint64_t clock
     uint32_t slot
     uint32_t table

@@ -1,4 +1,4 @@
-# Who knocks at a shard, as an object; the loop calls it through `Reception` of _event_loop.pxd.
+# Handshakes of a shard's new connections; the loop calls it through `Reception` of _event_loop.pxd.
 from snailps.transport.loop._event_loop cimport Loop
 
 

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Those who knock at a shard, until they have proved who they are.
+"""Handshakes of a shard's new connections, and the log of those that are refused.
 
     handshake frame -> ServerSession -> answer; opened, or turned away with the reason
-    whoever is refused -> RefusalLog -> the log
+    refused -> RefusalLog -> the log
 
 It owns the sessions of connections that are not opened, and the words for those that are refused.
-It knows nothing of requests and serves nobody: rare things, done with the GIL held, in the loop's
+It knows nothing of requests: rare things, done with the GIL held, in the loop's
 thread.  When a peer has waited too long, or has to make room, says the loop.
 """
 
@@ -161,7 +161,7 @@ cdef void _turn_away(Authenticator door, Conn *conn, error, uint64_t request) no
 
 
 cdef void _note(Authenticator door, Conn *conn, why) noexcept:
-    """Has the log say who was refused, if it is not too much."""
+    """Logs a refusal, unless there are too many."""
     door.attempts.note(door.origins.get(conn.id) or peer_of(conn.fd), str(why))
     door.loop.unsaid = door.attempts.unsaid
 

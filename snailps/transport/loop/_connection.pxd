@@ -21,7 +21,7 @@ cdef struct Conn:
     bint opened                     # handshake done
     bint closing                    # send what is left, say no more, wait for the peer to close
     bint shut                       # ... and the sending direction is closed already
-    bint lost                       # to be closed as soon as nobody looks at it
+    bint lost                       # to be closed at the end of the round
     bint starved                    # a parked request could be answered, but the output is full
     bint blocked                    # while parked ones are retried: a push of it still waits
     bint held                       # frames may wait in the input although no event will come
@@ -58,7 +58,7 @@ cdef struct Conns:
     uint32_t free_cap
     uint32_t generation
     uint32_t open                   # connections,
-    uint32_t unknown                # ... of which so many have not proved who they are
+    uint32_t unknown                # ... of which so many are not authenticated
     uint64_t accepted               # since the start
     uint64_t *ready                 # ids of those with work left
     uint32_t ready_count
@@ -102,7 +102,7 @@ cdef bint conn_put_ready(Conns *conns, Conn *conn) noexcept nogil
 # Tells epoll what the connection waits for: output room, input, both; False = no memory.
 cdef bint conn_watch(Conns *conns, Conn *conn) noexcept nogil
 
-# Whom to turn away first: the oldest that has not proved who it is; NULL = all have.
+# The connection to close first: the oldest that is not authenticated; NULL = all are.
 cdef Conn *oldest_unknown(Conns *conns) noexcept nogil
 # How many such may be kept when the newest has this descriptor and a process may have so many: as
 # refusals.strangers_max.

@@ -16,7 +16,7 @@ from snailps.transport._socket_io cimport (
 )
 
 cdef enum:
-    IN_BYTES_NEW = 8 << 10          # until a peer has proved who it is: one handshake frame fits
+    IN_BYTES_NEW = 8 << 10          # until a peer is authenticated: one handshake frame fits
     IN_BYTES_MIN = 64 << 10         # afterwards: most connections stay at this
     IN_BYTES_STREAM = 256 << 10     # ... but a primary's stream, which is all that a standby reads
     PARKED_BYTES_MAX = 16 << 20     # of one connection: then it is not read until some are done
@@ -24,7 +24,7 @@ cdef enum:
     KEEPALIVE_IDLE_S = 60           # a peer whose machine is gone is noticed after two minutes
     KEEPALIVE_EVERY_S = 20
     KEEPALIVE_COUNT = 3
-    UNKNOWN_MAX = 512               # peers that have not proved who they are: one more, and the
+    UNKNOWN_MAX = 512               # peers that are not authenticated: one more, and the
                                     # oldest has to go
     UNKNOWN_SHARE = 4               # ... and no more than a part of the descriptors that are left
 

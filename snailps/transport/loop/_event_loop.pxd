@@ -7,8 +7,8 @@
 #   stream to the standby -> socket -> what is acknowledged
 #
 # It owns their order, the descriptors and the parked requests.  It knows the frame header and nothing of
-# tables, keys or rows.  The reception knows who a peer is and what its refusal is called in the log; the
-# handler knows what a standby lacks; whoever opened the stream decides what becomes of one that is lost.
+# tables, keys or rows.  The reception authenticates peers and logs refusals; the handler knows
+# what a standby lacks; the stream's owner decides what becomes of one that is lost.
 # What needs the GIL is rare, and behind the doors of `Loop`.
 #
 # Parked requests keep their order: a push that overtook an earlier one of the same sender would make the
@@ -40,7 +40,7 @@ cdef struct Parking:
     uint32_t cap
 
 
-cdef struct Reception:              # who a peer is, and what is said to one that is refused
+cdef struct Reception:              # authenticates peers, refuses others
     void *self
     int (*accept)(void *self) noexcept nogil    # ... where a relay has them: a descriptor, -1 = none
     void (*greet)(void *self, uint64_t conn_id, const char *frame, size_t n) noexcept nogil
@@ -65,7 +65,7 @@ cdef struct Loop:
     bint listening                  # off while there is no descriptor left for a new connection
     bint stop
     bint retry_parked
-    bint lost                       # some connection is: to be closed when nobody looks at it
+    bint lost                       # some connection is: to be closed at the end of the round
     Stream stream                   # to the standby of this shard
     bint seeding                    # more of what it lacks can be sent at once
     double asked_at                 # the last request of a client came, or frame of the primary

@@ -41,7 +41,7 @@ cdef enum:
     TIMER_MS = 100                  # how often deadlines are looked at
     HANDSHAKE_LIMIT_S = 10
     LINGER_S = 2                    # how long a refused peer may take to read why
-    ACCEPTS_MAX = 64                # at a time: those who shake hands have their turn in between
+    ACCEPTS_MAX = 64                # at a time: handshakes have their turn in between
     STREAM_TURN_BYTES = 4 << 20     # sent before connections have their turn
     ASKED_S = 1                     # after a request, seeding is paced for so long
     WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next one
@@ -354,7 +354,7 @@ cdef bint _retry(Loop *loop, Conn *conn, Parked *place) noexcept nogil:
     reply.limit_s = 0
     if buffer_held(&conn.out) > DATA_BODY_MAX:
         conn.starved = True             # once more as soon as the peer has taken some
-        place.reason = b"the asker, who does not read the answers that it has"
+        place.reason = b"the client, which does not read the replies that it has"
     elif buffer_reserve(&conn.out, FRAME_HEADER_BYTES + DATA_BODY_MAX):
         if not conn.blocked \
                 and _attempt(loop, conn, head, place.frame + FRAME_HEADER_BYTES, &reply):
@@ -434,7 +434,7 @@ cdef void _release_held(Loop *loop) noexcept nogil:
 # --- connections that come and go ----------------------------------------------------------------
 
 cdef void _drain(Loop *loop, Conn *conn) noexcept nogil:
-    """Takes all that has come of a primary's stream: nobody will send it again."""
+    """Takes all that has come of a primary's stream: it will not be sent again."""
     cdef uint64_t read = 0
     cdef size_t left = 0
     cdef bint more = conn.opened
@@ -517,13 +517,13 @@ cdef void _accept_some(Loop *loop) noexcept nogil:
     for i in range(ACCEPTS_MAX):
         fd = _accept(loop)
         if fd < 0:
-            # Without descriptors it fails even when nobody waits.  At first somebody does, and gets
-            # one of a stranger's; later epoll would tell.
+            # Without descriptors it fails even when no connection waits.  At first one does, and gets
+            # the descriptor of an unauthenticated one; later epoll would tell.
             if i == 0 and not loop.relayed and errno != EAGAIN and errno != EINTR:
                 if (errno == EMFILE or errno == ENFILE) and loop.conns.unknown:
                     _make_room(loop)
                     continue
-                _listen(loop, False)    # epoll would report him for ever: try again later
+                _listen(loop, False)    # epoll would report it in every round: try again later
             return
         while loop.conns.unknown > unknown_max(fd, limits.rlim_cur):
             _make_room(loop)

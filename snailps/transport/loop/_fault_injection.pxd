@@ -13,7 +13,7 @@ cdef extern from "<unistd.h>" nogil:
 cdef enum Fault:                    # what is left out
     FAULT_NO_HOLD = 1               # replies do not wait for the standby
     FAULT_NO_MARKS = 2              # pushes are applied as often as they come
-    FAULT_NO_FENCE = 4              # who was given up is served all the same
+    FAULT_NO_FENCE = 4              # fenced incarnations are served all the same
 
 cdef enum Point:                    # where the process dies
     POINT_NONE = 0

@@ -1,4 +1,4 @@
-# The seam between the shard loop and whoever owns tables: a C table of function pointers.
+# The seam between the shard loop and the owner of tables: a C table of function pointers.
 # The loop hands complete data frames in and sends what comes back; it does not know what they mean.
 from libc.stdint cimport uint8_t, uint64_t
 
@@ -13,7 +13,7 @@ ctypedef struct Reply:
     uint8_t kind
     bint last                   # the connection ends behind it
     bint wake                   # others that wait may be answered now
-    const char *reason          # OUTCOME_PARK: for whom or what it waits; lives as long as the handler
+    const char *reason          # OUTCOME_PARK: what it waits for; lives as long as the handler
     uint64_t hold               # the reply waits for this frame of the stream; 0 = for none
     double limit_s              # OUTCOME_PARK: how long it may wait; 0 = as long as any other
 

@@ -14,7 +14,7 @@ loop does:
     `_authentication`      handshakes and refusals, with the GIL held
 
 They share `Loop` of `_event_loop.pxd`, and its `now`: the time of a round is read once, or given
-(`turn`), so that whoever gives the time and the bytes determines what happens.  The loop knows the frame
+(`turn`), so that time and bytes determine what happens.  The loop knows the frame
 header and nothing of tables, keys or rows: data frames go to C functions (`_handler.pxd`).  All but
 commands and handshakes runs without the GIL and, once buffers have grown to the size of the traffic,
 without allocating.
@@ -75,7 +75,7 @@ cdef void _obeyed(void *self) noexcept with gil:
 
 
 cdef void _tell(void *self, const char *state, const char *why) noexcept with gil:
-    """Tells whoever gave the stream's socket what became of it."""
+    """Tells the owner of the stream what became of it."""
     cdef ShardLoop door = <ShardLoop>self
     text = why.decode("utf-8", "replace")
     if text.startswith("{"):                # the body of the standby's ERROR
@@ -83,7 +83,7 @@ cdef void _tell(void *self, const char *state, const char *why) noexcept with gi
     try:
         door.tell(state.decode(), text)
     except Exception:
-        log.exception("nobody was told that the standby is %s", state.decode())
+        log.exception("could not report that the standby is %s", state.decode())
 
 
 cdef void _close_own(Loop *loop) noexcept nogil:

@@ -5,7 +5,7 @@
 #
 # The handler appends frames and says which replies wait (`hold_until`); what frames mean it knows
 # alone.  No sockets, no clock: the loop moves the two buffers and gives the time (`_event_loop.pyx`).
-# Nothing here blocks: who has too much in `out` makes pushes wait (`stream_is_full`), never pulls.
+# Nothing here blocks: too much in `out` makes pushes wait (`stream_is_full`), never pulls.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.transport._socket_io cimport Buffer
@@ -84,7 +84,7 @@ cdef void stream_take_back(Stream *s, size_t waiting, uint64_t sent) noexcept no
 
 # --- the pace of seeding
 
-# Whether a new standby may be sent more of what it lacks; `asked`: somebody asks something of this
+# Whether a new standby may be sent more of what it lacks; `asked`: clients ask something of this
 # shard, or did a moment ago.
 cdef bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil
 # How long the loop may rest: until the next piece may go, at most `most_ms`.
@@ -112,7 +112,7 @@ cdef bint held_put(Stream *s, uint64_t conn_id, uint64_t request, uint8_t kind,
                    uint64_t number) noexcept nogil
 # Takes the reply that waits longest, if it may go out.
 cdef bint held_take(Stream *s, Held *first) noexcept nogil
-# A connection is closed: nobody waits for its replies any more.
+# A connection is closed: its replies are dropped.
 cdef void held_forget(Stream *s, uint64_t conn_id) noexcept nogil
 
 # --- orders that wait
