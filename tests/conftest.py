@@ -150,6 +150,9 @@ def limits(item, stage):
     if unit and not item.config.getoption("no_budget") and cases.factor == 1:
         why = budget.complaint(spent)
         assert not why, f"{item.nodeid}: {stage} {why}"
+    if budget.is_sim(item) and not item.config.getoption("no_budget"):
+        why = budget.sim_complaint(spent)
+        assert not why, f"{item.nodeid}: {stage} {why}"
 
 
 @pytest.hookimpl(wrapper=True)

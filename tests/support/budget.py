@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNIT_CPU_S = 0.5
+SIM_CPU_S = 5.0
+"""A test of tests/sim: 25 clusters, and 1,000 of them in a minute on two cores."""
 NOISE = 3.0
 """A test fails at so many times that: caches and the other hyper-thread cost up to a half."""
 UNIT_WALL_S = 20.0
@@ -52,6 +54,11 @@ sys.addaudithook(_on_event)
 def is_unit(item) -> bool:
     """Whether a test is one of tests/unit."""
     return "unit" in item.path.parts[-3:-1]
+
+
+def is_sim(item) -> bool:
+    """Whether a test is one of tests/sim."""
+    return "sim" in item.path.parts[-3:-1]
 
 
 def children_cpu_s() -> float:
@@ -116,6 +123,15 @@ def complaint(spent: Meter, speed=yardstick) -> str:
                 " smaller, or move it to tests/cluster"
             )
     return ""
+
+
+def sim_complaint(spent: Meter, speed=yardstick) -> str:
+    """Why what a test of tests/sim took is too much; empty: it is not."""
+    cpu_s = spent.cpu_s + spent.children_s
+    slower = max(1.0, speed() / YARDSTICK_S) if cpu_s > SIM_CPU_S else 1.0
+    if cpu_s <= NOISE * SIM_CPU_S * slower:
+        return ""
+    return f"took {cpu_s:.1f} s of CPU, at most {SIM_CPU_S:g}: a seed may take a tenth of a second"
 
 
 def forbid_starts(name: str):

@@ -1,0 +1,87 @@
+"""The command: walks over seeds, or replays one.
+
+python -m tests.sim --seeds 100000 [--from 0] [--jobs 2]        a walk, with progress
+python -m tests.sim --seed 4711 --trace                         one run, each event of it
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import time
+
+from tests.sim.cluster import run
+from tests.sim.scheduler import shown
+
+
+def failure(outcome):
+    """What is said of a seed that failed: the last events, the problems, how to replay it."""
+    lines = [f"seed {outcome.seed}: {len(outcome.problems)} problems, ended {outcome.ended!r}"]
+    lines += [shown(line) for line in outcome.recent]
+    lines += [f"  {problem}" for problem in outcome.problems]
+    lines.append(f"  replay: python -m tests.sim --seed {outcome.seed} --trace")
+    return "\n".join(lines)
+
+
+def quiet_run(seed):
+    """Runs a seed without a word of the product's log."""
+    logging.disable(logging.CRITICAL)
+    return run(seed)
+
+
+def walk(first, count, jobs, most=10, say=print):
+    """Runs `count` seeds in `jobs` processes; those that failed, the first `most` shown."""
+    failed, begun, told = [], time.monotonic(), time.monotonic()
+    endings = {}
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=2000) as pool:
+        outcomes = pool.imap_unordered(quiet_run, range(first, first + count), chunksize=8)
+        for done, outcome in enumerate(outcomes, 1):
+            kind = outcome.ended.split(" ")[0]
+            endings[kind] = endings.get(kind, 0) + 1
+            if outcome.problems:
+                failed.append(outcome.seed)
+                if len(failed) <= most:
+                    say(failure(outcome))
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                left_s = (told - begun) / done * (count - done)
+                say(f"{done:,} of {count:,} seeds, {len(failed)} failed, {left_s:,.0f} s left")
+    took_s = time.monotonic() - begun
+    codes = dict(sorted(endings.items()))
+    say(f"{count:,} seeds in {took_s:.1f} s; exit codes of the masters: {codes}")
+    return sorted(failed)
+
+
+def main(arguments=None):
+    """The command; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--trace", action="store_true", help="print each event of it")
+    parser.add_argument("--log", action="store_true", help="print the product's log, too")
+    chosen = parser.parse_args(arguments)
+    if chosen.seed is None:
+        failed = walk(chosen.first, chosen.seeds, chosen.jobs)
+        if failed:
+            print(f"{len(failed)} seeds failed: {failed[:50]}")
+        return int(bool(failed))
+    if chosen.log:
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(message)s", stream=sys.stdout)
+    else:
+        logging.disable(logging.CRITICAL)
+    outcome = run(chosen.seed, print if chosen.trace else None)
+    if outcome.problems:
+        print(failure(outcome))
+    print(
+        f"seed {outcome.seed}: {outcome.events:,} events, {outcome.virtual_s:.1f} s, "
+        f"{outcome.faults} faults, digest {outcome.digest:08x}: {outcome.ended}"
+    )
+    return int(bool(outcome.problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

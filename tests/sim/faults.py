@@ -1,0 +1,414 @@
+"""What goes wrong in a run: drawn from its seed, tied to times or to messages.
+
+    plan -> (trigger, deed)     a time comes, or the k-th message of a kind is to be handled -> deed
+
+It owns what a cluster promises to survive: in a run that is not `wild` a deed waits until the
+cluster can bear it (`_may_lose_server`), and is dropped if it never can.  A process that has had a
+fault is marked `hurt`.
+"""
+
+from __future__ import annotations
+
+from snailps.master.job.controller import JobPhase
+from snailps.master.phases import ClusterPhase
+from snailps.transport.handshake import Role
+
+MESSAGES = (
+    "Register", "Rejoin", "TakeRoute", "MakeTables", "HostStandby", "BackUp", "Backed", "Unbacked",
+    "Alone", "Promote", "Yield", "Yielded", "DropShard", "KeepShards", "Fence", "SetClock", "Lease",
+    "Done", "Settled", "Finished", "Declare", "Leaving", "Bye",
+)  # fmt: skip
+SHORT = 0.15
+"""Of the heartbeat's limit: several such faults in a row are no loss yet."""
+TRIES = 40
+TRY_S = 0.25
+
+
+class Faults:
+    """The faults of one run.
+
+    Attributes
+    ----------
+    pending : int
+        Processes that will be started yet.
+    count : int
+        Faults that have happened.
+    """
+
+    def __init__(self, cluster):
+        self._cluster, self._world, self._rng = cluster, cluster.world, cluster.rng
+        self._wild = cluster.scenario.wild
+        self._awaited = {}  # message -> [(how often yet, deed)]
+        self.pending = self.count = 0
+        self._journal_lost = False
+
+    def plan(self):
+        """Draws all faults of the run."""
+        cluster, rng, s = self._cluster, self._rng, self._cluster.scenario
+        usual_s = 1.5 + 2 * s.blocks * s.epochs * s.think_s / s.workers
+        for _ in range(s.faults):
+            deed = rng.choice(self._deeds())
+            if rng.random() < 0.5:
+                cluster.world.after(rng.uniform(0.1, usual_s), self._do, deed, TRIES)
+            else:
+                name = rng.choice(MESSAGES)
+                often = rng.choice((1, 1, 2, 3, rng.randint(1, 20)))
+                self._awaited.setdefault(name, []).append([often, deed])
+
+    def _deeds(self):
+        found = [
+            self._kill_worker, self._kill_worker, self._kill_server, self._kill_server,
+            self._kill_master, self._kill_master, self._stall, self._stall, self._stall_long,
+            self._break_data, self._break_pulse, self._break_control, self._part, self._part_long,
+            self._join_worker, self._join_server, self._drain, self._leave, self._disk_full,
+            self._hang_shard,
+        ]  # fmt: skip
+        if self._wild:
+            found += [self._power_cut, self._flip, self._interrupt, self._kill_two_servers]
+        return found
+
+    def on_message(self, message):
+        """A message is about to be handled by whoever it came to."""
+        waiting = self._awaited.get(type(message).__name__)
+        if not waiting:
+            return
+        for item in waiting:
+            item[0] -= 1
+        due = [deed for often, deed in waiting if often == 0]
+        for deed in due:
+            if self._rng.random() < 0.5:
+                self._do(deed, TRIES)
+            else:
+                self._world.after(self._cluster.network.delay(), self._do, deed, TRIES)
+
+    def _do(self, deed, tries):
+        """Does it now, or a little later if the cluster could not bear it; whether it was done."""
+        if self._cluster.over_soon():
+            return
+        if deed():
+            self.count += 1
+        elif tries:
+            self._world.after(TRY_S, self._do, deed, tries - 1)
+
+    # --- who and whether --------------------------------------------------------------------------
+
+    def _alive(self, role):
+        return [node for node in self._cluster.nodes if node.alive and node.role == role]
+
+    def _is_last(self, role, node):
+        """Whether no other healthy one of its role is there."""
+        return not any(other is not node and not other.hurt for other in self._alive(role))
+
+    def _one(self, items):
+        return self._rng.choice(items) if items else None
+
+    def _core(self):
+        """The master's core, if there is a master that runs."""
+        master = self._cluster.master
+        return master.core if master is not None and master.runs else None
+
+    def _forming(self):
+        core = self._core()
+        return core is not None and core.lifecycle.forming
+
+    def _may_lose_server(self):
+        """Whether the cluster promises to survive the loss of any one server just now."""
+        core = self._core()
+        if self._wild:
+            return True
+        if core is None or core.departures.returning:
+            return False
+        if core.lifecycle.forming:
+            expected = self._cluster.master_settings.expected_node_num
+            return not core.members.formed_before and len(core.members.nodes()) < expected - 1
+        if core.lifecycle.phase is not ClusterPhase.FORMED:
+            return False
+        if core.job_controller.phase is JobPhase.RESTORING:
+            return False
+        if self._cluster.scenario.replication == "none" or not core.replication.standbys.redundant:
+            return False
+        for node in self._alive(Role.SERVER):
+            if node.hurt and (not node.runs or node.number in core.members.all):
+                return False  # an earlier loss, which may not be known yet
+        return all(
+            node.number in core.members.all and node.control is not None and not node.control.away
+            for node in self._alive(Role.SERVER)
+            if not node.hurt and node.welcome is not None
+        ) and all(
+            number_node.alive
+            for number_node in self._cluster.nodes
+            if number_node.role == Role.SERVER and number_node.number in core.members.all
+        )
+
+    def _may_lose_worker(self):
+        """The job waits for another one, but for a moment between two of its phases."""
+        core = self._core()
+        if self._wild:
+            return True
+        if core is None or core.departures.returning:
+            return False
+        return core.lifecycle.forming or core.job_controller.can_wait
+
+    def _replace(self, role, surely):
+        """Another process comes in the place of one that is gone."""
+        if surely or self._rng.random() < 0.5:
+            self._start_later(self._cluster.start_node, role)
+
+    def _start_later(self, start, *args):
+        self.pending += 1
+
+        def begin():
+            self.pending -= 1
+            if not self._cluster.over_soon():
+                start(*args)
+
+        self._world.after(self._rng.choice((0.05, 0.5, 3.0)) * self._rng.uniform(0.5, 1.5), begin)
+
+    def _hurt(self, node, how):
+        node.hurt = node.hurt or how
+        self._world.say("fault", f"{node.name}: {how}")
+
+    # --- deeds ------------------------------------------------------------------------------------
+
+    def _kill_worker(self):
+        node = self._one(self._alive(Role.WORKER))
+        if node is None or not self._may_lose_worker():
+            return False
+        forming, last = self._forming(), self._is_last(Role.WORKER, node)
+        self._hurt(node, "killed")
+        node.die("killed")
+        self._replace("worker", forming or last)
+        return True
+
+    def _kill_server(self):
+        node = self._one(self._alive(Role.SERVER))
+        if node is None or not self._may_lose_server():
+            return False
+        forming = self._forming()
+        self._hurt(node, "killed")
+        node.die("killed")
+        self._replace("server", forming)
+        return True
+
+    def _kill_two_servers(self):
+        for _ in range(2):
+            node = self._one(self._alive(Role.SERVER))
+            if node is not None:
+                self._hurt(node, "killed")
+                node.die("killed")
+                self._replace("server", False)
+        return True
+
+    def _kill_master(self):
+        cluster = self._cluster
+        if (
+            cluster.master is None
+            or not cluster.master.alive
+            or (self._journal_lost and not self._wild)
+        ):
+            return False
+        self._world.say("fault", "the master is killed")
+        cluster.master.die("killed")
+        self._start_later(cluster.start_master)
+        return True
+
+    def _power_cut(self):
+        """The master's machine: what was not synced is gone."""
+        cluster = self._cluster
+        if cluster.master is None or not cluster.master.alive:
+            return False
+        self._world.say("fault", "the master's machine loses its power")
+        cluster.network.silent.add(cluster.master.host)
+        cluster.master.die("no power")
+        cluster.disk.lose_power()
+        cluster.powerless = True
+
+        def back():
+            for link in [
+                n for n in cluster.network.links if any(not e.process.alive for e in n.ends)
+            ]:
+                link.break_()
+            cluster.start_master()
+
+        self._start_later(back)
+        return True
+
+    def _flip(self):
+        """A bit of the journal, in a master that is dead."""
+        cluster = self._cluster
+        if cluster.master is None or not cluster.master.alive:
+            return False
+        self._world.say("fault", "the master is killed, and its disk is damaged")
+        cluster.master.die("killed")
+        cluster.disk.flip_bit(self._rng.choice(("facts", "life", "base", "state-*")))
+        cluster.powerless = True
+        self._start_later(cluster.start_master)
+        return True
+
+    def _disk_full(self):
+        """The journal cannot be written for a while."""
+        cluster = self._cluster
+        core = self._core()
+        if core is None or core.job_controller.phase is not JobPhase.TRAINING:
+            return False
+        if self.pending or any(deed == self._kill_master for w in self._awaited.values()
+                               for _, deed in w):  # fmt: skip
+            return False
+        self._journal_lost = True
+        self._world.say("fault", "the master's disk is full")
+        cluster.disk.full_until = self._world.now + self._rng.choice((0.1, 1.0, 1000.0))
+        return True
+
+    def _interrupt(self):
+        cluster = self._cluster
+        if cluster.master is None or not cluster.master.runs or cluster.master.core is None:
+            return False
+        self._world.say("fault", "SIGINT to the master")
+        cluster.master.interrupt()
+        cluster.interrupted = True
+        return True
+
+    def _stall(self):
+        """Any process stands still, for less than anybody's limit."""
+        cluster = self._cluster
+        everybody = [*self._alive(Role.SERVER), *self._alive(Role.WORKER)]
+        if cluster.master is not None and cluster.master.alive:
+            everybody.append(cluster.master)
+        process = self._one(everybody)
+        if process is None or not process.runs:
+            return False
+        for_s = self._rng.choice((0.05, 0.3, SHORT * cluster.scenario.heartbeat_timeout))
+        self._world.say("fault", f"{process.name}: stands still for {for_s:g} s")
+        process.stalled_until = self._world.now + for_s
+        return True
+
+    def _stall_long(self):
+        """A node stands still for longer than its heartbeat may: it is lost, and comes back."""
+        role = self._rng.choice((Role.SERVER, Role.WORKER))
+        node = self._one([node for node in self._alive(role) if node.runs])
+        if self._forming() and role == Role.SERVER and not self._wild:
+            return False  # the cluster may form before anybody knows
+        may = self._may_lose_server if role == Role.SERVER else self._may_lose_worker
+        if node is None or not may():
+            return False
+        forming, last = self._forming(), self._is_last(role, node)
+        for_s = self._cluster.scenario.heartbeat_timeout * self._rng.uniform(0.9, 6)
+        self._hurt(node, f"stands still for {for_s:.1f} s")
+        node.stalled_until = self._world.now + for_s
+        self._replace(role.name.lower(), forming or last)
+        return True
+
+    def _hang_shard(self):
+        """A shard's thread hangs for a moment, its process does not."""
+        shard = self._one([shard for node in self._alive(Role.SERVER) for shard in
+                           getattr(node, "shards", {}).values()])  # fmt: skip
+        if shard is None:
+            return False
+        for_s = self._rng.choice((0.05, 1.0, 4.0))
+        self._world.say("fault", f"{shard.server.name}: shard {shard.number} hangs for {for_s:g} s")
+        shard.stalled_until = self._world.now + for_s
+        return True
+
+    def _break(self, what):
+        links = [link for link in self._cluster.network.links if link.what == what]
+        link = self._one(links)
+        if link is None:
+            return None
+        ends = [end.process.name for end in link.ends]
+        self._world.say("fault", f"the {what} connection of {ends[0]} to {ends[1]} breaks")
+        link.break_()
+        return link
+
+    def _break_data(self):
+        return self._break("data") is not None
+
+    def _break_pulse(self):
+        return self._break("pulse") is not None
+
+    def _break_control(self):
+        """A control connection is a node's membership."""
+        if not (self._may_lose_server() and self._may_lose_worker()):
+            return False
+        forming = self._forming()
+        link = self._break("control")
+        if link is None:
+            return False
+        node = link.ends[0].process
+        self._hurt(node, "lost its control connection")
+        last = self._is_last(node.role, node)
+        self._replace(node.role.name.lower(), forming or last)
+        return True
+
+    def _part(self):
+        """Two hosts cannot reach each other, for less than anybody's limit."""
+        return self._cut(SHORT * self._rng.random(), long=False)
+
+    def _part_long(self):
+        """... or for longer: those that are cut off from the master are lost."""
+        if not (self._may_lose_server() and self._may_lose_worker()):
+            return False
+        return self._cut(self._rng.uniform(0.9, 4), long=True)
+
+    def _cut(self, share, *, long):
+        cluster = self._cluster
+        nodes = [node for node in cluster.nodes if node.alive]
+        one = self._one(nodes)
+        others = [node for node in nodes if node is not one]
+        if cluster.master is not None and cluster.master.alive:
+            others.append(cluster.master)
+        other = self._one(others)
+        if one is None or other is None or (long and not self._wild and self._forming()):
+            return False
+        if long and not self._wild and {one.role, other.role} == {Role.SERVER, Role.WORKER}:
+            return False  # the worker gives up when its limit is over, and the job with it
+        forming = self._forming()
+        for_s = share * cluster.scenario.heartbeat_timeout
+        self._world.say("fault", f"{one.name} and {other.name} are parted for {for_s:.1f} s")
+        cluster.network.cut(one.host, other.host, self._world.now + for_s)
+        if long:
+            for node in (one, other):
+                if node is not cluster.master:
+                    self._hurt(node, "was parted from another for long")
+            last = self._is_last(one.role, one)
+            self._replace(one.role.name.lower(), forming or last)
+        return True
+
+    def _join_worker(self):
+        if self._forming():
+            return False
+        self._start_later(self._cluster.start_node, "worker")
+        return True
+
+    def _join_server(self):
+        if self._forming():
+            return False
+        self._start_later(self._cluster.start_node, "server")
+        return True
+
+    def _drain(self):
+        """SIGTERM to a server; others take its shards."""
+        servers = [node for node in self._alive(Role.SERVER) if not node.hurt]
+        node = self._one(servers)
+        core = self._core()
+        if core is None or len(servers) < 2 or core.lifecycle.phase is not ClusterPhase.FORMED:
+            return False
+        if self._cluster.scenario.replication == "none" and not self._wild:
+            return False
+        if node.welcome is None or node.number not in core.members.all:
+            return False
+        self._hurt(node, "SIGTERM")
+        node.asked_to_leave()
+        return True
+
+    def _leave(self):
+        """SIGTERM to a worker; others do its work."""
+        workers = [node for node in self._alive(Role.WORKER) if not node.hurt]
+        node = self._one(workers)
+        core = self._core()
+        if core is None or len(workers) < 2 or core.lifecycle.phase is not ClusterPhase.FORMED:
+            return False
+        if node.welcome is None or node.control.away:
+            return False
+        self._hurt(node, "SIGTERM")
+        node.asked_to_leave()
+        return True

@@ -1,0 +1,192 @@
+"""What must hold, whatever happened: each a function with a name, and the reason in one sentence.
+
+    check(cluster) -> problems of a finished run, in words        watch(cluster): while it runs
+
+A run that is not `wild` had only faults that a cluster promises to survive, so its job must end
+well; a wild one may fail, with a verdict, but must end, and a result that it wrote must be right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from snailps.transport import messages
+from snailps.transport.frame import HEADER, Kind
+from snailps.transport.handshake import Role
+from tests.sim.model import OWN, expected_rows
+
+UNNAMED_S = 3.0
+"""How long a worker may wait for a lease before somebody must be named."""
+
+
+def ended_well(cluster):
+    """The job ends with code 0, because every fault of the run is one that the cluster survives."""
+    if cluster.scenario.wild:
+        return
+    if cluster.verdict is None:
+        yield f"no master has ended: {cluster.master_refused or 'the last one was killed'}"
+    elif cluster.verdict[0] != 0:
+        yield f"the job ended with code {cluster.verdict[0]}: {cluster.verdict[1]}"
+    elif cluster.exported is None:
+        yield "the job ended well without a result"
+
+
+def nobody_healthy_expelled(cluster):
+    """Only a process that had a fault is given up: a lost neighbour is no fault of its own."""
+    for node, text in cluster.expelled.items():
+        if not node.hurt and not cluster.scenario.wild:
+            yield f"{node.name} is healthy and was expelled: {text}"
+
+
+def nobody_gives_up(cluster):
+    """No healthy worker fails for want of an answer: limits are longer than what they wait for."""
+    for node, text in cluster.gave_up.items():
+        if not node.hurt and not cluster.scenario.wild:
+            yield f"{node.name} is healthy and gave up: {text}"
+
+
+def nothing_unhandled(cluster):
+    """No message of a process of ours is one that the master cannot handle."""
+    for who, error in cluster.broken:
+        yield f"the master cannot handle what {who} said: {error!r}"
+
+
+def pushes_counted_once(cluster):
+    """An acknowledged push is in the result once, any other at most once (invariants 3, 4)."""
+    rows = cluster.exported
+    if rows is None or cluster.clocked or cluster.verdict is None or cluster.verdict[0] != 0:
+        return
+    safe = _acknowledgements_hold(cluster)
+    lost = doubled = 0
+    example = ""
+    for key, (block, acked) in cluster.books.own.items():
+        there = float(rows[key][0]) if key in rows else 0.0
+        if there not in (0.0, 1.0) or (acked and safe and there != 1.0):
+            lost += there == 0.0
+            doubled += there != 0.0
+            example = example or f"key {key - OWN} of block {block} is {there:g}, acked: {acked}"
+    if lost or doubled:
+        yield f"{lost} acknowledged pushes lost, {doubled} counted more than once: {example}"
+    for key, sent in cluster.books.shared_sent.items():
+        there = float(rows[key][0]) if key in rows else 0.0
+        acked = cluster.books.shared_acked.get(key, 0) if safe else 0
+        if not acked <= there <= sent:
+            yield f"shared key {key} is {there:g}: {acked} acknowledged, {sent} sent"
+            return
+
+
+def blocks_trained(cluster):
+    """A job that ended well had every block trained: each was reported by a worker that held it."""
+    rows = cluster.exported
+    if rows is None or cluster.verdict is None or cluster.verdict[0] != 0 or cluster.interrupted:
+        return
+    total = cluster.scenario.blocks * cluster.scenario.epochs
+    missing = [number for number in range(total) if number not in cluster.books.reported]
+    if missing:
+        yield f"blocks {missing[:5]} were never reported"
+
+
+def bits_equal(cluster):
+    """In bsp each bit depends on what was contributed alone, not on who did it or how often."""
+    rows = cluster.exported
+    if rows is None or not cluster.clocked or cluster.verdict[0] != 0 or cluster.interrupted:
+        return
+    yield from cluster.books.wrong
+    expected = expected_rows(cluster.books.slots, cluster.scenario.micro_batches)
+    for key, row in expected.items():
+        found = rows.get(key, np.zeros(2, np.float32))
+        if found.tobytes() != row.tobytes():
+            yield f"row {key} is {found.tolist()}, expected {row.tolist()}"
+            return
+
+
+def exits_are_right(cluster):
+    """After a job that ended well a healthy process exits with 0."""
+    if cluster.verdict is None or cluster.verdict[0] != 0 or cluster.scenario.wild:
+        return
+    for node in cluster.nodes:
+        if not node.hurt and node.code not in (0, None) and node.welcome is not None:
+            yield f"{node.name} is healthy and exited with {node.code}"
+
+
+CHECKS = (
+    ended_well, nobody_healthy_expelled, nobody_gives_up, nothing_unhandled, pushes_counted_once,
+    blocks_trained, bits_equal, exits_are_right,
+)  # fmt: skip
+
+
+def check(cluster):
+    """All problems of a finished run."""
+    return [f"{one.__name__}: {text}" for one in CHECKS for text in one(cluster)]
+
+
+def watch(cluster):
+    """Who waits for a lease has somebody named whom it waits for, while the master runs."""
+    master, now = cluster.master, cluster.world.now
+    if now < cluster.watch_at or master.core.departures.returning:
+        return
+    cluster.watch_at = now + 1.0
+    for node in cluster.nodes:
+        if node.role != Role.WORKER or not node.alive or node.control.away or node.hurt:
+            continue
+        member = master.core.members.all.get(node.number)
+        asks = any(isinstance(call, messages.Lease) for call in node.control.open_calls())
+        job = master.core.job_controller.job
+        named = (
+            member is None
+            or bool(member.waits)
+            or (job is not None and job.ledger is not None and job.ledger.held_by(node.number))
+        )
+        if not asks or named or not node.runs:
+            cluster.unnamed.pop(node, None)
+        elif now - cluster.unnamed.setdefault(node, now) > UNNAMED_S:
+            raise AssertionError(
+                f"{node.name} waits for a lease for {UNNAMED_S:g} s, and nobody says for whom: "
+                f"{member.name} is {member.state!r}, phase {master.core.told_phase}"
+            )
+
+
+def watch_answer(shard, data, answer):
+    """A shard takes no push of a worker once its fence is done: others have that worker's blocks.
+
+    Done means at the standby, too, so it holds at whichever server the shard is served by then.
+    """
+    cluster = shard.server.cluster
+    if not cluster.fenced or data[5] != Kind.PUSH or shard.shard.core.role != "primary":
+        return
+    incarnation = HEADER.unpack_from(data)[7]
+    parked = answer.frame is None and answer.reason
+    refused = answer.frame is not None and answer.frame[5] == Kind.ERROR
+    served = shard.server.core.host.primaries
+    number = next((n for n, handle in served.items() if handle == shard.handle), -1)
+    if (incarnation, number) in cluster.fenced and not (parked or refused):
+        raise AssertionError(
+            f"{shard.server.name} takes a push of worker {incarnation}, which is fenced at "
+            f"shard {number}"
+        )
+
+
+def who_waits(cluster):
+    """What a run that does not end waits for."""
+    lines = []
+    for process in (*cluster.masters, *cluster.nodes):
+        if not process.alive:
+            continue
+        about = f"{process.name} ({process.hurt or 'healthy'})"
+        if getattr(process, "core", None) is not None and process in cluster.masters:
+            core = process.core
+            members = [(m.name[:12], m.state, m.waits) for m in core.members.all.values()]
+            about += f": {core.told_phase} {members}"
+        elif getattr(process, "control", None) is not None:
+            calls = [type(call).__name__ for call in process.control.open_calls()]
+            client = getattr(process, "_client", None)
+            about += f": calls {calls}, {client.waits()[:3] if client else ''}"
+        lines.append(about)
+    return "; ".join(lines)
+
+
+def _acknowledgements_hold(cluster):
+    """Whether no acknowledged push may be lost: not with `async`, where a server was lost."""
+    return cluster.scenario.replication == "sync" or not any(
+        node.role == Role.SERVER and node.hurt for node in cluster.nodes
+    )

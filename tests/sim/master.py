@@ -1,0 +1,508 @@
+"""A master: the real core and the real journal; effects are performed on the simulated network.
+
+    control messages, heartbeats, works, time -> Event -> MasterCore.handle -> list of Effect
+
+It does what `snailps/master/process.py` does with sockets and threads.  A takeover is another
+one of these, started with the same settings on the same disk.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections import deque
+from functools import partial
+from typing import ClassVar
+
+from snailps.config import JobSettings, MasterSettings
+from snailps.errors import ConnectionLost, ProtocolError, SnailError
+from snailps.master import effects, events
+from snailps.master.core import MasterCore
+from snailps.master.effects import Fact
+from snailps.master.job.job import Job
+from snailps.master.job.snapshot import pack
+from snailps.master.journal import SYNC_S, Journal
+from snailps.master.leases import BspLedger
+from snailps.master.takeover import life_of, unended
+from snailps.transport import messages
+from snailps.transport.handshake import Channel, Hello, Role
+from tests.sim.client import Client
+from tests.sim.control import MasterEnd
+from tests.sim.model import TABLE
+from tests.sim.node import MASTER, Node
+from tests.sim.scheduler import Process, first_of
+
+IDLE_S = 0.1
+HEARTBEATS_S = 0.25
+
+
+class Reader:
+    """The master's own reading of tables, by the scripted client."""
+
+    def __init__(self, master):
+        self._master = master
+        self.clients = []
+
+    def inspect(self, job, reading):
+        """Looks at nothing."""
+
+    def after_round(self, job, round_, reading):
+        """Looks at nothing."""
+        return {}
+
+    def _connect(self, incarnation):
+        """A client of the newest route: a newer one ends the wait for a shard that has moved."""
+        master = self._master
+        members = master.core.members
+        while True:
+            route = members.route
+            client = Client(
+                master,
+                route,
+                incarnation=incarnation,
+                life=master.life,
+                on_failed=lambda text: None,
+            )
+            try:
+                yield from client.start(
+                    client.limits.reach_s, lambda route=route: members.route is not route
+                )
+            except SnailError:
+                client.close()
+                if members.route is route:
+                    raise
+                continue
+            client.follow(members.route)
+            self.clients.append(client)
+            return client
+
+    def export(self, job, reading, told):
+        """Reads every row; a generator, which the master drives as a work."""
+        master, rows = self._master, {}
+        client = yield from self._connect(next(reading.numbers))
+        try:
+            number, _ = reading.tables[TABLE]
+            if isinstance(job.ledger, BspLedger):
+                yield from master.limited(client.reach(job.ledger.open_clock))
+            for fragment in range(master.settings.frag_num):
+                cursor = 0
+                while True:
+                    scan = client.scan(number, fragment, cursor)
+                    yield from master.limited(scan)
+                    cursor, found = _scanned(scan.replies[0])
+                    rows.update(found)
+                    if cursor == 0:
+                        break
+        finally:
+            self.clients.remove(client)
+            client.close()
+        master.cluster.exported = rows
+        return {"files": []}
+
+
+class Services:
+    """What the core has done beside its loop."""
+
+    def __init__(self, master, files, reader, journal):
+        self._master, self.files, self.reader, self._journal = master, files, reader, journal
+
+    def keep_base(self, position):
+        """Keeps the position at which the training begins."""
+        if self._journal.path is not None:
+            with self._master.as_owner():
+                self._journal.keep_base(pack(position))
+
+
+class Master(Process):
+    """One master process.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    name : str
+    """
+
+    def __init__(self, cluster, name):
+        super().__init__(cluster.world, name, MASTER[0])
+        self.cluster, self.network, self.settings = (
+            cluster,
+            cluster.network,
+            cluster.master_settings,
+        )
+        self.core = self._journal = None
+        self.welcome, self.role = None, Role.MASTER  # as a client of shards
+        self._events, self._is_feeding = deque(), False
+        self._peers, self._replies, self._calls = {}, {}, {}
+        self._pulses, self._silences = {}, {}
+        self._next = 1
+        self._works, self._lanes = {}, {}
+        self._tick = None
+        self._dirty = False
+        self.life = 0
+
+    dial = Node.dial
+    sleep = Node.sleep
+    ending = False
+
+    def as_owner(self):
+        """A context in which the journal's threads are this process's."""
+        return _Owner(self.cluster.threads, self)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self):
+        """Reads the journal, and begins or takes over."""
+        with self.as_owner():
+            try:
+                self._open()
+            except SnailError as error:
+                self.cluster.master_refused = str(error)
+                self.exit(1, f"cannot begin: {error}")
+                return
+        self.network.listen(self, MASTER, self._admit)
+        workers = self.settings.expected_node_num - max(1, self.settings.expected_servers)
+        self._feed(events.Started(self._job, workers))
+        self._feed(events.Listening())
+        self.after(HEARTBEATS_S, self._look_at_hearts)
+        self._tick_within(IDLE_S)
+
+    def _open(self):
+        now = self.world.now
+        self._job = Job(self.cluster.raw, (JobSettings, MasterSettings), now)
+        keeps = self.settings.on_node_loss == "recover"
+        path = self.cluster.disk.folder / "journal" if keeps else None
+        self._journal = journal = Journal(path)
+        self.on_death.append(self._let_go)
+        past, life = None, self.world.rng.getrandbits(63) | 1
+        if path is not None:
+            past = unended(journal, self._job, self.settings.frag_num)
+            if past is not None:
+                life = past.facts[0].data["life"]
+        self.life = life
+        self.reader = Reader(self)
+        wall_s = 1e9
+        self.core = MasterCore(
+            self.settings,
+            Services(self, self.cluster.new_files(), self.reader, journal),
+            life=life,
+            now=now,
+            wall_s=wall_s,
+            kept=journal.path is not None,
+            past=past,
+            address="master:7000",
+        )
+        if path is not None:
+            numbers = Fact(*self.core.members.keep_numbers())
+            if past is not None:
+                journal.go_on([numbers])
+            else:
+                first = life_of(life, self._job, self.settings.frag_num, wall_s + now)
+                journal.begin([first, numbers])
+        self.welcome = messages.Welcome(0, 0, life, self.settings.frag_num, 1.0, 10.0)
+        self.say(f"{'takes over' if past is not None else 'begins'}, life {life:x}")
+
+    def _let_go(self):
+        """What the kernel does with the files of a process that has died."""
+        journal = self._journal
+        for name in ("_file", "_new", "_lock"):
+            descriptor = getattr(journal, name)
+            if descriptor >= 0:
+                (self.cluster.disk.os if name != "_lock" else os).close(descriptor)
+                setattr(journal, name, -1)
+        for descriptor in journal._retired:
+            self.cluster.disk.os.close(descriptor)
+        journal._retired = []
+
+    def sync_later(self):
+        """The journal's thread that syncs, as events."""
+        self.after(SYNC_S + self.network.delay(), self._sync)
+
+    def _sync(self):
+        journal = self._journal
+        for file in (journal._file, journal._new):
+            if file >= 0:
+                self.cluster.disk.os.fsync(file)
+        retired, journal._retired = journal._retired, []
+        for file in retired:
+            self.cluster.disk.os.close(file)
+        self.sync_later()
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def _tick_within(self, seconds):
+        if self._tick is not None:
+            if self._tick[0] <= self.world.now + seconds:
+                return
+            self.world.cancel(self._tick)
+        self._tick = self.after(seconds, self._turn)
+
+    def _turn(self):
+        self._tick = None
+        with self.as_owner():
+            if self._journal.is_long:
+                self._feed(events.JournalGrown())
+            self._feed(events.Tick())
+        if self.core.is_over:
+            self._end()
+            return
+        self.cluster.watch()
+        self._tick_within(IDLE_S)
+
+    def _end(self):
+        core = self.core
+        life = core.lifecycle
+        self.cluster.verdict = (life.code, life.verdict, life.failed)
+        with self.as_owner():
+            self._journal.end()
+        self.exit(life.code, life.verdict or "done")
+
+    def interrupt(self):
+        """SIGINT."""
+        self._feed(events.Signal())
+
+    def _look_at_hearts(self):
+        now = self.world.now
+        closed = []
+        for number, end in sorted(self._pulses.items()):
+            node = end.other.process
+            cut = self.network.cut_until(node.host, self.host) > now
+            if end.open and end.other.open and node.alive and node.stalled_until <= now and not cut:
+                self._silences[number] = now
+            if not end.open:
+                closed.append(number)
+        silences = {number: now - heard for number, heard in self._silences.items()}
+        self._feed(events.Heartbeats(silences, frozenset(closed)))
+        self.after(HEARTBEATS_S, self._look_at_hearts)
+
+    def _feed(self, event):
+        self._events.append(event)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        try:
+            with self.as_owner():
+                while self._events and self.alive:
+                    for effect in self.core.handle(self._events.popleft(), self.world.now):
+                        self._performers[type(effect)](self, effect)
+        finally:
+            self._is_feeding = False
+        if self.alive and not isinstance(event, events.Tick | events.Heartbeats):
+            self._tick_within(0.001)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def _admit(self, hello):
+        if hello.channel == Channel.DATA:
+            raise ProtocolError("this is a master: it has no data channel", "channel")
+        answer = Hello(hello.channel, Role.MASTER, b"n" * 16, job=self.life)
+        take = self._take_control if hello.channel == Channel.CONTROL else self._take_pulse
+        return answer, take
+
+    def _take_control(self, end):
+        number = self._next
+        self._next += 1
+        self._calls[number] = set()
+        self._peers[number] = MasterEnd(end, number, self._on_message, self._on_lost)
+
+    def _take_pulse(self, end):
+        hello = end.hello
+        members = self.core.members
+        member = members.all.get(hello.node)
+        if member is None or hello.incarnation != member.number or hello.job != members.life:
+            end.close()
+            return
+        former = self._pulses.get(member.number)
+        if former is not None:
+            former.close()
+        self._pulses[member.number] = end
+        self._silences.setdefault(member.number, self.world.now)
+        end.listen(lambda data: None, lambda why: None)
+
+    def _on_message(self, peer, message, request):
+        call = None
+        if request is not None:
+            call = self._next
+            self._next += 1
+            self._replies[call] = (peer, request)
+            self._calls[peer.number].add(call)
+        self.cluster.heard(peer, message)
+        if self.alive:
+            self._feed(events.Received(peer.number, message, call, peer.address))
+
+    def _on_lost(self, peer, why):
+        if self._forget(peer.number) is not None:
+            self._feed(events.Gone(peer.number, why))
+
+    def _forget(self, number):
+        for call in self._calls.pop(number, ()):
+            self._replies.pop(call, None)
+        return self._peers.pop(number, None)
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _send(self, effect):
+        peer = self._peers.get(effect.peer)
+        if peer is not None:
+            peer.note(effect.message)
+
+    def _order(self, effect):
+        peer = self._peers.get(effect.peer)
+        if peer is None:
+            self._answered(effect.number, ConnectionLost("the connection is closed already"))
+            return
+        if not isinstance(effect.message, messages.Ask):
+            self.say(f"orders {peer.address[0]}: {_brief(effect.message)}")
+        answered = partial(self._answered, effect.number)
+        if isinstance(effect.message, messages.Fence):
+            answered = partial(self._fenced, effect.number, effect.message)
+        peer.call(effect.message, answered)
+
+    def _fenced(self, order, fence, answer):
+        if isinstance(answer, messages.Report):
+            self.cluster.fenced.update((fence.incarnation, shard) for shard in answer.data["done"])
+        self._answered(order, answer)
+
+    def _answered(self, order, answer):
+        self._feed(events.Answered(order, answer))
+
+    def _answer(self, effect):
+        found = self._replies.pop(effect.call, None)
+        if found is not None:
+            peer, request = found
+            calls = self._calls.get(peer.number)
+            if calls is not None:
+                calls.discard(effect.call)
+            peer.reply(request, effect.answer)
+
+    def _close_peer(self, effect):
+        peer = self._forget(effect.peer)
+        if peer is not None:
+            peer.close()
+
+    def _break(self, effect):
+        peer = self._peers.get(effect.peer)
+        if peer is not None:
+            self.cluster.broken.append((peer.address[0], effect.error))
+            self.say(f"cannot handle what {peer.address[0]} said: {effect.error!r}")
+            peer.fail(effect.error)
+
+    def _forget_heart(self, effect):
+        end = self._pulses.pop(effect.member, None)
+        self._silences.pop(effect.member, None)
+        if end is not None:
+            end.close()
+
+    def _note(self, effect):
+        self._journal.note(effect.kind, effect.data)
+        if not self._journal.kept:
+            self._events.append(events.JournalFailed())
+
+    def _compact(self, effect):
+        self.say("compacts its journal")
+        self._journal.compact(effect.snapshot)
+
+    def _rerouted(self, effect):
+        for client in self.reader.clients:
+            client.follow(effect.route)
+
+    def _cancel_export(self, effect):
+        for client in self.reader.clients:
+            client.fail("the export was interrupted")
+
+    def _nothing(self, effect):
+        pass
+
+    def _work(self, effect):
+        if effect.lane and effect.lane in self._lanes:
+            self._lanes[effect.lane].append(effect)
+            return
+        if effect.lane:
+            self._lanes[effect.lane] = deque()
+        self._begin_work(effect)
+
+    def _begin_work(self, effect):
+        self.after(self.cluster.work_s(), self._run_work, effect)
+
+    def _run_work(self, effect):
+        result = error = None
+        with self.as_owner():
+            try:
+                result = effect.run()
+            except Exception as failure:
+                error = failure
+        if inspect.isgenerator(result):
+            made = self.spawn(result)
+            made.then(lambda made: self._work_ended(effect, made.value, made.error))
+        else:
+            self._work_ended(effect, result, error)
+
+    def _work_ended(self, effect, result, error):
+        if effect.lane:
+            waiting = self._lanes[effect.lane]
+            if waiting:
+                self._begin_work(waiting.popleft())
+            else:
+                del self._lanes[effect.lane]
+        if error is not None:
+            self.say(f"a work failed: {error!r}")
+        self._feed(events.WorkDone(effect.number, result, error))
+
+    def limited(self, request):
+        """Waits for a request of the reader's, as long as one may take."""
+        yield first_of(request, self.sleep(self.settings.request_timeout))
+        if not request.done:
+            raise ConnectionLost(f"{request.what}: no answer")
+        if request.error is not None:
+            raise request.error
+
+    _performers: ClassVar = {
+        effects.Send: _send,
+        effects.Order: _order,
+        effects.Answering: _answer,
+        effects.Close: _close_peer,
+        effects.Broken: _break,
+        effects.Forget: _forget_heart,
+        effects.Note: _note,
+        effects.Compact: _compact,
+        effects.Work: _work,
+        effects.Rerouted: _rerouted,
+        effects.CancelExport: _cancel_export,
+        effects.LeaveRounds: _nothing,
+        effects.Diagnose: _nothing,
+        effects.Say: _nothing,
+        effects.Record: _nothing,
+    }
+
+
+class _Owner:
+    """Sets whose threads a journal makes."""
+
+    def __init__(self, threads, process):
+        self._threads, self._process = threads, process
+
+    def __enter__(self):
+        self._former, self._threads.owner = self._threads.owner, self._process
+
+    def __exit__(self, *failure):
+        self._threads.owner = self._former
+
+
+def _brief(message):
+    """A message for the trace."""
+    if isinstance(message, messages.TakeRoute):
+        return f"TakeRoute of epoch {message.route['epoch']}"
+    if isinstance(message, messages.MakeTables | messages.HostStandby):
+        return type(message).__name__ + f" {getattr(message, 'shard', '')}"
+    return repr(message)[:150]
+
+
+def _scanned(body):
+    """Cursor and rows of a SCANNED."""
+    import struct
+
+    import numpy as np
+
+    cursor, keys, dim = struct.unpack_from("<QII", body)
+    names = np.frombuffer(body, "<u8", keys, 16).tolist()
+    rows = np.frombuffer(body, "<f4", keys * dim, 16 + 8 * keys).reshape(keys, dim)
+    return cursor, dict(zip(names, rows, strict=True))

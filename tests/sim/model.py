@@ -1,0 +1,120 @@
+"""What is trained: rows that tell which pushes they contain, and what every push must come to.
+
+    SimModel                the class that the real master loads: one table, no survey
+    Ledger of pushes        sent, acknowledged, by key and block  -> invariants.py
+    contribution(rows, ...) what a block adds in bsp: it depends on each bit of the rows
+
+Own keys belong to one push alone, so a row other than 1 names the push that was lost or counted
+twice.  Shared keys belong to many pushes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from snailps import Table, Worker
+
+TABLE = "counts"
+DIM = 2
+SHARED = 24
+"""Shared keys are 0 to 23."""
+OWN = 1 << 40
+
+
+class SimModel(Worker):
+    """Counts pushes."""
+
+    def tables(self):
+        return [Table(TABLE, DIM, wire="float32")]
+
+    def train(self, block):
+        raise NotImplementedError("scripted workers train")
+
+
+@dataclass
+class Books:
+    """What all workers of a run have pushed, and heard of it.
+
+    Attributes
+    ----------
+    own : dict
+        By own key: [block, whether it is acknowledged].
+    shared_sent, shared_acked : dict
+        How many pushes have a shared key, and were acknowledged.
+    reported : set
+        Blocks whose `Done` the master has taken, or a `Rejoin` that told it.
+    slots : dict
+        By (clock, slot): the (block, seed) that it is.
+    wrong : list
+        What no worker should have seen, in words.
+    """
+
+    own: dict = field(default_factory=dict)
+    shared_sent: dict = field(default_factory=dict)
+    shared_acked: dict = field(default_factory=dict)
+    reported: set = field(default_factory=set)
+    slots: dict = field(default_factory=dict)
+    wrong: list = field(default_factory=list)
+    _next: int = OWN
+
+    def draw(self, number, own):
+        """Keys of a new push of a block: shared ones, and so many of its own."""
+        mine = list(range(self._next, self._next + own))
+        self._next += own
+        for key in mine:
+            self.own[key] = [number, False]
+        shared = shared_of(number)
+        for key in shared:
+            self.shared_sent[key] = self.shared_sent.get(key, 0) + 1
+        return [*shared, *mine]
+
+    def acked(self, keys):
+        """A part of a push was acknowledged."""
+        for key in keys:
+            if key >= OWN:
+                self.own[key][1] = True
+            else:
+                self.shared_acked[key] = self.shared_acked.get(key, 0) + 1
+
+
+def shared_of(number):
+    """Shared keys of a block."""
+    return sorted({(number * 7 + i * i) % SHARED for i in range(5)})
+
+
+def contribution(keys, rows, number, seed):
+    """What a block adds to its rows in bsp: float32, one row a key.
+
+    It depends on the bits of the rows, so an error anywhere before shows in all that follows.
+    """
+    factor = np.float32((seed % 1000 + 1) / 977)
+    return np.array(
+        [
+            [
+                rows[key][0] * np.float32(0.25) + factor,
+                rows[key][1] * np.float32(-0.5)
+                + np.float32((number * 31 + key) % 97) / np.float32(7),
+            ]
+            for key in keys
+        ],
+        np.float32,
+    )
+
+
+def expected_rows(slots, micro_batches):
+    """Rows after all clocks of a bsp job, from what each slot trained: plain float32 sums."""
+    rows = {key: np.zeros(DIM, np.float32) for key in range(SHARED)}
+    for clock in range(1 + max((clock for clock, _ in slots), default=-1)):
+        sums = {}
+        for slot in range(micro_batches):
+            if (clock, slot) not in slots:
+                continue
+            number, seed = slots[clock, slot]
+            keys = shared_of(number)
+            for key, value in zip(keys, contribution(keys, rows, number, seed), strict=True):
+                sums[key] = value if key not in sums else sums[key] + value
+        for key, value in sums.items():
+            rows[key] = rows[key] + value
+    return rows

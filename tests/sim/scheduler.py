@@ -1,0 +1,239 @@
+"""Virtual time: one heap of events, one source of randomness, processes that die and stall.
+
+    World.run -> the next event -> Process -> what it does -> more events
+    generator -> Task -> Future -> ...            what would be a thread in a real process
+
+It owns the order in which things happen, and their trace.  Two runs of one seed have the same
+events in the same order: nothing here looks at a clock, at addresses of objects, or at hashes of
+strings.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import zlib
+from collections import deque
+
+LOOK_EVENTS = 16
+"""Between two looks whether the run is over."""
+RECENT = 60
+"""Events that a failure shows."""
+
+
+class Stuck(Exception):
+    """The run has taken more events or time than any run should."""
+
+
+class Future:
+    """A result that is not there yet."""
+
+    __slots__ = ("callbacks", "done", "error", "value")
+
+    def __init__(self):
+        self.done, self.value, self.error, self.callbacks = False, None, None, []
+
+    def set(self, value=None):
+        """Has its result; once."""
+        self._end(value, None)
+
+    def fail(self, error):
+        """Has its error; once."""
+        self._end(None, error)
+
+    def _end(self, value, error):
+        if self.done:
+            return
+        self.done, self.value, self.error = True, value, error
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def then(self, callback):
+        """Calls back once it is done."""
+        if self.done:
+            callback(self)
+        else:
+            self.callbacks.append(callback)
+
+
+class Process:
+    """A process of the cluster: what it has in memory goes when it dies.
+
+    Attributes
+    ----------
+    host : str
+        The network knows processes by their host; each has its own here.
+    alive, stalled_until : bool, float
+        Events of a dead process are dropped, those of a stalled one wait.
+    hurt : str
+        What fault it had, empty: it is healthy, and must not be given up by anyone.
+    """
+
+    def __init__(self, world, name, host):
+        self.world, self.name, self.host = world, name, host
+        self.alive, self.stalled_until, self.hurt = True, 0.0, ""
+        self.code = None
+        self.on_death = []
+
+    def __repr__(self):
+        return self.name
+
+    @property
+    def runs(self):
+        """Whether it is alive and not stalled."""
+        return self.alive and self.stalled_until <= self.world.now
+
+    def after(self, delay, do, *args):
+        """Calls `do` so many seconds later, if the process lives then; the event, for `cancel`."""
+        return self.world.after(delay, do, *args, process=self)
+
+    def spawn(self, generator):
+        """Runs a generator that yields futures, or seconds to sleep."""
+        return Task(self, generator)
+
+    def say(self, text):
+        """Adds to the trace."""
+        self.world.say(self.name, text)
+
+    def die(self, why):
+        """Ends at once, as by kill -9 or by its own exit."""
+        if not self.alive:
+            return
+        self.say(f"ends: {why}")
+        self.alive = False
+        callbacks, self.on_death = self.on_death, []
+        for callback in callbacks:
+            callback()
+
+    def exit(self, code, why):
+        """Ends by itself."""
+        self.code = code
+        self.die(f"exit {code}, {why}")
+
+
+class Task(Future):
+    """Drives a generator of a process, as a thread would run."""
+
+    __slots__ = ("generator", "process")
+
+    def __init__(self, process, generator):
+        super().__init__()
+        self.process, self.generator = process, generator
+        self._step(None, None)
+
+    def _step(self, value, error):
+        while self.process.alive:
+            try:
+                if error is None:
+                    wanted = self.generator.send(value)
+                else:
+                    wanted = self.generator.throw(error)
+            except StopIteration as stop:
+                self.set(stop.value)
+                return
+            except Exception as failure:
+                if not self.callbacks:
+                    raise
+                self.fail(failure)
+                return
+            if isinstance(wanted, Future):
+                if not wanted.done:
+                    wanted.callbacks.append(self._resume)
+                    return
+                value, error = wanted.value, wanted.error
+            else:
+                self.process.after(wanted, self._step, None, None)
+                return
+
+    def _resume(self, future):
+        self._step(future.value, future.error)
+
+
+class World:
+    """All that happens in one run.
+
+    Parameters
+    ----------
+    seed : int
+        Everything is drawn from it.
+    trace : callable, optional
+        Is told each line as it comes.
+    """
+
+    def __init__(self, seed, trace=None):
+        self.seed, self.rng, self.now = seed, random.Random(seed), 1000.0
+        self.events = 0
+        self.recent = deque(maxlen=RECENT)
+        self.digest = 0
+        self._trace = trace
+        self._heap = []
+        self._serial = 0
+
+    def after(self, delay, do, *args, process=None):
+        """Calls `do` so many seconds later."""
+        return self.at(self.now + delay, do, *args, process=process)
+
+    def at(self, when, do, *args, process=None):
+        """Calls `do` at a time."""
+        self._serial += 1
+        event = [when, self._serial, process, do, args]
+        heapq.heappush(self._heap, event)
+        return event
+
+    @staticmethod
+    def cancel(event):
+        """Has an event not happen."""
+        event[3] = None
+
+    def say(self, who, text):
+        """Adds a line to the trace, and to its digest."""
+        line = (self.now, who, text)
+        self.digest = zlib.crc32(f"{self.now!r} {who} {text}".encode(), self.digest)
+        self.recent.append(line)
+        if self._trace is not None:
+            self._trace(shown(line))
+
+    def run(self, until, events_max):
+        """Runs until a condition holds, or nothing is left to happen.
+
+        Raises
+        ------
+        Stuck
+            It holds after no number of events that a run should take.
+        """
+        heap = self._heap
+        while heap:
+            if self.events % LOOK_EVENTS == 0 and until():
+                return
+            event = heapq.heappop(heap)
+            when, _, process, do, args = event
+            if do is None:
+                continue
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.stalled_until > when:
+                    event[0] = process.stalled_until
+                    heapq.heappush(heap, event)
+                    continue
+            self.now = when
+            self.events += 1
+            if self.events > events_max:
+                raise Stuck(f"{events_max:,} events")
+            if process is None or process.alive:
+                do(*args)
+
+
+def shown(line):
+    """A line of the trace, to be read."""
+    now, who, text = line
+    return f"{now - 1000.0:10.4f}  {who:<10} {text}"
+
+
+def first_of(*futures):
+    """A future of the first of these that is done: its index."""
+    made = Future()
+    for index, future in enumerate(futures):
+        future.then(lambda _, index=index: made.set(index))
+    return made
