@@ -174,7 +174,10 @@ def test_master_with_address_of_another_machine_says_so(tmp_path, job):
         master = cluster.master(port=16831)
         cluster.port = 0
         assert_one_sentence(
-            master, "cannot listen on 192.0.2.1:16831", "not an address of this machine", "listen_addr"
+            master,
+            "cannot listen on 192.0.2.1:16831",
+            "not an address of this machine",
+            "listen_addr",
         )
 
 
