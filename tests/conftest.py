@@ -41,6 +41,7 @@ hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile("same")
 
 _stacks_fd = pytest.StashKey[int]()
+_wrong_cases = pytest.StashKey[str]()
 
 
 class TimeLimitReached(BaseException):
@@ -157,6 +158,8 @@ def limits(item, stage):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
+    if _wrong_cases in item.stash:
+        pytest.fail(item.stash[_wrong_cases], pytrace=False)
     with limits(item, "setup"):
         return (yield)
 
@@ -206,30 +209,36 @@ def is_long(item):
     return False
 
 
-def check_long_cases(items, args):
-    """A case that is always run has to be there: else nothing of its test would be."""
-    cases_of, wanted = {}, {}
+def note_wrong_cases(items):
+    """A case that is always run has to be there, else none of its test would be: that test fails.
+
+    An error here would end a run of several processes with "no tests ran", and without its words.
+    """
+    cases_of = {}
     for item in items:
-        name = item.nodeid.partition("[")[0]
-        cases_of.setdefault(name, set()).add(item.callspec.id if hasattr(item, "callspec") else "")
+        case = item.callspec.id if hasattr(item, "callspec") else ""
+        cases_of.setdefault(item.nodeid.partition("[")[0], set()).add(case)
+    for item in items:
         for marker in item.iter_markers("long"):
-            wanted[name] = set(marker.kwargs.get("but", ()))
-    lacking = {name: but - cases_of[name] for name, but in wanted.items()}
-    lines = [f"{name} has no case {sorted(but)}" for name, but in lacking.items() if but]
-    if lines and not any("::" in arg for arg in args):
-        raise pytest.UsageError("\n".join(lines))
+            there = cases_of[item.nodeid.partition("[")[0]]
+            lacking = set(marker.kwargs.get("but", ())) - there
+            if lacking:
+                item.stash[_wrong_cases] = (
+                    f"`long` names {sorted(lacking)}, there are {sorted(there)}"
+                )
 
 
 def pytest_collection_modifyitems(config, items):
     """Leaves out cases marked `long`, unless they are asked for."""
     if config.getoption("long") or config.getoption("markexpr"):
         return
-    check_long_cases(items, config.args)
     named = {arg.partition("::")[0] for arg in config.args if "::" in arg}
+    if not named:
+        note_wrong_cases(items)
     kept, left_out = [], []
     for item in items:
         asked = not is_long(item) or item.nodeid.partition("::")[0] in named
-        (kept if asked else left_out).append(item)
+        (kept if asked or _wrong_cases in item.stash else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
