@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snailps.data._subwords cimport bag_of, fnv_hash
-from snailps.data._text cimport BATCH, Lexicon, Token, prefetch, read_token, scan, table_find
+from snailps.data._text cimport BATCH, Lexicon, Token, fetch_words, find_word, read_token, scan
 
 from snailps.data._subwords import check_settings
 from snailps.data.packed_words import PackedWords
@@ -60,7 +60,7 @@ cdef struct Rules:
 
 
 cdef struct Reading:
-    Py_ssize_t position         # in the text
+    int64_t position            # in the text
     int64_t features            # written so far, like the next two
     int64_t labels
     int64_t lines               # finished
@@ -113,7 +113,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
     """Reads until the end (0) or until the next batch might not fit: the features it may need."""
     cdef Token tokens[BATCH]
     cdef const Token *token
-    cdef Py_ssize_t before
+    cdef int64_t before
     cdef int64_t room, id
     cdef int found, i
     while True:
@@ -126,11 +126,11 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
             reading.position = before
             return room
         reading.tokens += found
-        prefetch(&lexicon.table, tokens, found)
+        fetch_words(&lexicon.table, tokens, found)
         for i in range(found):
             token = &tokens[i]
             reading.open = True
-            id = table_find(&lexicon.table, token)
+            id = find_word(&lexicon.table, token)
             if id >= rules.words:
                 labels[reading.labels] = <int32_t>(id - rules.words)
                 reading.labels += 1

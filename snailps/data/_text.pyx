@@ -63,7 +63,7 @@ cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) ex
     table.words_max = words_max
     slots_make(table)
     with nogil:
-        slots_fill(table)
+        fill_slots(table)
     return 0
 
 
@@ -80,26 +80,6 @@ cdef int slots_make(WordTable *table) except -1:
     table.slots = <Slot *>memory
     table.slot_mask = slots_num - 1
     return 0
-
-
-cdef int64_t slots_fill(WordTable *table) noexcept nogil:
-    """Enters all words; -1, or the first that is empty, holds a separator or was there before."""
-    cdef Token token
-    cdef Py_ssize_t length
-    cdef Slot *slot
-    cdef int64_t i
-    for i in range(table.words):
-        length = table.starts[i + 1] - table.starts[i]
-        if (length == 0
-                or read_token(table.arena + table.starts[i], length, &token) != length):
-            return i
-        slot = &table.slots[slot_of(table, &token)]
-        if slot.id_plus_1:
-            return i
-        slot.prefix = token.prefix
-        slot.tag = tag_of(&token)
-        slot.id_plus_1 = <int32_t>(i + 1)
-    return -1
 
 
 cdef void table_free(WordTable *table) noexcept nogil:
@@ -120,13 +100,13 @@ cdef int copy_words(const WordTable *table, uint8_t[::1] text, uint64_t[::1] sta
 # ---- counting ----
 
 cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data, Py_ssize_t size,
-                          Py_ssize_t *position, uint64_t *arena_bytes) noexcept nogil:
+                          int64_t *position, uint64_t *arena_bytes) noexcept nogil:
     """Counts until the end, or until the table is out of room; returns the tokens counted.
 
     `arena_bytes` is then what the next batch may add to the arena, else 0.  One writer a table.
     """
     cdef Token tokens[BATCH]
-    cdef Py_ssize_t before
+    cdef int64_t before
     cdef int64_t counted = 0
     cdef int found, i
     arena_bytes[0] = 0
@@ -142,9 +122,9 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
             position[0] = before
             return counted
         arena_bytes[0] = 0
-        prefetch(table, tokens, found)
+        fetch_words(table, tokens, found)
         for i in range(found):
-            counts[table_add(table, &tokens[i])] += 1
+            counts[add_word(table, &tokens[i])] += 1
         counted += found
 
 
@@ -208,7 +188,7 @@ cdef class WordCounter:
         DataError
             There are 2^31 or more different words.
         """
-        cdef Py_ssize_t position = 0
+        cdef int64_t position = 0
         cdef Py_ssize_t size = data.shape[0]
         cdef const uint8_t *text = &data[0] if size else NULL
         cdef uint64_t arena_bytes = 0
@@ -278,7 +258,7 @@ cdef class WordCounter:
             with nogil:
                 for i in range(words):
                     read_token(&arena[start], end[i] - start, &token)
-                    self.count_of[table_add(&self.table, &token)] += more[i]
+                    self.count_of[add_word(&self.table, &token)] += more[i]
                     start = end[i]
             self.tokens += tokens
 
@@ -286,7 +266,7 @@ cdef class WordCounter:
 # ---- encoding ----
 
 cdef struct Reading:
-    Py_ssize_t position         # in the text
+    int64_t position            # in the text
     Py_ssize_t used             # entries of the output
     int64_t tokens              # raw tokens read
     uint64_t known              # in-vocabulary tokens read: the counter of the random numbers
@@ -313,9 +293,9 @@ cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *d
             more = False
             break
         reading.tokens += found
-        prefetch(table, tokens, found)
+        fetch_words(table, tokens, found)
         for i in range(found):
-            id = table_find(table, &tokens[i])
+            id = find_word(table, &tokens[i])
             if id < 0:
                 continue
             reading.known += 1
@@ -372,13 +352,13 @@ cdef class Lexicon:
         self.table.words = self.table.words_max = starts.shape[0] - 1
         slots_make(&self.table)
         with nogil:
-            faulty = slots_fill(&self.table)
+            faulty = fill_slots(&self.table)
         if faulty >= 0 and self.index(packed[faulty]) >= 0:
             raise ValueError(f"word {faulty}: {packed[faulty]!r} comes twice")
         if faulty >= 0:
             raise ValueError(f"word {faulty}: expected bytes without separators, "
                              f"got {packed[faulty]!r}")
-        self.end_id = table_find(&self.table, &END)
+        self.end_id = find_word(&self.table, &END)
 
     def __dealloc__(self):
         free(self.table.slots)          # the rest is borrowed
@@ -393,7 +373,7 @@ cdef class Lexicon:
         if (length == 0 or read_token(<const uint8_t *>PyBytes_AS_STRING(word), length, &token)
                 != length):
             return -1
-        return table_find(&self.table, &token)
+        return find_word(&self.table, &token)
 
     def indices(self, words not None):
         """Ids of many words (int64), -1 where one is not there."""
@@ -409,7 +389,7 @@ cdef class Lexicon:
             for i in range(out.shape[0]):
                 length = starts[i + 1] - starts[i]
                 if length and read_token(&text[starts[i]], length, &token) == length:
-                    out[i] = table_find(&self.table, &token)
+                    out[i] = find_word(&self.table, &token)
         return ids
 
     def encode(self, const uint8_t[::1] data not None, keep=None, uint64_t seed=0):

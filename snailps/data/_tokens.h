@@ -1,0 +1,188 @@
+/* Tokens of a text, and a hash table of words.
+ *
+ * bytes -> snail_scan -> snail_token (place, length, hash) -> snail_find_word | snail_add_word -> id
+ *
+ * A token is what fastText's reader makes of a text: bytes between separators (space, newline, carriage
+ * return, tab, vertical tab, form feed, NUL), and one `</s>` for every newline.  A token therefore never
+ * holds a NUL, so its first eight bytes, padded with zeros, *are* the token if it is that short: most
+ * words of a text are compared by one integer.  Little-endian machines only, as the whole of snailps.
+ *
+ * Nothing here allocates or reads beyond the end of a text.
+ */
+#ifndef SNAILPS_TOKENS_H
+#define SNAILPS_TOKENS_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    /* Tokens that are scanned, and whose slots are fetched, before the first one is looked up: long
+     * enough to hide a cache miss, short enough that the batch stays in the first cache. */
+    SNAIL_BATCH = 64
+};
+
+typedef struct {
+    uint64_t prefix; /* first 8 bytes, padded with zeros */
+    uint64_t hash;
+    const uint8_t *text;
+    int64_t length;
+} snail_token;
+
+typedef struct {
+    uint64_t prefix;
+    uint32_t tag;      /* hash bits, and in bit 0 whether the word is longer than 8 bytes */
+    int32_t id_plus_1; /* 0: an empty slot */
+} snail_word_slot;
+
+typedef struct {
+    snail_word_slot *slots; /* slot_mask + 1 of them, at most half of them full */
+    uint64_t slot_mask;
+    uint8_t *arena; /* the words' bytes, in id order */
+    uint64_t arena_used;
+    uint64_t arena_size;
+    uint64_t *starts; /* word i is arena[starts[i] : starts[i + 1]] */
+    int64_t words;
+    int64_t words_max; /* room in `starts`, and half of the slots */
+} snail_word_table;
+
+/* ---- tokens ------------------------------------------------------------------------------------ */
+
+static inline int snail_is_separator(uint32_t c) {
+    return c == ' ' || (c >= '\t' && c <= '\r') || c == 0;
+}
+
+/* The next 8 bytes, or the last `left` of them and zeros. */
+static inline uint64_t snail_load8(const uint8_t *text, int64_t left) {
+    uint64_t chunk = 0;
+    if (left >= 8) memcpy(&chunk, text, 8);
+    else if (left > 0) memcpy(&chunk, text, (size_t)left);
+    return chunk;
+}
+
+/* Index of the first separator among 8 bytes; 8 if there is none. */
+static inline int snail_separator_in(uint64_t chunk) {
+    /* Sets the high bit of every byte below 33, and of some above it that borrow: all separators are
+     * among them, and the exact test decides. */
+    uint64_t below =
+        (chunk - UINT64_C(0x2121212121212121)) & ~chunk & UINT64_C(0x8080808080808080);
+    for (; below; below &= below - 1) {
+        const int k = __builtin_ctzll(below) >> 3;
+        if (snail_is_separator((chunk >> (8 * k)) & 255)) return k;
+    }
+    return 8;
+}
+
+/* One multiply a chunk; the high half, which every bit reaches, is folded onto the low one. */
+static inline uint64_t snail_stir(uint64_t h, uint64_t chunk) {
+    h = (h ^ chunk) * UINT64_C(0x9E3779B97F4A7C15);
+    return h ^ (h >> 32);
+}
+
+/* Reads the token that starts at `text` and ends at a separator or after `left` bytes; its length. */
+static inline int64_t snail_read_token(const uint8_t *text, int64_t left, snail_token *token) {
+    uint64_t chunk = snail_load8(text, left), h = UINT64_C(0x2545F4914F6CDD1D);
+    int64_t length = 0;
+    int k = snail_separator_in(chunk);
+    token->prefix = chunk;
+    for (; k == 8; k = snail_separator_in(chunk)) {
+        h = snail_stir(h, chunk);
+        length += 8;
+        chunk = snail_load8(text + length, left - length);
+    }
+    if (k) {
+        chunk &= (UINT64_C(1) << (8 * k)) - 1;
+        h = snail_stir(h, chunk);
+        if (length == 0) token->prefix = chunk;
+        length += k;
+    }
+    token->hash = h;
+    token->text = text;
+    token->length = length;
+    return length;
+}
+
+/* Reads up to SNAIL_BATCH tokens from `position` on, which moves behind the last one.  0: no more. */
+static inline int snail_scan(const uint8_t *data, int64_t size, int64_t *position,
+                             const snail_token *sentence_end, snail_token *tokens) {
+    int64_t p = *position;
+    int found = 0;
+    while (found < SNAIL_BATCH && p < size) {
+        const uint32_t c = data[p];
+        if (!snail_is_separator(c)) p += snail_read_token(data + p, size - p, &tokens[found++]);
+        else {
+            p++;
+            if (c == '\n') tokens[found++] = *sentence_end;
+        }
+    }
+    *position = p;
+    return found;
+}
+
+/* ---- words ------------------------------------------------------------------------------------- */
+
+static inline void snail_fetch_words(const snail_word_table *table, const snail_token *tokens,
+                                     int found) {
+    for (int i = 0; i < found; i++)
+        __builtin_prefetch(&table->slots[tokens[i].hash & table->slot_mask], 0, 3);
+}
+
+static inline uint32_t snail_tag_of(const snail_token *token) {
+    return ((uint32_t)(token->hash >> 32) & UINT32_C(0xFFFFFFFE)) | (token->length > 8);
+}
+
+/* The slot that holds this word, or the empty one where it belongs. */
+static inline snail_word_slot *snail_slot_of(const snail_word_table *table,
+                                             const snail_token *token) {
+    const uint32_t tag = snail_tag_of(token);
+    for (uint64_t at = token->hash & table->slot_mask;; at = (at + 1) & table->slot_mask) {
+        snail_word_slot *slot = &table->slots[at];
+        if (slot->id_plus_1 == 0) return slot;
+        if (slot->prefix == token->prefix && slot->tag == tag) {
+            if (token->length <= 8) return slot;
+            const uint64_t start = table->starts[slot->id_plus_1 - 1];
+            if (table->starts[slot->id_plus_1] - start == (uint64_t)token->length &&
+                memcmp(table->arena + start, token->text, (size_t)token->length) == 0)
+                return slot;
+        }
+    }
+}
+
+/* Enters a word into its empty slot. */
+static inline void snail_fill_slot(snail_word_slot *slot, const snail_token *token, int64_t id) {
+    *slot = (snail_word_slot){token->prefix, snail_tag_of(token), (int32_t)(id + 1)};
+}
+
+/* Id of a word, -1 if it is not there.  Any number of threads may ask at once. */
+static inline int64_t snail_find_word(const snail_word_table *table, const snail_token *token) {
+    return (int64_t)snail_slot_of(table, token)->id_plus_1 - 1;
+}
+
+/* Id of a word, a new one if need be.  The caller has made room for it. */
+static inline int64_t snail_add_word(snail_word_table *table, const snail_token *token) {
+    snail_word_slot *slot = snail_slot_of(table, token);
+    if (slot->id_plus_1 == 0) {
+        memcpy(table->arena + table->arena_used, token->text, (size_t)token->length);
+        table->arena_used += (uint64_t)token->length;
+        snail_fill_slot(slot, token, table->words++);
+        table->starts[table->words] = table->arena_used;
+    }
+    return slot->id_plus_1 - 1;
+}
+
+/* Enters all words into empty slots; -1, or the first that is empty, holds a separator or was there
+ * before. */
+static int64_t snail_fill_slots(snail_word_table *table) {
+    for (int64_t i = 0; i < table->words; i++) {
+        const int64_t length = (int64_t)(table->starts[i + 1] - table->starts[i]);
+        snail_token token;
+        if (length == 0 ||
+            snail_read_token(table->arena + table->starts[i], length, &token) != length)
+            return i;
+        snail_word_slot *slot = snail_slot_of(table, &token);
+        if (slot->id_plus_1) return i;
+        snail_fill_slot(slot, &token, i);
+    }
+    return -1;
+}
+
+#endif
