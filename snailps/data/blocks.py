@@ -109,7 +109,7 @@ def files_of(inputs: Sequence[str]) -> list[str]:
 def head_of(path: str) -> bytes:
     """The first whole lines of a file, or of a `.gz`'s content: up to 64 KiB.
 
-    Empty where that cannot be told: not a regular file, not readable, or one endless line.
+    Empty if it cannot be read: not a regular file, not readable, or one endless line.
     """
     try:
         if not Path(path).is_file():

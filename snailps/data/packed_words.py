@@ -134,7 +134,7 @@ class PackedWords(Sequence[bytes]):
 
         Notes
         -----
-        Sorts by count, then goes on eight bytes at a time with those words that are still equal:
+        Sorts by count, then by eight bytes at a time those words that are still equal:
         0.5 s a million words.
         """
         order = np.argsort(-counts, kind="stable")

@@ -1,14 +1,14 @@
-"""Owns pipelines: stages that hand items on through bounded queues, and who gets the results.
+"""Owns pipelines: stages that pass items through bounded queues to a number of takers.
 
     source -> queue -> stage -> queue -> ... -> stage -> a queue each taker -> Pipeline.take(i)
 
 A stage turns an iterator of items into an iterator of items: a `Stage`, or any generator function
-of one argument.  Each runs in a thread of its own.  Queues are bounded, so a stage
-that is ahead waits for the next one, and **nothing is dropped**: every item that goes into a queue
-comes out of it, in order.  The last stage's items are dealt in turn, item k to taker k mod takers,
-so that who gets what does not depend on who is quick.  An error of a stage reaches every taker.  A
-source that begins again and again says so with a `Lap`: a stage that makes nothing of all that is
-there would else be waited for in vain.
+of one argument.  Each runs in its own thread.  Queues are bounded, so a stage that is ahead waits
+for the next one, and **nothing is dropped**: every item that goes into a queue comes out of it, in
+order.  The last stage's items are dealt round-robin, item k to taker k mod takers, so that the
+distribution does not depend on speed.  An error of a stage reaches every taker.  A source that
+repeats its input marks each repetition with a `Lap`: a stage that produces nothing from the whole
+input fails instead of blocking its takers for ever.
 What the items are (text, words, batches) is not known here; see windows.py.
 """
 
@@ -73,7 +73,7 @@ class _End:
 
 
 class _Closed(Exception):
-    """The pipeline is closed: whoever waits on a queue stops."""
+    """The pipeline is closed: a thread that waits on a queue stops."""
 
 
 _Queue = queue.Queue[Any]
@@ -184,11 +184,11 @@ def stage_name(stage: Runs) -> str:
 
 
 def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threading.Event) -> None:
-    """A stage's life: items in, items out in turn, and to everybody behind it how it ended."""
+    """Runs a stage: items in, items out round-robin, at the end its outcome to all successors."""
     given = 0
 
     def items() -> Iterator[Any]:
-        """What comes in; laps go on to whoever is behind this stage."""
+        """The stage's input; laps are passed on to its successors."""
         taken = laps = 0
         for item in _items(into, stop) if into is not None else iter(()):
             if not isinstance(item, Lap):
@@ -218,7 +218,7 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
             end = failed.end
         except _Closed:
             raise
-        except BaseException as error:  # SystemExit, too: who waits behind it has to hear of it
+        except BaseException as error:  # SystemExit, too: the successors wait for an outcome
             end = _End(stage_name(stage), error, traceback.format_exc())
         for out in outs:
             _put(out, end, stop)

@@ -4,9 +4,9 @@
 
 All processes of a user on a host share a folder.  A copy is named after its origin's real path,
 size and time, is written once under the folder's lock and appears by an atomic rename, so a copy
-that exists is whole.  Who uses a copy holds a shared lock on it; the kernel drops the lock when the
-process ends, however it ends.  So "left by a finished job" is a fact that can be asked for, not a
-guess, and `clean` removes exactly that.  No blocks, no text, no other compression here.
+that exists is complete.  A process that uses a copy holds a shared lock on it, which the kernel
+releases when the process ends, however it ends.  A copy without a lock is therefore unused, and
+`clean` removes exactly these.  No blocks, no text, no other compression here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Scratch:
 
     Notes
     -----
-    Nothing is made before the first `.gz` file is asked for.  Threads may share one object.  The
+    The folder is made for the first `.gz` file.  Threads may share one object.  The
     copies are used until `close` or the end of the process.
     """
 
@@ -204,7 +204,7 @@ class Scratch:
         return sum(size for path, size in self._own_files() if path != but)
 
     def _remove_unused(self, but: Path | None = None) -> int:
-        """Removes what nobody holds.  The folder's lock is held, so nobody takes hold meanwhile."""
+        """Removes copies that are not locked; with the folder's lock held, none is meanwhile."""
         freed = 0
         for path, size in self._own_files():
             if path == but:
@@ -235,7 +235,7 @@ class Scratch:
 
     @contextmanager
     def _locked(self, purpose: str, wait_s: float) -> Iterator[None]:
-        """Holds the folder's lock, in which its holder writes who it is."""
+        """Holds the folder's lock, in which its holder writes its name."""
         self._make_folder()
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:

@@ -1,8 +1,8 @@
-"""Owns the order in which examples that can be had by number are trained on.
+"""Owns the order in which examples with random access are trained on.
 
     number of examples, seed, epoch -> order -> int64, each number once
 
-A hash decides, counter-based: whoever asks gets the same order, whatever was asked before.
+The order is a counter-based hash: it is the same in every process, whatever was computed before.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _texts(file: Path) -> Iterator[str]:
     try:
         source = file.read_text(encoding="utf-8")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in somebody else's strings
+            warnings.simplefilter("ignore")  # about escapes in strings of the standard library
             tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return

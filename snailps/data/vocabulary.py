@@ -161,7 +161,7 @@ class Vocabulary:
 
     @property
     def lexicon(self) -> Lexicon:
-        """Word -> id, for blocks of text; built when it is asked for the first time."""
+        """Word -> id, for blocks of text; built at its first use."""
         if not self._lexicons:
             self._lexicons.append(Lexicon(self.words))
         return self._lexicons[0]

@@ -71,7 +71,7 @@ class Reader(Stage):
     ----------
     blocks : sequence of Block
     passes : int
-        How often all is read.  0: for ever.
+        How often the input is read.  0: without end.
     scratch_dir, scratch_bytes
         Where `.gz` files are unpacked (`Scratch`).
     laps : bool
@@ -127,8 +127,8 @@ class Filter(Stage):
     words : sequence of bytes
         The vocabulary: a word's number is its place.
     bytes_max : int
-        Words of so many bytes in a row, none of them known, are an error: an input that is read
-        again and again would go by for ever.  0: they are none.
+        An error is raised after this many bytes of unknown words in a row: an input that is
+        repeated would otherwise never give an item.  0: no limit.
     """
 
     def __init__(self, words: Sequence[bytes], bytes_max: int = 0) -> None:

@@ -67,7 +67,7 @@ NEEDS = {
 }
 VARIABLE = "SNAILPS_KERNELS"
 WIRE_TYPES = {"float32": 0, "float16": 1, "int8": 3}  # of abi/_wire_types.h
-HUGE_BYTES = 1 << 22  # from here on memory is asked for in huge pages: rows are visited at random
+HUGE_BYTES = 1 << 22  # from here on memory is in huge pages: rows are visited at random
 
 
 @lru_cache(maxsize=1)
