@@ -153,6 +153,7 @@ class Classifier(TextModel):
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
         self._row_caches: tuple[RowCache, RowCache] | None = None
         if self.alone and self._places is not None:
+            self.sgd.behind = 0  # no pull can lack a push of cached rows
             room = CACHE_BYTES // (4 * self.sgd.layout.trained_width)
             self._row_caches = (
                 RowCache(self.sgd, "input", IdPlaces(space, room, self._input_keys)),
@@ -229,7 +230,7 @@ class Classifier(TextModel):
         """Drops the caches when there are other workers: their rows are no longer valid."""
         if self._row_caches is not None and not self.alone:
             self.sgd.wait()
-            self._row_caches = None
+            self._row_caches, self.sgd.behind = None, 1
 
     def _train_exchanging(
         self,
