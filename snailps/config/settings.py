@@ -323,10 +323,11 @@ class JobSettings(Settings):
     target_loss: float = setting(
         0.0,
         help=(
-            "Training ends when the mean loss of the last 16 blocks (of one epoch, if it has "
-            "fewer) is at most this. 0: never. The learning rate does not depend on it."
+            "Training ends when the mean loss of the last 16 blocks is at most this; if an epoch "
+            "has fewer blocks, of those so far, from the end of the first epoch on. In rounds: "
+            "when the loss of a round is. 0: never. The learning rate does not depend on it."
         ),
-        when="You know the loss that is good enough.",
+        when="The loss that is good enough is known.",
         low=0.0,
     )
     consistency: Literal["async", "ssp", "bsp"] = setting(

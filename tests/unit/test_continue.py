@@ -68,7 +68,7 @@ def test_setting_against_the_dimension_of_vectors_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"dim: expected 8.*got 9"):
         settings_of(pretrained=tmp_path / "v", dim=9)
     path = write_model(tmp_path / "m")
-    with pytest.raises(ConfigError, match="pretrained: expected nothing beside continue_from"):
+    with pytest.raises(ConfigError, match="pretrained: expected nothing with continue_from"):
         settings_of(pretrained=tmp_path / "v", continue_from=path)
 
 

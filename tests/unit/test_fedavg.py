@@ -103,7 +103,7 @@ def test_prepare_without_enough_text_refuses(tmp_path):
     ("content", "said"),
     [
         (b"", "expected words"),
-        (b"whale ship whale", "'whale' is there twice"),
+        (b"whale ship whale", "'whale' occurs twice"),
         (b"whale Ship", "'Ship'"),
         (b"whale's", "lower-case ASCII letters"),
     ],

@@ -1,8 +1,8 @@
-"""Settings of the classifier: lengths, loss, rate, features; those that cannot be are refused.
+"""Settings of the classifier: lengths, loss, rate, features; invalid ones are refused.
 
     .conf files, command line -> config -> ClassifierSettings -> the classifier, docs/settings.md
 
-They know nothing of tables, blocks or rows.
+No tables, blocks or rows.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class ClassifierSettings(JobSettings):
     loss: Literal["softmax", "ova", "ns", "hs"] = setting(
         "softmax",
         help=(
-            "One label a line: `softmax`. Any number of them: `ova` (one-versus-rest). Very many "
-            "labels: `ns` (negative sampling). fastText's `hs` is not there and refused."
+            "`softmax`: one label a line. `ova` (one-versus-rest): any number of labels a line. "
+            "`ns` (negative sampling): very many labels. fastText's `hs` is not supported."
         ),
         when="Lines have several labels, or there are thousands of labels.",
     )
     lr: float = setting(
         0.1,
-        help="Learning rate at the beginning; it falls to 0 in a straight line over the job.",
+        help="Initial learning rate; it falls linearly to 0 over the job.",
         when="0.5 to 1 for few or short lines.",
         low=1e-6,
         high=10.0,
     )
     word_ngrams: int = setting(
         1,
-        help="Longest run of words that counts as a feature of its own.",
-        when="2 or 3 where the order of words matters.",
+        help="Longest n-gram of words that is a feature.",
+        when="2 or 3 if the order of words matters.",
         unit="words",
         low=1,
         high=GRAM_MAX,
@@ -61,14 +61,14 @@ class ClassifierSettings(JobSettings):
     maxn: int = setting(
         0,
         help="Longest character n-gram. 0: none.",
-        when="3 to 6 where words have many forms or spellings.",
+        when="3 to 6 if words have many forms or spellings.",
         unit="characters",
         low=0,
         high=32,
     )
     bucket: int = setting(
         2_000_000,
-        help="Rows that n-grams of words and of characters are hashed to.",
+        help="Number of rows that n-grams of words and of characters are hashed to.",
         when="Smaller for small texts and small files.",
         unit="rows",
         low=1,
@@ -76,7 +76,7 @@ class ClassifierSettings(JobSettings):
     )
     negatives: int = setting(
         5,
-        help="Labels drawn against each true one; only for `loss: ns`.",
+        help="Negative samples for each label; only with `loss: ns`.",
         when="More for thousands of labels.",
         unit="labels",
         low=1,
@@ -85,14 +85,14 @@ class ClassifierSettings(JobSettings):
     min_count: int = setting(
         1,
         help="Words that occur less often are left out.",
-        when="5 for large texts: a smaller file, and faster.",
+        when="5 for large texts, for a smaller file and less time.",
         unit="occurrences",
         low=1,
         high=1 << 40,
     )
     min_count_label: int = setting(
         0,
-        help="Labels that occur less often are left out, and lines that have no other with them.",
+        help="Labels that occur less often are left out, and so are lines without other labels.",
         when="Rare labels are noise.",
         unit="occurrences",
         low=0,
@@ -100,17 +100,17 @@ class ClassifierSettings(JobSettings):
     )
     label: str = setting(
         "__label__",
-        help="What labels begin with.",
-        when="The text has other marks; no word may begin with them.",
+        help="Prefix of labels.",
+        when="Labels have another prefix; no word may begin with it.",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse n-gram lengths that cannot be, a loss that we lack, a mark that is none."""
+        """Refuse impossible n-gram lengths, hierarchical softmax, and an invalid prefix."""
         JobSettings.validate(self, where)
         if self.loss == "hs":
             raise ConfigError(
                 f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "
-                "many labels take ns, for a few thousand or less softmax"
+                "many labels use ns, for up to a few thousand softmax"
             )
         if self.maxn and not 1 <= self.minn <= self.maxn:
             raise ConfigError(
@@ -119,7 +119,7 @@ class ClassifierSettings(JobSettings):
             )
         if not self.label or self.label.split() != [self.label] or "\0" in self.label:
             raise ConfigError(
-                f"{where('label')}: label: expected what labels begin with, such as __label__, "
+                f"{where('label')}: label: expected a prefix of labels, such as __label__, "
                 f"without blanks; got {self.label!r}"
             )
 

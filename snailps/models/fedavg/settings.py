@@ -1,4 +1,4 @@
-"""The settings of federated averaging, and the files that go with them.
+"""Settings of federated averaging, and the files that complete them.
 
     folder -> vocab.txt, test.txt, cfg.json -> words, test windows, settings
 
@@ -31,38 +31,38 @@ DIM_MAX = 496
 
 @dataclass(frozen=True, slots=True)
 class FedAvgSettings(JobSettings):
-    """Settings of federated averaging; the names in a cfg.json are those of its ancestor."""
+    """Settings of federated averaging; short names are those of cfg.json."""
 
     data_dir: str = setting(
         "",
-        help="Folder with `vocab.txt`, `test.txt` and, if there, `cfg.json`; `snailps fedavg "
-        "prepare` makes it. On every machine.",
+        help="Folder with `vocab.txt`, `test.txt` and, optionally, `cfg.json`, on every machine; "
+        "`snailps fedavg prepare` makes it.",
         when="Always.",
         unit="path",
     )
     data_name: str = setting(
         "data",
         help="Name of the data, for messages and plots.",
-        when="Several are compared.",
+        when="Several data sets are compared.",
     )
     learners: int = setting(
         0,
-        help="Learners in each worker, a thread each. 0: as many as the worker has `threads`.",
-        when="More clients than cores are to be tried.",
+        help="Learners in each worker, one thread each. 0: as many as `threads`.",
+        when="To simulate more clients than cores.",
         low=0,
         high=4096,
     )
     pipelines: int = setting(
         1,
-        help="Input pipelines in each worker: learner i has pipeline i modulo their number. 0: one "
-        "for each learner. Each of all workers' pipelines reads a part of the input of its own.",
-        when="Clients are to have data of their own.",
+        help="Input pipelines in each worker; learner i uses pipeline i modulo their number. 0: "
+        "one for each learner. Each pipeline of each worker reads its own part of the input.",
+        when="Each client should have its own data.",
         low=0,
         high=4096,
     )
     bpe: int = setting(
         16,
-        help="Batches that a learner trains on in a round, between two means.",
+        help="Batches that a learner trains in a round, between two averagings.",
         when="Fewer for less data, more for less traffic.",
         unit="batches",
         low=1,
@@ -71,27 +71,28 @@ class FedAvgSettings(JobSettings):
     bs: int = setting(
         64,
         help="Windows in a batch.",
-        when="Larger is faster a window, but takes more windows.",
+        when="Larger batches take less time a window, but more windows to converge.",
         unit="windows",
         low=1,
         high=1 << 16,
     )
     rounds: int = setting(
         1000,
-        help="Most rounds of the training.",
+        help="Maximum number of rounds.",
         when="Always, with or without a `target`.",
         low=1,
         high=1 << 30,
     )
     target: float = setting(
         0.0,
-        help="Loss on the test windows that ends the training. 0: none, all rounds are trained.",
-        when="You know the loss that is good enough.",
+        help="Training ends when the loss on the test windows is at most this. 0: all rounds are "
+        "trained.",
+        when="The loss that is good enough is known.",
         low=0.0,
     )
     dim: int = setting(
         32,
-        help="Length of a word's vector; a multiple of 16 wastes nothing.",
+        help="Length of a word's vector; multiples of 16 are fastest.",
         when="Longer for much text.",
         low=1,
         high=DIM_MAX,
@@ -99,7 +100,7 @@ class FedAvgSettings(JobSettings):
     window: int = setting(
         5,
         help="Words in a context window; the middle one is predicted from the others. Odd.",
-        when="`test.txt` has longer lines.",
+        when="As long as the lines of `test.txt`.",
         unit="words",
         low=3,
         high=255,
@@ -107,7 +108,7 @@ class FedAvgSettings(JobSettings):
     lr: float = setting(
         0.05,
         help="Adam's step size at each learner.",
-        when="More learners bear, and want, a larger one.",
+        when="Larger with more learners.",
         low=1e-8,
         high=10.0,
     )
@@ -119,16 +120,16 @@ class FedAvgSettings(JobSettings):
     )
     eps: float = setting(
         1e-8,
-        help="What Adam adds to the root that it divides by.",
+        help="Adam's epsilon, added to the root in the denominator.",
         when="Rarely.",
         low=1e-12,
         high=1.0,
     )
     shuffle: int = setting(
         65_536,
-        help="Windows that a pipeline gathers and mixes before it cuts them into batches. 0: they "
-        "stay in the text's order.",
-        when="Neighbouring windows are nearly alike: mix as many as memory allows.",
+        help="Windows that a pipeline collects and shuffles before it cuts them into batches. 0: "
+        "no shuffling.",
+        when="Neighbouring windows are nearly alike: shuffle as many as memory allows.",
         unit="windows",
         low=0,
         high=1 << 26,
@@ -137,20 +138,20 @@ class FedAvgSettings(JobSettings):
         STAGES,
         help="Stages of a pipeline, in order: `tokenizer`, `filter`, `batcher`, and your own as "
         "`package.module:name` (docs/fedavg.md).",
-        when="The text needs a step of its own.",
+        when="The text needs another step.",
         unit="names",
     )
     fraction: float = setting(
         1.0,
-        help="Share of the workers that take part in a round, drawn anew each time.",
-        when="There are many clients, and a few are enough for a step.",
+        help="Share of the workers that take part in a round, drawn for each round.",
+        when="There are many clients, and a few are enough for a round.",
         low=1e-6,
         high=1.0,
     )
     deadline: float = setting(
         0.0,
-        help="Time after which a round ends without the workers that are still at it. 0: none.",
-        when="One slow client must not hold up all others.",
+        help="Time after which a round ends without the workers that have not finished. 0: none.",
+        when="A slow client must not delay all others.",
         unit="s",
         low=0.0,
     )
@@ -187,12 +188,12 @@ class FedAvgSettings(JobSettings):
 
 
 def adopt(settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> FedAvgSettings:
-    """The settings with what cfg.json says where the user said nothing.
+    """The settings, completed from cfg.json; settings of the user have precedence.
 
     Raises
     ------
     ConfigError
-        The file is no such file, or has a value out of its setting's range.
+        The file is invalid, or has a value out of its setting's range.
     """
     path, known = Path(settings.data_dir) / CFG, settings_of(type(settings))
     changed = {
@@ -207,7 +208,7 @@ def adopt(settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> Fe
 
 
 def read_cfg(path: Path) -> dict[str, Any]:
-    """What a cfg.json says: any of data_name, bpe, bs and target; nothing if there is none.
+    """The values of a cfg.json: any of data_name, bpe, bs and target; empty without the file.
 
     Raises
     ------
@@ -237,12 +238,12 @@ def read_cfg(path: Path) -> dict[str, Any]:
 
 
 def read_vocab(folder: str) -> list[bytes]:
-    """The words of vocab.txt, in order: their places are their numbers.
+    """The words of vocab.txt, in the order of their numbers.
 
     Raises
     ------
     DataError
-        Missing, empty, a word twice, or one that no tokenizer makes.
+        Missing, empty, a word twice, or one that the tokenizer cannot make.
     """
     path = Path(folder) / VOCAB
     words = _read(path).split()
@@ -251,7 +252,7 @@ def read_vocab(folder: str) -> list[bytes]:
     if len(set(words)) < len(words):
         seen: set[bytes] = set()
         twice = next(word for word in words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
-        raise DataError(f"{path}: {twice.decode(errors='replace')!r} is there twice; remove one")
+        raise DataError(f"{path}: {twice.decode(errors='replace')!r} occurs twice; remove one")
     for word in words:
         if letters_only(word) != word or b" " in word:
             raise DataError(
@@ -262,7 +263,7 @@ def read_vocab(folder: str) -> list[bytes]:
 
 
 def read_test(folder: str, words: list[bytes], window: int) -> NDArray[np.int32]:
-    """The windows of test.txt as numbers, int32 (lines, window).
+    """The windows of test.txt as word numbers, int32 (lines, window).
 
     Raises
     ------
@@ -285,7 +286,7 @@ def read_test(folder: str, words: list[bytes], window: int) -> NDArray[np.int32]
     unknown = np.flatnonzero(ids < 0)
     if len(unknown):
         word = flat[int(unknown[0])].decode(errors="replace")
-        raise DataError(f"{path}: {word!r} is not in {VOCAB}: test words have to be")
+        raise DataError(f"{path}: {word!r} is not in {VOCAB}, which must have all test words")
     return np.ascontiguousarray(ids.astype(np.int32).reshape(-1, window))
 
 

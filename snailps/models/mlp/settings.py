@@ -1,8 +1,8 @@
-"""Settings of multilayer perceptrons, and what follows from them and from the input.
+"""Settings of multilayer perceptrons, and values derived from them and from the input.
 
     settings, idx files -> adopted -> settings with widths -> Layers, tensors, pairs of files
 
-Declarations and checks; a few bytes of the files are read, at the master, before anything starts.
+Declarations and checks; the heads of the files are read at the master, before the job starts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
 """Weights of the first layer; the others' names are those of `Layers`."""
 STEP = Tensor("global_step", (1,))
-"""Steps that the parameters have taken: exact up to 2^24."""
+"""Number of steps that the parameters have taken; exact up to 2^24."""
 _SEED_FIRST = 1 << 32
-"""Seeds are below: so the first layer's weights are no other's."""
+"""Added to the seed of the first layer, so that its weights differ: seeds are below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +34,38 @@ class MlpSettings(JobSettings):
 
     labels: tuple[str, ...] = setting(
         (),
-        help="Labels of the input, one idx file for each of its files. Empty: beside them, by "
-        "MNIST's names (`images-idx3` becomes `labels-idx1`).",
+        help="Labels of the input, one idx file for each input file. Empty: files in the same "
+        "folder with MNIST's names (`images-idx3` becomes `labels-idx1`).",
         when="The files have other names.",
         unit="paths",
     )
     test: tuple[str, ...] = setting(
         (),
-        help="Hold-out idx files: the model is judged by them now and then and at the end. "
-        "Empty: it is not.",
-        when="To know how good the model is on examples that it was not trained on.",
+        help="Hold-out idx files, on which the model is evaluated from time to time and at the "
+        "end. Empty: no evaluation.",
+        when="To measure the model on examples that it was not trained on.",
         unit="paths",
     )
     test_labels: tuple[str, ...] = setting(
         (),
-        help="Labels of `test`, as `labels` are of the input.",
+        help="Labels of `test`, as `labels` for the input.",
         when="The files have other names.",
         unit="paths",
     )
     hidden: tuple[str, ...] = setting(
         ("100",),
         help="Widths of the hidden layers.",
-        when="More or wider layers for harder data; on MNIST 1024 gives half a point more.",
+        when="More or wider layers for harder data; on MNIST, 1024 gains half a point of accuracy.",
         unit="widths",
     )
     activation: Literal["relu", "sigmoid"] = setting(
-        "relu", help="Of the hidden layers.", when="Tried one after the other."
+        "relu", help="Activation of the hidden layers.", when="To try which is better."
     )
     batch_size: int = setting(
         256,
-        help="Examples a step. With `consistency: bsp` all workers' together, in `micro_batches` "
-        "parts; else each worker's own.",
-        when="Larger: fewer steps, less traffic an example; make `lr` larger with it.",
+        help="Examples a step: of all workers together with `consistency: bsp`, in `micro_batches` "
+        "parts; otherwise of each worker.",
+        when="Larger for fewer steps and less traffic an example; raise `lr` with it.",
         unit="examples",
         low=1,
         high=1 << 20,
@@ -73,20 +73,20 @@ class MlpSettings(JobSettings):
     lr: float = setting(
         0.002,
         help="Step size.",
-        when="With momentum about 0.05, with sgd and adagrad about 0.2 and 0.02.",
+        when="About 0.05 with momentum, 0.2 with sgd, 0.02 with adagrad.",
         low=1e-6,
         high=100.0,
     )
     momentum: float = setting(
         0.9,
-        help="With `optimizer: momentum`: what is left of the speed at each step.",
-        when="Several asynchronous workers: less, as their delays act like more of it.",
+        help="Share of the velocity that each step keeps; only with `optimizer: momentum`.",
+        when="Less with several asynchronous workers: their delays act like momentum.",
         low=0.0,
         high=0.999,
     )
     inputs: int = setting(
         0,
-        help="Values of an example. 0: as the input's first file says.",
+        help="Values of an example. 0: as in the first input file.",
         when="Never; the master fills it in for the workers.",
         unit="values",
         low=0,
@@ -94,15 +94,15 @@ class MlpSettings(JobSettings):
     )
     classes: int = setting(
         0,
-        help="How many classes there are. 0: one more than the largest label of the input.",
-        when="The input lacks some of them.",
+        help="Number of classes. 0: one more than the largest label of the input.",
+        when="The input lacks the last ones.",
         unit="classes",
         low=0,
         high=DIM_MAX,
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse widths that are none, and micro-batches without examples."""
+        """Refuse invalid widths, and micro-batches without examples."""
         JobSettings.validate(self, where)
         if not self.hidden or not all(
             width.isdecimal() and 1 <= int(width) <= DIM_MAX for width in self.hidden
@@ -124,7 +124,7 @@ class MlpSettings(JobSettings):
 
     @property
     def layers(self) -> Layers:
-        """The layers behind the first one."""
+        """The layers after the first one."""
         return Layers((*map(int, self.hidden), self.classes), self.activation, "multinomial")
 
     @property
@@ -174,7 +174,7 @@ def pairs_of(
 
 
 def adopted(settings: MlpSettings) -> MlpSettings:
-    """The settings with the widths that the files say.
+    """The settings with widths and classes as in the files.
 
     Raises
     ------

@@ -45,7 +45,7 @@ HOT_FLOATS = 8192
 
 @dataclass(frozen=True, slots=True)
 class FmSettings(SparseSettings):
-    """Settings of factorization machines; the defaults suit some 10,000 examples and more."""
+    """Settings of factorization machines; the defaults suit 10,000 examples and more."""
 
     loss: Literal["logistic", "squared"] = setting(
         "logistic",
@@ -54,15 +54,15 @@ class FmSettings(SparseSettings):
     )
     factors: int = setting(
         8,
-        help="Length of a feature's factor.",
-        when="4 with fields or for few examples; more for many examples.",
+        help="Length of a feature's factor vector.",
+        when="4 with fields or few examples; more for many examples.",
         low=1,
         high=1024,
     )
     fields: int = setting(
         0,
-        help="Field-aware: how many fields there are, numbered from 0; a feature has a factor for "
-        "each of them. 0: plain, one factor a feature.",
+        help="Number of fields of a field-aware machine; a feature has a factor for each field. "
+        "Fields are numbered from 0. 0: a plain machine, one factor a feature.",
         when="Features belong to fields (LIBFFM, CSV), and there are many examples.",
         unit="fields",
         low=0,
@@ -70,29 +70,29 @@ class FmSettings(SparseSettings):
     )
     scale: float = setting(
         0.03,
-        help="Standard deviation of the numbers in a factor at the beginning.",
-        when="Smaller where examples have very many features.",
+        help="Standard deviation of the initial factors.",
+        when="Smaller for examples with very many features.",
         low=1e-6,
         high=10.0,
     )
     factor_l2: float = setting(
         0.002,
-        help="The same as `l2` for factors; not with ftrl, which has one `l2` for all.",
-        when="Larger where the loss on hold-out files rises while that of training falls.",
+        help="`l2` of the factors; not used with ftrl, whose `l2` applies to all.",
+        when="Larger if the hold-out loss rises while the training loss falls.",
         low=0.0,
         high=1e6,
     )
     eps: float = setting(
         0.1,
-        help="AdaGrad's, added to the root of the sum of squared gradients. Near 0, first steps "
-        "would be as long for tiny gradients as for large ones, and drown the factors.",
-        when="1 where all features are frequent: a little better. Smaller for very rare ones.",
+        help="AdaGrad's epsilon, added to the root of the sum of squared gradients. With values "
+        "near 0 the first steps are long even for tiny gradients, and spoil the factors.",
+        when="1 is a little better if all features are frequent; smaller for very rare ones.",
         low=1e-8,
         high=1e6,
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse rows that are too long, and fields where examples have none."""
+        """Refuse rows that are too long, and fields with a format that has none."""
         SparseSettings.validate(self, where)
         if 1 + self.factors * max(1, self.fields) > DIM_MAX:
             raise ConfigError(
@@ -107,7 +107,7 @@ class FmSettings(SparseSettings):
 
     @property
     def method(self) -> str:
-        """Access method of the rows; AdaGrad unless another is asked for."""
+        """Access method of the rows; AdaGrad by default."""
         return "adagrad" if self.optimizer == "auto" else self.optimizer
 
     @property
@@ -117,7 +117,7 @@ class FmSettings(SparseSettings):
 
     @property
     def stride(self) -> int:
-        """The same as kernels want it."""
+        """Floats from part to part of a trained row: a multiple of `kernels.PAD`."""
         return -(-self.dim // kernels.PAD) * kernels.PAD
 
 

@@ -1,8 +1,8 @@
-"""Settings of linear models, apart from the model: whoever only reads settings needs no more.
+"""Settings of linear models, in a module without the model, so that it imports no kernels.
 
     ClassesSettings <- LinearSettings
 
-No rows, no kernels.
+No rows.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from snailps.models.sparse.settings import ClassesSettings
 
 @dataclass(frozen=True, slots=True)
 class LinearSettings(ClassesSettings):
-    """Settings of linear models; by default they come close to what a converged solver gives."""
+    """Settings of linear models; the defaults come close to the result of a converged solver."""
 
     bias: bool = setting(
         True,
-        help="Whether every example has a constant feature, beside its own.",
-        when="The examples have one already.",
+        help="Whether a constant feature is added to every example.",
+        when="`false` if the examples contain a constant feature.",
     )
     formats: tuple[str, ...] = setting(
         ("npz",),
         help="Result files: `npz`, and `liblinear` (a text of weights by index).",
-        when="Another program is to read the model.",
+        when="Another program reads the model.",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse formats that we cannot write."""
+        """Refuse unknown formats, and liblinear with 64-bit keys."""
         ClassesSettings.validate(self, where)
         wrong = set(self.formats) - {"npz", "liblinear"}
         if wrong or not self.formats:

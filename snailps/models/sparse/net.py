@@ -58,47 +58,48 @@ class NetSettings(ClassesSettings):
         unit="widths",
     )
     activation: Literal["relu", "sigmoid"] = setting(
-        "relu", help="Of the hidden layers.", when="Tried one after the other."
+        "relu", help="Activation of the hidden layers.", when="To try which is better."
     )
     init_scale: float = setting(
         0.05,
-        help="First weights of a feature are uniform between minus and plus this.",
-        when="Smaller for hundreds of features an example, or for features seen a few times.",
+        help="Initial weights of a feature are uniform between minus and plus this value.",
+        when="Smaller for hundreds of features an example, or for rare features.",
         low=0.0,
         high=10.0,
     )
     batch_size: int = setting(
         1024,
         help="Examples a step.",
-        when="Larger: fewer and longer steps, and less traffic an example.",
+        when="Larger for fewer, longer steps and less traffic an example.",
         unit="examples",
         low=1,
         high=1 << 20,
     )
     in_flight: int = setting(
         2,
-        help="Batches under way at once. With 1 every batch sees the step of the one before.",
-        when="1 to compare with other programs; more where the network answers late.",
+        help="Batches in flight at once. With 1 every batch sees the step of the previous one.",
+        when="1 to compare with other programs; more if network latency is high.",
         unit="batches",
         low=1,
         high=8,
     )
     first_layer: Literal["auto", "servers", "worker"] = setting(
         "auto",
-        help="Where its product is computed: `servers`: weights never travel; `worker`: their rows "
-        "are pulled, their gradients pushed. `auto`: what moves fewer bytes for the first batches.",
+        help="Where the product of the first layer is computed. `servers`: weights never travel; "
+        "`worker`: rows are pulled, gradients pushed. `auto`: whichever moves fewer bytes for the "
+        "first batches.",
         when="To measure both.",
     )
     lr: float = setting(
         0.05,
         help="Step size of all layers.",
-        when="0.001 for adam; smaller where the loss jumps.",
+        when="0.001 for adam; smaller if the loss jumps.",
         low=1e-6,
         high=100.0,
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse widths that are none."""
+        """Refuse invalid widths."""
         ClassesSettings.validate(self, where)
         if not self.hidden or not all(
             width.isdecimal() and 1 <= int(width) <= DIM_MAX for width in self.hidden

@@ -1,8 +1,8 @@
-"""Settings that all models of sparse examples have; each adds its own.
+"""Settings common to all models of sparse examples; each model adds its own.
 
     JobSettings <- SparseSettings <- FmSettings; ClassesSettings <- LinearSettings, NetSettings
 
-Declarations and the checks of values against each other; no files, no rows.
+Declarations, and checks of values against each other; no files, no rows.
 """
 
 from __future__ import annotations
@@ -17,108 +17,109 @@ from snailps.data.examples import HASH_BITS_MAX, reader_of
 from snailps.errors import ConfigError
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
-"""Access methods whose differences of weights and state add up, with their numbers in kernels."""
+"""Access methods whose deltas of weights and state add up, with their numbers in kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparseSettings(JobSettings):
-    """What every model of sparse examples has to know."""
+    """Settings common to all models of sparse examples."""
 
     test: tuple[str, ...] = setting(
         (),
-        help="Hold-out files, folders and globs, in the format of the input: the finished model "
-        "is judged by them. Empty: it is not.",
-        when="To know how good the model is on examples that it was not trained on.",
+        help="Hold-out files, folders and globs, in the format of the input, on which the finished "
+        "model is evaluated. Empty: no evaluation.",
+        when="To measure the model on examples that it was not trained on.",
         unit="paths",
     )
     format: Literal["auto", "libsvm", "libffm", "csv", "tsv"] = setting(
         "auto",
-        help="Format of the examples. `auto`: the first line shows it.",
-        when="The first line does not show it.",
+        help="Format of the examples. `auto`: detected from the first line.",
+        when="Detection fails.",
     )
     columns: tuple[str, ...] = setting(
         (),
         help="Columns of CSV and TSV as `name:kind`, in order; see sparse_data.md.",
-        when="Always for CSV and TSV, never else.",
+        when="Always for CSV and TSV, never for other formats.",
         unit="name:kind",
     )
     hash_bits: int = setting(
         0,
-        help="Keys of features are folded to 2^hash_bits. 0: they stay as they are.",
-        when="Memory has to be bounded, or a file of weights by index is wanted from CSV.",
+        help="Feature keys are hashed to the range 0 to 2^hash_bits - 1. 0: keys are not hashed.",
+        when="Memory must be bounded, or the result of CSV must be a file of weights by index.",
         unit="bits",
         low=0,
         high=HASH_BITS_MAX,
     )
     on_bad_line: Literal["stop", "skip"] = setting(
         "stop",
-        help="What a malformed line means: the end of the job, or left out and counted.",
-        when="The input is known to have some.",
+        help="On a malformed line: `stop` ends the job, `skip` leaves the line out and counts it.",
+        when="The input is known to have malformed lines.",
     )
     min_count: int = setting(
         1,
-        help="Features that occur less often are left out. More than 1 costs a first pass over "
-        "the input, and memory for a filter.",
-        when="Most features are rare, and there are too many of them.",
+        help="Features that occur less often are left out. Values above 1 cost an additional pass "
+        "over the input, and memory for a filter.",
+        when="There are too many features, most of them rare.",
         unit="occurrences",
         low=1,
         high=255,
     )
     expected_features: int = setting(
         1 << 24,
-        help="How many different features the filter of `min_count` is made for. With more of "
-        "them, some rare ones are let in.",
-        when="There are many more, or the filter should be smaller.",
+        help="Number of distinct features that the filter of `min_count` is sized for. With more, "
+        "some rare features pass.",
+        when="There are many more features, or the filter should be smaller.",
         unit="features",
         low=1,
         high=1 << 27,
     )
     expire_after: float = setting(
         0.0,
-        help="Rows that no example has touched for so many million are deleted. 0: never.",
-        when="Features come and go, in a stream of examples that does not end.",
+        help="Rows that no example has used for this many million examples are deleted. 0: never.",
+        when="Features of an endless stream of examples change over time.",
         unit="million examples",
         low=0.0,
     )
     lr: float = setting(
         0.1,
-        help="Step size; FTRL's alpha. With sgd it falls to 0 in a straight line over the job.",
-        when="Larger for few examples, smaller for many that do not agree.",
+        help="Step size; FTRL's alpha. With sgd it falls linearly to 0 over the job.",
+        when="Larger for few examples, smaller for many noisy ones.",
         low=1e-6,
         high=100.0,
         aliases=["learning_rate"],
     )
     l1: float = setting(
         0.0,
-        help="Weight of the sum of absolute weights, in all; only with ftrl. Weights become 0.",
+        help="Factor of the sum of absolute weights in the total loss; only with ftrl. Sets "
+        "weights to 0.",
         when="The model should be small: 1 to 10.",
         low=0.0,
         high=1e6,
     )
     l2: float = setting(
         0.0,
-        help="Weight of the sum of squared weights. With ftrl in all; else per example, and only "
-        "of the features that it has.",
+        help="Factor of the sum of squared weights: with ftrl in the total loss, otherwise in the "
+        "loss of each example, for its features only.",
         when="There are more features than examples.",
         low=0.0,
         high=1e6,
     )
     beta: float = setting(
         1.0,
-        help="FTRL's beta: how many squared gradients it takes before steps get smaller.",
-        when="Smaller steps from the beginning: larger.",
+        help="FTRL's beta: steps shrink once the sum of squared gradients is of its order.",
+        when="Larger for smaller first steps.",
         low=1e-6,
         high=1e6,
     )
     class_weights: tuple[str, ...] = setting(
         (),
-        help="What an example of each class counts, class 0 (no) first. Empty: 1.",
-        when="The classes are of very different size, and errors cost differently.",
+        help="Weight of an example of each class, class 0 (no) first. Empty: 1.",
+        when="Class sizes, or the costs of errors, differ much.",
         unit="numbers",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse a format that lacks its columns, and class weights that are none."""
+        """Refuse a format without its columns, and invalid class weights."""
         JobSettings.validate(self, where)
         try:
             reader_of(
@@ -137,13 +138,13 @@ class SparseSettings(JobSettings):
             wrong = [0.0]
         if wrong:
             raise ConfigError(
-                f"{where('class_weights')}: class_weights: expected numbers of at least 0, a "
-                f"class each, got {', '.join(self.class_weights)}"
+                f"{where('class_weights')}: class_weights: expected numbers of at least 0, one "
+                f"a class, got {', '.join(self.class_weights)}"
             )
         self._check_class_num(where)
 
     def _check_class_num(self, where: Callable[[str], str]) -> None:
-        """Refuse class weights that are more or fewer than the loss has classes."""
+        """Refuse a number of class weights that differs from the number of classes."""
         loss = getattr(self, "loss", "logistic")  # each model has its own choice of losses
         class_num = {"logistic": 2, "squared": 0}.get(loss, getattr(self, "classes", 0))
         if self.class_weights and len(self.class_weights) != class_num:
@@ -160,7 +161,7 @@ class SparseSettings(JobSettings):
 
 @dataclass(frozen=True, slots=True)
 class ClassesSettings(SparseSettings):
-    """Of models whose labels may be classes, with a weight of each feature for each class."""
+    """Settings of models whose labels may be classes."""
 
     loss: Literal["logistic", "squared", "multinomial"] = setting(
         "logistic",
@@ -170,15 +171,15 @@ class ClassesSettings(SparseSettings):
     )
     classes: int = setting(
         0,
-        help="How many classes there are; only for `loss: multinomial`.",
-        when="Always with it.",
+        help="Number of classes; only with `loss: multinomial`.",
+        when="Always with that loss.",
         unit="classes",
         low=0,
         high=DIM_MAX,
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse classes without the loss that has them, and the reverse."""
+        """Refuse classes without multinomial loss, and that loss without classes."""
         SparseSettings.validate(self, where)
         if (self.loss == "multinomial") != (self.classes > 1):
             expected = (
@@ -198,15 +199,15 @@ class ClassesSettings(SparseSettings):
 def check_method(
     settings: SparseSettings, methods: Collection[str], why: str, penalties: Sequence[str] = ("l1",)
 ) -> None:
-    """Refuses an optimiser that does not fit a model.
+    """Refuses an optimizer that does not fit a model.
 
     Parameters
     ----------
     settings : SparseSettings
     methods : collection of str
-        Those that fit.
+        Supported ones.
     why : str
-        The model, and what it does that others do not fit.
+        The model, and the reason, for the message.
     penalties : sequence of str
         Settings that only ftrl has.
 

@@ -1,4 +1,4 @@
-"""The settings of fastText and word2vec: names, ranges, and what cannot go together.
+"""Settings of fastText and word2vec: names, ranges, and combinations that are refused.
 
 Declarations only; no files, no tables.
 """
@@ -21,25 +21,26 @@ class WordVectorSettings(JobSettings):
     dim: int = setting(
         100,
         help="Length of a word's vector.",
-        when="200 to 300 for corpora of a thousand million words.",
+        when="200 to 300 for corpora of a billion words.",
         low=1,
         high=4096,
         aliases=["len_vec"],
     )
     model: Literal["skipgram", "cbow"] = setting(
         "skipgram",
-        help="Predict the context from a word, or a word from its context.",
-        when="`cbow` is faster and a little worse on rare words.",
+        help="`skipgram` predicts the context from a word, `cbow` a word from its context.",
+        when="`cbow` is faster, and a little worse on rare words.",
         aliases=[Alias("cbow", cbow_to_model, "true means `model: cbow`, false `skipgram`")],
     )
     loss: Literal["ns", "nce"] = setting(
         "ns",
-        help="Negative sampling, or noise-contrastive estimation (scores minus log of k q(w)).",
-        when="`nce` where the scores themselves should estimate probabilities.",
+        help="`ns`: negative sampling. `nce`: noise-contrastive estimation (scores minus "
+        "log k q(w)).",
+        when="`nce` if scores should estimate probabilities.",
     )
     window: int = setting(
         5,
-        help="Farthest context word; each centre draws its own reach from 1 to this.",
+        help="Maximum distance of a context word; each centre draws its own, from 1 to this.",
         when="Smaller for syntax, larger for topics.",
         unit="words",
         low=1,
@@ -47,7 +48,7 @@ class WordVectorSettings(JobSettings):
     )
     negatives: int = setting(
         5,
-        help="Noise words for each true one.",
+        help="Negative samples for each context word.",
         when="10 to 20 for small corpora.",
         unit="words",
         low=1,
@@ -57,17 +58,18 @@ class WordVectorSettings(JobSettings):
     lr: float = setting(
         0.05,
         help=(
-            "Learning rate at the beginning; it falls to 0 in a straight line over the job. With "
-            "`optimizer: adagrad` it is 0.3, or 0.7 with subwords, unless you set it."
+            "Initial learning rate; it falls linearly to 0 over the job. With `optimizer: adagrad` "
+            "the default is 0.3, or 0.7 with subwords."
         ),
-        when="Lower when the loss jumps.",
+        when="Lower if the loss jumps.",
         low=1e-6,
         high=10.0,
         aliases=["learning_rate"],
     )
     sample: float = setting(
         1e-4,
-        help="Words more frequent than this are thinned out (fastText's `-t`). 0: keep all.",
+        help="Words more frequent than this share of the text are subsampled (fastText's `-t`). "
+        "0: none.",
         when="1e-5 for very large corpora.",
         low=0.0,
         high=1.0,
@@ -83,7 +85,7 @@ class WordVectorSettings(JobSettings):
     )
     max_vocab: int = setting(
         0,
-        help="Most words to keep, the most frequent ones. 0: no limit.",
+        help="Maximum size of the vocabulary; the most frequent words are kept. 0: no limit.",
         when="Memory is short.",
         unit="words",
         low=0,
@@ -100,14 +102,14 @@ class WordVectorSettings(JobSettings):
     maxn: int = setting(
         6,
         help="Longest subword. 0: no subwords (word2vec).",
-        when="0 for word2vec, or for languages whose words have no parts.",
+        when="0 for word2vec, or for languages without word parts.",
         unit="characters",
         low=0,
         high=32,
     )
     bucket: int = setting(
         2_000_000,
-        help="Rows that subwords are hashed to.",
+        help="Number of rows that subwords are hashed to.",
         when="Smaller for small vocabularies and small files.",
         unit="rows",
         low=1,
@@ -116,10 +118,10 @@ class WordVectorSettings(JobSettings):
     worker_memory: int = setting(
         2 << 30,
         help=(
-            "Memory that the rows of a worker may take: those of its block, of the next one, and "
-            "differences on their way. Blocks become smaller where they would take more."
+            "Memory for the rows of a worker: those of its block, of the prefetched block, and "
+            "deltas in flight. Blocks are made smaller to fit."
         ),
-        when="A worker's machine has less, or the vocabulary is large and it has much more.",
+        when="A worker's machine has less memory; or much more, and the vocabulary is large.",
         unit="bytes",
         low=1 << 20,
         high=1 << 46,
@@ -127,21 +129,22 @@ class WordVectorSettings(JobSettings):
     continue_from: str = setting(
         "",
         help=(
-            "A `.bin` file, ours or fastText's own, to train on from: its words keep their rows "
-            "and counts, new words follow, its dim, model and subwords rule."
+            "A `.bin` file, of snailps or fastText, from which training continues. Its words keep "
+            "their rows and counts, new words are added; dim, model and subwords are those of the "
+            "file."
         ),
-        when="There is new text, or more time for the old one.",
+        when="There is new text, or more time for the same text.",
         unit="path",
     )
     pretrained: str = setting(
         "",
-        help="A `.vec` file: known words begin with its vectors, the others at random.",
-        when="The text is too small to learn its words from.",
+        help="A `.vec` file with initial vectors; words that it lacks start at random.",
+        when="The text is too small to learn good vectors from.",
         unit="path",
     )
     validation_words: tuple[str, ...] = setting(
         (),
-        help="Words whose neighbours are shown and logged each tenth of the training.",
+        help="Words whose nearest neighbours are logged after each tenth of the training.",
         when="To watch the model learn.",
         unit="words",
     )
@@ -152,7 +155,7 @@ class WordVectorSettings(JobSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse subword lengths that cannot be, and formats that do not exist."""
+        """Refuse impossible subword lengths, two initial models, and unknown formats."""
         JobSettings.validate(self, where)
         if self.maxn and not 1 <= self.minn <= self.maxn:
             raise ConfigError(
@@ -161,8 +164,8 @@ class WordVectorSettings(JobSettings):
             )
         if self.continue_from and self.pretrained:
             raise ConfigError(
-                f"{where('pretrained')}: pretrained: expected nothing beside continue_from (from "
-                f"{where('continue_from')}), got {self.pretrained}: a word's row begins once"
+                f"{where('pretrained')}: pretrained: expected nothing with continue_from (from "
+                f"{where('continue_from')}), got {self.pretrained}: set one of them"
             )
         for name in self.formats:
             if name not in ("bin", "vec", "npz"):
