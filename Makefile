@@ -41,7 +41,7 @@ SHORT := tests/cluster $(wildcard tests/sim) tests/unit
 check: lint $(VENV)/.made-test ## lint, types and tests/unit: a minute and a half on 2 cores
 	@$(PYTEST) tests/unit $(ARGS) </dev/null
 
-test: $(VENV)/.made-test ## tests of modules and of clusters: five minutes on 2 cores
+test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters: five minutes on 2 cores
 	@$(PYTEST) $(SHORT) $(ARGS) </dev/null
 
 test-all: $(VENV)/.made-test ## those, their long cases, and tests of faults, noise and the pages
