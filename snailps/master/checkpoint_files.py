@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import shutil
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -22,6 +20,7 @@ from snailps.config import JobSettings
 from snailps.errors import CheckpointError, SnailError
 from snailps.master.job.snapshot import JobSnapshot, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.store.checkpoint.disk import OS_DISK, Disk, write_file
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, read_course, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
@@ -30,9 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointFiles:
-    """The checkpoints' folder of one job after the other."""
+    """The checkpoints' folder of one job after the other, on a disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk = OS_DISK) -> None:
+        self._disk = disk
         self._folder: CheckpointFolder | None = None
         self._taken = 0  # how many folders, one after the other
         self._guard = threading.Lock()
@@ -50,7 +50,7 @@ class CheckpointFiles:
         if not (on or settings.checkpoint_dir):
             return None
         path = folder_of(settings)
-        folder = CheckpointFolder(path)
+        folder = CheckpointFolder(path, self._disk)
         folder.take()
         with self._guard:
             self._folder, self._taken = folder, self._taken + 1
@@ -60,7 +60,7 @@ class CheckpointFiles:
         for one in folder.candidates():
             if one.state == "good":
                 assert one.manifest is not None
-                snapshot = unpack(read_course(one.path, one.manifest))
+                snapshot = unpack(read_course(one.path, one.manifest, self._disk))
                 candidates.append(Candidate(one.number, str(one.path), one.manifest, snapshot))
             else:
                 log.warning("checkpoint %d is %s: %s", one.number, one.state, one.why)
@@ -88,13 +88,13 @@ class CheckpointFiles:
         folder = self._folder
         assert folder is not None
         saved_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        _check_room(folder.path, needed_bytes)
+        self._check_room(folder.path, needed_bytes)
         number = max(folder.next_number(), above + 1)
         part = folder.begin(number)
         try:
-            (part / BEGUN).write_text(f"{life:016x}\n")
+            write_file(self._disk, part / BEGUN, f"{life:016x}\n".encode())
         except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
+            self._disk.remove_tree(part)
             raise
         return Begun(number, str(part), saved_at)
 
@@ -114,8 +114,8 @@ class CheckpointFiles:
         folder, part, number = self._folder, Path(begun.part), begun.number
         assert folder is not None
         entries = tuple(FileEntry.from_dict(item, f"checkpoint {number}") for item in files)
-        course = write_course(part, pack(snapshot))
-        (part / BEGUN).unlink()
+        course = write_course(part, pack(snapshot), self._disk)
+        self._disk.remove(part / BEGUN)
         manifest = Manifest(
             number, life, begun.saved_at, frag_num, tables, entries, about, course
         )  # fmt: skip
@@ -126,7 +126,7 @@ class CheckpointFiles:
 
     def drop(self, begun: Begun) -> None:
         """Removes one that failed: servers that still write find their files gone."""
-        shutil.rmtree(begun.part, ignore_errors=True)
+        self._disk.remove_tree(Path(begun.part))
 
     def release(self, taken: int, why: str) -> None:
         """Lets go of the folder; nothing goes on from its checkpoints; empty `why`: it may."""
@@ -140,23 +140,21 @@ class CheckpointFiles:
                     folder.set_passed(why)
             folder.release()
 
+    def _check_room(self, path: Path, needed: int) -> None:
+        """Refuses to begin what the disk cannot hold."""
+        try:
+            free = self._disk.free_bytes(path)
+        except OSError:
+            return
+        if free < needed:
+            raise CheckpointError(
+                f"{path}: the disk is full: a checkpoint needs {needed / 1e6:,.1f} MB, "
+                f"{free / 1e6:,.1f} MB are free. Make room, or keep fewer (checkpoints_kept)"
+            )
+
 
 def folder_of(settings: JobSettings) -> Path:
     """Where a job's checkpoints are."""
     if settings.checkpoint_dir:
         return Path(settings.checkpoint_dir).expanduser().absolute()
     return Path(f"{settings.output}.checkpoints" if settings.output else "checkpoints").absolute()
-
-
-def _check_room(path: Path, needed: int) -> None:
-    """Refuses to begin what the disk cannot hold."""
-    try:
-        status = os.statvfs(path)
-    except OSError:
-        return
-    free = status.f_bavail * status.f_frsize
-    if free < needed:
-        raise CheckpointError(
-            f"{path}: the disk is full: a checkpoint needs {needed / 1e6:,.1f} MB, "
-            f"{free / 1e6:,.1f} MB are free. Make room, or keep fewer (checkpoints_kept)"
-        )

@@ -280,11 +280,11 @@ class SlowManifest(Counter):
     def check(cls, settings):
         write = checkpoints._write
 
-        def stopping(path, data):
+        def stopping(disk, path, data):
             if path.name == NAME:
-                write(path, data[: len(data) // 2])
+                write(disk, path, data[: len(data) // 2])
                 wait_at(settings, "manifest-0")
-            write(path, data)
+            write(disk, path, data)
 
         checkpoints._write = stopping  # of the master's process only
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,8 @@ import numpy as np
 
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
-from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
+from snailps.store.checkpoint.disk import OS_DISK, Disk, read_file, sync_folder, write_file
+from snailps.store.checkpoint.lock import LOCK, FolderTaken
 from snailps.store.checkpoint.manifest import NAME, Manifest
 from snailps.store.checkpoint.shard_file import FileEntry, ShardFile, write_error
 
@@ -62,7 +61,7 @@ class Found:
     manifest: Manifest | None = None
 
 
-def open_checkpoint(path: Path) -> tuple[Manifest, list[ShardFile]]:
+def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[ShardFile]]:
     """A checkpoint whose manifest, lengths, headers and indices are as they should be.
 
     Parameters
@@ -80,24 +79,24 @@ def open_checkpoint(path: Path) -> tuple[Manifest, list[ShardFile]]:
     Reads some KB a shard; rows are compared with their checksums when they are read.
     """
     try:
-        data = (path / NAME).read_bytes()
+        data = read_file(disk, path / NAME)
     except OSError as error:
         raise CheckpointError(
             f"{path / NAME}: cannot be read ({error.strerror}): not a finished checkpoint"
         ) from None
     manifest = Manifest.from_bytes(data, str(path / NAME))
     files = [
-        ShardFile(path, entry, manifest.life, manifest.number, manifest.frag_num)
+        ShardFile(path, entry, manifest.life, manifest.number, manifest.frag_num, disk)
         for entry in manifest.files
     ]
     held = np.concatenate([file.index["fragment"] for file in files])
     if len(np.unique(held)) != manifest.frag_num:
         raise CheckpointError(f"{path}: its files do not hold every fragment once")
-    read_course(path, manifest)
+    read_course(path, manifest, disk)
     return manifest, files
 
 
-def read_course(path: Path, manifest: Manifest) -> bytes:
+def read_course(path: Path, manifest: Manifest, disk: Disk = OS_DISK) -> bytes:
     """The file with what the job needs to go on, compared with its checksum.
 
     Raises
@@ -107,7 +106,7 @@ def read_course(path: Path, manifest: Manifest) -> bytes:
     """
     file = path / manifest.course.name
     try:
-        data = file.read_bytes()
+        data = read_file(disk, file)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
     if len(data) != manifest.course.bytes or crc32c(data) != manifest.course.index_crc32c:
@@ -138,10 +137,11 @@ class CheckpointFolder:
     ----------
     path : Path
         Their folder; it need not exist.
+    disk : Disk
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, disk: Disk = OS_DISK) -> None:
+        self.path, self._disk = path, disk
         self._lock = -1
 
     def found(self) -> list[Found]:
@@ -152,7 +152,7 @@ class CheckpointFolder:
         CheckpointError
             The folder cannot be read.
         """
-        return [_look(number, path) for number, path in self._named() if path.suffix != ".old"]
+        return [self._look(number, path) for number, path in self._named() if path.suffix != ".old"]
 
     def candidates(self) -> Iterator[Found]:
         """Those that the job may go on from, newest first, good ones or not."""
@@ -168,7 +168,7 @@ class CheckpointFolder:
     def passed(self) -> int:
         """Checkpoints up to this number are of runs that ended, or were begun anew; 0: none."""
         try:
-            plain = json.loads((self.path / PASSED).read_bytes())
+            plain = json.loads(read_file(self._disk, self.path / PASSED))
             through, why = int(plain.pop("through")), str(plain.pop("why"))
             # Earlier versions wrote no checksum.  A digit that changed would hide good ones.
             if plain and plain != {"crc32c": _sum_of(through, why)}:
@@ -189,9 +189,9 @@ class CheckpointFolder:
             plain = {"through": number, "why": why, "crc32c": _sum_of(number, why)}
             text = json.dumps(plain) + "\n"
             part = self.path / f"{PASSED}.part"
-            _write(part, text.encode())
-            part.replace(self.path / PASSED)
-            _sync(self.path)
+            _write(self._disk, part, text.encode())
+            self._disk.rename(part, self.path / PASSED)
+            sync_folder(self._disk, self.path)
 
     def take(self) -> None:
         """Makes the folder and keeps it for this process, which clears away unfinished ones.
@@ -204,7 +204,7 @@ class CheckpointFolder:
         if self._lock >= 0:
             return
         try:
-            self._lock = take_folder(self.path)
+            self._lock = self._disk.lock(self.path)
         except OSError as error:
             raise write_error(self.path / LOCK, error) from error
         except FolderTaken as taken:
@@ -217,12 +217,12 @@ class CheckpointFolder:
         """Removes what is unfinished or was about to be removed."""
         for _, path in self._named():
             if path.suffix in (".part", ".old"):
-                shutil.rmtree(path, ignore_errors=True)
+                self._disk.remove_tree(path)
 
     def release(self) -> None:
         """Lets others have the folder; more calls do nothing."""
         if self._lock >= 0:
-            os.close(self._lock)
+            self._disk.unlock(self._lock)
             self._lock = -1
 
     def begin(self, number: int) -> Path:
@@ -235,7 +235,7 @@ class CheckpointFolder:
         """
         part = self.path / f"checkpoint-{number:06d}.part"
         try:
-            part.mkdir()
+            self._disk.make_folder(part)
         except OSError as error:
             raise write_error(part, error) from error
         return part
@@ -248,14 +248,14 @@ class CheckpointFolder:
         CheckpointError
             The disk is full, or it cannot be written for another reason.
         """
-        _write(part / NAME, manifest.to_bytes())
-        _sync(part)
+        _write(self._disk, part / NAME, manifest.to_bytes())
+        sync_folder(self._disk, part)
         path = part.with_suffix("")
         try:
-            part.rename(path)
+            self._disk.rename(part, path)
         except OSError as error:
             raise write_error(path, error) from error
-        _sync(self.path)
+        sync_folder(self._disk, self.path)
         return path
 
     def prune(self, kept: int) -> list[int]:
@@ -268,13 +268,13 @@ class CheckpointFolder:
         for one in gone:
             old = one.path.with_suffix(".old")  # one that is half removed has no good name
             with contextlib.suppress(OSError):
-                one.path.rename(old)
-                shutil.rmtree(old, ignore_errors=True)
+                self._disk.rename(one.path, old)
+                self._disk.remove_tree(old)
         return [one.number for one in gone]
 
     def _named(self) -> list[tuple[int, Path]]:
         try:
-            names = sorted(os.listdir(self.path))  # noqa: PTH208 - names, not paths
+            names = sorted(self._disk.names(self.path))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -282,8 +282,22 @@ class CheckpointFolder:
         matches = [(name, _NAME.fullmatch(name)) for name in names]
         return sorted((int(match[1]), self.path / name) for name, match in matches if match)
 
+    def _look(self, number: int, path: Path) -> Found:
+        if path.suffix == ".part":
+            return Found(
+                number, path, "unfinished", "it was never finished: its writer ended first"
+            )
+        try:
+            manifest, _ = open_checkpoint(path, self._disk)
+        except CheckpointError as error:
+            return Found(number, path, "damaged", str(error))
+        if manifest.number != number:
+            why = f"its manifest says that it is checkpoint {manifest.number}"
+            return Found(number, path, "damaged", why)
+        return Found(number, path, "good", "", manifest)
 
-def write_course(part: Path, data: bytes) -> FileEntry:
+
+def write_course(part: Path, data: bytes, disk: Disk = OS_DISK) -> FileEntry:
     """Writes what the job needs to go on into a checkpoint's folder.
 
     Raises
@@ -291,42 +305,16 @@ def write_course(part: Path, data: bytes) -> FileEntry:
     CheckpointError
         The disk is full, or it cannot be written for another reason.
     """
-    _write(part / COURSE, data)
+    _write(disk, part / COURSE, data)
     return FileEntry(COURSE, len(data), 0, 0, 0, crc32c(data))
-
-
-def _look(number: int, path: Path) -> Found:
-    if path.suffix == ".part":
-        return Found(number, path, "unfinished", "it was never finished: its writer ended first")
-    try:
-        manifest, _ = open_checkpoint(path)
-    except CheckpointError as error:
-        return Found(number, path, "damaged", str(error))
-    if manifest.number != number:
-        why = f"its manifest says that it is checkpoint {manifest.number}"
-        return Found(number, path, "damaged", why)
-    return Found(number, path, "good", "", manifest)
 
 
 def _sum_of(through: int, why: str) -> str:
     return f"{crc32c(json.dumps([through, why]).encode()):08x}"
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(disk: Disk, path: Path, data: bytes) -> None:
     try:
-        with path.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(disk, path, data)
     except OSError as error:
         raise write_error(path, error) from error
-
-
-def _sync(folder: Path) -> None:
-    """Makes names durable; some file systems refuse this, which is no failure."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

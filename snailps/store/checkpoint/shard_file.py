@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import os
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
+from snailps.store.checkpoint.disk import OS_DISK, Disk, read_at, write_at
 
 MAGIC = b"SNAILCKP"
 FORMAT = 1
@@ -114,6 +114,7 @@ class ShardFileWriter:
         A new file.
     life, number, frag_num : int
         Of the cluster, of the checkpoint, of its keys.
+    disk : Disk
 
     Raises
     ------
@@ -121,20 +122,18 @@ class ShardFileWriter:
         It cannot be made.
     """
 
-    def __init__(self, path: Path, life: int, number: int, frag_num: int) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, life: int, number: int, frag_num: int, disk: Disk = OS_DISK
+    ) -> None:
+        self.path, self._disk = path, disk
         self.written = 0
         self._lock = threading.Lock()
         self._entries: list[tuple[int, int, int, int, int]] = []
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             # Past the page cache: no second copy in memory, and nothing left for fsync to wait for.
-            self._file = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o666)
+            self._file = disk.create(path, exclusive=True, direct=True)
         except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise write_error(path, error) from error
-            path.unlink(missing_ok=True)
-            self._file = os.open(path, flags, 0o666)
+            raise write_error(path, error) from error
         head = _HEADER.pack(MAGIC, FORMAT, PAGE, life, number, frag_num, 0)
         head = head[:-4] + crc32c(head[:-4]).to_bytes(4, "little")
         self._at = 0
@@ -167,11 +166,8 @@ class ShardFileWriter:
             (fragment, crc32c(buffer[begin : begin + size]), at + begin, size, rows)
             for fragment, begin, size, rows in sections
         ]
-        view = buffer.data[:length]
         try:
-            done = 0
-            while done < length:
-                done += os.pwrite(self._file, view[done:], at + done)
+            write_at(self._disk, self._file, buffer.data[:length], at)
         except OSError as error:
             raise write_error(self.path, error) from error
         with self._lock:
@@ -190,14 +186,14 @@ class ShardFileWriter:
         data = index.tobytes()
         try:
             index_at = self._append(data)
-            os.fsync(self._file)
+            self._disk.fsync(self._file)
         except OSError as error:
             self.abandon()
             raise write_error(self.path, error) from error
         except BaseException:
             self.abandon()
             raise
-        os.close(self._file)
+        self._disk.close(self._file)
         self._file = -1
         return FileEntry(
             self.path.name, self._at, index_at, len(index), int(index["rows"].sum()),
@@ -207,9 +203,10 @@ class ShardFileWriter:
     def abandon(self) -> None:
         """Removes the file; more calls do nothing."""
         if self._file >= 0:
-            os.close(self._file)
+            self._disk.close(self._file)
             self._file = -1
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.remove(self.path)
 
     def _append(self, data: bytes) -> int:
         buffer = new_buffer(len(data))
@@ -230,6 +227,7 @@ class ShardFile:
         What its manifest says of the file.
     life, number, frag_num : int
         What it says of all of them.
+    disk : Disk
 
     Attributes
     ----------
@@ -243,17 +241,25 @@ class ShardFile:
     """
 
     def __init__(
-        self, folder: Path, entry: FileEntry, life: int, number: int, frag_num: int
+        self,
+        folder: Path,
+        entry: FileEntry,
+        life: int,
+        number: int,
+        frag_num: int,
+        disk: Disk = OS_DISK,
     ) -> None:
-        self.path = folder / entry.name
+        self.path, self._disk = folder / entry.name, disk
         try:
-            with self.path.open("rb") as file:
-                length = os.fstat(file.fileno()).st_size
-                head = file.read(_HEADER.size)
-                file.seek(entry.index_at)
-                data = file.read(entry.fragments * _ENTRY.itemsize)
+            file = disk.open(self.path)
+            try:
+                length = disk.size(file)
+                head = self._part(file, 0, _HEADER.size)
+                data = self._part(file, entry.index_at, entry.fragments * _ENTRY.itemsize)
+            finally:
+                disk.close(file)
         except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
+            raise self._unreadable(error) from None
         if length != entry.bytes:
             raise CheckpointError(
                 f"{self.path}: expected {entry.bytes:,} bytes, it has {length:,}: "
@@ -287,11 +293,17 @@ class ShardFile:
         CheckpointError
             A section is damaged, or cannot be read.
         """
+        for batch in self.batches(owned):
+            yield from batch
+
+    def batches(self, owned: NDArray[np.bool_]) -> Iterator[list[tuple[int, Buffer]]]:
+        """As `sections`, some at a time: as many as one read gives, good until the next one."""
         wanted = self.index[owned[self.index["fragment"]]]
         wanted = wanted[np.argsort(wanted["at"])]
         buffer = new_buffer(BATCH_BYTES)
         first = 0
-        with self.path.open("rb", buffering=0) as file:
+        file = self._open()
+        try:
             while first < len(wanted):
                 begin = int(wanted["at"][first])
                 ends = (wanted["at"][first:] + wanted["bytes"][first:]).astype(np.int64) - begin
@@ -299,7 +311,8 @@ class ShardFile:
                 length = int(ends[last - first - 1])
                 if length > len(buffer):
                     buffer = new_buffer(length)
-                self._read(file.fileno(), begin, buffer[:length])
+                self._read(file, begin, buffer[:length])
+                batch = []
                 for entry in wanted[first:last]:
                     at = int(entry["at"]) - begin
                     section = buffer[at : at + int(entry["bytes"])]
@@ -308,8 +321,11 @@ class ShardFile:
                             f"{self.path}: the section of fragment {entry['fragment']} (bytes "
                             f"{entry['at']:,} to {entry['at'] + entry['bytes']:,}) is damaged"
                         )
-                    yield int(entry["fragment"]), section
+                    batch.append((int(entry["fragment"]), section))
+                yield batch
                 first = last
+        finally:
+            self._disk.close(file)
 
     def _check_index(self, entry: FileEntry) -> None:
         index = self.index
@@ -324,16 +340,26 @@ class ShardFile:
             raise CheckpointError(f"{self.path}: its index is impossible")
 
     def _read(self, file: int, at: int, into: Buffer) -> None:
-        view = into.data
-        done = 0
-        while done < len(view):
-            try:
-                n = os.preadv(file, [view[done:]], at + done)
-            except OSError as error:
-                raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
-            if n == 0:
-                raise CheckpointError(f"{self.path}: it ends at byte {at + done:,}, too early")
-            done += n
+        try:
+            done = read_at(self._disk, file, into.data, at)
+        except OSError as error:
+            raise self._unreadable(error) from None
+        if done < len(into):
+            raise CheckpointError(f"{self.path}: it ends at byte {at + done:,}, too early")
+
+    def _open(self) -> int:
+        try:
+            return self._disk.open(self.path)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self.path}: cannot be read: {error.strerror}")
+
+    def _part(self, file: int, at: int, length: int) -> bytes:
+        """So many bytes from a place on, or fewer where it ends first."""
+        data = bytearray(length)
+        return bytes(data[: read_at(self._disk, file, memoryview(data), at)])
 
 
 def _padded(length: int) -> int:
