@@ -3,8 +3,9 @@
     orders, answers of shards, dials, works, time -> Event -> ServerCore.handle
         -> list of Effect -> process.py performs them, in order
 
-No socket, thread, clock or file here, nor in what it owns: `shard_host.py` has the shards.  An
-order is answered once all shards concerned have executed it; the next one does not wait for that.
+No socket, thread, clock or file here, nor in what it owns: `shard_host.py` has the shards,
+`checkpoints.py` what is saved of them.  An order is answered once all shards concerned have
+executed it; the next one does not wait for that.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.server import events
+from snailps.server.checkpoints import CheckpointControl
 from snailps.server.effects import Do, Effect, Outbox
 from snailps.server.events import Address, Event
+from snailps.server.services import Files
 from snailps.server.shard_host import ShardHost
 from snailps.shard.shard import Shard
 from snailps.transport import messages
@@ -35,6 +38,7 @@ class ServerCore:
     ----------
     settings : ServerSettings
     welcome : messages.Welcome
+    files : Files
     endpoints : sequence of (str, int)
         As registered: one for each shard that it may begin with.
     own_rss_mb : callable
@@ -45,6 +49,7 @@ class ServerCore:
     Attributes
     ----------
     host : ShardHost
+    checkpoints : CheckpointControl
     over : bool
         Nothing is under way any more: the shards may be stopped.
     """
@@ -53,6 +58,7 @@ class ServerCore:
         self,
         settings: ServerSettings,
         welcome: messages.Welcome,
+        files: Files,
         *,
         endpoints: Sequence[Address],
         own_rss_mb: Callable[[], float],
@@ -61,8 +67,8 @@ class ServerCore:
         self._own_rss_mb = own_rss_mb
         self._out = Outbox()
         self.host = ShardHost(settings, welcome, endpoints, load_method, self._out)
+        self.checkpoints = CheckpointControl(self.host, welcome, files, self._out)
         self.over = False
-        self.saved_bytes = 0
         host = self.host
         self._orders: Mapping[type[Any], Callable[[int, Any, float], None]] = {
             messages.TakeRoute: host.take_route,
@@ -79,6 +85,10 @@ class ServerCore:
             messages.SetClock: self._set_clock,
             messages.CloseClock: self._close_clock,
             messages.Fence: self._fence,
+            messages.Save: self.checkpoints.order,
+            messages.Load: self.checkpoints.order,
+            messages.StopSaving: self.checkpoints.order,
+            messages.Freeze: self.checkpoints.order,
         }
         self._events: Mapping[type[Any], Callable[[Any, float], None]] = {
             events.Ordered: self._obey,
@@ -90,13 +100,13 @@ class ServerCore:
             events.StreamTold: lambda event, now: host.stream_told(event),
             events.WorkDone: self._out.done,
             events.Tick: lambda event, now: None,
-            events.End: lambda event, now: self._end(),
+            events.End: lambda event, now: self.checkpoints.stop(self._ended, now),
         }
 
     @property
     def due(self) -> float:
         """When the next `Tick` must come; inf: time alone changes nothing."""
-        return self.host.due
+        return min(self.host.due, self.checkpoints.due)
 
     @property
     def route_epoch(self) -> int:
@@ -107,13 +117,14 @@ class ServerCore:
         """What is to be done now that something has happened; what it raises is a defect here."""
         self._events[type(event)](event, now)
         self.host.tick(now)
+        self.checkpoints.tick(now)
         return self._out.take()
 
     def resume_state(self) -> dict[str, Any]:
         """The state of this server's standbys, for a master that takes over."""
         return {"standbys": self.host.resume_state()}
 
-    def _end(self) -> None:
+    def _ended(self, now: float) -> None:
         self.over = True
 
     # --- orders ----------------------------------------------------------------------------------
@@ -135,7 +146,7 @@ class ServerCore:
             self._out.answer(event.call, ClusterError(f"{name} failed: {explain(error)}"))
 
     def _ask(self, call: int, order: messages.Ask, now: float) -> None:
-        own = {"peak_rss_mb": self._own_rss_mb(), "saved_bytes": self.saved_bytes}
+        own = {"peak_rss_mb": self._own_rss_mb(), "saved_bytes": self.checkpoints.done_bytes}
         self.host.stats(call, own, now)
 
     # Orders that change rows.  A shard is done once its standby has executed the order too, or will

@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ from snailps.node.background import in_thread
 from snailps.node.limits import STOP_S, Limits
 from snailps.node.process import Node, advertised, open_listener, peak_rss_mb, raise_descriptors
 from snailps.server import effects, events
-from snailps.server.checkpoint_io import CheckpointLoad, CheckpointSave
+from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
 from snailps.server.effects import Effect
 from snailps.server.events import Event
@@ -48,6 +48,8 @@ from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, Serve
 
 log = logging.getLogger(__name__)
 GONE = "the shard has stopped serving"
+END_S = 0.5
+"""How long the control thread may take to end beyond what a cancelled checkpoint may."""
 
 
 class Server(Node):
@@ -76,9 +78,6 @@ class Server(Node):
         self._posts: dict[int, Future[Any]] = {}  # that a shard has not answered
         self._given_up: set[int] = set()  # dials
         self._performers = self._effect_table()
-        self._saving: CheckpointSave | CheckpointLoad | None = None
-        # Orders for checkpoints, executed in order: they wait for disks and for shards.
-        self._saver = ThreadPoolExecutor(1, thread_name_prefix="snailps-saver")
 
     # --- the life of the process -----------------------------------------------------------------
 
@@ -99,10 +98,8 @@ class Server(Node):
                 )
             self.join(endpoints)
             self.wait_until_ended()
-            self._stop_saving()
             self.stop_serving()
         finally:
-            self._saver.shutdown(wait=False, cancel_futures=True)
             self._close_listeners()
         self.leave({})
         return self.verdict.code
@@ -112,6 +109,7 @@ class Server(Node):
         self._core = ServerCore(
             self._server_settings,
             welcome,
+            CheckpointFiles(welcome.job, welcome.frag_num),
             endpoints=[advertised(self.settings, one) for one in self._listeners.values()],
             own_rss_mb=peak_rss_mb,
             load_method=load_method,
@@ -123,10 +121,6 @@ class Server(Node):
         """Passes an order of the master to the core; the future has its answer."""
         if isinstance(message, messages.Stop):
             return super().on_message(message)
-        if isinstance(
-            message, messages.Save | messages.Load | messages.StopSaving | messages.Freeze
-        ):
-            return self._saver.submit(self._save_or_load, message)
         future: Future[messages.Message] = Future()
         with self._calls_lock:
             self._last_call += 1
@@ -141,12 +135,12 @@ class Server(Node):
             return self._core.resume_state() if self._core is not None else {"standbys": []}
 
     def stop_serving(self) -> None:
-        """Ends the control thread, then all shards."""
+        """Ends checkpoints and the control thread, then all shards."""
         if self._core is None:
             return
         self._inbox.put(events.End())
+        self._control_thread.join(STOP_S + END_S)
         until = time.monotonic() + STOP_S
-        self._control_thread.join(STOP_S)
         for shard in list(self._shards.values()):
             shard.stop(0.0)
         for shard in list(self._shards.values()):
@@ -161,8 +155,6 @@ class Server(Node):
             while not core.over:
                 event = self._next_event(core.due)
                 with self._core_lock:
-                    if self._saving is not None:
-                        core.saved_bytes = self._saving.done_bytes
                     wanted = core.handle(event, time.monotonic())
                     self.route_epoch = core.route_epoch
                 for effect in wanted:
@@ -343,53 +335,3 @@ class Server(Node):
             raise ProtocolError(
                 "you belong to another cluster: this port was given to a new one", "job"
             )
-
-    # --- checkpoints -----------------------------------------------------------------------------
-
-    def _primaries(self) -> list[ShardThread]:
-        assert self._core is not None
-        with self._core_lock:
-            primaries = sorted(self._core.host.primaries.items())
-        return [self._shards[shard] for _, shard in primaries]
-
-    def _save_or_load(
-        self, order: messages.Save | messages.Load | messages.StopSaving | messages.Freeze
-    ) -> messages.Message:
-        """Starts to write or read a checkpoint, or cancels that.  Runs in the saver thread."""
-        if isinstance(order, messages.StopSaving):
-            self._stop_saving()
-            for shard in self._primaries():
-                shard.thaw()
-            return messages.Ok()
-        self._check_free()  # a cancelled save thaws the shards at its end
-        if isinstance(order, messages.Freeze):
-            return messages.Report(
-                {"clocks": [shard.freeze(order.clock) for shard in self._primaries()]}
-            )
-        assert self.welcome is not None
-        life, frag_num = self.welcome.job, self.welcome.frag_num
-        shards = self._primaries()
-        if isinstance(order, messages.Load):
-            self._saving = CheckpointLoad(
-                shards, order, life=life, frag_num=frag_num, tell=self.control.note
-            )
-        else:
-            CheckpointSave.check_folder(order, life)
-            self._saving = CheckpointSave(
-                shards,
-                order,
-                life=life,
-                node=self.welcome.node,
-                frag_num=frag_num,
-                tell=self.control.note,
-            )
-        self._saving.start()
-        return messages.Ok()
-
-    def _check_free(self) -> None:
-        if self._saving is not None and self._saving.running:
-            raise ClusterError(f"{self.name} is still working on another checkpoint")
-
-    def _stop_saving(self) -> None:
-        if self._saving is not None:
-            self._saving.stop()

@@ -308,7 +308,7 @@ def test_core_of_the_master_and_all_it_imports_know_no_socket_thread_clock_or_fi
 
 def test_core_of_a_server_and_all_it_imports_know_no_socket_thread_clock_or_file():
     seen = parts_of_core("server", SERVER_CORE_USES)
-    assert {"server.shard_host", "server.effects"} <= seen
+    assert {"server.shard_host", "server.effects", "server.checkpoints"} <= seen
     assert not {"server.process", "server.checkpoint_io"} & seen
 
 

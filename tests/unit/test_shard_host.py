@@ -23,11 +23,12 @@ STANDBY = ("here", 7100)
 class Rig:
     """A core, and what it wants; a test says what happens."""
 
-    def __init__(self, endpoints=ENDPOINTS, **settings):
+    def __init__(self, endpoints=ENDPOINTS, files=None, **settings):
         self.now, self.call = 100.0, 0
         self.core = ServerCore(
             ServerSettings(**settings),
             m.Welcome(HERE, HERE, 7, FRAG_NUM, 1.0, 10.0),
+            files,
             endpoints=endpoints,
             own_rss_mb=lambda: 5.0,
             load_method=lambda table: object(),

@@ -1,0 +1,60 @@
+"""What waits for disks, as a server's core sees it: run as a `Work`, beside.
+
+    core -> Work(files.open ...) -> process.py calls it in a thread -> WorkDone
+
+The core calls none of these itself.  `checkpoint_io.py` has the real ones, on any `Disk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = NDArray[np.uint8]
+Sections = Sequence[tuple[int, int, int, int]]
+"""As `Shard.copy_next` gives them."""
+Batch = list[tuple[int, Buffer]]
+"""Fragments with their sections, good until the next batch is asked for."""
+
+
+class Writer(Protocol):
+    """The file of one shard; several buffers of it may be written at a time."""
+
+    def write(self, buffer: Buffer, used: int, sections: Sections) -> None:
+        """Appends a buffer of sections."""
+
+    def close(self) -> dict[str, Any]:
+        """Completes the file; what a `Saved` says of it."""
+
+    def abandon(self) -> None:
+        """Removes it, unless it is closed."""
+
+
+class Reader(Protocol):
+    """A checkpoint that is being restored."""
+
+    @property
+    def life(self) -> int:
+        """Of the cluster that wrote it."""
+
+    def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
+        """All sections of these fragments, compared with their checksums."""
+
+
+class Files(Protocol):
+    """See `checkpoint_io.CheckpointFiles`."""
+
+    def check_folder(self, folder: str, life: int) -> None:
+        """Refuses a folder that is not the one that the master made."""
+
+    def create(self, folder: str, names: Sequence[str], number: int) -> Sequence[Writer]:
+        """Makes files in the folder of a checkpoint, or none."""
+
+    def buffer(self, length: int) -> Buffer:
+        """A buffer to be written."""
+
+    def open(self, folder: str, number: int) -> Reader:
+        """Opens a checkpoint to restore it."""

@@ -1,0 +1,298 @@
+"""Checkpoints at a server: its core with real shards and files, without threads or sockets."""
+
+import errno
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from shards import ADD, ZEROS, push_frame
+
+from snailps import kernels
+from snailps.config import ServerSettings
+from snailps.errors import CheckpointError, ClusterError, ConnectionLost
+from snailps.node.limits import STOP_S
+from snailps.server import effects as fx
+from snailps.server import events as ev
+from snailps.server.checkpoint_io import CheckpointFiles
+from snailps.server.core import ServerCore
+from snailps.shard._driver import ShardDriver
+from snailps.shard._shard import ShardCore
+from snailps.shard.shard import Shard
+from snailps.store.checkpoint.disk import OsDisk
+from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, write_course
+from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.shard_file import FileEntry
+from snailps.store.route import Route, ShardAddress, fragment_of
+from snailps.transport import messages as m
+from snailps.transport.frame import encode_frame
+
+FRAG_NUM, LIFE, SHARDS = 16, 7, 2
+KEYS = np.arange(300, dtype=np.uint64)
+ENDPOINTS = [("here", 7001 + i) for i in range(SHARDS)]
+
+
+class House:
+    """A server's core that is obeyed at once: shards run in this thread, works when they come."""
+
+    def __init__(self, disk=None):
+        self.now, self.call = 10.0, 0
+        self.shards, self.answers, self.told = {}, {}, []
+        self.held_works, self.holds = [], False
+        files = CheckpointFiles(LIFE, FRAG_NUM, disk or OsDisk())
+        self.core = ServerCore(
+            ServerSettings(),
+            m.Welcome(1, 1, LIFE, FRAG_NUM, 1.0, 10.0),
+            files,
+            endpoints=ENDPOINTS,
+            own_rss_mb=lambda: 1.0,
+            load_method=lambda table: None,
+        )
+        shards = [ShardAddress(1, *endpoint) for endpoint in ENDPOINTS]
+        self.route = Route.build(1, shards, FRAG_NUM)
+        self.order(m.TakeRoute(self.route.to_dict()))
+        for shard in self.shards.values():
+            shard.add_table(1, 4, ADD, ZEROS, 0.0, 5, (0.0,))
+
+    def feed(self, event):
+        todo = [event]
+        while todo:
+            for effect in self.core.handle(todo.pop(0), self.now):
+                todo += self.perform(effect)
+
+    def perform(self, effect):
+        if isinstance(effect, fx.Answering):
+            self.answers[effect.call] = effect.answer
+        elif isinstance(effect, fx.Tell):
+            self.told.append(effect.message)
+        elif isinstance(effect, fx.StartShard):
+            ops = kernels.row_ops(), kernels.wire_ops()
+            core = ShardCore(*ops, FRAG_NUM, 60.0, 1 << 20, False)
+            self.shards[effect.shard] = Shard(core, ShardDriver(core))
+            return [ev.ShardStarted(effect.shard, ENDPOINTS[effect.listener])]
+        elif isinstance(effect, fx.Post):
+            return [self.post(effect)]
+        elif isinstance(effect, fx.Work):
+            if self.holds:
+                self.held_works.append(effect)
+            else:
+                return [self.work(effect)]
+        return []
+
+    def post(self, effect):
+        shard = self.shards.get(effect.shard)
+        if shard is None:
+            return ev.Answered(effect.post, error=ConnectionLost("gone"))
+        try:
+            return ev.Answered(effect.post, effect.do(shard))
+        except Exception as error:
+            return ev.Answered(effect.post, error=error)
+
+    def work(self, effect):
+        try:
+            return ev.WorkDone(effect.work, effect.run())
+        except Exception as error:
+            return ev.WorkDone(effect.work, error=error)
+
+    def order(self, message):
+        self.call += 1
+        self.feed(ev.Ordered(self.call, message))
+        return self.answers.get(self.call)
+
+    def finish(self):
+        """Works and time go on until nothing is under way."""
+        self.holds = False
+        while self.held_works:
+            self.feed(self.work(self.held_works.pop(0)))
+        while self.core.checkpoints.running:
+            assert self.core.due < float("inf")
+            self.now = max(self.now, self.core.due)
+            self.feed(ev.Tick())
+
+    def push(self, seq=1):
+        """A push to all keys."""
+        owner = self.route.owner[fragment_of(KEYS, FRAG_NUM)]
+        for number, handle in self.core.host.primaries.items():
+            mine = KEYS[owner == number]
+            groups = {f: mine[fragment_of(mine, FRAG_NUM) == f].tolist() for f in range(FRAG_NUM)}
+            groups = {f: keys for f, keys in groups.items() if keys}
+            keys = np.concatenate(list(groups.values())).astype(np.float32)
+            values = np.repeat(keys[:, None], 4, axis=1)
+            frame = push_frame(groups, values, seq)
+            self.drivers(handle).ask(1, encode_frame(frame))
+
+    def drivers(self, handle):
+        return self.shards[handle]._carrier
+
+    def rows(self):
+        return sum(shard.core.store.stats()["rows"] for shard in self.shards.values())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = CheckpointFolder(tmp_path / "saved")
+    made.take()
+    yield made
+    made.release()
+
+
+def begin(folder, number=1):
+    """The folder of a new checkpoint, as the master makes it, and the order to save."""
+    part = folder.begin(number)
+    (part / BEGUN).write_text(f"{LIFE:016x}\n")
+    return part, m.Save(number, str(part))
+
+
+def complete(folder, part, saved):
+    entries = tuple(FileEntry.from_dict(item, "here") for item in saved.files)
+    course = write_course(part, b"x")
+    (part / BEGUN).unlink()
+    manifest = Manifest(saved.number, LIFE, "now", FRAG_NUM, (), entries, {}, course)
+    return folder.complete(part, manifest)
+
+
+def test_saved_rows_are_restored_at_another_server(folder):
+    house, other = House(), House()
+    house.push()
+    part, order = begin(folder)
+    assert isinstance(house.order(order), m.Ok)
+    house.finish()
+    (saved,) = house.told
+    assert (saved.number, saved.text, len(saved.files)) == (1, "", SHARDS)
+    assert house.core.checkpoints.done_bytes > 0
+    path = complete(folder, part, saved)
+    assert isinstance(other.order(m.Load(1, str(path), [[1, 1]])), m.Ok)
+    other.finish()
+    assert other.told == [m.Loaded(1, len(KEYS))]
+    assert other.rows() == house.rows() == len(KEYS)
+
+
+def test_folder_that_is_not_the_masters_is_refused(folder, tmp_path):
+    house = House()
+    part, order = begin(folder)
+    assert "not visible from here" in str(house.order(replace(order, folder=str(tmp_path / "x"))))
+    (part / BEGUN).write_bytes(b"\xff\xfe")
+    refused = house.order(order)
+    assert isinstance(refused, CheckpointError)
+    assert "not the folder that the master made" in str(refused)
+
+
+class Full(OsDisk):
+    """A disk that takes nothing any more after some writes."""
+
+    def __init__(self, writes):
+        self.writes = writes
+
+    def write(self, file, data, at):
+        self.writes -= 1
+        if self.writes < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(file, data, at)
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_full_disk_is_told_and_leaves_no_file(folder, writes):
+    house = House(Full(writes))
+    house.push()
+    part, order = begin(folder)
+    house.order(order)
+    house.finish()
+    (saved,) = house.told
+    assert (saved.files, "is full" in saved.text) == ([], True)
+    if writes < 4:  # the index of the first file is closed before that of the second fails
+        assert [path.name for path in part.iterdir()] == [BEGUN]
+
+
+def test_damaged_section_is_told(folder):
+    house = House()
+    house.push()
+    part, order = begin(folder)
+    house.order(order)
+    house.finish()
+    path = complete(folder, part, house.told[0])
+    file = path / house.told[0].files[0]["name"]
+    data = bytearray(file.read_bytes())
+    data[4096 + 40] ^= 1
+    file.write_bytes(data)
+    house.order(m.Load(1, str(path), [[1, 1]]))
+    house.finish()
+    assert "is damaged" in house.told[-1].text
+
+
+def test_cancelled_save_says_so_and_orders_wait_for_its_end(folder):
+    house = House()
+    house.push()
+    part, order = begin(folder)
+    house.holds = True
+    assert house.order(order) is None  # the folder is looked at
+    house.feed(house.work(house.held_works.pop(0)))
+    assert isinstance(house.answers[house.call], m.Ok)
+    stop = house.call + 1
+    assert house.order(m.StopSaving()) is None
+    freeze = house.call + 1
+    assert house.order(m.Freeze()) is None  # in sequence
+    house.finish()
+    assert house.told == [m.Saved(1, [], "told to stop")]
+    assert isinstance(house.answers[stop], m.Ok)
+    assert house.answers[freeze] == m.Report({"clocks": [0, 0]})
+    assert [path.name for path in part.iterdir()] == [BEGUN]
+
+
+def test_nothing_is_held_for_a_checkpoint_before_the_one_that_was_given_up_has_ended(folder):
+    """At its end it lets the shards go: the rows of the other one would be of two clocks."""
+    house = House()
+    house.push()
+    _, order = begin(folder)
+    house.holds = True
+    house.order(replace(order, clock=0))
+    house.feed(house.work(house.held_works.pop(0)))
+    stop = house.call + 1
+    house.order(m.StopSaving())
+    house.now += STOP_S
+    house.feed(ev.Tick())
+    assert isinstance(house.answers[stop], m.Ok)
+    refused = house.order(m.Freeze())
+    assert isinstance(refused, ClusterError)
+    assert "still working on another checkpoint" in str(refused)
+    house.finish()
+    assert house.order(m.Freeze()) == m.Report({"clocks": [0, 0]})
+
+
+def test_save_of_a_clock_waits_until_the_shards_are_there(folder):
+    house = House()
+    house.push()
+    _, order = begin(folder)
+    assert house.order(m.Freeze(1)) == m.Report({"clocks": [0, 0]})
+    house.order(replace(order, clock=1))
+    for _ in range(3):
+        house.now = house.core.due
+        house.feed(ev.Tick())
+    assert house.told == []
+    for shard in house.shards.values():
+        shard.seal(0, 0, 1, 1)
+        assert shard.clock() == 1
+    house.finish()
+    assert house.told[0].text == ""
+    for shard in house.shards.values():  # thawed
+        shard.seal(1, 0, 1, 1)
+        assert shard.clock() == 2
+
+
+def test_shard_that_is_lost_fails_the_save(folder):
+    house = House()
+    _, order = begin(folder)
+    del house.shards[max(house.shards)]
+    house.order(order)
+    house.finish()
+    assert house.told == [m.Saved(1, [], "gone")]
+
+
+def test_end_waits_for_the_save_it_cancels(folder):
+    house = House()
+    _, order = begin(folder)
+    house.holds = True
+    house.order(order)
+    house.feed(house.work(house.held_works.pop(0)))
+    house.feed(ev.End())
+    assert not house.core.over
+    house.finish()
+    assert house.core.over
