@@ -23,6 +23,7 @@ from snailps.errors import (
 )
 from snailps.node.limits import Limits
 from snailps.server import effects, events
+from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
 from snailps.shard._driver import ShardDriver
 from snailps.shard._shard import ShardCore
@@ -61,8 +62,8 @@ class Server(Node):
 
     def on_welcome(self, welcome):
         self.core = ServerCore(
-            self.settings, welcome, endpoints=self.endpoints,
-            own_rss_mb=lambda: 1.0, load_method=load_method,
+            self.settings, welcome, CheckpointFiles(welcome.job, welcome.frag_num),
+            endpoints=self.endpoints, own_rss_mb=lambda: 1.0, load_method=load_method,
         )  # fmt: skip
 
     def epoch_of_route(self):
