@@ -1,8 +1,8 @@
-"""As what rows travel: the wire type of each request, chosen where a table says `auto`.
+"""The wire type of each request: the table's, or with `auto` one chosen by measured speed.
 
     table, client's measured goodput -> type of rows on the wire, error feedback or not
 
-It knows no sockets and no rows; its caller asks it once a request.
+No sockets, no rows; called once a request.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from snailps.transport.security.trust import is_loopback
 log = logging.getLogger(__name__)
 
 MEASURED_BYTES = 4 << 20
-"""Traffic that is enough to know the speed of a network by."""
+"""Traffic over which the speed of a network is measured first."""
 AGAIN_BYTES = 256 << 20
-"""Traffic after which it is looked at again."""
+"""Traffic after which it is measured again."""
 FAST_BYTES_PER_S = 400e6
-"""From here on turning rows into another type costs more time than it saves: about 4 Gbit/s."""
+"""Speed, about 4 Gbit/s, from which converting rows costs more time than it saves."""
 _EXACT = {"add", "sgd"}
-"""What is pushed counts by its size, so half a unit in float16's last place is as good as none.
-Other methods divide by the size of what came before: there the smallest values count, too."""
+"""Access methods that add pushed values, for which float16's rounding error is negligible.  Others
+divide by the size of earlier gradients, so that small values matter, too."""
 
 
 class WireChoice:
@@ -35,18 +35,18 @@ class WireChoice:
     Parameters
     ----------
     client : Client
-        Its counters tell the goodput.
+        Its counters give the goodput.
     route : Route
-        Where the shards are: on this machine nothing is measured, rows travel as they are.
+        Addresses of the shards: if all are on this machine, `auto` is float32.
     sealed : bool
-        What travels is encrypted, which costs time on this machine, too.
+        Connections are encrypted, so that speed is measured on one machine, too.
     exact : bool
-        A run has to be repeatable to the last bit: nothing is measured, nor kept for the next push.
+        The run must be repeatable to the bit: no measurement, no error feedback.
 
     Notes
     -----
     ``auto`` starts as float32 and is decided for all tables after `MEASURED_BYTES`, and again
-    after every `AGAIN_BYTES`: networks change.
+    after every `AGAIN_BYTES`, because networks change.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class WireChoice:
         return WIRE_TYPES["float32" if state or table.access == "average" else name]
 
     def of_push(self, table: Table, state: bool = False) -> tuple[int, bool]:
-        """Wire type of a push, and whether what rounding takes is kept for the next push."""
+        """Wire type of a push, and whether rounding errors are added to the next push."""
         wire = self.of_pull(table, state)
         if self._exact:
             return wire, False

@@ -1,9 +1,9 @@
-"""From text to examples that kernels can train on: parsed, admitted, features numbered.
+"""Text to batches for kernels: parsed, filtered, features numbered.
 
     bytes -> pieces -> ExampleReader (in threads) -> KeyNumbers -> admission -> Batch
 
-A batch's features are places in the array of rows that its keys are pulled to.  No rows, no
-sockets; the parsing itself is `snailps.data`'s.
+A batch's features are places in the array of rows of its keys.  `snailps.data` parses.  No rows, no
+sockets.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from snailps.errors import DataError
 BIAS_KEY = (1 << 64) - 1
 """Key of the constant feature; LIBSVM's and LIBFFM's are below 2^63."""
 PIECE_BYTES = 1 << 20
-"""A smaller text is not worth a thread of its own."""
+"""Least size of a text that is parsed by several threads."""
 PIECES = 2
-"""Of a text, for each thread: arrays of smaller ones lie in caches, and no thread waits long."""
+"""Pieces of a text for each thread: arrays of smaller pieces fit in caches, and threads end
+about the same time."""
 
 T = TypeVar("T")
 Floats = NDArray[np.float32]
@@ -54,9 +55,9 @@ class Batch:
     bias : int
         Place of `BIAS_KEY`, or -1.
     weights : numpy.ndarray
-        float32 (n,), what each example counts; empty: 1.
+        float32 (n,), weight of each example; empty: 1.
     bad : int
-        Malformed lines that were left out.
+        Number of malformed lines, which were left out.
     """
 
     labels: Floats
@@ -73,26 +74,26 @@ class Batch:
         return len(self.labels)
 
     def edges(self, parts: int) -> list[int]:
-        """Examples at which `parts` parts of about as many entries begin and end."""
+        """Edges of `parts` ranges of examples with about as many entries each."""
         wanted = np.linspace(0, float(self.ptr[-1]), parts + 1)[1:-1]
         inner = np.searchsorted(self.ptr, wanted)
         return sorted({0, *inner.tolist(), len(self)})
 
 
 class BatchReader:
-    """Makes batches of text; one caller at a time.
+    """Makes batches from text; not thread-safe.
 
     Parameters
     ----------
     reader : ExampleReader
     threads : int
-        That parse.
+        Number of threads that parse.
     bias : bool
         Whether every example has the constant feature.
     class_weights : sequence of float
-        By class, where 0 is what a label of 0 or less means; empty: all count 1.
+        By class; labels of 0 or less are class 0.  Empty: 1 for all.
     admitted : Admitted, optional
-        Features that are not are left out.
+        Filter; other features are left out.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class BatchReader:
 
     @property
     def first_bad(self) -> str:
-        """The first line that was left out: where it is, and why."""
+        """Position and reason of the first line that was left out."""
         return self._reader.first_bad
 
     def read(self, data: bytes, path: str = "", start: int = 0) -> Batch:
@@ -130,7 +131,7 @@ class BatchReader:
     def placed(
         self, examples: Examples, places: NDArray[np.int32], bias: int, path: str = ""
     ) -> Batch:
-        """The batch of examples whose features have places elsewhere; it has no `keys`.
+        """The batch of examples whose features have places in a cache; it has no `keys`.
 
         Raises
         ------
@@ -173,7 +174,7 @@ class BatchReader:
     def pieces(
         self, data: bytes, then: Callable[[Examples], T], path: str = "", start: int = 0
     ) -> list[T]:
-        """What `then` makes of each piece of a text, in their order; threads parse and call it."""
+        """Results of `then` for the pieces of a text, in order; threads parse and call it."""
         parts = min(PIECES * self._threads, len(data) // PIECE_BYTES)
         if self._pool is None or parts < 2 or self._reader.format == "auto":
             return [then(self._reader.read(data, path, start))]
@@ -185,14 +186,14 @@ class BatchReader:
         edges.append(len(data))
 
         def read(part: tuple[int, int]) -> T:
-            # Only the first piece may have a header, and bytes are counted from the file's start.
+            # Only the first piece may have a header; positions are those in the file.
             a, b = part
             return then(self._reader.read(data[a:b], path, start + a))
 
         try:
             return list(self._pool.map(read, itertools.pairwise(edges)))
         except DataError:
-            self._reader.read(data, path, start)  # names the line that it is
+            self._reader.read(data, path, start)  # an error with the line number
             raise
 
     def close(self) -> None:
@@ -208,7 +209,7 @@ class BatchReader:
         values: Floats,
         fields: NDArray[np.int32],
     ) -> tuple[Keys, NDArray[np.int64], NDArray[np.int32], Floats, NDArray[np.int32]]:
-        """The same without entries whose key the filter does not admit."""
+        """The same without entries whose key is not admitted."""
         assert self._admitted is not None
         admitted = self._admitted.admit(keys)
         if admitted.all():
@@ -225,7 +226,7 @@ class BatchReader:
         )
 
     def _weights(self, labels: Floats, path: str) -> Floats:
-        """What each example counts."""
+        """Weight of each example."""
         if len(self._class_weights) == 0:
             return self._class_weights
         classes = np.maximum(labels, 0).astype(np.int64)
@@ -238,7 +239,7 @@ class BatchReader:
 
 
 def check_classes(batch: Batch, classes: int, where: str) -> None:
-    """Refuses labels that are not 0 to `classes` - 1; with 0 classes any label will do.
+    """Refuses labels that are not 0 to `classes` - 1; with 0 classes, none.
 
     Raises
     ------
@@ -251,7 +252,7 @@ def check_classes(batch: Batch, classes: int, where: str) -> None:
     if len(wrong):
         raise DataError(
             f"{where}: expected labels 0 to {classes - 1}, as classes: {classes} says, got "
-            f"{wrong[0]:g}. Number the classes from 0, or set classes to how many there are"
+            f"{wrong[0]:g}. Number the classes from 0, or set classes to their number"
         )
 
 
@@ -272,7 +273,7 @@ def joined(pieces: Sequence[Examples]) -> Examples:
 
 
 def whole(batches: Sequence[Batch]) -> Batch:
-    """Batches of the same rows as one."""
+    """Joins batches that have places in the same rows."""
     if len(batches) == 1:
         return batches[0]
     starts = np.cumsum([0, *(batch.ptr[-1] for batch in batches[:-1])])

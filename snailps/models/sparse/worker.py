@@ -54,10 +54,10 @@ PUSH_BLOCKS = 4
 """Blocks from push to push of cached rows.  Clicks with 39 features: 290,000 rows a block, 580,000
 every four."""
 EPS = 1e-8
-"""AdaGrad's, as tables have it unless they say otherwise."""
+"""Epsilon of AdaGrad, the default of tables."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 RATE_LEAST = 1e-9
-"""Where a rate falls to 0: kernels divide by it."""
+"""Least rate: kernels divide by it."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Prepared:
 
 
 class SparseWorker(Worker):
-    """A model of sparse examples; see the module's docstring for what a subclass adds."""
+    """Base class of models of sparse examples; see the module's docstring."""
 
     _has_told = False  # of a malformed line
     _row_cache: RowCache | None = None
@@ -87,7 +87,7 @@ class SparseWorker(Worker):
 
     @abstractmethod
     def tables(self) -> Sequence[Table]:
-        """`TABLE`, by `table`, and whatever else the model has."""
+        """`TABLE`, made by `table`, and other tables of the model."""
 
     @abstractmethod
     def train_part(
@@ -109,9 +109,9 @@ class SparseWorker(Worker):
             float32 (keys, dim + state), contiguous: changed in place.
         part : (int, int)
         rates : (float, float)
-            Step size before and behind it.
+            Step sizes before and after it.
         shared : bool
-            Whether other threads write `rows`, too.
+            Whether other threads write to `rows`, too.
         seed : int
 
         Returns
@@ -123,7 +123,7 @@ class SparseWorker(Worker):
     @classmethod
     @abstractmethod
     def loss_of(cls, settings: JobSettings) -> str:
-        """``logistic``, ``squared`` or ``multinomial``: what predictions are judged by."""
+        """``logistic``, ``squared`` or ``multinomial``: the loss of the evaluation."""
 
     @classmethod
     @abstractmethod
@@ -139,12 +139,12 @@ class SparseWorker(Worker):
             float32 (keys, dim): of `batch.keys`, weights only.
         batch : Batch
         extras : mapping
-            What `extras` found.
+            Result of `extras`.
         """
 
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
-        """The same with the rows as the servers have them, at the master."""
+        """The same with the servers' rows, at the master."""
         return cls.scores(results.settings, results.pull(TABLE, batch.keys), batch, extras)
 
     @classmethod
@@ -161,7 +161,7 @@ class SparseWorker(Worker):
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses optimisers that do not fit, and files that do not begin as they should."""
+        """Refuses unsupported optimizers, and hold-out files with a malformed beginning."""
         assert isinstance(settings, SparseSettings)
         why = "whose workers run the optimiser and push differences of weights and state"
         check_method(settings, METHODS, f"{cls.__name__}, {why}")
@@ -169,7 +169,7 @@ class SparseWorker(Worker):
 
     @classmethod
     def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
-        """Refuses examples that the model cannot train on; called before the job, and in it.
+        """Refuses examples that the model cannot train on; called before and during the job.
 
         Raises
         ------
@@ -189,13 +189,13 @@ class SparseWorker(Worker):
 
     @classmethod
     def expires(cls, settings: JobSettings) -> int:
-        """Examples after which a row that none of them touched is deleted."""
+        """Number of examples after which an unused row is deleted."""
         assert isinstance(settings, SparseSettings)
         return int(settings.expire_after * 1e6)
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """Counts features, where rare ones are to be left out."""
+        """Counts features if `min_count` is above 1."""
         assert isinstance(settings, SparseSettings)
         return _Counting(settings) if settings.min_count > 1 else None
 
@@ -210,7 +210,7 @@ class SparseWorker(Worker):
     # --- at a worker -------------------------------------------------------------------------
 
     def table(self, dim: int, **options: Any) -> Table:
-        """Declaration of `TABLE`: rows of `dim` weights, with what the settings say of them."""
+        """Declaration of `TABLE`: rows of `dim` weights, options from the settings."""
         s = self.settings
         own: dict[str, Any] = {
             "access": s.method,
@@ -233,7 +233,7 @@ class SparseWorker(Worker):
         return keys.tobytes() + counts.astype(np.uint8).tobytes()
 
     def setup(self) -> None:
-        """Makes threads, room for rows, and the reader."""
+        """Makes the reader, the local-SGD runtime and, for an only worker, the row cache."""
         _keep_memory()
         s = self.settings
         _, table = self._find(TABLE)
@@ -318,7 +318,7 @@ class SparseWorker(Worker):
         bias = cache.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
         cached = cache.ask([*(found for _, found in pieces), bias])
         if cached is None:
-            self._caching = False  # from here on as several workers do
+            self._caching = False  # from now on like one of several workers
             examples = joined([examples for examples, _ in pieces])
             return self._with_copies(self._reader.numbered(examples, block.path))
         at = int(bias.places[0]) if len(bias.places) else -1
@@ -424,7 +424,7 @@ class SparseWorker(Worker):
 
 
 class _Counting:
-    """Merges the workers' counts of features into one filter."""
+    """Merges the workers' feature counts into a filter."""
 
     def __init__(self, settings: SparseSettings) -> None:
         features = settings.expected_features
@@ -433,9 +433,11 @@ class _Counting:
         self._filter = Admission(settings.min_count, features)
 
     def add(self, part: bytes) -> None:
-        """Takes what `SparseWorker.survey` returned."""
+        """Adds a result of `SparseWorker.survey`."""
         if len(part) % 9:
-            raise DataError(f"a survey's part of {len(part):,} bytes is no list of 9 byte entries")
+            raise DataError(
+                f"a survey's part of {len(part):,} bytes is not a list of 9-byte entries"
+            )
         n = len(part) // 9
         keys = np.frombuffer(part, np.uint64, n)
         counts = np.frombuffer(part, np.uint8, n, 8 * n)
@@ -468,12 +470,12 @@ def batch_reader(
 
 
 def _keep_memory() -> None:
-    """Tells glibc to use freed memory again: every block's arrays are as large as the last one's.
+    """Configures glibc to reuse freed memory: arrays of all blocks are about as large.
 
-    Otherwise each block has the system clear 100 MB and more of pages: 7 % of all CPU time.
+    Otherwise the kernel clears 100 MB of pages and more for each block: 7 % of all CPU time.
     """
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # its maximum
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
-        mallopt(_M_ARENA_MAX, 1)  # other arenas cannot hold such arrays
+        mallopt(_M_ARENA_MAX, 1)  # other arenas are too small for such arrays

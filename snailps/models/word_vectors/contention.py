@@ -1,9 +1,9 @@
-"""What several workers do to a row at once: how often they step on it, and how its loss bends.
+"""Estimates for rows that several workers train: steps of the others, curvature of the loss.
 
-    vocabulary, settings -> WordContention -> steps_elsewhere: expected of the other workers, a row
-    a trained block -> bends: curvature of the loss in input rows and in output rows
+    vocabulary, settings -> WordContention -> steps_elsewhere: expected of the others, by row
+    a trained block -> curvatures_of: curvature of the loss in input rows and in output rows
 
-`local_sgd.Contention` says what follows from them.  No rows come or go here.
+`local_sgd.Contention` scales deltas with them.  No pulls or pushes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from snailps.models.word_vectors.settings import WordVectorSettings
 Ints = NDArray[np.int32]
 
 PAIRS = 2000
-"""Pairs of words of a block that its curvature is measured on."""
+"""Number of word pairs of a block on which the curvature is measured."""
 WORDS_AT_ONCE = 50_000
 
 
 class WordContention:
     """Expected steps of the workers of a job on each row, and curvatures.
 
-    At first the vocabulary says what to expect.  What this worker meets in its own blocks counts
-    the more, the more it has seen: counts may be of other texts (`continue_from`), and a text may
-    change on its way.
+    At first the estimate comes from the vocabulary.  The counts of this worker's own blocks get
+    more weight with each block: the vocabulary may be of other texts (`continue_from`), and a
+    text may change.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class WordContention:
         kept = vocabulary.counts * vocabulary.keep_probability(s.sample)
         noise = vocabulary.noise(NOISE_POWER)
         inputs, outputs = steps_a_word(s)
-        # Of one kept word somewhere, by all other workers in the time of a block of this one.
+        # Steps of all other workers while this one trains one kept word.
         others = workers - 1
         words = (kept / kept.sum() * others).astype(np.float32)
         draws = (noise / noise.sum() * others).astype(np.float32)
@@ -60,15 +60,15 @@ class WordContention:
             steps = np.repeat(self._words[some], np.diff(ptr))
             grams = ids >= len(some)
             np.add.at(self._buckets, ids[grams] - len(some), steps[grams])
-        self._tokens = 0.0  # that these three stand for
+        self._tokens = 0.0  # weight of these three
         self._others = np.float32(others)
 
     def saw(
         self, tokens: int, input_keys: Keys, output_keys: Keys, steps: tuple[Floats, Floats]
     ) -> None:
-        """Takes account of a block of this worker: its kept words, keys, and steps on each key.
+        """Adds a block of this worker: its kept words, its keys, and the steps on each key.
 
-        The vocabulary weighs as much as the first block does.
+        The vocabulary has the weight of the first block.
         """
         before = self._tokens or float(tokens)
         self._tokens = before + tokens
@@ -84,19 +84,19 @@ class WordContention:
     def steps_elsewhere(
         self, tokens: int, input_keys: Keys, output_keys: Keys
     ) -> tuple[Floats, Floats]:
-        """Steps that the other workers will probably take on these rows while `tokens` are trained.
+        """Expected steps of the other workers on these rows while `tokens` are trained.
 
         Parameters
         ----------
         tokens : int
-            Kept words of the block; those of the others are about as large.
+            Kept words of the block; other blocks are assumed to be as large.
         input_keys, output_keys : numpy.ndarray
-            uint64; buckets of subwords from `BUCKET_KEY` on, behind the words.
+            uint64; words, then buckets of subwords from `BUCKET_KEY` on.
 
         Returns
         -------
         tuple of numpy.ndarray
-            float32, a number a key.
+            float32, one number a key.
         """
         (_, words), (_, buckets) = self._places(input_keys)
         inputs = np.concatenate((self._words[words], self._buckets[buckets]))
@@ -106,9 +106,9 @@ class WordContention:
     def steps_beside(
         self, tokens: int, input_keys: Keys, output_keys: Keys, steps: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
-        """The same from this block alone: half of what the vocabulary says, half of its own steps.
+        """The same from this block alone: the mean of the vocabulary's estimate and its own steps.
 
-        As `saw` and `steps_elsewhere` have it for a worker's first block; nothing is kept.
+        Equals `saw` and `steps_elsewhere` for a worker's first block, without changing anything.
         """
         half = np.float32(0.5)
         of_vocabulary = self.steps_elsewhere(tokens, input_keys, output_keys)
@@ -122,7 +122,7 @@ class WordContention:
     def _places(
         input_keys: Keys,
     ) -> tuple[tuple[slice, NDArray[np.int64]], tuple[slice, NDArray[np.int64]]]:
-        """Which of the keys are words, and which words; the same of buckets."""
+        """Slice of the keys that are words, with the words' numbers; the same for buckets."""
         words = int(np.searchsorted(input_keys >= BUCKET_KEY, True))
         buckets = input_keys[words:] - np.uint64(BUCKET_KEY)
         return (
@@ -142,9 +142,9 @@ class WordContention:
         """Curvature of the loss, a step, in an input row and in an output row: (dim, dim) each.
 
         The loss of a pair is a logistic function of the product of a hidden vector and an output
-        row, less `noise_logit`.  So in the one it bends by the slope of that function times the
-        outer product of the other with itself: all output rows met, a positive one and its
-        negatives, for an input row, hidden vectors for an output row.
+        row, less `noise_logit`.  So its curvature in the one is the slope of that function times
+        the outer product of the other with itself: of output rows, a positive one and its
+        negatives, for an input row; of hidden vectors for an output row.
 
         Parameters
         ----------
@@ -179,9 +179,9 @@ class WordContention:
 
 
 def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
-    """Steps that a word of the text is for its input row and for its output row, on average.
+    """Mean number of steps that a word of the text causes on its input row and on its output row.
 
-    Skip-gram: a centre meets each of its contexts, and is context as often.  CBOW: a word is
+    Skip-gram: a word is a centre with each of its contexts, and a context as often.  CBOW: it is a
     context as often, but a target once.
     """
     contexts = settings.window + 1.0  # of a random window, both sides
@@ -191,7 +191,7 @@ def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
 def _spread(size: int, most: int) -> NDArray[np.int64]:
     """Up to `most` places below `size`, one at random in each stretch.
 
-    Not every so many-th: lines of equal length would show the same few of their words each time.
+    Not equidistant: in lines of equal length these would be the same words of each line.
     """
     num = min(size, most)
     shift = np.random.default_rng(size).random(num) if num < size else 0.0
@@ -201,7 +201,7 @@ def _spread(size: int, most: int) -> NDArray[np.int64]:
 def _means(
     rows: Floats, words: Ints, bag_ptr: NDArray[np.int64], bag_rows: Ints
 ) -> NDArray[np.float32]:
-    """Hidden vectors of words: the mean of their bags."""
+    """Hidden vectors of words: means of their bags."""
     sizes = bag_ptr[words + 1] - bag_ptr[words]
     ends = np.cumsum(sizes)
     within = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
