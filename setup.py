@@ -28,10 +28,10 @@ if SANITIZE:
 KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
 DOOR_FLAGS = [*FLAGS, "-O1"]  # of _kernels.pyx: checks of arguments, at -O3 twice the time
 DEPENDS = ["setup.py"]  # for the flags
-# Rebuilt with them; so they are part of the source package, too.
-HEADERS = sorted(f"snailps/{folder}/{p.name}" for folder in ("abi", "kernels")
-                 for p in PACKAGE.glob(f"{folder}/*.h"))  # fmt: skip
 INCLUDES = ["snailps"]
+# Cython's own code for typed memory views, 1 MB of C and some seconds of gcc in each module that
+# has some: compiled once, and imported by the others.
+SHARED = "snailps._cython_shared"
 KERNEL_SOURCE = PACKAGE / "kernels" / "_build.pyx"
 KERNEL_BUILDS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
@@ -42,6 +42,11 @@ if platform.machine() in ("x86_64", "AMD64"):
     ]  # fmt: skip
 if SANITIZE:
     KERNEL_BUILDS = {k: v for k, v in KERNEL_BUILDS.items() if k in SANITIZE.split(",")}
+
+
+def headers(*folders: Path) -> list[str]:
+    """C headers of folders: extensions are built again when they change, and packaged with them."""
+    return sorted(str(p.relative_to(HERE)) for folder in folders for p in folder.glob("*.h"))
 
 
 def kernel_extensions() -> list[Extension]:
@@ -56,7 +61,7 @@ def kernel_extensions() -> list[Extension]:
             Extension(
                 f"snailps._kernels_{build}",
                 [str(copy.relative_to(HERE))],
-                depends=[*DEPENDS, *HEADERS],
+                depends=[*DEPENDS, *headers(PACKAGE / "abi", PACKAGE / "kernels")],
                 include_dirs=INCLUDES,
                 extra_compile_args=KERNEL_FLAGS + flags,  # not at link: no process-wide FTZ
             )
@@ -72,13 +77,19 @@ def plain_extensions() -> list[Extension]:
         Extension(
             ".".join(p.with_suffix("").parts),
             [str(p)],
-            depends=DEPENDS,
+            depends=[*DEPENDS, *headers(HERE / p.parent)],
             include_dirs=INCLUDES,
             extra_compile_args=DOOR_FLAGS if p == door else FLAGS,
         )
         for p in sorted(sources)
         if not p.name.startswith("_kernels_")
     ]
+
+
+def shared_extension() -> Extension:
+    """Cython's own code; it is slow to compile, and not on a hot path: loops use plain pointers."""
+    source = SHARED.replace(".", "/") + ".c"
+    return Extension(SHARED, [source], depends=DEPENDS, extra_compile_args=[*FLAGS, "-O1"])
 
 
 class BuildChanged(build_ext):
@@ -103,8 +114,9 @@ setup(
     cmdclass={"build_ext": BuildChanged},
     options={"build_ext": {"parallel": CORES}},
     ext_modules=cythonize(
-        kernel_extensions() + plain_extensions(),
+        [shared_extension(), *kernel_extensions(), *plain_extensions()],
         nthreads=CORES,
+        shared_utility_qualified_name=SHARED,
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
