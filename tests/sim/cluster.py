@@ -174,11 +174,11 @@ class Cluster:
             self.books.reported.add(message.number)
         elif isinstance(message, messages.Rejoin):
             self.books.reported.update(told["number"] for told in message.state.get("told", ()))
-        self.faults.on_message(message)
+        self.faults.on_message(message, peer.process)
 
     def ordered(self, server, message):
         """A server is about to take an order."""
-        self.faults.on_message(message)
+        self.faults.on_message(message, server)
 
     def watch(self):
         """Looks at the master, after each of its turns."""

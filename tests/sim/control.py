@@ -46,7 +46,8 @@ class MasterEnd:
     """
 
     def __init__(self, end, number, on_message, on_lost):
-        self.number, self.address = number, (end.other.process.host, 1)
+        self.number, self.process = number, end.other.process
+        self.address = (self.process.host, 1)
         self._end, self._decoder = end, FrameDecoder()
         self._calls, self._next = {}, 1
         self._on_message, self._on_lost = on_message, on_lost

@@ -20,6 +20,8 @@ MESSAGES = (
 )  # fmt: skip
 SHORT = 0.15
 """Of the heartbeat's limit: several such faults in a row are no loss yet."""
+FOCUS = 0.8
+"""How often a fault that is bound to a message meets the node that sent or got it."""
 TRIES = 40
 TRY_S = 0.25
 
@@ -41,6 +43,7 @@ class Faults:
         self._awaited = {}  # message -> [(how often yet, deed)]
         self.pending = self.count = 0
         self._journal_lost = False
+        self._focus = None
 
     def plan(self):
         """Draws all faults of the run."""
@@ -62,13 +65,14 @@ class Faults:
             self._break_data, self._break_pulse, self._break_control, self._part, self._part_long,
             self._join_worker, self._join_server, self._drain, self._leave, self._disk_full,
             self._hang_shard,
+            self._join_and_die,
         ]  # fmt: skip
         if self._wild:
             found += [self._power_cut, self._flip, self._interrupt, self._kill_two_servers]
         return found
 
-    def on_message(self, message):
-        """A message is about to be handled by whoever it came to."""
+    def on_message(self, message, node):
+        """A message of a node, or to it, is about to be handled: a fault here meets that node."""
         waiting = self._awaited.get(type(message).__name__)
         if not waiting:
             return
@@ -77,14 +81,15 @@ class Faults:
         due = [deed for often, deed in waiting if often == 0]
         for deed in due:
             if self._rng.random() < 0.5:
-                self._do(deed, TRIES)
+                self._do(deed, TRIES, node)
             else:
-                self._world.after(self._cluster.network.delay(), self._do, deed, TRIES)
+                self._world.after(self._cluster.network.delay(), self._do, deed, TRIES, node)
 
-    def _do(self, deed, tries):
+    def _do(self, deed, tries, node=None):
         """Does it now, or a little later if the cluster could not bear it; whether it was done."""
         if self._cluster.over_soon():
             return
+        self._focus = node if self._rng.random() < FOCUS else None
         if deed():
             self.count += 1
         elif tries:
@@ -100,6 +105,8 @@ class Faults:
         return not any(other is not node and not other.hurt for other in self._alive(role))
 
     def _one(self, items):
+        if self._focus in items:
+            return self._focus
         return self._rng.choice(items) if items else None
 
     def _core(self):
@@ -374,16 +381,38 @@ class Faults:
         return True
 
     def _join_worker(self):
-        if self._forming():
-            return False
+        if self._core() is None or self._forming():
+            return False  # one more than expected may complete the cluster without a server
         self._start_later(self._cluster.start_node, "worker")
         return True
 
     def _join_server(self):
-        if self._forming():
-            return False
+        if self._core() is None or self._forming():
+            return False  # one more than expected may complete the cluster without a server
         self._start_later(self._cluster.start_node, "server")
         return True
+
+    def _join_and_die(self):
+        """A newcomer dies while it joins, or just after."""
+        if self._core() is None or self._core().phase is not ClusterPhase.FORMED:
+            return False
+        role = self._rng.choice((Role.SERVER, Role.WORKER))
+        node = self._cluster.start_node(role.name.lower())
+        self._die_while_joining(node, 500)
+        return True
+
+    def _die_while_joining(self, node, tries):
+        if not node.alive or self._is_last(node.role, node):
+            return
+        if node.welcome is None and tries:
+            self._world.after(0.002, self._die_while_joining, node, tries - 1)
+            return
+        core = self._core()
+        member = core.members.all.get(node.number) if core is not None else None
+        newcomer = member is not None and not member.joined
+        if newcomer or (self._may_lose_server() and self._may_lose_worker()):
+            self._hurt(node, "killed while it joined")
+            node.die("killed")
 
     def _drain(self):
         """SIGTERM to a server; others take its shards."""
