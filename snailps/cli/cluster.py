@@ -71,7 +71,7 @@ def drain(
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
     with contextlib.closing(control):
         answer = control.call_async(messages.Drain(server))
-        until, told = time.monotonic() + limit_s, ""
+        until, shown = time.monotonic() + limit_s, ""
         while not answer.done():
             if time.monotonic() > until:
                 raise WaitTimeout(
@@ -79,9 +79,9 @@ def drain(
                     "its shards; snailps status shows the progress"
                 )
             text = _left(address, trust, server)
-            if text and text != told:
+            if text and text != shown:
                 on_wait(text)
-                told = text
+                shown = text
             threading.Event().wait(LOOK_S)
         answer.result()
 

@@ -66,8 +66,8 @@ def address_override(descriptor: int) -> list[str]:
     """Reads the master's address from a descriptor; ends the process at end of file without one."""
     if descriptor < 0:
         return []
-    with os.fdopen(descriptor) as told:
-        address = told.read()
+    with os.fdopen(descriptor) as pipe:
+        address = pipe.read()
     if not address:  # the parent has given up and reports why
         raise typer.Exit(EXIT_STOPPED)
     return [f"master_addr={address}"]
@@ -122,8 +122,8 @@ def homes(raw: RawConfig) -> list[Home]:
 
 def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[Remark]:
     """Messages to the user about settings under old names, without effect, or misplaced."""
-    told = [Remark(True, notice) for notice in raw.notices]
-    return told + misplaced(raw.entries, reader, own, homes(raw))
+    notices = [Remark(True, notice) for notice in raw.notices]
+    return notices + misplaced(raw.entries, reader, own, homes(raw))
 
 
 def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = False) -> S:

@@ -77,12 +77,12 @@ def command(
 
 def _show_rest(found: Diagnosis) -> None:
     """Findings of the other hosts, and the conclusion."""
-    for host, told in found.others.items():
+    for host, findings in found.others.items():
         typer.echo(f"\n{host}:")
-        for one in told:
+        for one in findings:
             if one["level"] != "ok":
                 _show("  ", Finding(**one))  # type: ignore[arg-type]
-        typer.echo(f"  {sum(one['level'] == 'ok' for one in told)} checks are good")
+        typer.echo(f"  {sum(one['level'] == 'ok' for one in findings)} checks are good")
     typer.echo("")
     typer.echo("no errors" if found.ok else "errors: see the lines that begin with error")
 

@@ -52,8 +52,8 @@ def prepare(
     """
     if window % 2 == 0:
         raise ConfigError(f"--window: expected an odd number of words, got {window}")
-    said: dict[str, Any] = {"data_name": data_name, "bpe": bpe, "bs": bs, "target": target}
-    cfg = {key: value for key, value in said.items() if value}
+    given: dict[str, Any] = {"data_name": data_name, "bpe": bpe, "bs": bs, "target": target}
+    cfg = {key: value for key, value in given.items() if value}
     figures = make_files(
         text,
         into,

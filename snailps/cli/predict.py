@@ -96,8 +96,8 @@ def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> N
         else:
             print_figures(figures)
         return
-    for said in predictor.predict(texts):
-        lines = said if said.ndim == 2 else said[:, None]
+    for scores in predictor.predict(texts):
+        lines = scores if scores.ndim == 2 else scores[:, None]
         rows = ("\t".join(map("{:.6g}".format, line)) for line in np.asarray(lines).tolist())
         typer.echo("\n".join(rows), nl=len(lines) > 0)
 

@@ -76,7 +76,7 @@ class Diagnosis:
     def ok(self) -> bool:
         """No error on this or any other host."""
         levels = [one.level for one in self.findings]
-        levels += [one["level"] for told in self.others.values() for one in told]  # type: ignore[misc]
+        levels += [one["level"] for findings in self.others.values() for one in findings]  # type: ignore[misc]
         return "error" not in levels
 
     def to_dict(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class Doctor:
                 text = f"{name} connected and did not finish"
                 self.add(Finding("warning", "reach", text, "see the output of its own doctor"))
             else:
-                self._found.others[name] = [_finding_of(told) for told in one.findings]
+                self._found.others[name] = [_finding_of(finding) for finding in one.findings]
         count = len(service.visitors)
         if count < wanted or not (count or self._hosts):
             text = f"{count} doctors of other hosts connected within {self._wait_s:.0f} s"
@@ -363,8 +363,8 @@ class Doctor:
             else:
                 self._visit((host, port), str(peer_name), service)
         if stay and theirs["what"] == "doctor":
-            told = [asdict(finding) for finding in self._found.findings]
-            control.note(messages.Examined(told))
+            findings = [asdict(finding) for finding in self._found.findings]
+            control.note(messages.Examined(findings))
             self._stay(control)
 
     def _stay(self, control: ControlClient) -> None:
@@ -452,9 +452,11 @@ def _unfinished(service: ProbeService) -> bool:
     return any(one.here and one.findings is None for one in list(service.visitors.values()))
 
 
-def _finding_of(told: Any) -> dict[str, str]:
+def _finding_of(finding: Any) -> dict[str, str]:
     fields = ("level", "check", "text", "cure")
-    return {name: str(told.get(name, "")) if isinstance(told, dict) else "" for name in fields}
+    return {
+        name: str(finding.get(name, "")) if isinstance(finding, dict) else "" for name in fields
+    }
 
 
 def _clock_finding(skew_s: float, name: str) -> Finding:

@@ -74,7 +74,7 @@ class Child:
     failed : bool
         It has written its own error.
     silent : bool
-        It was told to end; its further lines are not shown.
+        It was asked to end; its further lines are not shown.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Launcher:
         Parameters
         ----------
         give_up : callable
-            Polled until the master listens; once True, the master is told to end and the others
+            Polled until the master listens; once True, the master is asked to end and the others
             end by themselves.  `address` then stays empty.
 
         Raises
@@ -161,17 +161,17 @@ class Launcher:
         with contextlib.ExitStack() as pipes:
             ready, ready_write = _pipe(pipes)
             master = self._spawn_master([], ready_write)
-            told = []
+            writers = []
             for name in names:
                 address, address_write = _pipe(pipes)
                 self._spawn(name, [], ["--address-fd", str(address.fileno())], address.fileno())
                 address.close()
-                told.append(address_write)
+                writers.append(address_write)
             for child in self.children:  # threads only after the forks, which need one thread
                 self._listen(child)
             if not self._hear_address(ready, give_up):
                 return
-            for pipe in told:
+            for pipe in writers:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.write(self.address.encode())
                     pipe.close()
@@ -279,9 +279,9 @@ class Launcher:
             address, address_write = _pipe(pipes)
             address_write.write(self.address.encode())
             address_write.close()
-            told = ["--address-fd", str(address.fileno())]
+            options = ["--address-fd", str(address.fileno())]
             try:
-                child = self._spawn(dead.name, [], told, address.fileno())
+                child = self._spawn(dead.name, [], options, address.fileno())
             except OSError as error:  # memory is short: the others go on
                 self._on_line(dead.name, f"cannot start another one: {error}")
                 return False
