@@ -1,9 +1,10 @@
-"""An order to several members, until all have done it: who has answered, who is waited for.
+"""An order to several members, until all have carried it out.
 
     Broadcast(members, order) -> an `Order` to each -> answers, or notes that follow -> on_end, once
 
-A member that is lost has nothing more to say: by `loss` that is as good as an answer, or the end.
-What the answers mean, and what a master that takes over orders again, is its owner's matter.
+Owns which members have answered and which are waited for.  A lost member counts as done, or ends
+the broadcast (`loss`).  Its owner decides what the answers mean, and what a master that takes over
+orders again.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ class Broadcast:
 
     @property
     def waits_for(self) -> str:
-        """Who has not done it yet, in words."""
+        """The members that have not done it yet, in words."""
         return names_of([*self.left.values()])
 
     def heard(self, member: Member, note: messages.Message, now: float) -> None:
-        """A member says that it has done it; `text` of such a note is why it has not."""
+        """A member reports that it has done it; a `text` in its note is why it has not."""
         if member.number not in self.left or self._over:
             return
         text = getattr(note, "text", "")
@@ -88,7 +89,7 @@ class Broadcast:
             self._tell(member, note, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """A member is gone, whatever it had still to say."""
+        """A member is lost."""
         if self._over or member.number not in self.left:
             return
         if self._loss == "fail":
@@ -97,11 +98,11 @@ class Broadcast:
             self._tell(member, None, now)
 
     def give_up(self, why: str, now: float) -> None:
-        """Nobody is waited for any more."""
+        """Ends the broadcast unfinished."""
         self._end(why, now)
 
     def forget(self) -> None:
-        """Ends it without a word."""
+        """Ends it without a call of `on_end`."""
         self._over = True
 
     def _answered(self, member: Member, answer: Answer, now: float) -> None:

@@ -1,9 +1,9 @@
-"""What a master wants done: the effects that `MasterCore.handle` returns, and how they are made.
+"""Effects: what `MasterCore.handle` returns, and the outbox that collects them.
 
     parts of the core -> Outbox -> list of Effect -> process.py performs them, in order
 
-The order is a promise: a `Note` is with the kernel before a `Send` behind it leaves, so nobody
-learns what a master that takes over would not know.  Nothing here does anything.
+The order is a promise: a `Note` is with the kernel before a `Send` behind it leaves, so no peer
+knows more than a master that takes over.  Nothing here does anything.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class LeaveRounds:
 class Diagnose:
     """Look why those do not come that are waited for, once half of `limit_s` is over.
 
-    It replaces the one before; no `whom`: nobody is waited for any more.
+    It replaces the one before; an empty `whom`: nothing is waited for any longer.
     """
 
     whom: Literal["", "nodes", "connections"] = ""
@@ -169,7 +169,7 @@ class Diagnose:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A line of the log, once what it tells of is with the journal: somebody may act on it."""
+    """A line of the log that a user may act on: its facts are in the journal before it."""
 
     text: str
 

@@ -1,8 +1,8 @@
-"""Who is heard: how long each member may be silent at the master.
+"""Heartbeats at the master: how long each member may be silent.
 
     Heartbeats (silences, who is closed), time -> HeartbeatMonitor -> expel(member, why)
 
-It owns the limits.  Connections are `process.py`'s, what becomes of a silent member `core.py`'s.
+Owns the limits.  Connections are `process.py`'s; `departures.py` decides what a loss means.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HeartbeatMonitor:
         self._members, self._expel = members, expel
         self._limit_s = settings.heartbeat_timeout
         self.back_s = self._limit_s
-        """How long members of a master before may take to come back, seconds."""
+        """How long members of the previous master may take to come back, seconds."""
         self._stepped_at = self._deaf_until = self._heard_at = 0.0
         self._silences: Mapping[int, float] = {}
 
@@ -50,13 +50,13 @@ class HeartbeatMonitor:
         self._members.out.put(Forget(number))
 
     def step(self, now: float) -> None:
-        """Time passes: a master that was stopped itself has heard nobody, and blames nobody."""
+        """Time passes.  After a stop of the master itself no silence counts for a while."""
         if self._stepped_at and now - self._stepped_at > self._limit_s / 2:
             self._deaf_until = now + self._limit_s
         self._stepped_at = now
 
     def heard(self, event: Heartbeats, now: float, *, stopping: bool) -> None:
-        """Expels whoever is silent, unless all are about to end."""
+        """Expels silent members, unless all are about to end."""
         self.step(now)
         self._silences, self._heard_at = event.silences, now
         if now < self._deaf_until or stopping:

@@ -1,4 +1,4 @@
-"""How long the turns of a loop take: a histogram, for whoever asks how busy it is.
+"""Durations of the turns of a loop, as a histogram: how busy it is.
 
     turn: seconds -> LoopLatency -> turns, the longest, one in a thousand
 

@@ -1,8 +1,8 @@
 """A process that belongs to the cluster, as the master sees it.
 
-    Register / Rejoin -> Member -> name, what it does, for whom it waits, since when
+    Register / Rejoin -> Member -> name, state, what it waits for, since when
 
-It owns what is known of one process; it decides nothing and knows no other one.
+Owns what is known of one process; decides nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Member:
     peer : int
         Number of its connection, or `NOBODY`.
     state, waits : str
-        What it does and for whom it waits, in words for people; see `wait_for`.
+        What it does and what it waits for, in words for users; see `wait_for`.
     waited_s : float
         How long it has waited for others in this job.
     acknowledged : bool
@@ -117,23 +117,23 @@ class Member:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.role} {self.number} ({self.host}, process {self.pid})"
 
-    def wait_for(self, whom: str, now: float) -> None:
-        """Notes for whom it waits, empty: for nobody."""
-        if whom and not self.waits:
+    def wait_for(self, what: str, now: float) -> None:
+        """Records what it waits for; empty: it does not wait."""
+        if what and not self.waits:
             self._waits_since = now
-        elif self.waits and not whom:
+        elif self.waits and not what:
             waited_s = now - self._waits_since
             self.waited_s += waited_s
             if self._wait_told:
                 log.info("%s goes on after %.1f s", self.name, waited_s)
                 self._wait_told = False
-        self.waits = whom
+        self.waits = what
 
     def log_wait(self, now: float) -> None:
-        """Says in the log, once, that it has been waiting for long."""
+        """Logs, once, that it has been waiting for long."""
         waited_s = now - self._waits_since
         if self.waits and not self._wait_told and waited_s >= WAIT_TOLD_S:
             self._wait_told = True
@@ -155,7 +155,7 @@ class Member:
 
 
 def names_of(members: list[Member]) -> str:
-    """How a message calls several: each one, or the first few and how many more there are."""
+    """Several members in a message: each one, or the first few and how many more there are."""
     names = [member.name for member in members[:NAMED_MAX]]
     if len(members) > NAMED_MAX:
         names.append(f"{len(members) - NAMED_MAX} more")

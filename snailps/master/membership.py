@@ -1,11 +1,10 @@
-"""Who belongs to the cluster, and which fragments they own.
+"""The members of the cluster, and its first route.
 
     Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
 
-It owns the list of members and the route, and says in words who is still missing; what a master
-must know again of them is in its journal.  It knows no job: what the members are to do is
-`job/controller.py`'s business, which tables there are is `table_registry.py`'s.  Connections are
-numbers, and `now` is monotonic seconds.
+Owns the list of members and the route, and names the members that are still missing.  Facts of
+them are in the journal.  Must not know jobs (`job/controller.py`).  Connections are numbers, and
+`now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Membership:
     ----------
     settings : MasterSettings
     life : int
-        Number of this life of the cluster; nobody of another one is let in.
+        Number of this life of the cluster; nodes of another one are refused.
     out : Outbox
     fail : callable
         Ends the cluster, with a sentence.
@@ -68,7 +67,7 @@ class Membership:
         now: float,
     ) -> None:
         self.life = life
-        self.rows: ShardOrders  # orders that change rows; whoever keeps the shards sets it
+        self.rows: ShardOrders  # orders that change rows; `MasterCore` sets it
         self.on_stats: Callable[[Member, float], None] = lambda member, now: None  # ... this one
         self.out = out
         self.peers: dict[int, Member] = {}  # by their connection
@@ -81,7 +80,7 @@ class Membership:
         self.table_registry = TableRegistry(lambda: self.joined("server"), out, fail)
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
-        self._untold = False  # a route is made, and nobody has been told of it yet
+        self._untold = False  # a route is made, and not told yet
         self._next_number = 1
         self._given_before = 0  # numbers below may be of members that another master knew
         self._numbers_kept = 0
@@ -89,7 +88,7 @@ class Membership:
         self._since = now
         self._notice_at = self._since + NOTICE_S
         self._formed = False
-        self._epoch = 0  # of the newest route that anybody may have
+        self._epoch = 0  # of the newest route that a member may have
         self._lost: list[str] = []  # why members were lost while the cluster formed
 
     @property
@@ -328,7 +327,7 @@ class Membership:
     # --- forming ---------------------------------------------------------------------------
 
     def missing(self) -> str:
-        """Who is not there yet, in words; empty once the cluster is formed."""
+        """The members that are missing, in words; empty once the cluster is formed."""
         if self._formed:
             return ""
         if self.route is not None:
@@ -342,7 +341,7 @@ class Membership:
         return f"{names_of(self._slow())} to connect to every server"
 
     def _lacks(self) -> str:
-        """How many are not here yet that a first route needs, in words."""
+        """How many nodes a first route still needs, in words."""
         servers, have = len(self.nodes("server")), len(self.nodes())
         want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
         parts = []
@@ -354,9 +353,9 @@ class Membership:
         return ", at least ".join(parts)
 
     def _slow(self) -> list[Member]:
-        """Those without whose answer the cluster is not complete."""
+        """The members whose answer the cluster still needs to be complete."""
         nodes = [m for m in self.nodes() if not (m.acknowledged or m.missed)]
-        # Newcomers to a cluster that was complete before hold up nobody.
+        # A cluster that was complete before does not wait for newcomers.
         return [m for m in nodes if m.joined] if self.formed_before else nodes
 
     def check_formed(self, now: float) -> bool:
@@ -415,7 +414,7 @@ class Membership:
         self._withdraw()
         if self._lacks():
             self.restart_clock(now)
-            self._notice_at = self._since  # who is waited for is said at once
+            self._notice_at = self._since  # logged at once
 
     def _withdraw(self) -> None:
         """Takes a first route back that names a server which is gone: there will be another one."""
@@ -428,7 +427,7 @@ class Membership:
             member.state = "registered"
 
     def _wait_for_more(self, now: float) -> None:
-        """Waits for those that are lacking, with a limit; tells whom now and then."""
+        """Waits for missing members, with a limit; logs now and then which."""
         have, limit_s = len(self.nodes()), self._settings.master_time_out
         if have >= self._settings.expected_node_num and not self._lost:
             self._fail(
@@ -486,7 +485,7 @@ class Membership:
         self.out.put(Rerouted(self.route))
 
     def send_route(self, now: float) -> None:
-        """Sends everybody the route, servers first."""
+        """Sends all members the route, servers first."""
         for member in sorted(self.all.values(), key=lambda m: m.role != "server"):
             self._send_route(member, now)
 
@@ -501,7 +500,7 @@ class Membership:
 
     def _took_route(self, member: Member, route: Route, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):
-            return  # whoever watches over losses says it better
+            return  # the loss itself is reported
         old = route is not self.route  # before the start a newer one has other servers
         if old and (not self._formed or isinstance(answer, SnailError)):
             return  # it gets, or has got, the newer one

@@ -4,7 +4,7 @@
         -> list of Effect -> messages, journal, threads
 
 It decides nothing.  It owns the loop, gives connections and calls their numbers, and performs
-effects in the order in which they come: a fact is with the kernel before anybody is told of it.
+effects in the order in which they come: a fact is with the kernel before a peer is told of it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the master tells of the run: a `Status` for whoever asks.
+"""The status of the run: a `Status` for the display, `snailps status` and `json_log`.
 
     Membership, JobController, ReplicationController, HeartbeatMonitor
         -> status() -> Report, display, json_log
 
-It reads what the others own and changes none of it.  Workers that are long at a block are asked
-for whom they wait before an answer goes out; nobody is asked anything while nobody asks us.
+Reads what the other parts own and changes none of it.  Before an answer, workers that have been at
+a block for long are asked what they wait for; without a request no worker is asked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
 
 
 class StatusReport:
-    """The run as a picture.
+    """The status of the run.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class StatusReport:
         self._calls: list[tuple[float, int]] = []
 
     def step(self, phase: Phase, message: str, now: float) -> None:
-        """Answers who has waited long enough."""
+        """Answers requests, once the workers that were asked have answered, or time is up."""
         self._note_phase(phase, now)
         if self._calls and (not self._asked or now >= self._calls[0][0]):
             report = messages.Report(dict(self.status(phase, message, now)))
@@ -117,7 +117,7 @@ class StatusReport:
     # --- the picture ---------------------------------------------------------------------------
 
     def status(self, phase: Phase, message: str, now: float) -> Status:
-        """A picture of the run as it is now."""
+        """The state of the run."""
         self._note_phase(phase, now)
         job = self._job_controller.job
         ledger = job.ledger if job is not None else None
@@ -254,7 +254,7 @@ class StatusReport:
     def _waits(
         self, phase: Phase, nodes: list[NodeStatus], shards: list[ShardStatus], now: float
     ) -> list[WaitStatus]:
-        """Everybody who waits, the longest first."""
+        """All waits, the longest first."""
         found: list[tuple[str, str, float]] = []
         if phase == "forming" and (missing := self._members.missing()):
             found.append(("the master", missing, now - self._members.waits_since))
@@ -267,7 +267,7 @@ class StatusReport:
                 )
             )
         if phase in _MASTERS_WORK:
-            found.append(("everybody", f"the master, {phase}", now - self._phase_since))
+            found.append(("all nodes", f"the master, {phase}", now - self._phase_since))
         silent_s = SILENT_BEATS * self._settings.heartbeat_interval
         for node in nodes:
             name = f"{node['role']} {node['id']}"

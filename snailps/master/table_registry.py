@@ -2,8 +2,8 @@
 
     Declare -> numbers -> MakeTables on every server -> Declared
 
-It owns which tables there are, and which of them are a job's; it knows no row and no route.
-Servers are told of a table once: all others who declare it are answered when all have it.
+Owns which tables there are, and which of them are a job's; must not know rows or the route.
+Servers are told of a table once: further declarations of it are answered when all have it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OnMade = Callable[[Answer, float], None]
 
 
 class _Declaration:
-    """Somebody who is told once all tables of these orders are made."""
+    """A declaration that is answered once all tables of these orders are made."""
 
     __slots__ = ("_left", "_numbers", "_told")
 
@@ -45,7 +45,7 @@ class _Declaration:
 
 
 class _Making:
-    """An order to make tables, and who is told when every server has."""
+    """An order to make tables, and the declarations that wait for it."""
 
     __slots__ = ("numbers", "waiting")
 

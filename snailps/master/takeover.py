@@ -2,8 +2,8 @@
 
     settings -> journal_path -> Journal.take, read -> unended -> Past -> MasterCore
 
-It decides by the journal and by whether anybody is left; what the facts mean, the parts of the core
-know that noted them.
+Decides by the journal and by whether a server is left; what a fact means, the part of the core
+knows that noted it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
     """
     there = journal.take()
     if there and job.settings.fresh:
-        log.warning("%s: begun anew with --fresh: the run before is given up", journal.path)
+        log.warning("%s: begun anew with --fresh: the previous run is given up", journal.path)
     facts = [] if job.settings.fresh else journal.read()
     if not facts:
         return None

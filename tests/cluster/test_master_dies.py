@@ -96,7 +96,7 @@ def test_master_killed_in_the_training_is_taken_over(tmp_path, job, consistency,
     gates = [Gate(tmp_path / "gates", block) for block in (2, 6)]
     job |= {"consistency": consistency, "micro_batches": 2}
     with Mortal(tmp_path, job=job, workers=workers, servers=2) as cluster:
-        master = cluster.killed_at(*gates, line="took over from the master before")
+        master = cluster.killed_at(*gates, line="took over from the previous master")
     assert_trained_once(tmp_path)
     figures = figures_of(master)
     assert (figures["examples"], figures["blocks"], figures["progress"]) == (LINES, 10, 1.0)
@@ -122,7 +122,7 @@ def test_master_killed_behind_a_compaction_is_taken_over(tmp_path, job, consiste
     hurt = {"program": [sys.executable, "-m", "faults.hurt"]}
     hurt["env"] = environment(HURT=json.dumps(grown), HURT_LATER=str(tmp_path / "aim-"))
     with Mortal(tmp_path, job=job, workers=3, servers=2) as cluster:
-        line, before = "took over from the master before", partial(await_compacted, tmp_path)
+        line, before = "took over from the previous master", partial(await_compacted, tmp_path)
         master = cluster.killed_at(*gates, line=line, before=before, **hurt)
     figures = figures_of(master)
     assert trained(tmp_path) == [*range(figures["blocks"])]
@@ -356,7 +356,7 @@ def test_master_whose_journal_has_a_flipped_bit_in_its_first_record_takes_over(t
         flip(tmp_path / "out.journal" / "facts", 20)
         again = cluster.kill(master)
         again.wait_line("first record was damaged; life has it")
-        again.wait_line("took over from the master before")
+        again.wait_line("took over from the previous master")
         gate.open()
         cluster.ends_well()
     assert_trained_once(tmp_path)
@@ -381,7 +381,7 @@ def test_master_whose_journal_is_damaged_begins_nothing_until_it_is_mended(tmp_p
         cluster.processes.remove(refused)
         flip(folder / "facts", at)  # as from a copy
         again = cluster.kill(master)
-        again.wait_line("took over from the master before")
+        again.wait_line("took over from the previous master")
         gate.open()
         cluster.ends_well()
     assert_trained_once(tmp_path)
@@ -488,7 +488,7 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, p
         os.kill(pid, signal.SIGKILL)
         if policy == "recover":
             local.wait_line("master: was ended by SIGKILL: it is started again")
-            local.wait_line("took over from the master before")
+            local.wait_line("took over from the previous master")
         gate.open()
         assert local.wait(LIMIT_S) == (0 if policy == "recover" else 1)
     finally:

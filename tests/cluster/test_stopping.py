@@ -132,7 +132,7 @@ def test_interrupt_with_a_block_that_does_not_end_saves_without_it(tmp_path, job
         with Observer(cluster) as observer:  # the other one may still be at an earlier block
             observer.until(lambda status: status["blocks"]["done"] >= 2)
         master.send(signal.SIGINT)
-        master.wait_line("worker .* is not waited for: 0 s at its block")
+        master.wait_line("worker .* is given up: 0 s at its block")
         at_export.meet()
         at_block.open()  # it comes back while the master exports, and that is no error
         with Observer(cluster) as observer:

@@ -1,10 +1,10 @@
-"""The course of a job at the master: start, survey, training, export.
+"""The phases of a job at the master: start, survey, training, export.
 
     prepare(job) -> Start to every worker -> leases ... -> summary -> leases ... -> export -> on_end
 
-It owns the phase that a job is in (`phases.JOB` says which may follow which), and what is done for
-it beside the loop: merging, exporting, looking.  What workers ask for is `leases/service.py`'s,
-checkpoints are `master/checkpoints.py`'s.  `now` is monotonic seconds.
+Owns the phase of the job (`phases.JOB` has the transitions) and its work beside the loop.  Calls of
+workers are in `leases/service.py`, checkpoints in `master/checkpoints.py`.  `now` is monotonic
+seconds.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class JobController:
         self._start_all()
 
     def begin_survey(self, job: Job, now: float) -> None:
-        """Opens the book of the survey."""
+        """Opens the ledger of the survey."""
         self._out.note("survey", {})
         self._go(JobPhase.SURVEY)
         job.begin_pass("survey", now)
@@ -205,10 +205,10 @@ class JobController:
         self._start_all()
 
     def _open_book(self, job: Job, now: float, snapshot: JobSnapshot | None = None) -> None:
-        """Opens the book of the training; where there are clocks, once all shards stand there."""
+        """Opens the ledger of the training; with clocks, shards begin at the first one."""
         here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
-        if job.rounds and not nodes:  # who takes part in them is settled now
+        if job.rounds and not nodes:  # their workers are decided now
             self._fail("every worker has left before the training began")
             return
         restored = self.checkpoints.continued_from
@@ -225,7 +225,7 @@ class JobController:
     def begin_training(
         self, job: Job, nodes: list[int], snapshot: JobSnapshot | None, now: float
     ) -> None:
-        """Opens the book of the training for these workers."""
+        """Opens the ledger of the training for these workers."""
         job.begin_pass("train", now, nodes, snapshot)
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
@@ -245,14 +245,14 @@ class JobController:
         self._members.rows.set_clock(clock, early=job.rounds > 0, now=now)
 
     def start(self, member: Member) -> None:
-        """A worker comes in the middle of a job, if there is one; `tell` tells all of them."""
+        """A worker joins during a job, if there is one; `tell` tells all of them."""
         self.leases.number_changed()
         self._starting[member] = None
 
     def tell(self, now: float) -> None:
-        """Tells workers how many they are, if that has changed, and then those who come the job.
+        """Tells workers how many they are, if that has changed, and new ones the job.
 
-        At the end of a turn of the loop: however many come in it, the others are told once.
+        At the end of a turn of the loop: however many join in it, the others are told once.
         """
         coming, self._starting = self._starting, {}
         self.leases.tell(but=coming)
@@ -281,7 +281,7 @@ class JobController:
     # --- the loop ------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """Looks whether a pass has ended, and goes on from there."""
+        """Goes on where a pass has ended."""
         if self.phase is JobPhase.EXPORTING and self.export.step(now):
             self._end_cancelled()
         self.checkpoints.step(now)
@@ -308,7 +308,7 @@ class JobController:
             self._step_training(job, job.ledger, workers, now)
 
     def _go_on_alone(self, job: Job, ledger: Ledger, now: float) -> None:
-        """What can be done without a worker: end, where it is time to; else wait for one."""
+        """Without a worker: ends the training where it is time to, else waits for a worker."""
         if job.pass_ == "train":
             if self.round is not None:
                 self.round.step(now)
@@ -354,10 +354,10 @@ class JobController:
             self._end_early(job, limit, now)
 
     def snapshot(self, now: float) -> Snapshot | None:
-        """What a master has to know that takes over, beside who belongs, and how it began.
+        """State for a master that takes over, beside the members and the base.
 
-        None where a journal is not to begin anew: outside the training, or between its end and
-        the export.
+        None where the journal is not compacted: outside the training, or between its end and the
+        export.
         """
         job = self.job
         if self.phase is not JobPhase.TRAINING or self._side or job is None:
@@ -422,7 +422,7 @@ class JobController:
     # --- what workers ask --------------------------------------------------------------------
 
     def all_back(self, now: float) -> None:
-        """All that come back are back: tells them what the master before may not have told."""
+        """All members are back or given up: tells them what the lost master may not have."""
         job = self.job
         if job is None or job.ledger is None or self.phase is not JobPhase.TRAINING:
             return
@@ -438,7 +438,7 @@ class JobController:
         self.leases.all_back(job, now)
 
     def came_back(self, member: Member, now: float) -> None:
-        """A worker that an earlier master knew: takes over what it has leased and has told."""
+        """A worker of an earlier master: takes over what it has leased and reported."""
         if self.job is None or self.job.ledger is None:
             return
         if member.resume_state["started"]:
@@ -616,4 +616,4 @@ class JobController:
 
 
 def _ignored(done: WorkDone, now: float) -> None:
-    """Nobody waits for this."""
+    """Nothing waits for this."""

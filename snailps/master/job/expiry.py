@@ -46,7 +46,7 @@ class ExpiryClock:
         self.ticks = [0]
 
     def resume(self, ticks: list[int], now: float) -> None:
-        """The clock stands here: an earlier life of the job had come so far."""
+        """Continues with the ticks of an earlier life of the job."""
         self.ticks = ticks
         if ticks[-1]:
             self._members.rows.expire(ticks[-1], oldest_kept(ticks), now)

@@ -61,7 +61,7 @@ class Export:
         self._out.put(CancelExport())
 
     def step(self, now: float) -> bool:
-        """Tells how far it is; True: it was cancelled, and does not heed that."""
+        """Logs its progress; True: it was cancelled, and does not end."""
         if self._cancelled_at is not None and now - self._cancelled_at > CANCEL_S:
             return True
         if self.told is not None and now - self._told_at >= TELL_S:

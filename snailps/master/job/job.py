@@ -585,7 +585,7 @@ class Job:
         return "max_steps" if self.ledger.size < whole else "epochs"
 
     def _clock_figures(self) -> dict[str, Any]:
-        """Figures that only some books have."""
+        """Figures of one kind of ledger."""
         if isinstance(self.ledger, RoundLedger):
             numbered = [{**f, "round": n} for n, f in enumerate(self.round_figures, 1)]
             return {"rounds": self.ledger.round, "by_round": numbered}

@@ -101,7 +101,7 @@ class PassMetrics:
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Stands where another one's `snapshot` was taken."""
+        """Continues from the `snapshot` of other metrics."""
         self.units, self.block_units = int(snapshot["units"]), int(snapshot["block_units"])
         self.bad_lines, self.lr = int(snapshot["bad_lines"]), snapshot["lr"]
         self.losses = [list(sums) for sums in snapshot["losses"]]

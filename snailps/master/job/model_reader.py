@@ -135,7 +135,7 @@ class ModelReader:
         """Waits until all clocks below are applied.
 
         Seals of a clock that was held are acknowledged before it is: if that failed and no worker
-        has asked for the next one, nobody knows yet.
+        has asked for the next one, that is not known yet.
         """
         links, close = self._connect(reading)
         try:

@@ -1,10 +1,10 @@
-"""What an earlier master of this life had noted of its job: a new one goes on from there.
+"""Recovery of a job from the journal of an earlier master of this life.
 
     facts of the journal -> JobRecovery.go_on -> the same calls of Job and Ledger, in order
 
-It owns the meaning of the job's facts, and which orders to servers a new master gives again, for
-the one that was lost may not have given them to all: each is harmless when it comes twice.  What
-workers have leased, and told in the last moments, they say themselves when they come back.
+Recovery replays the journal through the live code path.  It also repeats orders to servers, which
+the lost master may not have given to all; each is harmless when it comes twice.  What workers have
+leased and just reported they tell themselves when they come back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Past:
 
 
 class JobRecovery:
-    """The facts of a life that began under another master.
+    """The facts of an earlier master of this life.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class JobRecovery:
         """Whether the job had begun with something that must not be done again."""
 
     def go_on(self, controller: JobController, job: Job, now: float) -> None:
-        """Brings a prepared job to where it was; all members that come back are back.
+        """Brings a prepared job to its state of before, once all members are back or given up.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class JobRecovery:
             controller.exported_before(job, exported["figures"], now)
         self._past, self._facts = Past([]), []  # they may be many, and have said all
         share, what = job.progress(now), "training" if job.pass_ == "train" else "survey"
-        log.warning("took over from the master before: %.0f%% of the %s done", 100 * share, what)
+        log.warning("took over from the previous master: %.0f%% of the %s done", 100 * share, what)
 
     def _last(self, kind: str) -> dict[str, Any]:
         """The last fact of a kind; empty: none."""
@@ -124,7 +124,7 @@ class JobRecovery:
         ticks = [int(tick) for tick in snapshot.figures.get("ticks", [0])]
         controller.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
-        stands = False
+        clocks_set = False
         begin = "state" if state else "train"
         at = max(at for at, fact in enumerate(self._facts) if fact.kind == begin)
         for fact in self._facts[at + 1 :]:
@@ -143,11 +143,11 @@ class JobRecovery:
             elif fact.kind == "early":
                 self._early(controller, job, now=now, **fact.data)
             else:
-                stands = stands or fact.kind == "clocks"
+                clocks_set = clocks_set or fact.kind == "clocks"
                 _replay(job, fact, now)
         controller.expiry.resume(ticks, now)
-        controller.leases.clocks_noted = stands
-        if job.clocked and not stands:
+        controller.leases.clocks_noted = clocks_set
+        if job.clocked and not clocks_set:
             controller.set_clock(job, base.clock, now)
         if closing and controller.round is not None:
             controller.round.close(closing, now)
@@ -163,7 +163,7 @@ class JobRecovery:
         controller.ends_early(interrupted=why == "interrupt", now=now)
 
     def _fence(self, job: Job, now: float) -> None:
-        """Shuts out again whoever was lost before; and seals what it had pushed whole."""
+        """Fences lost workers again, and seals what they had pushed completely."""
         for number, lost in self._members.gone.items():
             if lost:
                 last = None if job.ledger is None else job.ledger.last_of(number)
@@ -171,7 +171,7 @@ class JobRecovery:
 
 
 def _replay(job: Job, fact: Fact, now: float) -> None:
-    """Does with a job what was done with it; facts that are not of the training are left out."""
+    """Applies a fact to a job; facts that are not of the training are skipped."""
     ledger, data = job.ledger, fact.data
     assert ledger is not None
     if fact.kind == "done":

@@ -70,7 +70,7 @@ class RoundController:
         return self._closing
 
     def lost(self, now: float) -> None:
-        """A worker was lost at its part: where nobody else has begun, the round begins again.
+        """A worker was lost at its part: where no other has begun, the round begins again.
 
         Some shards may have its seal.  What another worker brings for the same slot would be
         dropped there, and counted at the others: so all of them forget the round first.

@@ -1,4 +1,4 @@
-"""The time in which a job has no worker: how long it is waited, and what is said of it.
+"""A job without a worker: waits for one, with a limit.
 
 the last worker is gone -> step ... -> another one comes: `over`, or the limit: `fail`
 """
@@ -32,10 +32,10 @@ class WorkerWait:
         self._limit_s, self._fail, self._advice = limit_s, fail, advice
         self._notice_at = 0.0
         self.lacks, self.since = "", 0.0
-        """Whom the whole job waits for, in words, and since when; empty as a rule."""
+        """What the whole job waits for, in words, and since when; empty as a rule."""
 
     def over(self) -> None:
-        """Somebody is here."""
+        """A worker is here."""
         self.lacks, self.since = "", 0.0
 
     def step(self, work: str, now: float) -> None:

@@ -262,7 +262,7 @@ class RoundLedger(Ledger):
         self._waiting = {int(index) for index in snapshot["waiting"]}
         self._begin_records([int(slot) for slot in snapshot["parts"]])
 
-    # --- where it stands ---------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:

@@ -1,11 +1,11 @@
-"""Leases at the master: what workers ask for, and what they say of what they got.
+"""Leases at the master: the calls of workers for blocks, and their reports.
 
     Lease -> waits here -> answer -> Leased      Done, Settled, Finished -> Job, journal, ledger
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
-It owns the calls of workers that wait for a block, says for whom they wait, and for whom nobody
-waits any more.  It knows no phase of the job (`job/controller.py`) and no connection: answers go
-with the number that came with a call.  `now` is monotonic seconds.
+Owns the calls of workers that wait for a block, names what they wait for, and gives up late workers
+when a training ends.  Must not know the phase of the job (`job/controller.py`) or connections: an
+answer has the number of its call.  `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 DROP_S = 20.0
-"""How long a block may take once the training is to end early; after that nobody waits for it."""
+"""How long a block may take once the training is to end early; then it is given up."""
 SECONDS_LEAST = 1e-6
 """Of a block, where its rate is reckoned: clocks tell nothing finer."""
 NAMES_S = 0.2
-"""Between two looks at who waits for whom."""
+"""Between two updates of what workers wait for."""
 ANSWERS_MAX = 256
 """Workers that wait and are looked at in one go, some milliseconds; the next one goes on there."""
 
@@ -53,7 +53,7 @@ class LeaseService:
         self.job: Job | None = None
         self._members, self._out = members, out
         self._asking: deque[Call] = deque()  # to be looked at
-        self._refused: dict[int, list[Call]] = {}  # by worker: until the book wakes it
+        self._refused: dict[int, list[Call]] = {}  # by worker: until the ledger wakes it
         self._seen: tuple[Any, ...] = ()  # where the job was then
         self._told_clock = -1
         self._number_changed = False
@@ -62,7 +62,7 @@ class LeaseService:
         self._drop_at = self._name_at = 0.0
 
     def running(self) -> tuple[Job, Ledger]:
-        """The job, and the book of its pass.
+        """The job, and the ledger of its pass.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class LeaseService:
     # --- who comes and goes --------------------------------------------------------------------
 
     def came_back(self, member: Member, now: float) -> None:
-        """A worker that an earlier master knew: takes over what it has leased and has told."""
+        """A worker of an earlier master: takes over what it has leased and reported."""
         job, resume_state = self.job, member.resume_state
         if job is None or job.ledger is None:
             return
@@ -224,14 +224,14 @@ class LeaseService:
                 job.ledger.claim(number, node)
 
     def all_back(self, job: Job, now: float) -> None:
-        """All that come back are back: tells them what the master before may not have told."""
+        """All members are back or given up: tells workers what the lost master may not have."""
         self.answer(now)
         if job.clocked:
             self.tell_workers(messages.CameBack())
         self._told_clock = -1
 
     def leaving(self, member: Member, now: float) -> None:
-        """A worker finishes its block and goes; nobody waits for more of it."""
+        """A worker finishes its block and leaves; its other blocks go to others."""
         if self.job is not None and self.job.ledger is not None:
             self._out.note("leave", {"node": member.number})
             self.job.ledger.leave(member.number)
@@ -275,18 +275,18 @@ class LeaseService:
         return f"block {number}{where} has cost {LOSSES_MAX} workers: look at what is in it"
 
     def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
-        """Waits no more for blocks at work, the book closed, if it is time; whether for any."""
+        """Gives up late blocks of a closed ledger, if it is time; whether there were any."""
         late = [member for member in workers if not (member.finished or member.dropped)]
         if not late or not ledger.closed or now < self._drop_at:
             return False
         for member in late:
             ledger.abandon(member.number)
             member.dropped = True
-            log.warning("%s is not waited for: %.0f s at its block", member.name, DROP_S)
+            log.warning("%s is given up: %.0f s at its block", member.name, DROP_S)
         return True
 
     def hurry(self, now: float) -> None:
-        """Blocks at work, once the book is closed, are not waited for longer than `DROP_S`."""
+        """Blocks at work when the ledger is closed are given up after `DROP_S`."""
         self._drop_at = now + DROP_S
 
     # --- answers and notes ---------------------------------------------------------------------
@@ -294,7 +294,7 @@ class LeaseService:
     def answer(self, now: float) -> None:
         """Answers what can be answered; the rest waits for blocks that may come back.
 
-        A worker that was refused is looked at again when its book wakes it, and all of them when
+        A worker that was refused is looked at again when the ledger wakes it, and all of them when
         the job is not where it was: each block that is done costs as many looks as workers can go.
         """
         job = self.job
@@ -355,12 +355,12 @@ class LeaseService:
         return True
 
     def _name_wait(self, ledger: Ledger, member: Member, now: float) -> None:
-        """Says for whom a worker waits that gets no block, unless it still has one."""
+        """Names what a worker without a block waits for, unless it still has one."""
         if not ledger.held_by(member.number):
             member.wait_for(str(ledger.wait_of(member.number)), now)
 
     def note_waits(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
-        """Says for whom workers wait that get no block, or are held up by a clock, and logs it.
+        """Names what workers without a block, or held up by a clock, wait for, and logs it.
 
         Less often where they are many.
         """

@@ -1,7 +1,7 @@
-"""Orders that change rows: each shard does them once, whoever serves it just now.
+"""Orders that change rows: each shard carries them out once, at the server that has it then.
 
     give(order) -> a message to every server that serves some of its shards -> done
-    a server is lost, a shard has moved -> the same to whoever serves it now
+    a server is lost, a shard has moved -> the same to the server that has it now
 
 They do no harm when done twice.  A shard does one after the other, in the order in which they were
 given.  It knows no connection; `now` is monotonic seconds.
@@ -51,7 +51,7 @@ class ShardOrders:
     fail : callable
         Ends the cluster, with a sentence.
     limit_s : float
-        How long a shard may be served by nobody.
+        How long a shard may be without a server.
 
     Attributes
     ----------
@@ -109,9 +109,9 @@ class ShardOrders:
     def fence(self, incarnation: int, now: float, last: Entry | None = None) -> None:
         """Has every shard refuse what may still come from a lost worker: others do its work.
 
-        `last` is an entry that it has pushed whole, but sealed at some shards only, perhaps: those
-        may have applied its clock, so that nobody could train it again from the same rows.  The
-        others seal it in its place; see `clocks_set`.
+        `last` is an entry that it has pushed completely, but perhaps sealed at some shards only.
+        Those may have applied its clock, so that no worker could train it again from the same rows.
+        The others seal it in its place; see `clocks_set`.
         """
         if last is None:
             self.give(
@@ -165,47 +165,47 @@ class ShardOrders:
 
     def open(self, *kinds: Kind) -> bool:
         """Whether anything of these kinds is not done yet."""
-        return any(errand.kind in kinds for errand in self._open)
+        return any(order.kind in kinds for order in self._open)
 
     def step(self, now: float) -> None:
-        """Asks whoever serves what has not been asked."""
-        self._open = [errand for errand in self._open if errand.left]
+        """Asks the servers of shards that have not been asked."""
+        self._open = [order for order in self._open if order.left]
         busy: set[int] = set()
         count = self._count()
-        for errand in list(self._open):
+        for order in list(self._open):
             if len(busy) >= count:
                 break  # all that come behind wait at every shard: a hundred workers may be lost
             by_server: dict[int, list[int]] = {}
-            for shard in sorted(errand.left - errand.asked - busy):
+            for shard in sorted(order.left - order.asked - busy):
                 by_server.setdefault(self._server_of(shard), []).append(shard)
             waiting = by_server.pop(0, [])
-            if errand.left <= set(waiting) | busy:
-                if waiting and now > errand.until:
+            if order.left <= set(waiting) | busy:
+                if waiting and now > order.until:
                     self._fail(
-                        f"no server has come to {errand.what} for shard {waiting[0]} in "
+                        f"no server has come to {order.what} for shard {waiting[0]} in "
                         f"{self._limit_s:.0f} s: it changes over and does not get on"
                     )
             else:
-                errand.until = now + self._limit_s
-            busy |= errand.left
+                order.until = now + self._limit_s
+            busy |= order.left
             for server, shards in by_server.items():
-                errand.asked |= set(shards)
-                noting = partial(self._answered, errand, server, shards)
-                self._call(server, errand.make(shards), noting, now)
+                order.asked |= set(shards)
+                noting = partial(self._answered, order, server, shards)
+                self._call(server, order.make(shards), noting, now)
 
     def _answered(
-        self, errand: _ShardOrder, server: int, shards: list[int], answer: Answer, now: float
+        self, order: _ShardOrder, server: int, shards: list[int], answer: Answer, now: float
     ) -> None:
-        errand.asked -= set(shards)
+        order.asked -= set(shards)
         if isinstance(answer, ConnectionLost):
-            return  # whoever stands in for it is asked
+            return  # the server that has them next is asked
         if isinstance(answer, SnailError):
-            errand.left -= set(shards)
-            if errand.kind == "clock":
-                self._fail(f"server {server} cannot {errand.what}: {answer}")
+            order.left -= set(shards)
+            if order.kind == "clock":
+                self._fail(f"server {server} cannot {order.what}: {answer}")
             else:
-                log.error("server %d cannot %s: %s", server, errand.what, answer)
+                log.error("server %d cannot %s: %s", server, order.what, answer)
         elif isinstance(answer, messages.Report):
-            errand.left -= {int(shard) for shard in answer.data.get("done", [])}
-            errand.told(answer.data)
+            order.left -= {int(shard) for shard in answer.data.get("done", [])}
+            order.told(answer.data)
         self._open = [one for one in self._open if one.left]
