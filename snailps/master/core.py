@@ -31,6 +31,7 @@ from snailps.master.departures import Departures
 from snailps.master.effects import Broken, Effect, Outbox, Record
 from snailps.master.events import Event, Received, WorkDone
 from snailps.master.heartbeats import HeartbeatMonitor
+from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
 from snailps.master.job.recovery import Past
 from snailps.master.lifecycle import Lifecycle
@@ -92,9 +93,6 @@ class MasterCore:
         address: str = "",
     ) -> None:
         self._session, self._services = session, services
-        self._signals = 0
-        self._heeded = 0  # of them, by the training or the export
-        self._asked = False  # by a signal to another process, however often
         self._stats_at = 0.0
         self._own_rss_mb = 0.0
         self._submitting = 0  # the work that loads a submitted job
@@ -135,13 +133,14 @@ class MasterCore:
             past=past,
             wall_s=wall_s,
         )
+        self.interrupts = Interrupts(self.lifecycle, self.job_controller)
         self.replication = ReplicationController(
             settings,
             self.members,
             self.out,
             expel=expel,
             fail=self.lifecycle.fail,
-            all_leave=self._all_servers_leave,
+            all_leave=self.interrupts.all_servers_leave,
             on_rows_lost=lambda text: self.departures.rows_lost(text),
         )
         self.departures = Departures(
@@ -224,7 +223,7 @@ class MasterCore:
             self.out.disown(event.work)
 
     def _signalled(self, event: events.Signal, now: float) -> None:
-        self._signals += 1
+        self.interrupts.signal()
 
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
         if not self.lifecycle.stopping:
@@ -235,8 +234,7 @@ class MasterCore:
 
     def _tick(self, event: events.Tick, now: float) -> None:
         self._own_rss_mb = max(self._own_rss_mb, event.peak_rss_mb)
-        if self._signals or self._asked:
-            self._interrupted(now)
+        self.interrupts.step(now)
         self.heartbeats.step(now)
         if self.lifecycle.stopping:
             self._check_stopped(now)
@@ -323,7 +321,7 @@ class MasterCore:
         if self._session:
             self._collect_figures(now)
             job_controller.end()
-            self._signals, self._heeded, self._asked = 0, 0, False
+            self.interrupts.forget()
         elif job_controller.interrupted:
             job = job_controller.job
             share = job.ledger.progress if job is not None and job.ledger is not None else 0.0
@@ -337,38 +335,6 @@ class MasterCore:
         self.job_controller.figures |= self.replication.figures()
 
     # --- the end -----------------------------------------------------------------------------
-
-    def _interrupted(self, now: float) -> None:
-        if self.lifecycle.stopping:
-            return
-        phase = self.job_controller.phase
-        if phase is JobPhase.EXPORTING:
-            self._interrupt_export(now)
-        elif self._signals > 1 or phase is not JobPhase.TRAINING:
-            doing = phase.value if not self.lifecycle.forming else "forming"
-            self.lifecycle.fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
-        else:
-            self._heeded = self._signals
-            self.job_controller.interrupt(now)
-
-    def _interrupt_export(self, now: float) -> None:
-        """The first signal since the export began ends it cleanly, a second one at once."""
-        if self._signals == self._heeded:
-            return  # what ended the training: what was learnt is being saved
-        self._heeded = self._signals
-        export = self.job_controller.export
-        if export.cancelled:
-            self.lifecycle.fail(export.verdict(), EXIT_INTERRUPTED)
-        else:
-            export.cancel(now)
-
-    def _all_servers_leave(self, text: str, now: float) -> None:
-        """All servers are to leave, with all rows: the model is saved first, if there is one."""
-        if self.job_controller.phase is JobPhase.TRAINING:
-            log.warning("%s", text)
-            self.job_controller.interrupt(now)
-        elif self.job_controller.phase is not JobPhase.EXPORTING:  # else they stay until then
-            self.lifecycle.fail(text)
 
     def _fail_job(self, text: str, code: int = EXIT_FAILED) -> None:
         """The job cannot go on: ends the cluster, too, unless it is a session's.
@@ -389,7 +355,7 @@ class MasterCore:
         job_controller.abandon(text, self.lifecycle.now)
         workers = [m for m in self.members.nodes("worker") if begun and not m.finished]
         self.departures.send_away(workers, text, self.lifecycle.now)
-        self._signals, self._heeded, self._asked = 0, 0, False
+        self.interrupts.forget()
 
     def _tell_stop(self, broken: bool, text: str) -> None:
         stop = messages.Stop(broken, text)
@@ -580,7 +546,7 @@ class MasterCore:
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
         log.info("%s: %s", member.name, message.why)
         if message.why == "SIGINT":
-            self._asked = True
+            self.interrupts.ask()
         elif not self.lifecycle.stopping:  # else it was told to end already
             self.departures.leave(member, now)
 
