@@ -7,7 +7,7 @@
     restoring   tables > load > done        failed: StopSaving, the next candidate
 
 Both are records that each answer takes one step further.  In brackets: in bsp, where rows are saved
-as they are at the beginning of a clock.  It knows no rows: servers write and read those themselves.
+as they are at the beginning of a clock.  Servers write and read the rows themselves.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Affair:
         self.moved, self.since, self.late, self.broadcast = -1, now, False, None
 
     def stalls(self, now: float) -> str:
-        """Why it is to be given up; empty: it gets on."""
+        """Why it is to be given up; empty: it makes progress."""
         broadcast = self.broadcast
         if broadcast is None:
             if not self.work and now - self.since > STALL_S:
@@ -244,7 +244,7 @@ class CheckpointController:
     # --- the loop ----------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """Looks whether what is under way gets on."""
+        """Gives up a save or a restore that makes no progress."""
         saving = self._saving
         if saving is not None:
             if saving.written and saving.snapshot is None:
@@ -283,7 +283,7 @@ class CheckpointController:
         return self._saving is not None
 
     def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
-        """A server tells how its part went; ignored where no checkpoint is under way."""
+        """A server reports how its part went; ignored where no checkpoint is under way."""
         affair: _Saving | _Restoring | None
         affair = self._saving if isinstance(message, messages.Saved) else self._restoring
         # Another number is that of one that was given up.
@@ -412,7 +412,7 @@ class CheckpointController:
         """Every shard keeps its rows as they are at the beginning of a clock: of which one?
 
         Shards differ by one clock at most, because a worker waits for all of them.  So those that
-        are behind go on by one, and then all stand at the same.
+        are behind advance by one, and then all are at the same clock.
         """
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
@@ -455,7 +455,7 @@ class CheckpointController:
             self._complete(saving, now)
 
     def _look_for_snapshot(self, saving: _Saving, now: float) -> None:
-        """Takes the snapshot at the clock, once every worker has told its part of those before."""
+        """Takes the snapshot at the clock, once all blocks before it are reported."""
         ledger = saving.job.ledger
         assert isinstance(ledger, BspLedger)
         if ledger.open_clock >= saving.clock:

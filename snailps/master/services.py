@@ -56,7 +56,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A checkpoint that is whole."""
+    """A complete checkpoint."""
 
     path: str
     rows: int
@@ -132,7 +132,7 @@ class Reader(Protocol):
 
 
 class Services(Protocol):
-    """All that a core has done beside the loop."""
+    """All work of a core beside the loop."""
 
     @property
     def files(self) -> Files:

@@ -19,7 +19,7 @@ from snailps.node.background import in_thread
 
 
 class Works:
-    """Everything that is done beside the loop just now."""
+    """The work beside the loop that is under way."""
 
     def __init__(self) -> None:
         self._running: dict[int, Future[Any]] = {}

@@ -303,7 +303,7 @@ class Node:
                 elif 0 not in self._pulse.closed():
                     sock.close()
                     return
-                # A connection is no sign of life: a master may take each and close it again.
+                # A connection alone proves nothing: a master may take each and close it again.
                 self._pulse.add(sock, 0, self._pulse.silences().get(0, 0.0) if again else 0.0)
             except MisuseError:  # this process leaves
                 sock.close()
@@ -392,7 +392,7 @@ class Node:
     # --- the end -------------------------------------------------------------------------------
 
     def end(self, code: int, text: str) -> None:
-        """Decides that this process ends; the first decision stands.  From any thread."""
+        """Decides that this process ends; the first decision counts.  From any thread."""
         with self._end_lock:
             if self._end is not None:
                 return

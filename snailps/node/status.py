@@ -94,7 +94,7 @@ class ShardStatus(TypedDict):
 
 
 class WaitStatus(TypedDict):
-    """A wait: `who` waits, `whom` it waits for (process and reason), and seconds."""
+    """A wait: `who` waits for `whom` (process and reason), for how many seconds."""
 
     who: str
     whom: str

@@ -1,11 +1,10 @@
-"""A job as the master sees it: the model's class, its input, its passes, its figures.
+"""A job at the master: the model's class, its input, its passes, its figures.
 
     settings -> Job.load -> prepare (files -> blocks) -> Ledger of "survey" -> summary
              -> Ledger of "train" -> figures -> export
 
-It owns what is to be done and what has been done; it knows no connection, and `now`, monotonic
-seconds, is what it knows of time.  `leases/service.py` asks
-it for leases and tells it what came back; sums of figures are `metrics.py`'s.
+Owns what is to be done and what has been done.  `leases/service.py` asks it for leases and passes
+on results; sums of figures are in `metrics.py`.  No connections here; `now` is monotonic seconds.
 """
 
 from __future__ import annotations

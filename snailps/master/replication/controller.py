@@ -1,10 +1,9 @@
-"""The master's hand on shards: carries out what `ReplicationPlanner` decides, and tells everybody
-the route.
+"""Carries out what `ReplicationPlanner` decides, and sends all members the route.
 
     members, notes of servers, time -> ReplicationPlanner
         -> orders to servers, TakeRoute to all, the verdict
 
-It joins `planner.py`, which knows no member, with the members, which know no shard.  `now` is
+Connects `planner.py`, which knows no members, with the members, which know no shards.  `now` is
 monotonic seconds.
 """
 
@@ -53,7 +52,7 @@ class ReplicationController:
     fail : callable
         Ends the cluster, with a sentence.
     on_rows_lost : callable
-        Ends the cluster, with a sentence: nobody has the rows of a lost server.
+        Ends the cluster, with a sentence: the rows of a lost server are lost.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class ReplicationController:
     # --- the loop --------------------------------------------------------------------------------
 
     def step(self, held: bool, now: float) -> None:
-        """Looks what time has brought; `held`: nothing is to move just now."""
+        """Time passes; `held`: no shard is to move at present."""
         if not self._formed:
             return
         self.standbys.held = held
@@ -162,7 +161,7 @@ class ReplicationController:
         self.shard_orders.step(now)
 
     def tell(self, now: float) -> None:
-        """Tells everybody the route, if it is new; requests of those who know it first wait.
+        """Sends all members the route, if it is new; requests of those that have it first wait.
 
         Once in a turn of the loop, however many shards have changed over in it: with eight shards a
         server and a thousand workers each of them would cost a message to all.
@@ -198,7 +197,7 @@ class ReplicationController:
         return self.standbys.redundancy.figures()
 
     def status(self) -> list[dict[str, Any]]:
-        """Who has which shard, as a picture; empty before the cluster is formed."""
+        """The servers of each shard, for the status; empty before the cluster is formed."""
         return self.standbys.status() if self._formed else []
 
     # --- how -------------------------------------------------------------------------------------
@@ -243,7 +242,7 @@ class ReplicationController:
 
     def _answered(self, order: Order, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):
-            return  # whoever watches over losses tells
+            return  # the loss itself is reported
         refused = isinstance(answer, SnailError)
         self.standbys.answered(
             order,
@@ -271,7 +270,7 @@ class ReplicationController:
         self._rerouted = True
 
     def _followed(self, now: float) -> None:
-        """Counts the route as taken once everybody who pulls has it."""
+        """Counts the route as taken once all workers have it."""
         asking = [m for m in self._members.all.values() if m.role == "worker" and m.acknowledged]
         if self._members.route is not None:
             epoch = min([m.epoch for m in asking], default=self._members.route.epoch)

@@ -19,7 +19,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Rerouted:
-    """Everybody is to take the new route."""
+    """All members are to take the new route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A server that was to leave cannot: nobody can take its shards."""
+    """A server that was to leave cannot: no other server can take its shards."""
 
     server: int
     why: str
@@ -39,7 +39,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Expelled:
-    """A server does not do its part: whoever gets this calls `lost` for it."""
+    """A server does not do its part: it is expelled, and `lost` is called for it."""
 
     server: int
     why: str

@@ -1,6 +1,6 @@
 """Orders to servers that are not answered yet, and what is to happen when they are.
 
-    give -> Order -> answered: what was to follow; late: whom nobody should wait for any longer
+    give -> Order -> answered: what was to follow; late: servers that are waited for too long
 
 What is ordered, and why, decides `planner.py`; sending is the controller's.
 """

@@ -63,7 +63,7 @@ class Shard:
     former : ShardAddress or None
         The one that has yielded: it could still take the shard back.
     down_at : float or None
-        When its server was lost, until somebody stands in.
+        When its server was lost, until another one serves it.
     failures : int
         Standbys that failed, one after the other.
     """
@@ -153,7 +153,7 @@ class Placement:
     copies : int
         How often each shard is to be there: itself, and its standby.
     version : int
-        Grows with every change: what was found even is even while it stands.
+        Grows with every change: while it is the same, a balance found is still valid.
     alone, unready, bare : set of int
         Shards without standby; with one that has not all of it; both.
     going, changing : set of int
@@ -161,11 +161,11 @@ class Placement:
     leaving : set of int
         Servers that are to leave.
     news : set of int
-        Shards that have changed; whoever keeps what is known of them empties it.
+        Shards that have changed; the planner, which keeps what is known of them, empties it.
 
     Notes
     -----
-    Whoever changes a shard calls `changed` next: nothing else writes the sets.  An event then costs
+    A change of a shard is followed by `changed`: nothing else writes the sets.  An event then costs
     what it changes, and a look over the servers where a place is sought; a rule that walks over all
     shards at every event would cost a second with a hundred servers.
     """

@@ -331,7 +331,7 @@ class ReplicationPlanner:
             copy.seeded, copy.moved_at = share, now
 
     def followed(self, epoch: int, now: float) -> None:
-        """Everybody who pulls has this route and reaches its shards."""
+        """All workers have this route and reach its shards."""
         self.redundancy.followed(epoch, now)
 
     def tick(self, now: float) -> None:
@@ -425,7 +425,7 @@ class ReplicationPlanner:
         self._ask_promote(shard, now)
 
     def _take_back(self, shard: Shard, now: float) -> None:
-        """The one that has yielded serves on: nobody has been told yet of its successor."""
+        """The server that has yielded serves on: no member has been told of its successor yet."""
         assert shard.former is not None
         self._orders.forget_shard(shard.number)
         copy, shard.following = shard.following, None
@@ -707,7 +707,7 @@ class ReplicationPlanner:
                 shard.goal = copy.server  # a swap; then it is the primary that goes
             elif self._placement.has_room(copy.server, target):
                 self._make(shard, target, now)
-        elif len(self._placement.servers) - len(leaving) == 1:  # nobody else can have it
+        elif len(self._placement.servers) - len(leaving) == 1:  # no other server can have it
             if shard.leaves == shard.primary:
                 shard.goal = copy.server
             elif not self._placement.served(copy.server):

@@ -59,7 +59,7 @@ class Redundancy:
         self._resuming.append((shard, epoch, since))
 
     def followed(self, epoch: int, now: float) -> None:
-        """Everybody who pulls has this route and reaches its shards."""
+        """All workers have this route and reach its shards."""
         self._followed = max(self._followed, epoch)
         self.note_resumed(now)
 
