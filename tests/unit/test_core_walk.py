@@ -109,12 +109,13 @@ class Node:
 class Walk(World):
     """One cluster, and the trouble that it has."""
 
-    def __init__(self, rng, make_job, **settings):
+    def __init__(self, rng, make_job, values, session=False, **settings):
+        self.values, self.session, self.driver, self.submitted = values, session, None, 0
         self.rng, self.make_job, self.nodes, self.calls = rng, make_job, {}, {}
         self.journal, self.arrays, self.calm, self.next_peer = [], {}, False, 0
         self.settings = settings
         self.lives = 1
-        super().__init__(make_job(), **settings)
+        super().__init__(None if session else make_job(), session=session, **settings)
 
     @staticmethod
     def make_services():
@@ -188,8 +189,9 @@ class Walk(World):
         if isinstance(asked, m.Register | m.Rejoin):
             self.welcome = answer
         elif isinstance(answer, Exception):
-            assert isinstance(asked, m.Ask | m.Drain | m.Lease | m.Done), (asked, answer)
-            assert "leased to" not in str(answer), answer
+            refusable = (m.Ask, m.Drain, m.Lease, m.Done, m.Submit, m.Summarise)
+            assert isinstance(asked, refusable), (asked, answer)
+            assert self.session or "leased to" not in str(answer), answer
         elif isinstance(asked, m.Lease):
             if answer.number >= 0:
                 node.held[answer.number] = (asked.pass_, answer.clock)
@@ -286,7 +288,8 @@ class Walk(World):
             self.next_peer += 1
             return m.Report({"endpoint": ["h", 20_000 + self.next_peer]})
         if isinstance(order, m.Freeze):
-            return m.Report({"clocks": [self.core.job_controller.job.ledger.open_clock]})
+            job = self.core.job_controller.job
+            return m.Report({"clocks": [job.ledger.open_clock if job is not None else 0]})
         if isinstance(order, m.Ask | m.Fence | m.SetClock | m.CloseClock | m.Expire):
             done = getattr(order, "shards", [])
             return m.Report({"done": done, "shards": [], "standbys": [], "waits": []})
@@ -403,8 +406,9 @@ class Walk(World):
                 self.gone(node, "killed")
         elif kind < 0.011 and live:
             node = rng.choice(live)
-            node.leaving = "SIGTERM"
-            self.handle(events.Received(node.peer, m.Leaving("SIGTERM")))
+            if node.role != "driver":
+                node.leaving = "SIGTERM"
+                self.handle(events.Received(node.peer, m.Leaving("SIGTERM")))
         elif kind < 0.014:
             self.handle(events.JournalGrown())
         elif kind < 0.017 and live:
@@ -413,8 +417,19 @@ class Walk(World):
                 self.asks(node, m.Ask("status"))
         elif kind < 0.0173:
             self.handle(events.Signal())
-        elif kind < 0.021 and self.core.told_phase in ("survey", "training"):
+        elif kind < 0.021 and self.core.told_phase in ("survey", "training") and not self.session:
             self.master_dies()
+        elif kind < 0.05 and self.session:
+            self.drives()
+
+    def drives(self):
+        """The driver of a session submits a job, or ends it."""
+        if self.driver is None or self.driver.peer not in self.nodes:
+            self.driver = self.joins("driver")
+        elif not self.driver.calls and self.core.told_phase == "idle":
+            self.submitted += 1
+            done = self.calm and self.submitted > 2
+            self.asks(self.driver, m.Shutdown() if done else m.Submit(self.values))
 
     server_losses = 0.2
 
@@ -433,6 +448,10 @@ class Walk(World):
             if self.core.is_over:
                 return
             self.step()
+            if self.session and step % 50 == 0 and not self.core.is_over:
+                if not any(n.role == "worker" and not n.stop for n in self.nodes.values()):
+                    self.joins("worker")
+                self.drives()
             if step % 200 == 199:
                 self.now += 5.0
                 self.beat()
@@ -455,14 +474,15 @@ def walk(seed, folder):
     world = Walk.__new__(Walk)
     world.late = []
     world.__init__(
-        rng, make_job, expected_node_num=4, expected_servers=2,
+        rng, make_job, values, session=rng.random() < 0.2, expected_node_num=4, expected_servers=2,
         replication=rng.choice(["none", "sync"]),
         on_node_loss=rng.choice(["recover", "recover", "recover", "stop"]),
     )  # fmt: skip
     world.run()
     core = world.core
     done = [f.data["number"] for f in world.journal if f.kind == "done"]
-    assert len(set(done)) == len(done), "a block was done twice"
+    if not world.session:  # its jobs have the same numbers
+        assert len(set(done)) == len(done), "a block was done twice"
     job = core.job_controller.job
     if core.code == 0 and core.phase.value == "done" and not core.verdict and not job.rounds:
         assert job.ledger.finished == job.ledger.size
