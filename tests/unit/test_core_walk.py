@@ -444,7 +444,7 @@ class Walk(World):
         self.calm = True
         if not any(node.role == "worker" for node in self.nodes.values()):
             self.joins("worker")
-        for step in range(END_STEPS):
+        for step in range(END_STEPS * (4 if self.session else 1)):
             if self.core.is_over:
                 return
             self.step()
