@@ -26,9 +26,13 @@ def failure(outcome):
 
 
 def quiet_run(seed):
-    """Runs a seed without a word of the product's log."""
+    """Runs a seed without the product's log, which is as it was afterwards."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    return run(seed)
+    try:
+        return run(seed)
+    finally:
+        logging.disable(before)
 
 
 def walk(first, count, jobs, most=10, say=print):
