@@ -174,7 +174,7 @@ def _train(side, members, facts, chance):
         count += 2
         if journal.is_long:
             at, compactions = time.thread_time(), compactions + 1
-            journal.compact(side.controller.snapshot())
+            journal.compact(side.controller.snapshot(time.monotonic()))
             stalls.append(time.thread_time() - at)
         steps.append(clock() - start)
         if count % 10_000 == 0:

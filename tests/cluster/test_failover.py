@@ -108,7 +108,8 @@ def test_job_survives_two_losses_one_after_the_other(tmp_path, job, gate):
         wait_lines(master, AGAIN, 1, behind="is lost")
         second.send(signal.SIGKILL)
         master.wait_line("there is one server only", WAIT_S)
-        wait_lines(master, "in reach again", 2)
+        # The first one may have served nothing: its shard moves while the cluster forms.
+        wait_lines(master, "in reach again", 1, behind="there is one server only")
         gate.open()
         assert cluster.codes(WAIT_S) == [0, -9, -9, 0, 0, 0], master.stderr
         # One of them may have had standbys only: the last shards to get theirs may move once more.

@@ -151,7 +151,7 @@ def test_fm_example_works_as_written(tmp_path, repo_root):
     import sys
 
     from processes import SNAILPS
-    from test_example import run
+    from test_example_cluster import run
 
     shutil.copytree(
         repo_root / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
