@@ -1,6 +1,6 @@
 """Declarations of tables and tensors, by models and in messages.
 
-    Table(...) -> to_dict -> Declare -> master -> MakeTables -> server -> ShardThread.add_table
+    Table(...) -> to_dict -> Declare -> master -> MakeTables -> server -> Shard.add_table
 
 Validated at every receiver; no sockets and no rows here.
 """
@@ -311,7 +311,7 @@ class Table:
         return not state and self.access not in _LINEAR
 
     def store_arguments(self) -> tuple[int, int, int, float, int, tuple[float, ...], int]:
-        """dim, access, init, scale, seed, hyper, track, as `ShardThread.add_table` takes them."""
+        """dim, access, init, scale, seed, hyper, track, as `Shard.add_table` takes them."""
         hyper = (self.lr, self.eps, self.beta1, self.beta2, self.l1, self.l2, self.beta)
         return (
             self.dim,

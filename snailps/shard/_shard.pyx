@@ -2,7 +2,7 @@
 """A shard without thread, connections or time: what the rest of its code, in Python, works with.
 
     ShardLoop or ShardDriver -> Handler -> `_requests`, `_standby`, `_primary` -> store
-    ShardThread, Replication, Orders (Python) -> ShardCore -> the same structs
+    Shard, Replication, Orders (Python) -> ShardCore -> the same structs
 
 It owns the store, the context and their memory, and makes single steps of replication: what a role or a
 stream means for them is decided in `replication.py`.  Everything here belongs to one thread.
@@ -125,7 +125,7 @@ cdef class ShardCore:
     # --- tables and clocks
 
     def add_table(self, number, dim, access, init, scale, seed, hyper, track, method):
-        """Makes a table known; parameters and errors are those of `ShardThread.add_table`."""
+        """Makes a table known; parameters and errors are those of `Shard.add_table`."""
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
         if (access == ACCESS_PYTHON) != (method is not None):
@@ -367,7 +367,19 @@ cdef class ShardCore:
         }
 
     def set_faults(self, left_out, point, int passings):
-        """For tests of recovery: as `ShardThread.test_faults` has them."""
+        """Leaves out what keeps acknowledged pushes safe, or dies at a point: for tests of recovery.
+
+        Parameters
+        ----------
+        left_out : sequence of str
+            "no-hold": replies do not wait for the standby; "no-marks": pushes are applied as often
+            as they come; "no-fence": fenced incarnations are served.
+        point : str
+            Where the process dies as by kill -9: "mid-send", "applied", "acknowledged" (primary),
+            "replayed", "promoted" (standby).
+        passings : int
+            At which passing of that point.
+        """
         self.context.faults.left_out = sum([FAULTS[name] for name in left_out])
         self.context.faults.point = POINTS[point]
         self.context.faults.passings = passings

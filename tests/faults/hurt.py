@@ -1,13 +1,13 @@
 """``python -m faults.hurt server ...``: snailps with something left out, or a place to die at.
 
-    HURT='{"left_out": ["no-hold"]}'                    -> ShardThread.test_faults, from the start
+    HURT='{"left_out": ["no-hold"]}'                    -> ShardCore.set_faults, from the start
     HURT_LATER=PREFIX, SIGUSR1, file PREFIX + pid       -> from then on
-        {"point": "applied", "passings": 3}                as ShardThread.test_faults has it
+        {"point": "applied", "passings": 3}                as ShardCore.set_faults has it
         {"die": "package.module:Class.method", "call": 2, "when": "after"}
         {"set": {"package.module:NAME": 1000}}
 
 A process that comes by the place for the n-th time dies as by kill -9.  The program itself knows
-nothing of this but `ShardThread.test_faults`.
+nothing of this but `ShardCore.set_faults`.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+
+from blocking_shard import BlockingShard
 
 from snailps.cli.entry import main
 from snailps.errors import ConnectionLost
@@ -38,7 +40,7 @@ def know(owner, name):
 
     class Known(base):
         def __init__(self, *arguments, **named):
-            if "__init__" in vars(base):  # others are made by their __cinit__ alone
+            if base.__init__ is not object.__init__:  # others are made by their __cinit__ alone
                 super().__init__(*arguments, **named)
             with _lock:
                 _known.add(self)
@@ -122,6 +124,7 @@ def tell(number, frame):
 
 
 if __name__ == "__main__":
+    process.ShardThread = BlockingShard
     know(process, "ShardThread")
     know(shard_connections, "Client")
     signal.signal(signal.SIGUSR2, tell)

@@ -8,12 +8,12 @@ import threading
 import time
 
 import numpy as np
+from blocking_shard import BlockingShard
 from shards import JOB, LIMIT_S, Shards
 
 from snailps import kernels
 from snailps.api.access_method import load_method
 from snailps.shard.shard import FragmentCursor
-from snailps.shard.shard_thread import ShardThread
 from snailps.transport.control import dial
 from snailps.transport.handshake import Channel, Role
 
@@ -70,7 +70,7 @@ class Replicas(Shards):
         """A new standby of a shard: its thread and port."""
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        thread = ShardThread(
+        thread = BlockingShard(
             listener,
             self._session,
             kernels.row_ops(),

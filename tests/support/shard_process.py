@@ -11,10 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from blocking_shard import BlockingShard
 from shards import ADD, FRAG_NUM, JOB, LIMIT_S, ZEROS
 
 from snailps import kernels
-from snailps.shard.shard_thread import ShardThread
 from snailps.transport.control import dial
 from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
@@ -31,7 +31,7 @@ def main(role):
     def session():
         return ServerSession(Hello(Channel.DATA, Role.SERVER, os.urandom(NONCE_BYTES), job=JOB))
 
-    shard = ShardThread(
+    shard = BlockingShard(
         listener, session, kernels.row_ops(), kernels.wire_ops(), FRAG_NUM, 30.0, "shard",
         standby=role == "standby",
     )  # fmt: skip

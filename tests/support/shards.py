@@ -6,10 +6,10 @@ import struct
 import time
 
 import numpy as np
+from blocking_shard import BlockingShard
 
 from snailps import kernels
 from snailps.api.access_method import load_method
-from snailps.shard.shard_thread import ShardThread
 from snailps.store.route import Route, ShardAddress
 from snailps.transport.client._client import Client
 from snailps.transport.control import dial
@@ -58,7 +58,7 @@ class Shards:
         for index in range(count):
             listener = socket.create_server(("127.0.0.1", 0))
             self.ports.append(listener.getsockname()[1])
-            thread = ShardThread(
+            thread = BlockingShard(
                 listener,
                 self._session,
                 kernels.row_ops(),

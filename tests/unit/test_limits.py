@@ -15,7 +15,7 @@ from snailps.master import checkpoints
 from snailps.node import limits
 from snailps.node.limits import Limits
 from snailps.node.shard_connections import ShardConnections
-from snailps.shard import shard_thread
+from snailps.server.checkpoints import RESTORE_LIMIT_S
 from snailps.transport import messages as m
 from snailps.transport.handshake import Role
 from snailps.transport.security.refusals import HANDSHAKE_LIMIT_S
@@ -33,7 +33,7 @@ def test_limits_of_a_request_fall_from_the_outside_in(request_s):
     # After the inner one there is time left to act on it, and to be served.
     assert of.parked_s - of.silence_s >= 0.2 * request_s
     assert of.silence_s < limits.STALL_S
-    assert of.silence_s < shard_thread.RESTORE_LIMIT_S
+    assert of.silence_s < RESTORE_LIMIT_S
     assert of.changeover_s > limits.ORDER_S + of.yield_s
 
 

@@ -5,10 +5,10 @@ import time
 
 import numpy as np
 import pytest
+from blocking_shard import BlockingShard
 from shards import ADD, FRAG_NUM, JOB, LIMIT_S, ZEROS, Raw, pull_frame, push_frame
 
 from snailps import kernels
-from snailps.shard.shard_thread import ShardThread
 from snailps.store.route import fragment_of
 from snailps.transport.frame import Kind
 from snailps.transport.handshake import Channel, Hello, Role, ServerSession, remote_error
@@ -23,7 +23,7 @@ class Turned:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         self.now = 1000.0
-        self.thread = ShardThread(
+        self.thread = BlockingShard(
             listener,
             lambda: ServerSession(Hello(Channel.DATA, Role.SERVER, b"s" * 16, job=JOB), b"", None),
             kernels.row_ops(),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blocking_shard import BlockingShard
 from shards import (
     ADD,
     FRAG_NUM,
@@ -25,7 +26,6 @@ from shards import (
 
 from snailps import kernels
 from snailps.errors import ConnectionLost
-from snailps.shard.shard_thread import ShardThread
 from snailps.store.route import fragment_of
 from snailps.transport.frame import (
     HEADER_BYTES,
@@ -343,7 +343,7 @@ def make_thread():
     # Of an address that no other test uses: there nobody else listens at this port afterwards.
     listener = socket.create_server(("127.0.0.2", 0))
     hello = Hello(Channel.DATA, Role.SERVER, os.urandom(16), job=JOB)
-    thread = ShardThread(
+    thread = BlockingShard(
         listener, lambda: ServerSession(hello), kernels.row_ops(), kernels.wire_ops(), FRAG_NUM,
         1.0, "shard",
     )  # fmt: skip
@@ -400,7 +400,7 @@ def test_order_that_fails_raises_where_it_was_given():
 
 
 def test_shard_lives_as_long_as_its_thread():
-    """Nobody keeps the ShardThread itself: its loop does."""
+    """Only its loop keeps the thread's object."""
     thread, address = make_thread()
     thread.start()
     thread.take_route(1, range(FRAG_NUM))
