@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import ANY_WORKER, NAMED_MAX, Entry, Ledger, Wait
+from snailps.master.leases.ledger import ANY_WORKER, MASTER, NAMED_MAX, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
 
 CLOCKS_AHEAD = 2
@@ -41,6 +41,9 @@ class BspLedger(Ledger):
     ahead only where enough are left for workers without one: else one worker would train them all
     while the others wait.  Free slots of the open clock go to workers without a slot of it, so that
     no clock stays open for want of a worker.
+
+    For a checkpoint the last slot of a clock is withheld, and all behind it (`withhold`): rows stay
+    as they are at the beginning of that clock, whatever else of it is pushed and sealed.
     """
 
     def __init__(
@@ -63,6 +66,9 @@ class BspLedger(Ledger):
         self._done_of: dict[int, int] = {}  # by clock that is not complete: entries done
         self._holders: dict[int, dict[int, int]] = {}  # by clock: entries held by each worker
         self._missing: list[tuple[int, int]] | None = None
+        self._withheld = -1  # entries from this one on are not leased; -1: all are
+        self._withheld_for = 0  # checkpoint
+        self._copied = -1  # the last clock that was withheld until it was copied
         self._news = False  # an entry may be free for others than the worker that finished one
         self._done_now: set[int] = set()  # workers that have, since the last `woken`
         super().__init__(blocks, epochs, limit, known)
@@ -226,6 +232,69 @@ class BspLedger(Ledger):
         self._give_back_all(node)
         self._abandoned = True
 
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def withhold(self, checkpoint: int) -> int:
+        """Withholds the last slot of a clock, and all behind it, until `resume_leases`.
+
+        Returns
+        -------
+        The clock: the first one behind which nothing is leased and whose last slot is not.  At the
+        end of the training nothing is left to withhold, and it is the clock behind the last one.
+
+        Notes
+        -----
+        No clock is withheld again that was copied, so that each is applied however often
+        checkpoints are made.
+        """
+        assert self._withheld < 0
+        if self._abandoned:
+            return self._open
+        clock = max(self._open, self.records.last // self.micro_batches, self._copied + 1)
+        numbers = self._numbers_of(clock)
+        if numbers and not self.records.is_waiting(numbers[-1]):
+            clock += 1
+            numbers = self._numbers_of(clock)
+        if not numbers:
+            return self._clocks
+        self._withheld, self._withheld_for, self._missing = numbers[-1], checkpoint, None
+        for at in [at for at in self._free if at >= clock]:
+            self._free[at] = [number for number in self._free[at] if number < self._withheld]
+            if not self._free[at]:
+                del self._free[at]
+        return clock
+
+    def resume_leases(self) -> None:
+        """Leases what was withheld."""
+        if self._withheld < 0:
+            return
+        first, self._withheld, self._missing = self._withheld, -1, None
+        clock = first // self.micro_batches
+        if clock <= self._open:
+            self._copied = clock
+        for at in range(clock, self._filled):
+            numbers = self._numbers_of(at)
+            free = self.records.waiting(max(first, numbers.start), numbers.stop)
+            if free:
+                self._free.setdefault(at, []).extend(free)
+        self._news = True
+
+    def comes(self, clock: int) -> bool:
+        """Whether a clock begins, or has begun; not where the training ends before it."""
+        return clock <= (self._open if self._abandoned else self._clocks)
+
+    @property
+    def waits_for_copy(self) -> bool:
+        """Whether the open clock lacks nothing but the slot that is withheld."""
+        return [holder for _, holder in self.missing()] == [MASTER]
+
+    @property
+    def _clocks(self) -> int:
+        """Clocks of the training."""
+        return -(-self._size // self.micro_batches)
+
+    # --- who waits -------------------------------------------------------------------------------
+
     @property
     def closed(self) -> bool:
         """`close` was called."""
@@ -247,18 +316,29 @@ class BspLedger(Ledger):
         return self._open
 
     def missing(self) -> list[tuple[int, int]]:
-        """Slots of the open clock that are not done, and their workers (`ANY_WORKER`: none yet)."""
+        """Slots of the open clock that are not done, and their workers.
+
+        `ANY_WORKER`: none yet; `MASTER`: it is withheld.
+        """
         if self._missing is None:  # a thousand may wait for the same
             numbers = self._numbers_of(self._open)
             self._missing = [
-                (number % self.micro_batches, self.records.holder(number) or ANY_WORKER)
+                (number % self.micro_batches, self._holder(number))
                 for number in self.records.not_done(numbers.start, numbers.stop)
             ]
         return self._missing
 
+    def _holder(self, number: int) -> int:
+        if number == self._withheld:
+            return MASTER
+        return self.records.holder(number) or ANY_WORKER
+
     def wait_of(self, node: int) -> Wait:
         """What is missing of the open clock."""
-        missing = ((slot, holder) for slot, holder in self.missing() if holder != node)
+        if self.waits_for_copy:
+            text = f"copy the rows of clock {self._open} for checkpoint {self._withheld_for}"
+            return Wait((MASTER,), text)
+        missing = ((slot, at) for slot, at in self.missing() if at not in (node, MASTER))
         slots = list(islice(missing, NAMED_MAX + 1))
         if not slots:
             return super().wait_of(node)
@@ -293,7 +373,8 @@ class BspLedger(Ledger):
             self._missing = None
         while self._filled <= self._open + CLOCKS_AHEAD:
             numbers = self._numbers_of(self._filled)
-            free = self.records.waiting(numbers.start, numbers.stop)
+            stop = numbers.stop if self._withheld < 0 else min(numbers.stop, self._withheld)
+            free = self.records.waiting(numbers.start, stop)
             if free:
                 self._free[self._filled] = free
             self._filled += 1
