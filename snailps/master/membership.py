@@ -342,15 +342,25 @@ class Membership:
 
     def _lacks(self) -> str:
         """How many nodes a first route still needs, in words."""
-        servers, have = len(self.nodes("server")), len(self.nodes())
-        want, wanted_servers = self._settings.expected_node_num, self._wanted_servers
-        parts = []
-        if have < want:
-            parts.append(f"{want - have} more of {want} nodes")
-        if servers < wanted_servers:
-            lacking = wanted_servers - servers
-            parts.append(f"{lacking} of them a server" if parts else f"{lacking} more server(s)")
-        return ", at least ".join(parts)
+        nodes, servers = self._lacking()
+        if servers >= nodes:
+            return f"{servers} more server{'s' if servers > 1 else ''}" if servers else ""
+        text = f"{nodes} more of {self._settings.expected_node_num} nodes"
+        if servers:
+            text += f", at least {servers} of them {'servers' if servers > 1 else 'a server'}"
+        return text
+
+    def _lacking(self) -> tuple[int, int]:
+        """How many nodes a first route still needs, and how many of them must be servers.
+
+        More nodes than expected do no harm, whatever they are: a newcomer of any role may come
+        before the last server does.
+        """
+        wanted_servers = max(1, self._settings.expected_servers)
+        return (
+            max(0, self._settings.expected_node_num - len(self.nodes())),
+            max(0, wanted_servers - len(self.nodes("server"))),
+        )
 
     def _slow(self) -> list[Member]:
         """The members whose answer the cluster still needs to be complete."""
@@ -428,27 +438,26 @@ class Membership:
 
     def _wait_for_more(self, now: float) -> None:
         """Waits for missing members, with a limit; logs now and then which."""
-        have, limit_s = len(self.nodes()), self._settings.master_time_out
-        if have >= self._settings.expected_node_num and not self._lost:
-            self._fail(
-                f"all {have} expected nodes are here, but only {len(self.nodes('server'))} of them "
-                f"are servers: missing {self.missing()}. Start more servers or correct "
-                "expected_node_num"
-            )
-        elif now - self._since > limit_s:
+        limit_s = self._settings.master_time_out
+        if now - self._since > limit_s:
             lost = f" Lost since: {'; '.join(self._lost[-3:])}." if self._lost else ""
             self._fail(
-                f"waited {limit_s:.0f} s (master_time_out), still missing {self.missing()}.{lost} "
-                "Were they started, with this master_addr?"
+                f"waited {limit_s:.0f} s (master_time_out) for {self.missing()}.{lost} "
+                + self._advice()
             )
         elif now >= self._notice_at:
             self._notice_at = now + NOTICE_S
             left_s = limit_s - (now - self._since)
             log.info("waiting for %s, %.0f s left", self.missing(), left_s)
 
-    @property
-    def _wanted_servers(self) -> int:
-        return max(1, self._settings.expected_servers)
+    def _advice(self) -> str:
+        """What a user can do about nodes that did not come."""
+        nodes, _ = self._lacking()
+        if nodes:
+            return "Were they started, with this master_addr?"
+        if self._settings.expected_servers:
+            return "There are nodes enough: start more servers, or correct expected_servers"
+        return "There are nodes enough, but no server: start one"
 
     def _make_route(self, now: float) -> None:
         shards = [

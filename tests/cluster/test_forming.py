@@ -97,7 +97,8 @@ def test_node_restarted_while_others_connect_is_waited_for(tmp_path, job, role, 
         name = cluster.name_of(lost)
         assert cluster.lose(lost, number) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
         master.wait_line(rf"{name} .* goes on forming")
-        master.wait_line("waiting for 1 more of 4 nodes")
+        lacks = "server" if role == "server" else "of 4 nodes"
+        master.wait_line(f"waiting for 1 more {lacks}")
         again = cluster.start(role)
         workers[0].send(signal.SIGCONT)
         cluster.ends_well()
@@ -127,7 +128,7 @@ def test_nobody_who_comes_in_place_of_a_lost_node_ends_the_forming_in_time(tmp_p
         master, servers, workers = cluster.form("master_time_out=4")
         name = cluster.name_of(servers[1])
         cluster.lose(servers[1])
-        assert_one_sentence(master, "1 more of 4 nodes", "master_time_out", f"{name} (", "is lost")
+        assert_one_sentence(master, "1 more server", "master_time_out", f"{name} (", "is lost")
         workers[0].send(signal.SIGCONT)
         cluster.codes()
 

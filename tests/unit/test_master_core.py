@@ -204,7 +204,7 @@ def test_nobody_comes_in_time_and_the_master_says_who_lacks():
     world.join("server")
     world.tick(seconds=61.0)
     assert world.core.phase is ClusterPhase.STOPPING
-    assert "still missing 2 more of 3 nodes" in world.core.verdict
+    assert "waited 60 s (master_time_out) for 2 more of 3 nodes" in world.core.verdict
 
 
 def test_worker_that_is_lost_while_the_cluster_forms_is_replaced(make_job):

@@ -221,6 +221,61 @@ def test_worker_in_place_of_a_lost_server_is_no_end():
     assert cluster.members.route is not None
 
 
+def test_workers_before_the_last_server_are_no_end():
+    cluster = Cluster(master_time_out=60.0)
+    for role in ("worker", "server", "worker", "worker"):
+        cluster.register(role)
+    assert not cluster.check(later_s=59.0)
+    assert not cluster.failed
+    assert cluster.members.missing().startswith("1 more server (here: worker 1 (h, process 1), ")
+    cluster.register("server")
+    assert not cluster.check(later_s=59.0)
+    for member in cluster.members.nodes():
+        cluster.answer(member)
+    assert cluster.check()
+    assert not cluster.failed
+
+
+def test_next_master_waits_for_the_last_server_too():
+    cluster = Cluster(facts=[Fact("numbers", {"until": 1024})])
+    for number, role in enumerate(("worker", "worker", "server"), 1):
+        cluster.rejoin(number, role, 0)
+    assert not cluster.check()
+    assert not cluster.failed
+    cluster.rejoin(4, "server", 0)
+    assert not cluster.check()
+    assert cluster.members.route is not None
+
+
+@pytest.mark.parametrize(
+    ("servers", "workers", "roles", "text"),
+    [
+        (2, 2, (), "4 more of 4 nodes, at least 2 of them servers (here: none)"),
+        (2, 2, ("worker",), "3 more of 4 nodes, at least 2 of them servers"),
+        (2, 2, ("worker", "server"), "2 more of 4 nodes, at least 1 of them a server"),
+        (2, 2, ("server",) * 2, "2 more of 4 nodes (here"),
+        (2, 2, ("worker",) * 2, "2 more servers"),
+        (2, 2, ("worker",) * 3, "2 more servers"),
+        (2, 2, ("worker",) * 4 + ("server",), "1 more server (here"),
+    ],
+)
+def test_what_is_missing_is_counted(servers, workers, roles, text):
+    cluster = Cluster(servers, workers)
+    for role in roles:
+        cluster.register(role)
+    assert cluster.members.missing().startswith(text)
+    cluster.check(later_s=61.0)
+    assert f"waited 60 s (master_time_out) for {text}" in cluster.failed[0]
+
+
+def test_wrong_split_is_told_at_the_end_with_what_cures_it():
+    cluster = Cluster(2, 2)
+    for _ in range(4):
+        cluster.register("worker")
+    cluster.check(later_s=61.0)
+    assert "correct expected_servers" in cluster.failed[0]
+
+
 def test_member_that_does_not_connect_in_time_is_dropped_and_named():
     cluster = Cluster(init_timeout=60.0)
     first, second, slow = (cluster.register(role) for role in ("server", "server", "worker"))
