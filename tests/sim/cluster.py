@@ -18,8 +18,9 @@ from snailps.errors import SnailError
 from snailps.transport import messages
 from tests.sim import faults, invariants
 from tests.sim.disk import Disk
+from tests.sim.jobs import JobPlan, JobRun, draw_plan
 from tests.sim.master import Master
-from tests.sim.model import TABLE, Books, SimModel
+from tests.sim.model import TABLE, SimModel
 from tests.sim.network import Network
 from tests.sim.scheduler import Stuck, World
 from tests.sim.seams import Seams, Threads
@@ -28,7 +29,6 @@ from tests.sim.worker import Worker
 
 TIME_MAX_S = 1200.0
 EVENTS_MAX = 400_000
-LINE = b"1234567\n"
 SHM = Path("/dev/shm")
 NETWORKS = ((0.0001, 0.0005, 0.0), (0.0001, 0.002, 0.02), (0.001, 0.02, 0.05), (0.0, 0.005, 0.2))
 
@@ -111,8 +111,9 @@ class Cluster:
         self.rng = rng = self.world.rng
         self.scenario = s = Scenario.draw(rng)
         self.network = Network(self.world, s.network)
-        self.books, self.threads = Books(), Threads()
-        self.consistency, self.clocked = s.consistency, s.consistency == "bsp"
+        self.threads = Threads()
+        plain = JobPlan(s.consistency, s.staleness, s.micro_batches, s.blocks, s.epochs)
+        self.jobs = [JobRun(draw_plan(seed, plain, s.think_s))]
         self.prefetch, self.pulls_ahead, self.keys_max = s.prefetch, s.pulls_ahead, s.keys_max
         self.frag_num = s.frag_num
         self.master_settings = MasterSettings(
@@ -135,7 +136,7 @@ class Cluster:
         self.nodes, self.masters = [], []
         self.master = None
         self.broken, self.gave_up = [], {}
-        self.exported = self.verdict = None
+        self.verdict = None
         self.master_refused = ""
         self.expelled = {}
         self.powerless = self.interrupted = False
@@ -143,6 +144,11 @@ class Cluster:
         self.fenced = set()
         self._pids = {}
         self.faults = faults.Faults(self)
+
+    @property
+    def job(self):
+        """The job that is under way, or was the last one."""
+        return self.jobs[-1]
 
     # --- drawn as the run goes on -----------------------------------------------------------------
 
@@ -166,14 +172,19 @@ class Cluster:
         """Checkpoints, for a server."""
         return NoFiles()
 
+    def job_of(self, start):
+        """The job that a worker is told."""
+        number = int(start.settings["output"].rpartition("-")[2])
+        return self.jobs[number]
+
     # --- what is told -----------------------------------------------------------------------------
 
     def heard(self, peer, message):
         """The master is about to take a message."""
         if isinstance(message, messages.Done):
-            self.books.reported.add(message.number)
+            self.job.books.reported.add(message.number)
         elif isinstance(message, messages.Rejoin):
-            self.books.reported.update(told["number"] for told in message.state.get("told", ()))
+            self.job.books.reported.update(told["number"] for told in message.state.get("told", ()))
         self.faults.on_message(message, peer.process)
 
     def ordered(self, server, message):
@@ -230,20 +241,8 @@ class Cluster:
         root.mkdir()
         try:
             self.disk = Disk(world, root)
-            (root / "in.txt").write_bytes(LINE * s.blocks)
-            self.raw = RawConfig.from_mapping(
-                {
-                    "worker_class": "tests.sim.model:SimModel",
-                    "input": str(root / "in.txt"),
-                    "output": str(root / "out"),
-                    "block_bytes": str(len(LINE)),
-                    "epochs": str(s.epochs),
-                    "consistency": s.consistency,
-                    **({"staleness": str(s.staleness)} if s.consistency == "ssp" else {}),
-                    **({"micro_batches": str(s.micro_batches)} if self.clocked else {}),
-                },
-                "the simulation",
-            )
+            self.job.plan.write_input(root)
+            self.raw = RawConfig.from_mapping(self.job.plan.settings(root, 0), "the simulation")
             with Seams(
                 disk=self.disk.os, threads=self.threads, is_there=self._is_there, model=SimModel,
                 journal_bytes=s.journal_bytes,
@@ -258,7 +257,7 @@ class Cluster:
 
     def _run(self, outcome):
         s, world, rng = self.scenario, self.world, self.rng
-        world.say("seed", repr(s))
+        world.say("seed", f"{s!r} {self.job.plan!r}")
         world.after(rng.uniform(0, 0.3), self.start_master)
         for role, count in (("server", s.servers), ("worker", s.workers)):
             for _ in range(count):

@@ -18,6 +18,9 @@ MESSAGES = (
     "Alone", "Promote", "Yield", "Yielded", "DropShard", "KeepShards", "Fence", "SetClock", "Lease",
     "Done", "Settled", "Finished", "Declare", "Leaving", "Bye",
 )  # fmt: skip
+CLOCK_MESSAGES = ("Seal", "Seal", "Seal")
+"""Frames of workers that shards get, where there are clocks."""
+ROUND_MESSAGES = ("CloseClock", "CloseClock", "CloseClock")
 SHORT = 0.15
 """Of the heartbeat's limit: several such faults in a row are no loss yet."""
 FOCUS = 0.8
@@ -48,13 +51,15 @@ class Faults:
     def plan(self):
         """Draws all faults of the run."""
         cluster, rng, s = self._cluster, self._rng, self._cluster.scenario
-        usual_s = 1.5 + 2 * s.blocks * s.epochs * s.think_s / s.workers
+        plan = cluster.job.plan
+        usual_s = plan.usual_s(s.think_s, s.workers)
+        names = MESSAGES + CLOCK_MESSAGES * plan.clocked + ROUND_MESSAGES * bool(plan.rounds)
         for _ in range(s.faults):
             deed = rng.choice(self._deeds())
             if rng.random() < 0.5:
                 cluster.world.after(rng.uniform(0.1, usual_s), self._do, deed, TRIES)
             else:
-                name = rng.choice(MESSAGES)
+                name = rng.choice(names)
                 often = rng.choice((1, 1, 2, 3, rng.randint(1, 20)))
                 self._awaited.setdefault(name, []).append([often, deed])
 
@@ -73,7 +78,11 @@ class Faults:
 
     def on_message(self, message, node):
         """A message of a node, or to it, is about to be handled: a fault here meets that node."""
-        waiting = self._awaited.get(type(message).__name__)
+        self.on_event(type(message).__name__, node)
+
+    def on_event(self, name, node):
+        """The same of any event that has a name."""
+        waiting = self._awaited.get(name)
         if not waiting:
             return
         for item in waiting:

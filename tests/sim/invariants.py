@@ -27,7 +27,7 @@ def ended_well(cluster):
         yield f"no master has ended: {cluster.master_refused or 'the last one was killed'}"
     elif cluster.verdict[0] != 0:
         yield f"the job ended with code {cluster.verdict[0]}: {cluster.verdict[1]}"
-    elif cluster.exported is None:
+    elif cluster.job.exported is None:
         yield "the job ended well without a result"
 
 
@@ -58,13 +58,13 @@ def nothing_unhandled(cluster):
 
 def pushes_counted_once(cluster):
     """An acknowledged push is in the result once, any other at most once (invariants 3, 4)."""
-    rows = cluster.exported
-    if rows is None or cluster.clocked or cluster.verdict is None or cluster.verdict[0] != 0:
+    rows, plan = cluster.job.exported, cluster.job.plan
+    if rows is None or plan.clocked or cluster.verdict is None or cluster.verdict[0] != 0:
         return
     safe = _acknowledgements_hold(cluster)
     lost = doubled = 0
     example = ""
-    for key, (block, acked) in cluster.books.own.items():
+    for key, (block, acked) in cluster.job.books.own.items():
         there = float(rows[key][0]) if key in rows else 0.0
         if there not in (0.0, 1.0) or (acked and safe and there != 1.0):
             lost += there == 0.0
@@ -72,9 +72,9 @@ def pushes_counted_once(cluster):
             example = example or f"key {key - OWN} of block {block} is {there:g}, acked: {acked}"
     if lost or doubled:
         yield f"{lost} acknowledged pushes lost, {doubled} counted more than once: {example}"
-    for key, sent in cluster.books.shared_sent.items():
+    for key, sent in cluster.job.books.shared_sent.items():
         there = float(rows[key][0]) if key in rows else 0.0
-        acked = cluster.books.shared_acked.get(key, 0) if safe else 0
+        acked = cluster.job.books.shared_acked.get(key, 0) if safe else 0
         if not acked <= there <= sent:
             yield f"shared key {key} is {there:g}: {acked} acknowledged, {sent} sent"
             return
@@ -82,22 +82,27 @@ def pushes_counted_once(cluster):
 
 def blocks_trained(cluster):
     """A job that ended well had every block trained: each was reported by a worker that held it."""
-    rows = cluster.exported
+    rows = cluster.job.exported
     if rows is None or cluster.verdict is None or cluster.verdict[0] != 0 or cluster.interrupted:
         return
-    total = cluster.scenario.blocks * cluster.scenario.epochs
-    missing = [number for number in range(total) if number not in cluster.books.reported]
+    plan, reported = cluster.job.plan, cluster.job.books.reported
+    missing = [] if plan.rounds else [n for n in range(plan.size) if n not in reported]
     if missing:
         yield f"blocks {missing[:5]} were never reported"
 
 
 def bits_equal(cluster):
-    """In bsp each bit depends on what was contributed alone, not on who did it or how often."""
-    rows = cluster.exported
-    if rows is None or not cluster.clocked or cluster.verdict[0] != 0 or cluster.interrupted:
+    """In bsp and in rounds each bit depends on what was contributed alone, not on who did it."""
+    rows, plan = cluster.job.exported, cluster.job.plan
+    if rows is None or not plan.clocked or cluster.verdict[0] != 0 or cluster.interrupted:
         return
-    yield from cluster.books.wrong
-    expected = expected_rows(cluster.books.slots, cluster.scenario.micro_batches)
+    yield from cluster.job.books.wrong
+    if plan.rounds:
+        expected = cluster.job.rows
+        if len(cluster.job.closed) != plan.rounds:
+            yield f"{len(cluster.job.closed)} of {plan.rounds} rounds were closed"
+    else:
+        expected = expected_rows(cluster.job.books.slots, plan.micro_batches)
     for key, row in expected.items():
         found = rows.get(key, np.zeros(2, np.float32))
         if found.tobytes() != row.tobytes():

@@ -28,7 +28,7 @@ from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim.client import Client
 from tests.sim.control import MasterEnd
-from tests.sim.model import TABLE
+from tests.sim.model import DIM, SHARED, TABLE
 from tests.sim.node import MASTER, Node
 from tests.sim.scheduler import Process, first_of
 
@@ -42,13 +42,27 @@ class Reader:
     def __init__(self, master):
         self._master = master
         self.clients = []
+        self._of_rounds = None
 
     def inspect(self, job, reading):
         """Looks at nothing."""
 
     def after_round(self, job, round_, reading):
-        """Looks at nothing."""
+        """Reads shared rows; a generator.  One client serves all rounds."""
+        if self._of_rounds is None:
+            self._of_rounds = yield from self._connect(next(reading.numbers))
+        number, _ = reading.tables[TABLE]
+        pull = self._of_rounds.pull(number, list(range(SHARED)), DIM)
+        yield from self._master.limited(pull)
+        self._master.cluster.job.look(round_, pull.rows)
         return {}
+
+    def leave_rounds(self):
+        """No round is looked at any more."""
+        client, self._of_rounds = self._of_rounds, None
+        if client is not None:
+            self.clients.remove(client)
+            client.close()
 
     def _connect(self, incarnation):
         """A client of the newest route: a newer one ends the wait for a shard that has moved."""
@@ -96,7 +110,7 @@ class Reader:
         finally:
             self.clients.remove(client)
             client.close()
-        master.cluster.exported = rows
+        master.cluster.job.exported = rows
         return {"files": []}
 
 
@@ -352,6 +366,11 @@ class Master(Process):
             return
         if not isinstance(effect.message, messages.Ask):
             self.say(f"orders {peer.address[0]}: {_brief(effect.message)}")
+        if isinstance(effect.message, messages.CloseClock):
+            ledger = self.core.job_controller.job.ledger
+            self.cluster.job.close(
+                effect.message.clock, tuple(effect.message.slots), ledger, self.cluster
+            )
         answered = partial(self._answered, effect.number)
         if isinstance(effect.message, messages.Fence):
             answered = partial(self._fenced, effect.number, effect.message)
@@ -372,6 +391,9 @@ class Master(Process):
             calls = self._calls.get(peer.number)
             if calls is not None:
                 calls.discard(effect.call)
+            if isinstance(effect.answer, messages.Leased) and effect.answer.number >= 0:
+                node = peer.process.number
+                self.cluster.job.lease(effect.answer, node, self.world.now)
             peer.reply(request, effect.answer)
 
     def _close_peer(self, effect):
@@ -408,6 +430,9 @@ class Master(Process):
     def _cancel_export(self, effect):
         for client in self.reader.clients:
             client.fail("the export was interrupted")
+
+    def _leave_rounds(self, effect):
+        self.reader.leave_rounds()
 
     def _nothing(self, effect):
         pass
@@ -467,7 +492,7 @@ class Master(Process):
         effects.Work: _work,
         effects.Rerouted: _rerouted,
         effects.CancelExport: _cancel_export,
-        effects.LeaveRounds: _nothing,
+        effects.LeaveRounds: _leave_rounds,
         effects.Diagnose: _nothing,
         effects.Say: _nothing,
         effects.Record: _nothing,

@@ -10,11 +10,14 @@ twice.  Shared keys belong to many pushes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from snailps import Table, Worker
+from snailps import Table, Worker, setting
+from snailps.config import JobSettings
 
 TABLE = "counts"
 DIM = 2
@@ -23,14 +26,44 @@ SHARED = 24
 OWN = 1 << 40
 
 
-class SimModel(Worker):
-    """Counts pushes."""
+@dataclass(frozen=True, slots=True)
+class SimSettings(JobSettings):
+    """Of `SimModel`."""
 
-    def tables(self):
-        return [Table(TABLE, DIM, wire="float32")]
+    rounds: int = setting(0, help="Rounds; 0: none.", when="In tests.")
+    fraction: float = setting(1.0, help="Share of workers a round.", when="In tests.")
+    deadline: float = setting(0.0, help="Seconds a round.", when="In tests.")
+
+
+class SimModel(Worker):
+    """Counts pushes, or averages what workers push in rounds."""
+
+    Settings = SimSettings
+
+    @staticmethod
+    def table(settings: Mapping[str, str]) -> Table:
+        """The one table."""
+        access = "average" if int(settings.get("rounds", "0")) else "add"
+        return Table(TABLE, DIM, wire="float32", access=access)
 
     def train(self, block):
         raise NotImplementedError("scripted workers train")
+
+    @classmethod
+    def rounds(cls, settings):
+        return settings.rounds
+
+    @classmethod
+    def fraction(cls, settings):
+        return settings.fraction
+
+    @classmethod
+    def deadline(cls, settings):
+        return settings.deadline
+
+    @classmethod
+    def after_round(cls, results: Any, round_: int) -> Mapping[str, Any]:
+        raise NotImplementedError("the simulated reader looks")
 
 
 @dataclass
@@ -47,6 +80,8 @@ class Books:
         Blocks whose `Done` the master has taken, or a `Rejoin` that told it.
     slots : dict
         By (clock, slot): the (block, seed) that it is.
+    parts : dict
+        By number of a part of a round: the seed that it was leased with.
     wrong : list
         What no worker should have seen, in words.
     """
@@ -56,6 +91,7 @@ class Books:
     shared_acked: dict = field(default_factory=dict)
     reported: set = field(default_factory=set)
     slots: dict = field(default_factory=dict)
+    parts: dict = field(default_factory=dict)
     wrong: list = field(default_factory=list)
     _next: int = OWN
 
@@ -118,3 +154,21 @@ def expected_rows(slots, micro_batches):
         for key, value in sums.items():
             rows[key] = rows[key] + value
     return rows
+
+
+def weighted(keys, rows, number, seed):
+    """What a part of a round adds: its values times its weight, and its weight."""
+    weight = np.float32(1 + number % 3)
+    values = contribution(keys, rows, number, seed) * weight
+    return np.hstack([values, np.full((len(keys), 1), weight, np.float32)])
+
+
+def expected_round(rows, parts, seeds):
+    """Rows after a round of these parts, in the order of their slots, from those before it."""
+    zeros = dict.fromkeys(range(SHARED), np.zeros(DIM, np.float32)) | rows
+    sums = {}
+    for number in parts:
+        keys = shared_of(number)
+        for key, value in zip(keys, weighted(keys, zeros, number, seeds[number]), strict=True):
+            sums[key] = value if key not in sums else sums[key] + value
+    return rows | {key: sum_[:DIM] / sum_[DIM] for key, sum_ in sums.items()}

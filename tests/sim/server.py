@@ -28,6 +28,7 @@ from snailps.server.core import ServerCore
 from snailps.shard._driver import ShardDriver
 from snailps.shard._shard import ShardCore
 from snailps.shard.shard import Shard
+from snailps.transport.frame import Kind
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim import invariants
 from tests.sim.node import Node
@@ -331,6 +332,10 @@ class SimShard:
 
     def _ask(self, connection, data):
         if connection in self._ends and not self.stopped:
+            if data[5] == Kind.SEAL:
+                self.server.cluster.faults.on_event("Seal", self._ends[connection].other.process)
+                if not self.server.alive:
+                    return
             answer = self.driver.ask(connection, data, self.world.now)
             invariants.watch_answer(self, data, answer)
             self._say(connection, answer)

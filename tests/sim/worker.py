@@ -13,7 +13,6 @@ from collections import deque
 
 import numpy as np
 
-from snailps.api.tables import Table
 from snailps.errors import ConnectionLost, SnailError, WaitTimeout
 from snailps.node.limits import Limits
 from snailps.store.route import Route
@@ -21,7 +20,7 @@ from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
 from tests.sim.client import Client
-from tests.sim.model import DIM, TABLE, contribution, shared_of
+from tests.sim.model import DIM, SimModel, contribution, shared_of, weighted
 from tests.sim.node import Node
 from tests.sim.scheduler import Future, first_of
 
@@ -52,7 +51,7 @@ class Worker(Node):
 
     def __init__(self, cluster, name, host):
         super().__init__(cluster, Role.WORKER, name, host)
-        self.books = cluster.books
+        self.job = None
         self._client = None
         self._newest = None
         self._waiting_routes = []
@@ -168,7 +167,8 @@ class Worker(Node):
 
     def _work(self, start):
         self._came_back = False
-        table = Table(TABLE, DIM, wire="float32")
+        self.job = self.cluster.job_of(start)
+        table = SimModel.table(start.settings)
         answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._table = answer.numbers[0]
         if not self._leaving:
@@ -206,24 +206,17 @@ class Worker(Node):
             block.pull = self._client.pull(self._table, keys, DIM, block.clock)
         yield from self._wait(block.pull)
         yield self.cluster.think_s() * self._slow
-        if clocked:
-            before = self.books.slots.setdefault(
-                (block.clock, block.slot), (block.number, block.seed)
-            )
-            if before != (block.number, block.seed):
-                self.books.wrong.append(
-                    f"slot {block.slot} of clock {block.clock} is block {block.number}, and was "
-                    f"block {before[0]}"
-                )
-            values = contribution(keys, block.pull.rows, block.number, block.seed)
-            self._client.push(self._table, keys, values, block.clock, block.slot)
+        in_round = block.index >= 0
+        if in_round:
+            self._push_part(block, keys)
+        elif clocked:
+            self._push_slot(block, keys)
         else:
-            for _ in range(self.cluster.rng.randint(1, 2)):
-                all_keys = self.books.draw(block.number, self._own)
-                ones = np.ones((len(all_keys), DIM), np.float32)
-                self._client.push(self._table, all_keys, ones, on_part=self.books.acked)
-        if clocked or self.cluster.consistency == "ssp":
+            self._push_counts(block)
+        if clocked or self.job.plan.consistency == "ssp":
             yield from self._flush()
+        if in_round:
+            yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
         done = messages.Done("train", block.number, 5, 0.1, {"examples": 1.0, "loss": 1.0})
         answer = yield from self._ask(done, self._limit_s, lambda answer: self._stand.told(done))
         settled = self._stand.settle(block.number, self._client)
@@ -231,9 +224,37 @@ class Worker(Node):
             self.control.note(messages.Settled(settled))
         if isinstance(answer, messages.Enough):
             return True
-        if clocked:
+        if clocked and not in_round:
             yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
         return False
+
+    def _push_part(self, block, keys):
+        """A part of a round."""
+        books = self.job.books
+        if books.parts.setdefault(block.number, block.seed) != block.seed:
+            books.wrong.append(f"part {block.number} is leased with another seed")
+        values = weighted(keys, block.pull.rows, block.number, block.seed)
+        self._client.push(self._table, keys, values, block.clock, block.slot)
+
+    def _push_slot(self, block, keys):
+        """A contribution to a clock."""
+        slots, us = self.job.books.slots, (block.number, block.seed)
+        before = slots.setdefault((block.clock, block.slot), us)
+        if before != us:
+            self.job.books.wrong.append(
+                f"slot {block.slot} of clock {block.clock} is block {block.number}, and was "
+                f"block {before[0]}"
+            )
+        values = contribution(keys, block.pull.rows, block.number, block.seed)
+        self._client.push(self._table, keys, values, block.clock, block.slot)
+
+    def _push_counts(self, block):
+        """Ones, to shared and own keys."""
+        books = self.job.books
+        for _ in range(self.cluster.rng.randint(1, 2)):
+            all_keys = books.draw(block.number, self._own)
+            ones = np.ones((len(all_keys), DIM), np.float32)
+            self._client.push(self._table, all_keys, ones, on_part=books.acked)
 
     def _in_turn(self, block):
         """Waits for the clock of a block; the block, or one of an earlier clock."""
@@ -330,7 +351,7 @@ class Worker(Node):
     def _wait(self, request):
         """Waits for a request, no longer than one may take."""
         limit = self.sleep(3600.0 if request.kind.name in ("REACH", "PULL") and
-                           self.cluster.clocked else self._limit_s)  # fmt: skip
+                           self.job.plan.clocked else self._limit_s)  # fmt: skip
         yield first_of(request, limit)
         if not request.done:
             raise WaitTimeout(f"{request.what}: no answer: {'; '.join(self._client.waits())[:300]}")

@@ -1,0 +1,186 @@
+"""What a run trains: one job, drawn from the seed, and what the run knows of it.
+
+    seed -> JobPlan -> settings for the master      workers, master -> JobRun -> invariants.py
+
+It owns the plan of a job and the books about it: pushes, blocks, rounds, the result.  Rounds are
+checked here while they are closed, because what a round lacks is known at that moment only.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from tests.sim.model import Books, expected_round
+
+LINE = b"1234567\n"
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job is, before anything happens."""
+
+    consistency: str
+    staleness: int
+    micro_batches: int
+    blocks: int
+    epochs: int
+    rounds: int = 0
+    fraction: float = 1.0
+    deadline: float = 0.0
+
+    @property
+    def clocked(self):
+        """Whether pushes wait for a clock."""
+        return self.consistency == "bsp" or self.rounds > 0
+
+    @property
+    def size(self):
+        """Blocks in all; of rounds how many there are."""
+        return self.rounds or self.blocks * self.epochs
+
+    def usual_s(self, think_s, workers):
+        """Roughly how long it takes without faults, seconds."""
+        each = self.rounds or self.blocks * self.epochs / workers
+        return 1.5 + 2 * each * think_s
+
+    def settings(self, folder, number):
+        """As a master reads them."""
+        values = {
+            "worker_class": "tests.sim.model:SimModel",
+            "output": str(folder / f"out-{number}"),
+            "consistency": self.consistency,
+        }
+        if self.rounds:
+            values |= {
+                "rounds": str(self.rounds),
+                "fraction": str(self.fraction),
+                "deadline": str(self.deadline),
+            }
+            return values
+        values |= {
+            "input": str(folder / f"in-{self.blocks}.txt"),
+            "block_bytes": str(len(LINE)),
+            "epochs": str(self.epochs),
+        }
+        if self.consistency == "ssp":
+            values["staleness"] = str(self.staleness)
+        if self.consistency == "bsp":
+            values["micro_batches"] = str(self.micro_batches)
+        return values
+
+    def write_input(self, folder):
+        """Makes the file that its blocks are cut from."""
+        if not self.rounds:
+            (folder / f"in-{self.blocks}.txt").write_bytes(LINE * self.blocks)
+
+
+def draw_plan(seed, plain, think_s):
+    """The plan of a seed's job: mostly the plain one, else one in rounds.
+
+    It draws from numbers of its own, so that other seeds stay what they are.
+    """
+    rng = random.Random(f"job {seed}")
+    if rng.random() >= 0.2:
+        return plain
+    return JobPlan(
+        plain.consistency, plain.staleness, plain.micro_batches, plain.blocks, plain.epochs,
+        rounds=rng.randint(2, 12), fraction=rng.choice((1.0, 1.0, 0.6, 0.34)),
+        deadline=rng.choice((0.0, 0.0, 0.0, 0.7, 3.0)) * think_s,
+    )  # fmt: skip
+
+
+@dataclass
+class Round:
+    """A round that was closed.
+
+    Attributes
+    ----------
+    slots : tuple of int
+        That the shards were told.
+    parts : list of int
+        Numbers of the parts, in the order of the slots.
+    """
+
+    slots: tuple
+    parts: list
+
+
+@dataclass
+class JobRun:
+    """One job of a run, and what all of it must come to.
+
+    Attributes
+    ----------
+    exported : dict or None
+        Row by key, as the export read them.
+    leased : dict
+        By round: worker by part, as the master said.
+    begun : dict
+        By round: when its first part was leased.
+    closed : list of Round
+    rows : dict
+        What the rows must be after the rounds that are closed.
+    """
+
+    plan: JobPlan
+    number: int = 0
+    books: Books = field(default_factory=Books)
+    exported: dict | None = None
+    leased: dict = field(default_factory=dict)
+    begun: dict = field(default_factory=dict)
+    closed: list = field(default_factory=list)
+    rows: dict = field(default_factory=dict)
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def lease(self, lease, node, now):
+        """The master gives a worker a part of a round, or a block."""
+        if lease.index >= 0:
+            self.leased.setdefault(lease.clock, {})[lease.number] = node
+            self.begun.setdefault(lease.clock, now)
+
+    def close(self, clock, slots, ledger, cluster):
+        """The master has a server close a round; it says so to each of them, perhaps again."""
+        if clock < len(self.closed):
+            if self.closed[clock].slots != slots and not cluster.powerless:
+                self.books.wrong.append(
+                    f"round {clock} is closed with slots {slots}, and was with "
+                    f"{self.closed[clock].slots}"
+                )
+            return
+        if clock > len(self.closed):
+            self.books.wrong.append(f"round {clock} is closed before round {len(self.closed)}")
+            return
+        by_slot = {ledger.entry(n).slot: n for n in ledger.records.done().tolist()}
+        parts = [by_slot[slot] for slot in slots]
+        if len(set(parts)) < len(parts):
+            self.books.wrong.append(f"round {clock} counts a part twice: {parts}")
+        self._check_lacking(clock, set(parts), cluster)
+        self.closed.append(Round(slots, parts))
+        self.rows = expected_round(self.rows, parts, self.books.parts)
+
+    def _check_lacking(self, clock, parts, cluster):
+        """Whoever is healthy, and has begun with a round, is in it, unless it is too late."""
+        plan, now = self.plan, cluster.world.now
+        late = plan.deadline and now >= self.begun[clock] + plan.deadline
+        if cluster.interrupted or late:
+            return
+        healthy = {node.number for node in cluster.nodes if node.alive and not node.hurt}
+        before, here = self.leased.get(clock - 1, {}), self.leased[clock]
+        for number, node in here.items():
+            if node in healthy and number not in parts:
+                self.books.wrong.append(f"round {clock} lacks part {number} of worker {node}")
+        if plan.fraction == 1.0:
+            for node in set(before.values()) & healthy - set(here.values()):
+                self.books.wrong.append(f"round {clock} goes on without worker {node}")
+
+    def look(self, clock, rows):
+        """The master has read rows after a round."""
+        for key, row in rows.items():
+            must = self.rows.get(key)
+            if (must.tolist() if must is not None else [0.0] * len(row)) != row.tolist():
+                self.books.wrong.append(
+                    f"row {key} is {row.tolist()} after round {clock}, not {must}"
+                )
+                return
