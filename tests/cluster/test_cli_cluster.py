@@ -19,20 +19,6 @@ from texts import write_topics
 
 import snailps
 
-
-@pytest.mark.long
-@pytest.mark.parametrize("command", ["local", "master"])
-def test_json_log_option_names_the_file(monkeypatch, capsys, tmp_path, command):
-    monkeypatch.chdir(tmp_path)
-    write_numbers(tmp_path / "in.txt", 10)
-    (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\ninput: in.txt\n")
-    options = ["-c", "job.conf", "--set", f"master_addr=127.0.0.1:{free_port()}"]
-    with Run(tmp_path, command, *options, "--json-log", "no/such, log") as run:
-        assert run.wait() == 2
-    (error,) = run.errors
-    assert "json_log: cannot write no/such, log" in error
-
-
 # --- interrupts before anything is there ------------------------------------------------------
 
 SLOW_IMPORT = """
@@ -74,16 +60,6 @@ def test_package_imports_its_names_when_they_are_asked_for():
         assert getattr(snailps, name) is not None
 
 
-@pytest.mark.long
-def test_worker_interrupted_before_the_master_is_there_says_so(tmp_path):
-    address = f"master_addr=127.0.0.1:{free_port()}"
-    with Run(tmp_path, "worker", "--set", address) as run:
-        run.wait_line("waiting for the master")
-        run.send(signal.SIGINT)
-        assert run.wait() == 130
-    assert run.lines[-1] == "snailps: worker: SIGINT before the cluster was formed"
-
-
 # --- whole runs -------------------------------------------------------------------------------
 
 
@@ -123,18 +99,6 @@ def test_train_with_several_inputs_and_json_writes_files_and_figures(tmp_path):
     with Run(tmp_path, "nn", "out.bin", "hound", "-k", "3") as run:
         assert run.wait() == 0
     assert len(run.stdout.splitlines()) == 3
-
-
-@pytest.mark.long
-def test_train_word2vec_knows_no_subwords(tmp_path):
-    write_topics(tmp_path / "a.txt", 300)
-    options = "--input a.txt --output out --epochs 1 --dim 8 --threads 1"
-    with Run(tmp_path, "train", "word2vec", *options.split()) as run:
-        assert run.wait() == 0, run.stderr
-        assert run.stdout == ""
-    with Run(tmp_path, "vector", "out.bin", "houndish") as run:
-        assert run.wait() == 1
-        assert len(run.errors) == 1
 
 
 @pytest.fixture
@@ -246,19 +210,6 @@ def test_local_interrupted_before_the_master_listens_ends_soon(tmp_path, conf):
             assert run.wait() == 130, run.stderr
     assert "Traceback" not in run.stderr
     assert "nothing was saved" in run.stderr
-    assert not run.errors
-
-
-@pytest.mark.long
-def test_local_interrupted_while_forming_ends_soon(tmp_path, conf):
-    with socket.create_server(("127.0.0.1", 0)) as dumb:  # the worker waits for its greeting
-        host, port = dumb.getsockname()
-        with Run(tmp_path, *conf, "--set", f"advertise_addr={host}:{port}") as run:
-            run.wait_line("forming")
-            run.send(signal.SIGINT)
-            assert run.wait() == 130, run.stderr
-    assert "Traceback" not in run.stderr
-    assert "interrupted while forming; nothing was saved" in run.stderr
     assert not run.errors
 
 

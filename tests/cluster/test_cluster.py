@@ -9,21 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import official_fasttext
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port
+from processes import SNAILPS, Cluster, Gate, Process, environment, free_port
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
-from snailps.config import RawConfig
-from snailps.config.settings import ClusterSettings
-from snailps.local.cluster import Driver
-from snailps.transport.control import dial
-from snailps.transport.handshake import Channel, Role
 from snailps.vectors.files import load
 
 LINES, ROWS = 1000, 50
@@ -416,35 +410,6 @@ def test_worker_with_threads_tells_the_model_and_without_output_nothing_is_writt
     assert not list(tmp_path.rglob("*.npz"))
 
 
-@pytest.mark.long
-def test_node_with_heartbeat_interval_is_sent_beats_that_often(tmp_path, job):
-    with Cluster(tmp_path, {"heartbeat_interval": 0.05, "heartbeat_timeout": 10}, job) as cluster:
-        master = cluster.master()
-        settings = RawConfig.from_mapping({"master_addr": cluster.address}, "test")
-        driver = Driver(settings.build(ClusterSettings))
-        welcome = driver.join()
-        assert (welcome.interval_s, welcome.timeout_s) == (0.05, 10.0)
-        address = ("127.0.0.1", cluster.port)
-        with dial(
-            address,
-            Channel.PULSE,
-            Role.DRIVER,
-            whom="the master",
-            limit_s=LIMIT_S,
-            node=welcome.node,
-            incarnation=welcome.incarnation,
-            job=welcome.job,
-        ) as pulse:
-            pulse.settimeout(LIMIT_S)
-            begin = time.monotonic()
-            heard = [pulse.recv(1 << 16) for _ in range(30)]
-            assert all(heard)
-            assert time.monotonic() - begin < 15  # 1.5; with the default of 1 s it would be 30
-        driver.close()
-        cluster.nodes()
-        assert cluster.codes() == [0, 0, 0], master.stderr
-
-
 def test_cluster_with_shards_and_fragments_as_set_spreads_them(tmp_path, job):
     cores = len(os.sched_getaffinity(0))
     with Cluster(tmp_path, {"shard_num": 200, "frag_num": 7}, job) as cluster:
@@ -479,22 +444,6 @@ def vectors(tmp_path_factory):
         codes, master = cluster.run()
         assert codes == [0] * 5, master.stderr
     return folder, master
-
-
-@pytest.mark.long
-def test_word_vectors_of_two_topics_are_near_within_a_topic(vectors):
-    folder, master = vectors
-    figures = figures_of(master)
-    assert figures["words"] == 5 * (15_000 + 1_500)  # fastText counts the ends of lines too
-    assert figures["words_per_s"] > 0
-    assert figures["bytes_per_word"] > 0
-    assert figures["vocabulary"] == 20 + 1  # fastText's </s>
-    assert figures["loss_by_epoch"][-1] < figures["loss_by_epoch"][0]
-    model = load(folder / "out.bin")
-    for topic in (ANIMALS, TOOLS):
-        for word in topic:
-            nearest = {near.word for near in model.neighbours(word, 9)}
-            assert nearest <= set(topic), word
 
 
 def test_word_vectors_in_the_official_package_are_equal(vectors):

@@ -9,7 +9,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import time
 
 import numpy as np
@@ -22,7 +21,6 @@ from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
 from snailps.master.member import Member, names_of
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, dial
-from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, Role
 
 
@@ -143,20 +141,6 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
     assert_counted(tmp_path / "out.npz")
 
 
-def test_late_worker_takes_part(tmp_path, job, gate):
-    at_block = gate(2)
-    with Cluster(tmp_path, job=job) as cluster:
-        master, *_ = cluster.started_at(at_block)
-        cluster.start("worker")
-        with Observer(cluster) as observer:  # it does all that the first one leaves
-            observer.until(lambda status: status["blocks"]["left"] == 0)
-            observer.until(lambda status: status["blocks"]["leased"] <= 2)
-        at_block.open()
-        assert cluster.codes() == [0, 0, 0, 0]
-        assert figures_of(master)["workers"] == 2
-    assert_counted(tmp_path / "out.npz")
-
-
 # --- addresses --------------------------------------------------------------------------------
 
 
@@ -204,38 +188,7 @@ def test_master_with_fewer_fragments_than_shards_says_so(tmp_path, job):
             assert "Traceback" not in node.stderr
 
 
-def test_master_with_sigint_while_a_worker_cannot_reach_a_shard_ends_at_once(tmp_path, job):
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        _, (worker,) = (
-            [cluster.start("server", f"advertise_addr=127.0.0.1:{free_port()}")],
-            [cluster.start("worker")],
-        )
-        master.wait_line("route epoch 1")
-        cluster.name_of(worker)
-        master.send(signal.SIGINT)
-        assert codes_at_once(cluster) == [INTERRUPTED, STOPPED, STOPPED]
-        assert "interrupted while forming" in master.stderr
-        for process in cluster.processes:
-            assert not process.errors
-            assert "Traceback" not in process.stderr
-
-
 # --- signals ----------------------------------------------------------------------------------
-
-
-def test_master_with_sigterm_saves_what_was_learnt(tmp_path, job, gate):
-    at_block = gate(2)
-    with Cluster(tmp_path, job=job) as cluster:
-        master, *_ = cluster.started_at(at_block)
-        master.send(signal.SIGTERM)
-        master.wait_line("interrupted: finishing")
-        at_block.open()
-        assert cluster.codes() == [INTERRUPTED, 0, 0]
-        assert "what was learnt is saved" in master.stderr
-        assert "Traceback" not in master.stderr
-    with np.load(tmp_path / "out.npz") as saved:
-        assert 200 <= saved["counts.rows"].sum() < 1000
 
 
 @pytest.fixture
@@ -351,66 +304,6 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job
 
 
 # --- what strangers say -----------------------------------------------------------------------
-
-
-def bad_note(text):
-    """A NOTE that `messages.encode` would not make."""
-    body = text.encode()
-    return encode_frame(Frame(Kind.NOTE, len(body).to_bytes(4, "little") + body))
-
-
-def next_frame(sock, decoder, kind):
-    """The next frame of a kind; None once the other side has closed."""
-    while data := sock.recv(1 << 16):
-        for frame in decoder.feed(data):
-            if frame.kind == kind:
-                return frame
-    return None
-
-
-def registered(cluster):
-    """A control connection that has registered as a driver, and its decoder."""
-    address = (cluster.host, cluster.port)
-    sock = dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=LIMIT_S)
-    sock.settimeout(LIMIT_S)
-    body = messages.encode(messages.Register("driver", "here", os.getpid(), 1, []))
-    sock.sendall(encode_frame(Frame(Kind.CALL, body, request=1)))
-    decoder = FrameDecoder()
-    answer = messages.decode(next_frame(sock, decoder, Kind.ANSWER).body)
-    assert isinstance(answer, messages.Welcome)
-    return sock, decoder
-
-
-def test_notes_with_text_for_a_number_are_refused_and_the_job_goes_on(tmp_path, job, gate):
-    at_block = gate(2)
-    with Cluster(tmp_path, job=job) as cluster:
-        master, *_ = cluster.started_at(at_block)
-        for figures in ('{"peak_rss_mb": "much"}', '{"bytes_in": null}', '{"bytes_in": [1]}'):
-            sock, decoder = registered(cluster)
-            with sock:
-                sock.sendall(bad_note(f'{{"is": "Finished", "figures": {figures}}}'))
-                refusal = next_frame(sock, decoder, Kind.ERROR)
-                assert b"expected a number" in refusal.body
-                assert next_frame(sock, decoder, Kind.ANSWER) is None  # the connection is closed
-        at_block.open()
-        assert cluster.codes() == [0, 0, 0]
-        assert not master.errors
-        assert "Traceback" not in master.stderr
-    assert_counted(tmp_path / "out.npz")
-
-
-def test_worker_with_text_for_a_number_is_lost_with_one_sentence(tmp_path, job):
-    job["on_node_loss"] = "stop"
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.name_of(cluster.start("server"))
-        address = (cluster.host, cluster.port)
-        with dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S) as sock:
-            register = messages.Register("worker", socket.gethostname(), os.getpid(), 1, [])
-            sock.sendall(encode_frame(Frame(Kind.CALL, messages.encode(register), request=1)))
-            sock.sendall(bad_note('{"is": "Finished", "figures": {"bytes_in": "many"}}'))
-            cluster.codes()
-        assert_one_sentence(master, f"process {os.getpid()}", "is lost", "expected a number")
 
 
 @pytest.mark.parametrize(

@@ -178,20 +178,3 @@ def test_missing_test_windows_end_the_job_before_it_starts(folder):
 def test_more_pipelines_than_a_worker_has_threads_say_so(folder):
     master, _ = run(folder, code=1, learners=0, pipelines=2, workers=1)
     assert "pipelines: expected at most 1, as many as this worker has learners" in master.stderr
-
-
-@pytest.mark.long
-def test_interrupted_rounds_go_on_from_their_checkpoint(folder):
-    job = JOB | {"rounds": 100_000, "param_backup_period": 1}
-    with Cluster(folder, job=job) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        master.wait_line(r"checkpoint \d+")
-        master.send(signal.SIGINT)
-        assert cluster.codes()[0] == 130, master.stderr
-    _, before = read_history(folder / "out.history.jsonl")
-    last = before[-1]["round"]
-    _, figures = run(folder, rounds=last + 3, param_backup_period=1)
-    _, after = read_history(folder / "out.history.jsonl")
-    assert [line["round"] for line in after] == list(range(1, last + 4))
-    assert weights_of(folder)["round"] == figures["rounds"] == last + 3

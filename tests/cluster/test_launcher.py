@@ -201,10 +201,3 @@ def test_launcher_check_where_the_master_ended_leaves_the_word_to_it(make):
     cluster.launcher.start()
     cluster.wait_ended(0, 2)
     cluster.launcher.check()
-
-
-def test_launcher_output_is_what_the_master_printed(make):
-    cluster = make(master="listen(); print('{}')\n", server="", worker="")
-    cluster.launcher.start()
-    cluster.launcher.end()
-    assert cluster.launcher.output() == "{}\n"

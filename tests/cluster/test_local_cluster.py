@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 from cluster_models import Counter, Stubborn, write_numbers
-from processes import PACKAGE, SNAILPS, SUPPORT, Process, environment, is_listening, session_members
+from processes import PACKAGE, SNAILPS, SUPPORT, Process, is_listening, session_members
 
 from snailps import LocalCluster, Worker, local_cluster
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError
@@ -91,20 +91,6 @@ def test_local_cluster_tensor_keeps_what_was_pushed(tables):
     assert again.pull().tolist() == (-values).tolist()
     with pytest.raises(MisuseError, match=r"shape \(3, 700\), got \(700, 3\)"):
         tensor.push(values.T)
-
-
-@pytest.mark.long
-def test_local_cluster_second_job_starts_afresh_with_other_settings(tmp_path):
-    few, many = write_numbers(tmp_path / "few", 500), write_numbers(tmp_path / "many", 1500)
-    with local_cluster(workers=2, threads=1) as cluster:
-        first = cluster.train(Counter, input=str(few), epochs=2, timeout_s=30)
-        second = cluster.train(Counter, input=many, epochs=1, dim=3, seed=7, timeout_s=30)
-        assert (first["examples"], second["examples"]) == (1000, 1500)
-        assert (first["epochs"], second["epochs"]) == (2, 1)
-        assert second["train_loss"] == first["train_loss"] == 1.0
-        assert second["blocks"] == second["blocks_per_epoch"]
-        counts = cluster.table("counts", dim=3).pull(np.arange(51))
-        assert counts.tolist() == [[30.0] * 3] * 50 + [[0.0] * 3]
 
 
 def test_local_cluster_logistic_twice_with_other_lr(session, tmp_path):
@@ -396,8 +382,3 @@ def test_local_cluster_with_killed_session_leaves_no_process(tmp_path):
 
 def wait_readable(descriptor, limit_s):
     return select.select([descriptor], [], [], limit_s)[0]
-
-
-def test_environment_of_children_has_no_settings_of_ours(monkeypatch):
-    monkeypatch.setenv("SNAILPS_EPOCHS", "3")
-    assert not [name for name in environment() if name.startswith("SNAILPS_")]

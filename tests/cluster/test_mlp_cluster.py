@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from idx_files import pictures, write_idx, write_pictures
+from idx_files import pictures, write_pictures
 from model_mixin import ModelContract
 from processes import Cluster
 from test_cluster import figures_of
@@ -157,15 +157,3 @@ def test_example_of_rings_works_as_written(tmp_path, repo_root):
         with np.load(tmp_path / "out" / "rings.npz") as file:
             weights.append([file[name].tobytes() for name in sorted(file.files)])
     assert weights[0] == weights[1]
-
-
-def test_mlp_that_diverges_fails_and_writes_nothing(tmp_path):
-    TestMlp.write_input(tmp_path)
-    images, _ = pictures(COUNT, seed=1)
-    write_idx(tmp_path / "input", images.astype(np.float32) * 1e30)
-    job = {**TestMlp.job, "input": "input", "output": "out", "optimizer": "sgd"}
-    with Cluster(tmp_path, job=job) as cluster:
-        codes, master = cluster.run()
-    assert codes == [1, 3, 3]
-    assert "has diverged" in master.errors[0]
-    assert not (tmp_path / "out.npz").exists()

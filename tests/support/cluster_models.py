@@ -110,13 +110,6 @@ class Threaded(Counter):
         return {"units": 1, "examples": 1, "loss": self.threads}
 
 
-class ByProcess(Counter):
-    """Declares its table differently in every process."""
-
-    def tables(self):
-        return [Table("counts", 1, seed=os.getpid())]
-
-
 class Judged(Counter):
     """Has a figure of a name that means something elsewhere."""
 

@@ -4,14 +4,18 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from cases import each
+from cluster_models import COUNTER, write_numbers
 from master_parts import TestOutbox
 
 from snailps.api.tables import Table
-from snailps.errors import CheckpointError, ClusterError
+from snailps.config import RawConfig
+from snailps.errors import CheckpointError, ClusterError, ConfigError
 from snailps.master import checkpoints as module
 from snailps.master.broadcast import Broadcast
-from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController
-from snailps.master.services import Begun, Candidate, Completed
+from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, _identity
+from snailps.master.job.job import Job
+from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.transport import messages as m
 
 
@@ -22,6 +26,9 @@ def server(number, saved_bytes=0):
 
 class Files:
     """Checkpoints' folders, as names of what was done."""
+
+    def clear(self):
+        pass
 
     def __init__(self):
         self.done, self.full, self.number = [], False, 3
@@ -213,6 +220,33 @@ def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
     world.out.do_works(world.now)
     assert world.files.done == [("drop", 4)]
     assert not world.orders(m.Save)
+
+
+@each(
+    "there, words",
+    [
+        ({"dim": "1"}, "dim is 2 here and 1 there"),
+        ({"worker_class": "a:B"}, "worker_class is cluster_models:Counter here and a:B there"),
+        ({"sources": [("in.txt", 11)]}, "the input has other files, or files of other lengths"),
+        ({"frag_num": 16}, "frag_num is 64 here and 16 there"),
+        ({}, ""),
+    ],
+)
+def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
+    write_numbers(tmp_path / "in.txt", 100)
+    raw = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "dim": "2"}
+    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
+    settings = {k: v for k, v in there.items() if k not in ("sources", "frag_num")}
+    manifest = SimpleNamespace(
+        job=_identity(job) | settings, frag_num=there.get("frag_num", 64)
+    )  # fmt: skip
+    snapshot = SimpleNamespace(sources=there.get("sources", job.input.sources))
+    opened = Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
+    if not words:
+        world.controller.check_opened(job, opened)
+        return
+    with pytest.raises(ConfigError, match=rf"checkpoint-1 is a .* of another job: {words}.*fresh"):
+        world.controller.check_opened(job, opened)
 
 
 # --- restoring -----------------------------------------------------------------------------------

@@ -12,10 +12,9 @@ from twins import slots as twin
 from twins import store as rows_twin
 
 from snailps import kernels
-from snailps.errors import ConfigError, SnailError
-from snailps.store._store import SLOTS_MAX, ShardStore
+from snailps.errors import SnailError
+from snailps.store._store import ShardStore
 from snailps.store.route import fragment_of
-from snailps.transport import frame
 
 FRAG_NUM, DIM = 8, 3
 ADD, SGD, ADAGRAD, ADAM = rows_twin.ADD, rows_twin.SGD, rows_twin.ADAGRAD, rows_twin.ADAM
@@ -75,25 +74,6 @@ def test_slots_in_every_order_of_arrival_give_the_same_bits(access):
         assert (keys, rows.tobytes()) == wanted
 
 
-def test_sums_are_in_the_order_of_the_slots_and_not_in_another():
-    store = make_store()
-    run_clock(store, (2, 0, 3, 1))
-    model = twin.Slots()
-    for slot in range(4):
-        for keys, values in parts_of(slot):
-            model.stage(0, slot, 1, keys.tolist(), values)
-        model.seal(0, slot, 4, 1)
-    backwards = {}
-    for slot in reversed(range(4)):
-        for keys, values in parts_of(slot):
-            for key, value in zip(keys.tolist(), values, strict=True):
-                backwards[key] = backwards[key] + value if key in backwards else value.copy()
-    keys = [key for key, _ in model.applied[0]]
-    found = store.pull(0, u64(keys))
-    assert np.array_equal(found, np.array([value for _, value in model.applied[0]]))
-    assert not np.array_equal(found, np.array([backwards[key] for key in keys]))
-
-
 def test_rows_come_into_being_by_slot_push_and_key_of_the_request():
     store = make_store(frag_num=1)
     store.stage(0, 0, 1, 1, u64([9, 3, 9, 5]), np.ones((4, DIM)))
@@ -102,43 +82,6 @@ def test_rows_come_into_being_by_slot_push_and_key_of_the_request():
     store.seal(0, 1, 2, 1)
     store.seal(0, 0, 2, 1)
     assert store.keys(0).tolist() == [7, 3, 1, 9, 5]
-
-
-def test_each_row_is_handed_to_its_access_method_once_a_clock():
-    store = make_store(ADAM)
-    for slot in range(3):
-        store.stage(0, 0, slot, 1, u64([1, 1]), np.ones((2, DIM)))
-        store.seal(0, slot, 3, 1)
-    once = make_store(ADAM)
-    once.push(0, 1, 1, u64([1]), np.full((1, DIM), 6.0))
-    assert np.array_equal(store.pull(0, u64([1]), True), once.pull(0, u64([1]), True))
-    assert store.pull(0, u64([1]), True)[0, -1] == 1  # steps
-
-
-def test_average_closes_its_round_with_the_clock():
-    store = make_store(AVERAGE, dim=2)
-    store.push(0, 9, 1, u64([5]), np.array([[1, 1, 0]]))  # a row without weight
-    for slot, (value, weight) in enumerate([(1.0, 3.0), (5.0, 1.0)]):
-        weighted = np.array([[value * weight, -value * weight, weight]])
-        store.stage(0, 0, slot, 1, u64([4]), weighted)
-        store.seal(0, slot, 2, 1)
-    assert store.pull(0, u64([4, 5])).tolist() == [[2.0, -2.0], [0.0, 0.0]]
-    assert not store.pull(0, u64([4, 5]), True)[:, 2:].any()
-
-
-def test_differences_of_state_are_summed_and_added_once():
-    store = make_store(ADAGRAD)
-    whole = np.arange(12, dtype=np.float32).reshape(2, 6)
-    store.stage(0, 0, 0, 1, u64([1, 2]), whole, True)
-    store.stage(0, 0, 1, 1, u64([2, 1]), whole, True)
-    store.stage(0, 0, 1, 1, u64([2]), np.ones((1, DIM)))
-    store.seal(0, 1, 2, 1)
-    store.seal(0, 0, 2, 1)
-    once = make_store(ADAGRAD)
-    both = whole + whole[::-1]
-    once.push(0, 1, 1, u64([1, 2]), both, True)
-    once.push(0, 1, 2, u64([2]), np.ones((1, DIM)))
-    assert np.array_equal(store.pull(0, u64([1, 2]), True), once.pull(0, u64([1, 2]), True))
 
 
 def test_rows_wider_than_a_gathering_are_applied():
@@ -151,60 +94,6 @@ def test_rows_wider_than_a_gathering_are_applied():
 
 
 # --- who counts ----------------------------------------------------------------------------------
-
-
-def test_first_sealed_incarnation_counts_and_others_are_dropped():
-    store = make_store()
-    keys = u64([1, 2])
-    store.stage(0, 0, 0, 7, keys, np.full((2, DIM), 100.0))  # killed before its seal
-    store.stage(0, 0, 0, 8, keys, np.ones((2, DIM)))
-    assert store.seal(0, 0, 2, 8) is False
-    assert not store.stage(0, 0, 0, 7, keys, np.full((2, DIM), 100.0))
-    assert not store.seal(0, 0, 2, 7)
-    assert store.clock_stats()["parts_dropped"] == 1
-    assert store.seal(0, 1, 2, 7) is True
-    assert np.array_equal(store.pull(0, keys), np.ones((2, DIM)))
-    assert store.clock_stats()["staged_bytes"] == 0
-
-
-def test_seal_again_and_contribution_to_a_past_clock_have_no_effect():
-    store = make_store()
-    store.stage(0, 0, 0, 1, u64([1]), np.ones((1, DIM)))
-    assert store.seal(0, 0, 2, 1) is False
-    assert store.seal(0, 0, 2, 1) is False
-    assert store.seal(0, 1, 2, 1) is True
-    assert store.seal(0, 1, 2, 1) is False
-    assert store.stage(0, 0, 1, 1, u64([1]), np.ones((1, DIM))) is False
-    assert store.clock_state() == {"clock": 1, "slots": 0, "sealed": [], "staged_bytes": 0}
-    assert np.all(store.pull(0, u64([1])) == 1)
-
-
-def test_what_has_no_place_is_refused():
-    store = make_store()
-    ones = np.ones((1, DIM))
-    store.stage(0, 0, 2, 1, u64([1]), ones)
-    with pytest.raises(SnailError, match="this is clock 0"):
-        store.stage(0, 1, 0, 1, u64([1]), ones)
-    with pytest.raises(SnailError, match="this is clock 0"):
-        store.seal(1, 0, 2, 1)
-    with pytest.raises(SnailError, match="2 slots are not what other seals or pushes said"):
-        store.seal(0, 0, 2, 1)
-    store.seal(0, 0, 3, 1)
-    with pytest.raises(SnailError, match="4 slots are not"):
-        store.seal(0, 1, 4, 1)
-    with pytest.raises(SnailError, match="takes nothing"):
-        store.stage(0, 0, 3, 1, u64([1]), ones)
-    with pytest.raises(SnailError, match="takes nothing"):
-        store.stage(0, 0, 0, 1, u64([1]), ones)
-    with pytest.raises(SnailError, match=r"expected values of shape \(1, 3\)"):
-        store.stage(0, 0, 1, 1, u64([1]), np.ones((1, 4)))
-    with pytest.raises(ConfigError):
-        store.stage(0, 0, SLOTS_MAX, 1, u64([1]), ones)
-    with pytest.raises(ConfigError):
-        store.seal(0, 3, 3, 1)
-    store.set_clock(0)
-    with pytest.raises(SnailError, match="takes no differences"):
-        make_store(ADAM).stage(0, 0, 0, 1, u64([1]), np.ones((1, 3 * DIM + 1)), True)
 
 
 def test_words_say_which_slots_a_clock_lacks():
@@ -241,20 +130,6 @@ def test_slots_summed_so_far_take_the_room_of_one():
     assert np.all(store.pull(0, keys) == 8)
 
 
-def test_limit_of_staged_bytes_refuses_and_keeps_the_slot_from_being_sealed():
-    store = make_store()
-    store.limit_staged(4000)
-    store.stage(0, 0, 0, 1, u64(range(50)), np.ones((50, DIM)))
-    with pytest.raises(SnailError, match="bytes staged, limit 4,000"):
-        store.stage(0, 0, 0, 1, u64(range(50)), np.ones((50, DIM)))
-    with pytest.raises(SnailError, match="a push to it was refused"):
-        store.seal(0, 0, 1, 1)
-    store.stage(0, 0, 0, 2, u64(range(5)), np.ones((5, DIM)))  # somebody who fits may do it
-    assert store.seal(0, 0, 1, 2)
-    assert np.all(store.pull(0, u64(range(5))) == 1)
-    assert not store.pull(0, u64([7])).any()
-
-
 def test_slot_that_was_refused_to_two_is_sealed_by_nobody():
     store = make_store()
     store.limit_staged(0)
@@ -266,20 +141,6 @@ def test_slot_that_was_refused_to_two_is_sealed_by_nobody():
             store.seal(0, 0, 1, who)
     store.set_clock(0)
     assert store.seal(0, 0, 1, 1)
-
-
-def test_set_clock_forgets_all_and_gives_the_memory_back():
-    store = make_store()
-    run_clock(store, (0, 1, 3), slots=5)
-    assert store.clock_state()["sealed"] == [0, 1, 3]
-    store.set_clock(4)
-    assert store.clock_state() == {"clock": 4, "slots": 0, "sealed": [], "staged_bytes": 0}
-    run_clock(store, (0, 1, 2), clock=4, slots=3)
-    fresh = make_store()
-    fresh.set_clock(4)
-    run_clock(fresh, (2, 1, 0), clock=4, slots=3)
-    assert table_of(store)[0] == table_of(fresh)[0]
-    assert table_of(store)[1].tobytes() == table_of(fresh)[1].tobytes()
 
 
 def test_memory_of_parts_is_used_again_and_holds_nothing_of_the_past():
@@ -311,38 +172,6 @@ def test_fragment_that_is_gone_is_left_out():
 # --- clocks closed early -------------------------------------------------------------------------
 
 
-def test_clock_closed_early_has_exactly_the_slots_named():
-    store = make_store()
-    store.set_clock(0, early=True)
-    for slot in (3, 0, 2):
-        store.stage(0, 0, slot, 1, *parts_of(slot)[0])
-        store.seal(0, slot, 4, 1)
-    store.stage(0, 0, 1, 1, *parts_of(1)[0])  # not sealed in time
-    assert store.close_clock(0, [3, 0])["sealed"] == [0, 2, 3]
-    model = twin.Slots()
-    for slot in (0, 3):
-        model.stage(0, slot, 1, parts_of(slot)[0][0].tolist(), parts_of(slot)[0][1])
-        model.seal(0, slot, 4, 1)
-    model.close([0, 3])
-    assert store.clock_stats()["staged_bytes"] == 0
-    keys, values = zip(*model.applied[0], strict=True)
-    assert store.rows(0) == len(keys)
-    assert np.array_equal(store.pull(0, u64(keys)), np.array(values))
-    assert store.seal(0, 1, 4, 1) is False  # too late, and told so by nothing
-    assert store.close_clock(0, [1])["clock"] == 1  # as is a second order
-
-
-def test_clock_that_is_closed_by_command_does_not_end_with_its_last_seal():
-    store = make_store()
-    store.set_clock(0, early=True)
-    assert run_clock(store, (1, 0), slots=2) == [False, False]
-    assert store.rows(0) == 0
-    store.close_clock(0, [0, 1])
-    other = make_store()
-    run_clock(other, (0, 1), slots=2)
-    assert table_of(store)[1].tobytes() == table_of(other)[1].tobytes()
-
-
 def test_clock_is_not_closed_with_other_slots_than_can_be():
     store = make_store()
     store.stage(0, 0, 0, 1, u64([1]), np.ones((1, DIM)))
@@ -356,23 +185,6 @@ def test_clock_is_not_closed_with_other_slots_than_can_be():
     assert store.clock_state()["sealed"] == [0]
     store.close_clock(0, [0])
     assert store.pull(0, u64([1])).tolist() == [[1.0] * DIM]
-
-
-def test_clock_without_any_seal_can_be_closed():
-    store = make_store()
-    store.stage(0, 0, 0, 1, u64([1]), np.ones((1, DIM)))
-    assert store.close_clock(0, []) == {
-        "clock": 0, "slots": 0, "sealed": [], "staged_bytes": store_bytes(1)
-    }  # fmt: skip
-    assert store.clock_state() == {"clock": 1, "slots": 0, "sealed": [], "staged_bytes": 0}
-    assert store.rows(0) == 0
-
-
-def store_bytes(keys):
-    """What a part of so many keys of one fragment takes."""
-    other = make_store()
-    other.stage(0, 0, 0, 1, u64([1] * keys), np.ones((keys, DIM)))
-    return other.clock_stats()["staged_bytes"]
 
 
 # --- against the twin ----------------------------------------------------------------------------
@@ -421,7 +233,3 @@ def test_any_course_of_things_gives_what_the_twin_gives(steps):
     assert np.array_equal(found, np.array(list(rows.values()), np.float32).reshape(-1, DIM))
     by_fragment = sorted(rows, key=lambda key: fragment_of(u64([key]), FRAG_NUM)[0])
     assert store.keys(0).tolist() == by_fragment
-
-
-def test_limit_of_slots_is_that_of_the_frame():
-    assert SLOTS_MAX == frame.SLOTS_MAX

@@ -316,6 +316,35 @@ def test_signal_ends_the_training_early_and_a_second_one_at_once(make_job):
     assert "nothing was saved" in world.sent(server, m.Stop)[0].text
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_job_without_a_worker_ends_where_none_comes(make_job, leaves):
+    world = World(make_job(), master_time_out=10.0)
+    _, *workers = world.forms()
+    for worker in workers:
+        if leaves:
+            world.note(worker, m.Leaving("SIGTERM"))
+            world.note(worker, m.Finished({}))
+            world.note(worker, m.Bye({}))
+        world.handle(events.Gone(worker, "connection closed"))
+    world.tick()
+    assert world.core.phase is ClusterPhase.FORMED
+    world.tick(seconds=11.0)
+    assert world.core.phase is ClusterPhase.STOPPING
+    assert "every worker has left" in world.core.verdict
+    assert "within 10 s" in world.core.verdict
+
+
+def test_job_without_a_worker_that_is_interrupted_is_saved(make_job):
+    world = World(make_job())
+    _, *workers = world.forms()
+    for worker in workers:
+        world.handle(events.Gone(worker, "connection closed"))
+    world.handle(events.Signal())
+    world.tick(times=3)
+    assert (world.core.phase, world.core.code) == (ClusterPhase.STOPPING, 130)
+    assert "exported" in [fact.kind for fact in world.facts()]
+
+
 def test_server_that_is_told_to_leave_while_the_cluster_ends_may_do_so(make_job):
     world = World(make_job())
     server = world.join("server")
