@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shards import Shards
+from connected import block_of, connected, train
 
-from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
@@ -30,42 +28,17 @@ def counted(text):
     return counter
 
 
-def block_of(data, number=0):
-    return Block(number, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data)
-
-
 @pytest.fixture
 def make():
-    """Makes models that are connected to a shard."""
-    with Shards() as shards:
-        made = []
+    """Makes models of a text that are connected to a shard."""
+    with connected(Classifier) as made:
 
         def make(settings=SMALL, threads=1, workers=1, text=TEXT):
-            model = Classifier(settings, threads)
-            numbered = {}
-            for number, table in enumerate(model.tables(), 1):
-                _, dim, access, *init = (number, *table.store_arguments())
-                shards.add_table(number, dim, access, *init[:3])
-                numbered[table.name] = (number, table)
-            client = shards.client()
-            model._connect(client, WireChoice(client, shards.route), numbered)
-            model.workers = workers
             surveyor = Classifier.surveyor(settings)
             surveyor.add(counted(text).dump())
-            model.summary = surveyor.result()
-            model.setup()
-            made.append(model)
-            return model
+            return made(settings, threads, workers, surveyor.result())
 
         yield make
-        for model in made:
-            model.finish()
-
-
-def train(model, data, number=0):
-    block = block_of(data, number)
-    block.prepared = model.prepare(block)
-    return model.train(block)
 
 
 # --- settings and vocabularies -----------------------------------------------------------------

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shards import Shards
+from connected import block_of, connected, train
 from twins import linear as twin
 
-from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.row_cache import KeyPlaces, RowCache
@@ -121,35 +119,13 @@ def test_check_leaves_alone_what_has_no_first_line(tmp_path):
 @pytest.fixture
 def make():
     """Makes models that are connected to shards."""
-    with Shards(2) as shards:
-        made = []
-
-        def make(settings, threads=1, workers=1):
-            model = Linear(settings, threads)
-            (table,) = model.tables()
-            shards.declare(table, len(made) + 1)
-            client = shards.client(incarnation=len(made) + 1)
-            model._connect(
-                client, WireChoice(client, shards.route), {TABLE: (len(made) + 1, table)}
-            )
-            model.workers = workers
-            model.setup()
-            made.append(model)
-            return model
-
+    with connected(Linear, 2) as make:
         yield make
-        for model in made:
-            model.finish()
-
-
-def block_of(text, number=0, progress=(0.0, 0.1)):
-    data = text.encode()
-    return Block(number, "text", 0, len(data), 0, 7, progress, lambda: data)
 
 
 def train_all(model, texts):
     """Trains block by block, each prepared while the one before it trains, as a worker does."""
-    blocks = [block_of(text, number) for number, text in enumerate(texts)]
+    blocks = [block_of(text, number, (0.0, 0.1)) for number, text in enumerate(texts)]
     blocks[0].prepared = model.prepare(blocks[0])
     results, prepared = [], 1
     for number, block in enumerate(blocks):
@@ -209,25 +185,19 @@ def test_model_that_keeps_rows_owes_pushes_until_the_fourth_block(make):
     model = make(LinearSettings())
     owed = []
     for number in range(PUSH_BLOCKS + 1):
-        block = block_of(planted(50, number), number)
-        block.prepared = model.prepare(block)
-        model.train(block)
+        train(model, planted(50, number), number)
         owed.append(model.owes)
     assert owed == [True] * (PUSH_BLOCKS - 1) + [False, True]
 
 
 def test_model_with_sgd_falls_to_rate_zero(make):
     model = make(LinearSettings(optimizer="sgd", lr=0.5))
-    block = block_of(planted(20, 1), progress=(0.5, 1.0))
-    block.prepared = model.prepare(block)
-    assert model.train(block)["lr"] == pytest.approx(0, abs=1e-6)
+    assert train(model, planted(20, 1), progress=(0.5, 1.0))["lr"] == pytest.approx(0, abs=1e-6)
 
 
 def test_model_of_block_without_examples_counts_nothing(make):
     model = make(LinearSettings(format="libsvm"))
-    block = block_of("# nothing\n\n")
-    block.prepared = model.prepare(block)
-    assert model.train(block) == {"units": 0.0, "lr": 0.1, "bad_lines": 0.0}
+    assert train(model, "# nothing\n\n") == {"units": 0.0, "lr": 0.1, "bad_lines": 0.0}
 
 
 def test_model_with_class_weights_leans_to_the_heavy_class(make):
@@ -270,16 +240,6 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
 def test_survey_with_part_that_is_none_refuses():
     with pytest.raises(DataError, match="10 bytes"):
         Linear.surveyor(LinearSettings(min_count=2, expected_features=10)).add(b"x" * 10)
-
-
-def test_read_npz_of_other_file_refuses(tmp_path):
-    for content in (b"", b"PK nothing", None):
-        path = tmp_path / "model.npz"
-        path.write_bytes(content or b"")
-        if content is None:
-            np.savez(path, keys=np.zeros(1), rows=np.zeros(1))
-        with pytest.raises(ModelFileError, match=r"model\.npz"):
-            read_npz(path)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from connected import block_of, connected, train
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
-from shards import Shards
 
-from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block, Results
+from snailps.api.worker import Results
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
@@ -31,40 +30,15 @@ def vocabulary_of(text):
     return Vocabulary.from_counter(counter, 1)
 
 
-def block_of(data, number=0):
-    return Block(number, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data)
-
-
 @pytest.fixture
 def make():
-    """Makes models that are connected to a shard."""
-    with Shards() as shards:
-        made = []
+    """Makes models of a text that are connected to a shard."""
+    with connected(WordVectors) as made:
 
         def make(settings=SMALL, threads=1, text=TEXT, workers=1):
-            model = WordVectors(settings, threads)
-            model.workers = workers
-            numbered = {}
-            for number, table in enumerate(model.tables(), 1):
-                dim, access, init, scale, seed, hyper, _ = table.store_arguments()
-                shards.add_table(number, dim, access, init, scale, seed, hyper=hyper)
-                numbered[table.name] = (number, table)
-            client = shards.client()
-            model._connect(client, WireChoice(client, shards.route), numbered)
-            model.summary = vocabulary_of(text).to_bytes()
-            model.setup()
-            made.append(model)
-            return model
+            return made(settings, threads, workers, vocabulary_of(text).to_bytes())
 
         yield make
-        for model in made:
-            model.finish()
-
-
-def train(model, data, number=0):
-    block = block_of(data, number)
-    block.prepared = model.prepare(block)
-    return model.train(block)
 
 
 # --- blocks -----------------------------------------------------------------------------------

@@ -1,0 +1,46 @@
+"""Models connected to shards of their own, as a worker has them; blocks for them."""
+
+import contextlib
+
+from shards import Shards
+
+from snailps.api.wire_choice import WireChoice
+from snailps.api.worker import Block
+
+
+@contextlib.contextmanager
+def connected(model_class, shards=1):
+    """Makes models, each with tables of its own; they are finished at the end."""
+    with Shards(shards) as cluster:
+        made, tables = [], 0
+
+        def make(settings, threads=1, workers=1, summary=b""):
+            nonlocal tables
+            model, numbered = model_class(settings, threads), {}
+            for table in model.tables():
+                tables += 1
+                cluster.declare(table, tables)
+                numbered[table.name] = (tables, table)
+            client = cluster.client(incarnation=len(made) + 1)
+            model._connect(client, WireChoice(client, cluster.route), numbered)
+            model.workers, model.summary = workers, summary
+            model.setup()
+            made.append(model)
+            return model
+
+        yield make
+        for model in made:
+            model.finish()
+
+
+def block_of(data, number=0, progress=(0.0, 0.5)):
+    """A block of its own text."""
+    data = data if isinstance(data, bytes) else data.encode()
+    return Block(number, "text", 0, len(data), 0, 7, progress, lambda: data)
+
+
+def train(model, data, number=0, progress=(0.0, 0.5)):
+    """Trains a block, once it is prepared; its figures."""
+    block = block_of(data, number, progress)
+    block.prepared = model.prepare(block)
+    return model.train(block)
