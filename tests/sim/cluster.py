@@ -9,17 +9,21 @@ that had a fault, what the export read.
 from __future__ import annotations
 
 import os
+import random
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from snailps.config import MasterSettings, RawConfig, ServerSettings, WorkerSettings
 from snailps.errors import SnailError
+from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.transport import messages
 from tests.sim import faults, invariants
+from tests.sim.checkpoints import FOLDER, History, Watched
 from tests.sim.disk import Disk
 from tests.sim.jobs import JobPlan, JobRun, draw_plan
 from tests.sim.master import Master
+from tests.sim.memory_disk import MemoryDisk, View
 from tests.sim.model import TABLE, SimModel
 from tests.sim.network import Network
 from tests.sim.scheduler import Stuck, World
@@ -58,6 +62,13 @@ class Scenario:
     wild: bool
     """Faults come as they come; otherwise only those that a cluster promises to survive."""
     faults: int
+    checkpoint_s: float = 0.0
+    checkpoint_pushes: int = 0
+    checkpoints_kept: int = 2
+    again: bool = False
+    """A job that fails, or is interrupted, is started again by the same command."""
+    restarts: int = 0
+    """How often at least, beside `faults`, the whole cluster is killed and started again."""
 
     @classmethod
     def draw(cls, rng):
@@ -87,6 +98,27 @@ class Scenario:
             faults=rng.choice((0, 1, 1, 2, 2, 3, 5)),
         )
 
+    def with_checkpoints(self, seed):
+        """A third of the runs make checkpoints, by time, by pushes or by both.
+
+        Drawn by itself, so that the other runs are what they would be without this.
+        """
+        rng = random.Random(f"checkpoints of {seed}")
+        if rng.random() > 0.35:
+            return self
+        by = rng.choice(("time", "pushes", "pushes", "both"))
+        share = rng.choice((0.05, 0.1, 0.3))
+        usual_s = 1.5 + 2 * self.blocks * self.epochs * self.think_s / self.workers
+        pushes = self.blocks * self.epochs * self.shards
+        return replace(
+            self,
+            checkpoint_s=max(0.1, share * usual_s) if by != "pushes" else 0.0,
+            checkpoint_pushes=max(1, int(share * pushes)) if by != "time" else 0,
+            checkpoints_kept=rng.choice((1, 2, 3)),
+            again=rng.random() < 0.8,
+            restarts=rng.choice((0, 0, 1, 2)),
+        )
+
 
 @dataclass
 class Outcome:
@@ -109,13 +141,14 @@ class Cluster:
     def __init__(self, seed, trace=None):
         self.world = World(seed, trace)
         self.rng = rng = self.world.rng
-        self.scenario = s = Scenario.draw(rng)
+        self.scenario = s = Scenario.draw(rng).with_checkpoints(seed)
         self.network = Network(self.world, s.network)
         self.threads = Threads()
         plain = JobPlan(s.consistency, s.staleness, s.micro_batches, s.blocks, s.epochs)
         self.jobs = [JobRun(draw_plan(seed, plain, s.think_s))]
         self.prefetch, self.pulls_ahead, self.keys_max = s.prefetch, s.pulls_ahead, s.keys_max
         self.frag_num = s.frag_num
+        self.shards, self.generation, self.calm = s.shards, 0, False
         self.master_settings = MasterSettings(
             master_addr="master:7000",
             expected_node_num=s.servers + s.workers,
@@ -141,8 +174,10 @@ class Cluster:
         self.expelled = {}
         self.powerless = self.interrupted = False
         self.watch_at, self.unnamed = 0.0, {}
+        self.shared_disk, self.history = MemoryDisk(self.world), History()
         self.fenced = set()
         self._pids = {}
+        self._life = 0
         self.faults = faults.Faults(self)
 
     @property
@@ -150,27 +185,36 @@ class Cluster:
         """The job that is under way, or was the last one."""
         return self.jobs[-1]
 
+    @property
+    def saves(self):
+        """Whether checkpoints are made."""
+        s = self.scenario
+        return bool(s.checkpoint_s or s.checkpoint_pushes) and not self.job.plan.rounds
+
     # --- drawn as the run goes on -----------------------------------------------------------------
 
     def think_s(self):
         """How long a worker trains a block."""
         return self.scenario.think_s * self.rng.uniform(0.5, 1.5)
 
-    def work_s(self):
+    def work_s(self, *, disk=False):
         """How long something beside a loop takes."""
-        return self.rng.choice((0.0005, 0.005, 0.05)) * self.rng.uniform(0.5, 1.5)
+        work_s = self.rng.choice((0.0005, 0.005, 0.05)) * self.rng.uniform(0.5, 1.5)
+        if disk and self.world.now < self.shared_disk.slow_until:
+            work_s *= 100
+        return work_s
 
     def pid_of(self, process):
         """A number for a process."""
         return self._pids.setdefault(process, 100 + len(self._pids))
 
-    def new_files(self):
+    def new_files(self, process):
         """Checkpoints, for a master."""
-        return NoFiles()
+        return Watched(self, process)
 
-    def new_server_files(self):
+    def new_server_files(self, process, welcome):
         """Checkpoints, for a server."""
-        return NoFiles()
+        return CheckpointFiles(welcome.job, welcome.frag_num, View(self.shared_disk, process))
 
     def job_of(self, start):
         """The job that a worker is told."""
@@ -178,6 +222,14 @@ class Cluster:
         return self.jobs[number]
 
     # --- what is told -----------------------------------------------------------------------------
+
+    def training_begins(self, restored):
+        """A master opens the book of the training, from a checkpoint or from nothing (0)."""
+        life = self.master.life
+        if restored or life != self._life:
+            found = self.history.begins(self.world.now, restored)
+            self.job.books.go_on(found.done if found else (), found.clock if found else 0)
+        self._life = life
 
     def heard(self, peer, message):
         """The master is about to take a message."""
@@ -210,12 +262,60 @@ class Cluster:
         count = 1 + sum(node.role.name.lower() == role for node in self.nodes)
         name = f"{role}-{count}"
         if role == "server":
-            node = Server(self, name, name, self.scenario.shards)
+            node = Server(self, name, name, self.shards)
         else:
             node = Worker(self, name, name)
+        node.generation = self.generation
         self.nodes.append(node)
         node.start()
         return node
+
+    def start_all(self):
+        """Starts a master and as many nodes as it expects."""
+        settings = self.master_settings
+        servers = settings.expected_servers
+        self.faults.start_within(0.3, self.start_master)
+        for role, count in (("server", servers), ("worker", settings.expected_node_num - servers)):
+            for _ in range(count):
+                self.faults.start_within(0.5, self.start_node, role)
+
+    def kill_all(self):
+        """Every process is gone."""
+        for process in (*self.masters, *self.nodes):
+            if process.alive:
+                process.hurt = process.hurt or invariants.ALL_KILLED
+                process.die("the whole cluster is killed")
+
+    def start_again(self):
+        """The same command once more, maybe with other numbers of processes; all are gone before.
+
+        Their messages are followed: a journal that cannot be read is moved away, room is made.
+        """
+        rng = self.rng
+        self.generation += 1
+        self.world.say("user", f"starts everything again, generation {self.generation}")
+        if self.master_refused:
+            shutil.rmtree(self.disk.folder / "journal", ignore_errors=True)
+        self.disk.full_until = self.shared_disk.full_until = 0.0
+        self.verdict = self.job.exported = None
+        self.master_refused, self.interrupted = "", False
+        self.fenced.clear()
+        self.unnamed.clear()
+        self.network.silent.clear()
+        self.faults.forget_starts()
+        self.shards = rng.choice((self.shards, 1, 2))
+        servers = rng.choice((self.master_settings.expected_servers, 1, 2, 3))
+        workers = rng.choice((self.scenario.workers, 1, 2))
+        self.master_settings = replace(
+            self.master_settings, expected_node_num=servers + workers, expected_servers=servers
+        )
+        self.start_all()
+
+    def strict(self, node=None):
+        """Whether nothing may go wrong (for a node): every fault is one that the cluster bears."""
+        if self.calm:
+            return node is None or node.generation == self.generation
+        return not self.scenario.wild
 
     @property
     def over(self):
@@ -242,7 +342,10 @@ class Cluster:
         try:
             self.disk = Disk(world, root)
             self.job.plan.write_input(root)
-            self.raw = RawConfig.from_mapping(self.job.plan.settings(root, 0), "the simulation")
+            settings = self.job.plan.settings(root, 0)
+            if self.saves:
+                settings |= self._checkpoints()
+            self.raw = RawConfig.from_mapping(settings, "the simulation")
             with Seams(
                 disk=self.disk.os, threads=self.threads, is_there=self._is_there, model=SimModel,
                 journal_bytes=s.journal_bytes,
@@ -252,20 +355,28 @@ class Cluster:
             shutil.rmtree(root, ignore_errors=True)
         return outcome
 
+    def _checkpoints(self):
+        """Settings of a job that makes checkpoints."""
+        s = self.scenario
+        return {
+            "checkpoint_dir": FOLDER,
+            "checkpoint_interval": str(s.checkpoint_s),
+            "param_backup_period": str(s.checkpoint_pushes),
+            "checkpoints_kept": str(s.checkpoints_kept),
+        }
+
     def _is_there(self, place):
         return self.network.is_there((place[0], int(place[1])))
 
     def _run(self, outcome):
-        s, world, rng = self.scenario, self.world, self.rng
+        s, world = self.scenario, self.world
         world.say("seed", f"{s!r} {self.job.plan!r}")
-        world.after(rng.uniform(0, 0.3), self.start_master)
-        for role, count in (("server", s.servers), ("worker", s.workers)):
-            for _ in range(count):
-                world.after(rng.uniform(0, 0.5), self.start_node, role)
-        self._expected = s.servers + s.workers
+        self.start_all()
         self.faults.plan()
         try:
             world.run(self._is_over, EVENTS_MAX)
+            while self._goes_on():
+                world.run(self._is_over, EVENTS_MAX)
         except Stuck as stuck:
             outcome.problems.append(f"the run does not end: {stuck}; {invariants.who_waits(self)}")
         except (SnailError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError,
@@ -287,21 +398,21 @@ class Cluster:
     def _is_over(self):
         if self.world.now - 1000.0 > TIME_MAX_S:
             raise Stuck(f"{TIME_MAX_S:g} s")
-        return len(self.nodes) >= self._expected and self.masters and self.over
+        return self.masters and self.over
 
-
-class NoFiles:
-    """No checkpoints."""
-
-    def open(self, settings, *, resumes):
-        """There are none."""
-        return
-
-    def clear(self):
-        """Nothing to remove."""
-
-    def release(self, taken, why):
-        """Nothing to let go of."""
+    def _goes_on(self):
+        """The job has not ended well, and its user starts it again: once, and no faults follow."""
+        failed = self.verdict is None or self.verdict[0] != 0 or self.interrupted
+        if (
+            not (self.saves and self.scenario.again and failed)
+            or self.calm
+            or self.history.refusable
+        ):
+            return False
+        self.calm = True
+        self.kill_all()
+        self.start_again()
+        return True
 
 
 def run(seed, trace=None):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from snailps.master.job.controller import JobPhase
 from snailps.master.phases import ClusterPhase
 from snailps.transport.handshake import Role
+from tests.sim.checkpoints import FOLDER
 
 MESSAGES = (
     "Register", "Rejoin", "TakeRoute", "MakeTables", "HostStandby", "BackUp", "Backed", "Unbacked",
@@ -21,6 +22,7 @@ MESSAGES = (
 CLOCK_MESSAGES = ("Seal", "Seal", "Seal")
 """Frames of workers that shards get, where there are clocks."""
 ROUND_MESSAGES = ("CloseClock", "CloseClock", "CloseClock")
+CHECKPOINT_MESSAGES = 3 * ("Freeze", "Save", "Saved", "StopSaving", "Load", "Loaded")
 SHORT = 0.15
 """Of the heartbeat's limit: several such faults in a row are no loss yet."""
 FOCUS = 0.8
@@ -54,8 +56,10 @@ class Faults:
         plan = cluster.job.plan
         usual_s = plan.usual_s(s.think_s, s.workers)
         names = MESSAGES + CLOCK_MESSAGES * plan.clocked + ROUND_MESSAGES * bool(plan.rounds)
-        for _ in range(s.faults):
-            deed = rng.choice(self._deeds())
+        names += CHECKPOINT_MESSAGES * cluster.saves
+        fatal = [self._kill_all, self._kill_all_in_a_call, self._kill_all_and_flip]
+        for number in range(s.faults + s.restarts * cluster.saves):
+            deed = rng.choice(self._deeds() if number < s.faults else fatal)
             if rng.random() < 0.5:
                 cluster.world.after(rng.uniform(0.1, usual_s), self._do, deed, TRIES)
             else:
@@ -72,6 +76,11 @@ class Faults:
             self._hang_shard,
             self._join_and_die,
         ]  # fmt: skip
+        if self._cluster.saves:
+            found += [
+                self._kill_all, self._kill_all, self._kill_all_in_a_call, self._kill_all_and_flip,
+                self._shared_disk_full, self._shared_disk_slow,
+            ]  # fmt: skip
         if self._wild:
             found += [self._power_cut, self._flip, self._interrupt, self._kill_two_servers]
         return found
@@ -96,7 +105,7 @@ class Faults:
 
     def _do(self, deed, tries, node=None):
         """Does it now, or a little later if the cluster could not bear it; whether it was done."""
-        if self._cluster.over_soon():
+        if self._cluster.over_soon() or self._cluster.calm:
             return
         self._focus = node if self._rng.random() < FOCUS else None
         if deed():
@@ -171,20 +180,88 @@ class Faults:
             self._start_later(self._cluster.start_node, role)
 
     def _start_later(self, start, *args):
+        self._start_in(
+            self._rng.choice((0.05, 0.5, 3.0)) * self._rng.uniform(0.5, 1.5), start, *args
+        )
+
+    def start_within(self, seconds, start, *args):
+        """Starts a process some time within so many seconds."""
+        self._start_in(self._rng.uniform(0, seconds), start, *args)
+
+    def forget_starts(self):
+        """What was to be started belongs to a cluster that is gone."""
+        self.pending = 0
+
+    def _start_in(self, delay_s, start, *args):
         self.pending += 1
+        generation = self._cluster.generation
 
         def begin():
+            if generation != self._cluster.generation:
+                return
             self.pending -= 1
             if not self._cluster.over_soon():
                 start(*args)
 
-        self._world.after(self._rng.choice((0.05, 0.5, 3.0)) * self._rng.uniform(0.5, 1.5), begin)
+        self._world.after(delay_s, begin)
 
     def _hurt(self, node, how):
         node.hurt = node.hurt or how
         self._world.say("fault", f"{node.name}: {how}")
 
     # --- deeds ------------------------------------------------------------------------------------
+
+    def _kill_all(self):
+        """The whole cluster is gone, and started again: it goes on from its newest checkpoint."""
+        self._world.say("fault", "the whole cluster is killed")
+        self._restart(power=self._rng.random() < 0.5)
+        return True
+
+    def _kill_all_and_flip(self):
+        """... and a bit of a checkpoint is another one."""
+        cluster = self._cluster
+        newest = cluster.history.newest()
+        if newest is None:
+            return False
+        cluster.kill_all()
+        if cluster.shared_disk.flip_bit(f"{FOLDER}/checkpoint-{newest.number:06d}"):
+            newest.damaged = True
+        return self._kill_all()
+
+    def _kill_all_in_a_call(self):
+        """The power is cut in the middle of a call of the checkpoints' disk."""
+        disk = self._cluster.shared_disk
+        if disk.on_cut is not None:
+            return False
+        generation = self._cluster.generation
+
+        def cut():
+            if generation == self._cluster.generation and not self._cluster.over_soon():
+                self._world.say("fault", "the whole cluster loses its power in a call of a disk")
+                self._restart(power=True)
+
+        disk.on_cut, disk.cut_in = cut, self._rng.randint(1, 60)
+        return True
+
+    def _restart(self, *, power):
+        cluster = self._cluster
+        cluster.kill_all()
+        if power:
+            cluster.disk.lose_power()
+            cluster.shared_disk.lose_power()
+        cluster.start_again()
+
+    def _shared_disk_full(self):
+        """Checkpoints cannot be written for a while."""
+        self._world.say("fault", "the disk of checkpoints is full")
+        self._cluster.shared_disk.full_until = self._world.now + self._rng.choice((0.1, 1.0, 1000))
+        return True
+
+    def _shared_disk_slow(self):
+        """A checkpoint takes long, or too long."""
+        self._world.say("fault", "the disk of checkpoints is slow")
+        self._cluster.shared_disk.slow_until = self._world.now + self._rng.choice((1.0, 30.0))
+        return True
 
     def _kill_worker(self):
         node = self._one(self._alive(Role.WORKER))

@@ -15,13 +15,14 @@ from snailps.transport.frame import HEADER, Kind
 from snailps.transport.handshake import Role
 from tests.sim.model import OWN, expected_rows
 
+ALL_KILLED = "all processes were killed"
 UNNAMED_S = 3.0
 """How long a worker may wait for a lease before somebody must be named."""
 
 
 def ended_well(cluster):
     """The job ends with code 0, because every fault of the run is one that the cluster survives."""
-    if cluster.scenario.wild:
+    if not cluster.strict() or _refused_rightly(cluster):
         return
     if cluster.verdict is None:
         yield f"no master has ended: {cluster.master_refused or 'the last one was killed'}"
@@ -34,14 +35,14 @@ def ended_well(cluster):
 def nobody_healthy_expelled(cluster):
     """Only a process that had a fault is given up: a lost neighbour is no fault of its own."""
     for node, text in cluster.expelled.items():
-        if not node.hurt and not cluster.scenario.wild:
+        if not node.hurt and cluster.strict(node):
             yield f"{node.name} is healthy and was expelled: {text}"
 
 
 def nobody_gives_up(cluster):
     """No healthy worker fails for want of an answer: limits are longer than what they wait for."""
     for node, text in cluster.gave_up.items():
-        if not node.hurt and not cluster.scenario.wild:
+        if not node.hurt and cluster.strict(node):
             yield f"{node.name} is healthy and gave up: {text}"
 
 
@@ -64,19 +65,26 @@ def pushes_counted_once(cluster):
     safe = _acknowledgements_hold(cluster)
     lost = doubled = 0
     example = ""
-    for key, (block, acked) in cluster.job.books.own.items():
+    for key, push in cluster.job.books.own.items():
         there = float(rows[key][0]) if key in rows else 0.0
-        if there not in (0.0, 1.0) or (acked and safe and there != 1.0):
-            lost += there == 0.0
-            doubled += there != 0.0
-            example = example or f"key {key - OWN} of block {block} is {there:g}, acked: {acked}"
+        least, most = cluster.history.fate(push.drawn_at, push.acked_at)
+        if there not in (0.0, 1.0) or there > most or (safe and there < least):
+            lost += there < least
+            doubled += there > most
+            example = example or (
+                f"key {key - OWN} of block {push.block} is {there:g}, expected {least} to {most}: "
+                f"sent at {push.drawn_at - 1000:.4f}, acknowledged at "
+                f"{push.acked_at and push.acked_at - 1000}"
+            )
     if lost or doubled:
-        yield f"{lost} acknowledged pushes lost, {doubled} counted more than once: {example}"
-    for key, sent in cluster.job.books.shared_sent.items():
+        yield f"{lost} acknowledged pushes lost, {doubled} counted too often: {example}"
+    for key, pushes in cluster.job.books.shared.items():
         there = float(rows[key][0]) if key in rows else 0.0
-        acked = cluster.job.books.shared_acked.get(key, 0) if safe else 0
-        if not acked <= there <= sent:
-            yield f"shared key {key} is {there:g}: {acked} acknowledged, {sent} sent"
+        fates = [cluster.history.fate(push.drawn_at, push.acked_at) for push in pushes]
+        least = sum(least for least, _ in fates) if safe else 0
+        most = sum(most for _, most in fates)
+        if not least <= there <= most:
+            yield f"shared key {key} is {there:g}: expected {least} to {most}"
             return
 
 
@@ -112,16 +120,22 @@ def bits_equal(cluster):
 
 def exits_are_right(cluster):
     """After a job that ended well a healthy process exits with 0."""
-    if cluster.verdict is None or cluster.verdict[0] != 0 or cluster.scenario.wild:
+    if cluster.verdict is None or cluster.verdict[0] != 0:
         return
     for node in cluster.nodes:
-        if not node.hurt and node.code not in (0, None) and node.welcome is not None:
+        healthy = not node.hurt and cluster.strict(node) and node.welcome is not None
+        if healthy and node.code not in (0, None):
             yield f"{node.name} is healthy and exited with {node.code}"
+
+
+def newest_checkpoint_used(cluster):
+    """A run goes on from the newest whole checkpoint: training is lost otherwise."""
+    yield from cluster.history.problems
 
 
 CHECKS = (
     ended_well, nobody_healthy_expelled, nobody_gives_up, nothing_unhandled, pushes_counted_once,
-    blocks_trained, bits_equal, exits_are_right,
+    blocks_trained, bits_equal, exits_are_right, newest_checkpoint_used,
 )  # fmt: skip
 
 
@@ -138,6 +152,8 @@ def watch(cluster):
     cluster.watch_at = now + 1.0
     for node in cluster.nodes:
         if node.role != Role.WORKER or not node.alive or node.control.away or node.hurt:
+            continue
+        if not node.at_work:  # it has finished; a block that it asked for ahead is of no use
             continue
         member = master.core.members.all.get(node.number)
         asks = any(isinstance(call, messages.Lease) for call in node.control.open_calls())
@@ -198,5 +214,11 @@ def who_waits(cluster):
 def _acknowledgements_hold(cluster):
     """Whether no acknowledged push may be lost: not with `async`, where a server was lost."""
     return cluster.scenario.replication == "sync" or not any(
-        node.role == Role.SERVER and node.hurt for node in cluster.nodes
+        node.role == Role.SERVER and node.hurt not in ("", ALL_KILLED) for node in cluster.nodes
     )
+
+
+def _refused_rightly(cluster):
+    """All checkpoints are damaged, and the master says so."""
+    text = cluster.verdict[1] if cluster.verdict is not None else ""
+    return cluster.history.refusable and "checkpoint" in text

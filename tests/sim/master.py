@@ -28,12 +28,15 @@ from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim.client import Client
 from tests.sim.control import MasterEnd
+from tests.sim.memory_disk import PowerCut
 from tests.sim.model import DIM, SHARED, TABLE
 from tests.sim.node import MASTER, Node
 from tests.sim.scheduler import Process, first_of
 
 IDLE_S = 0.1
 HEARTBEATS_S = 0.25
+FOLDER_S = 10.0
+"""How long it waits until the folder of checkpoints says that the run is over."""
 
 
 class Reader:
@@ -153,6 +156,7 @@ class Master(Process):
         self._tick = None
         self._dirty = False
         self.life = 0
+        self._over_at = 0.0
 
     dial = Node.dial
     sleep = Node.sleep
@@ -197,7 +201,7 @@ class Master(Process):
         wall_s = 1e9
         self.core = MasterCore(
             self.settings,
-            Services(self, self.cluster.new_files(), self.reader, journal),
+            Services(self, self.cluster.new_files(self), self.reader, journal),
             life=life,
             now=now,
             wall_s=wall_s,
@@ -257,8 +261,10 @@ class Master(Process):
                 self._feed(events.JournalGrown())
             self._feed(events.Tick())
         if self.core.is_over:
-            self._end()
-            return
+            self._over_at = self._over_at or self.world.now
+            if "checkpoint" not in self._lanes or self.world.now - self._over_at > FOLDER_S:
+                self._end()
+                return
         self.cluster.watch()
         self._tick_within(IDLE_S)
 
@@ -415,6 +421,8 @@ class Master(Process):
             end.close()
 
     def _note(self, effect):
+        if effect.kind == "train":
+            self.cluster.training_begins(effect.data["restored"])
         self._journal.note(effect.kind, effect.data)
         if not self._journal.kept:
             self._events.append(events.JournalFailed())
@@ -446,7 +454,8 @@ class Master(Process):
         self._begin_work(effect)
 
     def _begin_work(self, effect):
-        self.after(self.cluster.work_s(), self._run_work, effect)
+        on_disk = effect.lane == "checkpoint"
+        self.after(self.cluster.work_s(disk=on_disk), self._run_work, effect)
 
     def _run_work(self, effect):
         result = error = None
@@ -455,6 +464,8 @@ class Master(Process):
                 result = effect.run()
             except Exception as failure:
                 error = failure
+            except PowerCut:
+                return
         if inspect.isgenerator(result):
             made = self.spawn(result)
             made.then(lambda made: self._work_ended(effect, made.value, made.error))

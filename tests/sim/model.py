@@ -66,6 +66,15 @@ class SimModel(Worker):
         raise NotImplementedError("the simulated reader looks")
 
 
+@dataclass(slots=True)
+class Push:
+    """What is pushed to one key, and when that was acknowledged; None: not yet."""
+
+    block: int
+    drawn_at: float
+    acked_at: float | None = None
+
+
 @dataclass
 class Books:
     """What all workers of a run have pushed, and heard of it.
@@ -73,9 +82,9 @@ class Books:
     Attributes
     ----------
     own : dict
-        By own key: [block, whether it is acknowledged].
-    shared_sent, shared_acked : dict
-        How many pushes have a shared key, and were acknowledged.
+        Push of each own key.
+    shared : dict
+        By shared key: the pushes that have it.
     reported : set
         Blocks whose `Done` the master has taken, or a `Rejoin` that told it.
     slots : dict
@@ -87,32 +96,34 @@ class Books:
     """
 
     own: dict = field(default_factory=dict)
-    shared_sent: dict = field(default_factory=dict)
-    shared_acked: dict = field(default_factory=dict)
+    shared: dict = field(default_factory=dict)
     reported: set = field(default_factory=set)
     slots: dict = field(default_factory=dict)
     parts: dict = field(default_factory=dict)
     wrong: list = field(default_factory=list)
     _next: int = OWN
 
-    def draw(self, number, own):
-        """Keys of a new push of a block: shared ones, and so many of its own."""
-        mine = list(range(self._next, self._next + own))
+    def draw(self, number, own, now):
+        """A new push of a block: a `Push` for each of its keys, shared ones and so many own."""
+        mine = range(self._next, self._next + own)
         self._next += own
-        for key in mine:
-            self.own[key] = [number, False]
-        shared = shared_of(number)
-        for key in shared:
-            self.shared_sent[key] = self.shared_sent.get(key, 0) + 1
-        return [*shared, *mine]
+        push = {key: Push(number, now) for key in (*shared_of(number), *mine)}
+        for key, part in push.items():
+            if key >= OWN:
+                self.own[key] = part
+            else:
+                self.shared.setdefault(key, []).append(part)
+        return push
 
-    def acked(self, keys):
+    def acked(self, push, keys, now):
         """A part of a push was acknowledged."""
         for key in keys:
-            if key >= OWN:
-                self.own[key][1] = True
-            else:
-                self.shared_acked[key] = self.shared_acked.get(key, 0) + 1
+            push[key].acked_at = now
+
+    def go_on(self, done, clock):
+        """A training begins where these blocks are trained; later clocks are of nobody yet."""
+        self.reported = set(done)
+        self.slots = {place: what for place, what in self.slots.items() if place[0] < clock}
 
 
 def shared_of(number):

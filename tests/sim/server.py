@@ -23,7 +23,6 @@ from snailps.errors import (
 )
 from snailps.node.limits import Limits
 from snailps.server import effects, events
-from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
 from snailps.shard._driver import ShardDriver
 from snailps.shard._shard import ShardCore
@@ -31,6 +30,7 @@ from snailps.shard.shard import Shard
 from snailps.transport.frame import Kind
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim import invariants
+from tests.sim.memory_disk import PowerCut
 from tests.sim.node import Node
 
 CLOCK_LIMIT_S = 3600.0
@@ -63,7 +63,7 @@ class Server(Node):
 
     def on_welcome(self, welcome):
         self.core = ServerCore(
-            self.settings, welcome, CheckpointFiles(welcome.job, welcome.frag_num),
+            self.settings, welcome, self.cluster.new_server_files(self, welcome),
             endpoints=self.endpoints, own_rss_mb=lambda: 1.0, load_method=load_method,
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class Server(Node):
         shard.settle()
 
     def _work(self, effect):
-        self.after(self.cluster.work_s(), self._run_work, effect)
+        self.after(self.cluster.work_s(disk=True), self._run_work, effect)
 
     def _run_work(self, effect):
         result = error = None
@@ -242,6 +242,8 @@ class Server(Node):
             result = effect.run()
         except Exception as failure:
             error = failure
+        except PowerCut:
+            return
         self.feed(events.WorkDone(effect.work, result, error))
 
     _performers: ClassVar = {

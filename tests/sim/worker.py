@@ -47,6 +47,8 @@ class Worker(Node):
     ----------
     waiting_since : float or None
         Since when it has waited for a lease.
+    at_work : bool
+        It has a job, and has not finished it.
     """
 
     def __init__(self, cluster, name, host):
@@ -56,7 +58,7 @@ class Worker(Node):
         self._newest = None
         self._waiting_routes = []
         self._connecting = self._in_use = False
-        self._leaving = self._at_work = False
+        self._leaving = self.at_work = False
         self._came_back = False
         self._stand = ResumeState()
         self._helper = None
@@ -73,8 +75,8 @@ class Worker(Node):
         elif isinstance(message, messages.Start):
             self._in_use = True
             self._stand.start()
-            if not self._at_work:
-                self._at_work = True
+            if not self.at_work:
+                self.at_work = True
                 self.spawn(self._guarded(self._work(message)))
         elif isinstance(message, messages.CameBack):
             self._came_back = True
@@ -177,7 +179,7 @@ class Worker(Node):
         self._stand.finish({"waited_s": 0.0})
         self.say("finished")
         self.control.note(messages.Finished({"waited_s": 0.0}))
-        self._at_work = False
+        self.at_work = False
         if self._leaving:
             self.end(0, "left as asked")
 
@@ -252,9 +254,12 @@ class Worker(Node):
         """Ones, to shared and own keys."""
         books = self.job.books
         for _ in range(self.cluster.rng.randint(1, 2)):
-            all_keys = books.draw(block.number, self._own)
-            ones = np.ones((len(all_keys), DIM), np.float32)
-            self._client.push(self._table, all_keys, ones, on_part=books.acked)
+            push = books.draw(block.number, self._own, self.world.now)
+            ones = np.ones((len(push), DIM), np.float32)
+            self._client.push(
+                self._table, list(push), ones,
+                on_part=lambda keys, push=push: books.acked(push, keys, self.world.now),
+            )  # fmt: skip
 
     def _in_turn(self, block):
         """Waits for the clock of a block; the block, or one of an earlier clock."""

@@ -1,0 +1,305 @@
+"""The disk that a master and its servers share for checkpoints, in memory, behind `Disk`.
+
+    store/checkpoint -> View of a process -> MemoryDisk: folders, files, and what of them is safe
+
+It owns what is durable: a file's bytes at its last sync, a folder's names at its last sync.
+Faults: full, slow, a power cut (also between any two calls), a bit flipped.  No formats here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from snailps.store.checkpoint.lock import FolderTaken
+
+PAGE = 4096
+
+
+class PowerCut(BaseException):
+    """The process that made this call has died in it."""
+
+
+class File:
+    """Bytes, and what of them is safe."""
+
+    def __init__(self):
+        self.data, self.safe = bytearray(), b""
+
+    def lose_power(self, rng):
+        """Keeps what is safe, and of each page written since then the new bytes or the old ones."""
+        if self.data == self.safe:
+            return
+        length = rng.randint(*sorted((len(self.safe), len(self.data))))
+        kept = bytearray(self.safe[:length].ljust(length, b"\0"))
+        for at in range(0, length, PAGE):
+            if rng.random() < 0.5:
+                kept[at : at + PAGE] = self.data[at : min(at + PAGE, length)].ljust(
+                    min(PAGE, length - at), b"\0"
+                )
+        self.data, self.safe = kept, bytes(kept)
+
+
+class Folder:
+    """Names, and which of their changes are safe."""
+
+    def __init__(self):
+        self.names, self.safe, self.changes = {}, {}, []
+
+    def change(self, **names):
+        """Names that come (a file or folder) and go (None), all at once."""
+        _apply(self.names, names)
+        self.changes.append(names)
+
+    def sync(self):
+        """All of its names are safe."""
+        self.safe, self.changes = dict(self.names), []
+
+    def lose_power(self, rng):
+        """Keeps the first of its changes since the last sync, and the safe part of what is here."""
+        for change in self.changes[: rng.randint(0, len(self.changes))]:
+            _apply(self.safe, change)
+        self.names = self.safe
+        self.sync()
+        for _, item in sorted(self.names.items()):
+            item.lose_power(rng)
+
+
+def _apply(names, change):
+    for name, item in change.items():
+        if item is None:
+            names.pop(name, None)
+        else:
+            names[name] = item
+
+
+class MemoryDisk:
+    """The disk.
+
+    Parameters
+    ----------
+    world : World
+
+    Attributes
+    ----------
+    full_until, slow_until : float
+    on_cut : callable or None
+        Called in the `cut_in`-th call from now that changes something; its caller dies there.
+    """
+
+    def __init__(self, world):
+        self.world = world
+        self.root = Folder()
+        self.root.sync()
+        self.full_until = self.slow_until = 0.0
+        self.on_cut, self.cut_in = None, 0
+        self.locks = {}
+        self._open = {}
+        self._next = 3
+
+    def lose_power(self):
+        """What was not synced is gone, or there in part."""
+        self.root.lose_power(self.world.rng)
+        self._open.clear()
+        self.locks.clear()
+
+    def flip_bit(self, folder):
+        """A bit of a file below a folder is another one; False: there is none."""
+        found = self.find(folder)
+        if not isinstance(found, Folder):
+            return False
+        files = [(name, item) for name, item in sorted(found.names.items()) if item.data]
+        if not files:
+            return False
+        rng = self.world.rng
+        name, file = files[rng.randrange(len(files))]
+        at = rng.randrange(len(file.data))
+        file.data[at] ^= 1 << rng.randrange(8)
+        file.safe = bytes(file.data)
+        self.world.say("disk", f"{folder}/{name}: a bit of byte {at} has flipped")
+        return True
+
+    # --- for views --------------------------------------------------------------------------------
+
+    def find(self, path):
+        """What has this path; None: nothing."""
+        item = self.root
+        for part in Path(path).parts[1:]:
+            item = item.names.get(part) if isinstance(item, Folder) else None
+        return item
+
+    def folder(self, path):
+        """The folder of this path."""
+        found = self.find(path)
+        if not isinstance(found, Folder):
+            raise _error(errno.ENOENT, path)
+        return found
+
+    def changes(self):
+        """Something is about to be changed: maybe the last call of somebody."""
+        if self.on_cut is not None:
+            self.cut_in -= 1
+            if self.cut_in <= 0:
+                cut, self.on_cut = self.on_cut, None
+                cut()
+
+    def opened(self, file):
+        """A descriptor."""
+        self._next += 1
+        self._open[self._next] = file
+        return self._next
+
+    def file(self, descriptor):
+        """What a descriptor names."""
+        return self._open[descriptor]
+
+    def closed(self, descriptor):
+        """Nobody's any more."""
+        self._open.pop(descriptor, None)
+
+
+class View:
+    """The disk as one process sees it: its locks go with it, and a dead process changes nothing."""
+
+    def __init__(self, disk, process):
+        self._disk, self._process = disk, process
+
+    def _change(self, path=None, *, room=False):
+        disk = self._disk
+        if self._process.alive:
+            disk.changes()
+        if not self._process.alive:
+            raise PowerCut
+        if room and disk.world.now < disk.full_until:
+            raise _error(errno.ENOSPC, path)
+
+    def create(self, path, *, exclusive=False, direct=False):
+        """See `Disk`."""
+        self._change(path, room=True)
+        folder = self._disk.folder(path.parent)
+        if exclusive and path.name in folder.names:
+            raise _error(errno.EEXIST, path)
+        file = folder.names.get(path.name)
+        if file is None:
+            file = File()
+            folder.change(**{path.name: file})
+        file.data = bytearray()
+        return self._disk.opened(file)
+
+    def open(self, path):
+        """See `Disk`."""
+        file = self._disk.find(path)
+        if not isinstance(file, File):
+            raise _error(errno.ENOENT, path)
+        return self._disk.opened(file)
+
+    def write(self, file, data, at):
+        """See `Disk`: a disk may take less than it is given."""
+        self._change(room=True)
+        data = bytes(data)
+        if len(data) > PAGE and self._disk.world.rng.random() < 0.1:
+            data = data[:PAGE]
+        held = self._disk.file(file).data
+        if len(held) < at:
+            held.extend(bytes(at - len(held)))
+        held[at : at + len(data)] = data
+        return len(data)
+
+    def read(self, file, into, at):
+        """See `Disk`."""
+        data = self._disk.file(file).data[at : at + len(into)]
+        into[: len(data)] = data
+        return len(data)
+
+    def size(self, file):
+        """See `Disk`."""
+        return len(self._disk.file(file).data)
+
+    def fsync(self, file):
+        """See `Disk`."""
+        self._change()
+        found = self._disk.file(file)
+        found.safe = bytes(found.data)
+
+    def close(self, file):
+        """See `Disk`."""
+        self._disk.closed(file)
+
+    def names(self, folder):
+        """See `Disk`."""
+        return list(self._disk.folder(folder).names)
+
+    def make_folder(self, path):
+        """See `Disk`."""
+        self._change(path, room=True)
+        parent = self._disk.folder(path.parent)
+        if path.name in parent.names:
+            raise _error(errno.EEXIST, path)
+        parent.change(**{path.name: Folder()})
+
+    def sync_folder(self, path):
+        """See `Disk`."""
+        self._change()
+        self._disk.folder(path).sync()
+
+    def rename(self, old, new):
+        """See `Disk`."""
+        self._change()
+        folder = self._disk.folder(old.parent)
+        item = folder.names.get(old.name)
+        if item is None:
+            raise _error(errno.ENOENT, old)
+        there = folder.names.get(new.name)
+        if isinstance(there, Folder) and there.names:
+            raise _error(errno.ENOTEMPTY, new)
+        assert old.parent == new.parent
+        folder.change(**{old.name: None, new.name: item})
+
+    def remove(self, path):
+        """See `Disk`."""
+        self._change()
+        folder = self._disk.folder(path.parent)
+        if path.name not in folder.names:
+            raise _error(errno.ENOENT, path)
+        folder.change(**{path.name: None})
+
+    def remove_tree(self, path):
+        """See `Disk`."""
+        found = self._disk.find(path)
+        if not isinstance(found, Folder):
+            return
+        for name in sorted(found.names):
+            self.remove(path / name)
+        self.remove(path)
+
+    def free_bytes(self, folder):
+        """See `Disk`."""
+        return 0 if self._disk.world.now < self._disk.full_until else 1 << 40
+
+    def lock(self, folder):
+        """See `Disk`."""
+        disk = self._disk
+        if disk.find(folder) is None:
+            item = disk.root
+            for part in folder.parts[1:]:
+                if part not in item.names:
+                    item.change(**{part: Folder()})
+                item.sync()
+                item = item.names[part]
+        owner = disk.locks.get(str(folder))
+        if owner is not None and owner.alive and owner is not self._process:
+            raise FolderTaken(owner.name)
+        disk.locks[str(folder)] = self._process
+        return disk.opened(str(folder))
+
+    def unlock(self, lock):
+        """See `Disk`."""
+        folder = self._disk.file(lock)
+        self._disk.closed(lock)
+        if self._disk.locks.get(folder) is self._process:
+            del self._disk.locks[folder]
+
+
+def _error(number, path=None):
+    return OSError(number, os.strerror(number), str(path or ""))
