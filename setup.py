@@ -93,12 +93,26 @@ def shared_extension() -> Extension:
 
 
 class BuildChanged(build_ext):
-    """Compiles for ``pip install -e`` only what has changed.
+    """Compiles for ``pip install -e`` only what has changed, as many at a time as there are cores.
 
     Setuptools does that in a new folder each time, where nothing is up to date.
     """
 
+    # Options are looked up by this name when a command starts over, as ``pip install -e`` makes
+    # it do.  By the name of the class, which is the default, ``parallel`` would be lost.
+    command_name = "build_ext"
+    failed = False
+
     def build_extension(self, ext: Extension) -> None:
+        if self.failed:
+            return  # the error of the other one is what the build ends with
+        try:
+            self.build_changed(ext)
+        except BaseException:
+            self.failed = True
+            raise
+
+    def build_changed(self, ext: Extension) -> None:
         built = Path(self.get_ext_fullpath(ext.name))
         if self.editable_mode:
             here = HERE / built.relative_to(self.build_lib)
