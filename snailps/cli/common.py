@@ -23,6 +23,7 @@ from snailps.config import (
     ClusterSettings,
     Home,
     JobSettings,
+    ListenerSettings,
     MasterSettings,
     RawConfig,
     ServerSettings,
@@ -104,6 +105,7 @@ _MASTERS = "the master's file (master.conf)"
 def homes(raw: RawConfig) -> list[Home]:
     """Where every setting is read, for messages about misplaced ones."""
     found = [
+        Home(f"{_MASTERS} or a server's (server.conf)", ListenerSettings),
         Home(_MASTERS, MasterSettings),
         Home("a server's file (server.conf)", ServerSettings),
         Home("a worker's file (worker.conf)", WorkerSettings),

@@ -1,6 +1,7 @@
 """The settings of the three roles and of a job.
 
-    ClusterSettings <- MasterSettings, ServerSettings, WorkerSettings     read by each process
+    ClusterSettings <- ListenerSettings <- MasterSettings, ServerSettings      read by each process
+                    <- WorkerSettings
     JobSettings <- a model's settings                     read by the master, sent to the workers
 
 Declarations and the checks of values against each other; no files, no sockets.
@@ -37,33 +38,6 @@ class ClusterSettings(Settings):
         when="As soon as the cluster has more than one machine.",
         unit="host:port",
         check=check_reachable_addr,
-    )
-    listen_addr: str = setting(
-        "",
-        help=(
-            "Address this process listens on. Empty: the interface that routes to the master, "
-            "any free port; for the master itself, `master_addr`. Without a port: any free one."
-        ),
-        when="The machine has several networks, or the master listens on all of them (`0.0.0.0`).",
-        unit="host:port",
-        check=check_listen_addr,
-    )
-    advertise_addr: str = setting(
-        "",
-        help=(
-            "Address that others are told to connect to. Empty: the one listened on. "
-            "Without a port: the port listened on."
-        ),
-        when="The process sits behind NAT or in a container with mapped ports.",
-        unit="host:port",
-        check=check_advertised_addr,
-    )
-    port_range: str = setting(
-        "",
-        help="Ports to choose from where `listen_addr` names none, as `low-high`. Empty: any.",
-        when="A firewall lets only certain ports through.",
-        unit="ports",
-        check=check_port_range,
     )
     init_timeout: float = setting(
         60.0,
@@ -152,7 +126,40 @@ class ClusterSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class MasterSettings(ClusterSettings):
+class ListenerSettings(ClusterSettings):
+    """Where a process listens: the master and the servers; a worker does not."""
+
+    listen_addr: str = setting(
+        "",
+        help=(
+            "Address this process listens on. Empty: the interface that routes to the master, "
+            "any free port; for the master itself, `master_addr`. Without a port: any free one."
+        ),
+        when="The machine has several networks, or the master listens on all of them (`0.0.0.0`).",
+        unit="host:port",
+        check=check_listen_addr,
+    )
+    advertise_addr: str = setting(
+        "",
+        help=(
+            "Address that others are told to connect to. Empty: the one listened on. "
+            "Without a port: the port listened on."
+        ),
+        when="The process sits behind NAT or in a container with mapped ports.",
+        unit="host:port",
+        check=check_advertised_addr,
+    )
+    port_range: str = setting(
+        "",
+        help="Ports to choose from where `listen_addr` names none, as `low-high`. Empty: any.",
+        when="A firewall lets only certain ports through.",
+        unit="ports",
+        check=check_port_range,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSettings(ListenerSettings):
     """Settings of the master alone; a job's settings are in `JobSettings`."""
 
     expected_node_num: int = setting(
@@ -239,7 +246,7 @@ class MasterSettings(ClusterSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings(ClusterSettings):
+class ServerSettings(ListenerSettings):
     """Settings of a server alone."""
 
     shard_num: int = setting(
@@ -467,6 +474,7 @@ CHECKPOINT_SETTINGS = (
 
 ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
     ("Every process", ClusterSettings),
+    ("Master and servers", ListenerSettings),
     ("Master", MasterSettings),
     ("Server", ServerSettings),
     ("Worker", WorkerSettings),

@@ -224,7 +224,10 @@ def _files_of(text: str) -> list[str]:
     if os.path.lexists(path):
         return [str(path.absolute())]
     if not glob.has_magic(text):
-        raise DataError(f"input not found: {text} does not exist (seen from {Path.cwd()})")
+        raise DataError(
+            f"input not found: {text} does not exist (seen from {Path.cwd()}). "
+            "Correct the path, or mount its folder here"
+        )
     found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns)
     files = [str(Path(name).absolute()) for name in found if not Path(name).is_dir()]
     if not files:

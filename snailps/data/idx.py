@@ -126,8 +126,14 @@ def read_idx(path: str, scratch: Scratch) -> NDArray[Any]:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def labels_of(images: str) -> str:
+def labels_of(images: str, option: str = "--labels") -> str:
     """Path of the labels that belong to images, by MNIST's way of naming them.
+
+    Parameters
+    ----------
+    images : str
+    option : str
+        Names the labels' file where the way of naming does not.
 
     Raises
     ------
@@ -138,14 +144,17 @@ def labels_of(images: str) -> str:
     if IMAGES not in path.name:
         raise DataError(
             f"{images}: its labels cannot be found by its name, which lacks {IMAGES!r}: "
-            "name their file too"
+            f"name their file by {option}"
         )
     beside = path.with_name(path.name.replace(IMAGES, LABELS))
     other = beside.with_suffix("") if beside.suffix == ".gz" else Path(f"{beside}.gz")
     for candidate in (beside, other):
         if candidate.exists():
             return str(candidate)
-    raise DataError(f"expected the labels of {images} in {beside}, which does not exist")
+    raise DataError(
+        f"expected the labels of {images} in {beside}, which does not exist: name their file by "
+        f"{option}"
+    )
 
 
 class Labelled:

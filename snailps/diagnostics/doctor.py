@@ -311,7 +311,7 @@ class Doctor:
         """Checks the connection to a master or another doctor; `stay`: waits there for others."""
         left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
         try:
-            control = visit(address, left_s, self._trust, whom=name)
+            control = visit(address, left_s, self._trust, peer_name=name)
         except SnailError as error:
             self.add(self._no_way(address, name, error))
             return

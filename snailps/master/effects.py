@@ -159,10 +159,10 @@ class LeaveRounds:
 class Diagnose:
     """Look why those do not come that are waited for, once half of `limit_s` is over.
 
-    It replaces the one before; an empty `whom`: nothing is waited for any longer.
+    It replaces the one before; with an empty `wait` the search ends.
     """
 
-    whom: Literal["", "nodes", "connections"] = ""
+    wait: Literal["", "nodes", "connections"] = ""
     limit_s: float = 0.0
     places: Sequence[tuple[int, tuple[str, int]]] = ()
 

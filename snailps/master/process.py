@@ -448,10 +448,10 @@ class Master:
             self._diagnosis.cancel()
             self._diagnosis = None
         settings = self._settings
-        if effect.whom == "nodes":
+        if effect.wait == "nodes":
             look = partial(why_no_nodes, settings, settings.expected_node_num)
             self._diagnosis = look_half_way(effect.limit_s, "nodes", look)
-        elif effect.whom == "connections":
+        elif effect.wait == "connections":
             self._diagnosis = look_half_way(
                 effect.limit_s,
                 "all nodes to connect to every shard",

@@ -282,19 +282,19 @@ class StatusReport:
             if node["role"] == "worker" and member.stats_at > member.block_since:
                 age_s = now - member.stats_at
                 found += [  # the oldest is enough: others wait behind it
-                    (name, f"{whom} ({what})", seconds + age_s)
-                    for what, whom, seconds in member.stats.get("waits", [])[:1]
+                    (name, f"{peer} ({what})", seconds + age_s)
+                    for what, peer, seconds in member.stats.get("waits", [])[:1]
                 ]
         for shard in shards:
             if shard["standby"] and shard["lag_s"] >= LAG_S:
                 lag_mb, number = shard["lag_bytes"] / 1e6, shard["shard"]
-                whom = f"server {shard['standby']} to take {lag_mb:.1f} MB of shard {number}"
-                found.append((f"server {shard['primary']}", whom, shard["lag_s"]))
+                cause = f"server {shard['standby']} to take {lag_mb:.1f} MB of shard {number}"
+                found.append((f"server {shard['primary']}", cause, shard["lag_s"]))
             if shard["parked"] and shard["waits"]:
                 who = f"{shard['parked']} requests at shard {shard['shard']}"
                 found.append((who, shard["waits"], 0.0))
         found.sort(key=lambda wait: -wait[2])
-        return [{"who": who, "whom": whom, "seconds": seconds} for who, whom, seconds in found]
+        return [{"who": who, "whom": cause, "seconds": seconds} for who, cause, seconds in found]
 
 
 def _rate(kind: str, now: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> float:

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import resource
 import socket
 import struct
@@ -26,7 +27,7 @@ from typing import Literal
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.config import ClusterSettings, parse_addr, parse_port_range
+from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.errors import SnailError
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
@@ -97,9 +98,10 @@ def check_name(address: str, setting: str) -> list[Finding]:
 def check_interface(settings: ClusterSettings) -> list[Finding]:
     """The address at which others reach this process, and how it was chosen."""
     master = parse_addr(settings.master_addr, "master_addr")
+    listens = settings if isinstance(settings, ListenerSettings) else ListenerSettings()
     host = ""
-    if settings.listen_addr:
-        host = parse_addr(settings.listen_addr, "listen_addr", port_optional=True)[0]
+    if listens.listen_addr:
+        host = parse_addr(listens.listen_addr, "listen_addr", port_optional=True)[0]
     if host and host not in ("0.0.0.0", "::"):
         why = f"listen_addr says {host}"
     else:
@@ -116,8 +118,8 @@ def check_interface(settings: ClusterSettings) -> list[Finding]:
     device = device_of(host)
     text = f"{host}{f' ({device})' if device else ''}, because {why}"
     found = [Finding("ok", "interface", text)]
-    if settings.advertise_addr:
-        found += check_name_only(settings.advertise_addr)
+    if listens.advertise_addr:
+        found += check_name_only(listens.advertise_addr)
     return found
 
 
@@ -164,7 +166,7 @@ def device_of(host: str) -> str:
 # --- ports ------------------------------------------------------------------------------------
 
 
-def check_port_range(settings: ClusterSettings, wanted: int) -> list[Finding]:
+def check_port_range(settings: ListenerSettings, wanted: int) -> list[Finding]:
     """Whether enough ports of `port_range` are free for the shards of a server."""
     ports = parse_port_range(settings.port_range, "port_range") if settings.port_range else None
     if ports is None:
@@ -197,49 +199,53 @@ def holder_of(port: int) -> str:
         with contextlib.suppress(OSError):
             if str(link.readlink()) in inodes:
                 pid = link.parts[2]
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                return f"process {pid} ({command.decode('utf-8', 'replace').strip()[:60]})"
+                return f"process {pid} ({shown_command(Path(f'/proc/{pid}/cmdline').read_bytes())})"
     return ""
 
 
-def check_reach(address: Address, whom: str, limit_s: float = REACH_S) -> Finding:
+def shown_command(cmdline: bytes) -> str:
+    """The beginning of a command line, as /proc has it, on one line: a script in it has several."""
+    return re.sub(r"[\0\s]+", " ", cmdline.decode("utf-8", "replace")).strip()[:60]
+
+
+def check_reach(address: Address, name: str, limit_s: float = REACH_S) -> Finding:
     """Whether a TCP connection to an address can be made from here, and how long that took."""
     where, begin = show(address), time.monotonic()
     try:
         socket.create_connection(address, timeout=limit_s).close()
     except OSError as error:
-        return unreachable(address, whom, error, limit_s)
+        return unreachable(address, name, error, limit_s)
     took_ms = (time.monotonic() - begin) * 1e3
-    return Finding("ok", "reach", f"{whom} at {where} is reachable, {took_ms:.1f} ms")
+    return Finding("ok", "reach", f"{name} at {where} is reachable, {took_ms:.1f} ms")
 
 
-def unreachable(address: Address, whom: str, error: OSError, limit_s: float) -> Finding:
+def unreachable(address: Address, name: str, error: OSError, limit_s: float) -> Finding:
     """The finding for a failed connection."""
     where, (host, port) = show(address), address[:2]
     if isinstance(error, socket.gaierror):
-        text = f"{whom}: {host} has no address here: {error.strerror}"
+        text = f"{name}: {host} has no address here: {error.strerror}"
         return Finding("error", "reach", text, "tell this host the name, or use the address")
     if isinstance(error, ConnectionRefusedError):
-        text = f"{whom}: {host} answers, but no process listens at port {port}"
+        text = f"{name}: {host} answers, but no process listens at port {port}"
         cure = (
             "start it there, or correct the port; if it runs, it listens on another address, "
             "or a firewall rejects"
         )
         return Finding("error", "reach", text, cure)
     if isinstance(error, TimeoutError):
-        text = f"{whom}: {where} does not answer at all within {limit_s:.0f} s: packets are dropped"
+        text = f"{name}: {where} does not answer at all within {limit_s:.0f} s: packets are dropped"
         cure = f"let TCP port {port} of {host} through the firewall; is that host up?"
         return Finding("error", "reach", text, cure)
     unrouted = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
     cure = "is that host up, and in the same network (ip route)?" if unrouted else ""
-    return Finding("error", "reach", f"{whom}: {where}: {error.strerror or error}", cure)
+    return Finding("error", "reach", f"{name}: {where}: {error.strerror or error}", cure)
 
 
 # --- waits that last --------------------------------------------------------------------------
 
 
 def look_half_way(
-    limit_s: float, whom: str, look: Callable[[], Sequence[Finding]]
+    limit_s: float, what: str, look: Callable[[], Sequence[Finding]]
 ) -> threading.Timer:
     """After half of a time limit, looks for the reason of the wait and logs its findings.
 
@@ -247,7 +253,7 @@ def look_half_way(
     """
 
     def tell() -> None:
-        log.warning("half of %.0f s is over, still waiting for %s:", limit_s, whom)
+        log.warning("half of %.0f s is over, still waiting for %s:", limit_s, what)
         try:
             found = look()
         except SnailError as error:
@@ -269,7 +275,7 @@ def why_no_master(settings: ClusterSettings) -> list[Finding]:
     return found
 
 
-def why_no_nodes(settings: ClusterSettings, nodes: int) -> list[Finding]:
+def why_no_nodes(settings: ListenerSettings, nodes: int) -> list[Finding]:
     """Why nodes may not reach this process, the master."""
     listens = settings.listen_addr or settings.master_addr
     host, _ = parse_addr(listens, "listen_addr", port_optional=True)

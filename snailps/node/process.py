@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snailps.config import ClusterSettings, parse_addr, parse_port_range
+from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -94,7 +94,7 @@ def raise_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def open_listener(settings: ClusterSettings, trust: Trust) -> Listener:
+def open_listener(settings: ListenerSettings, trust: Trust) -> Listener:
     """Listening socket: at the given address, or on the interface that routes to the master.
 
     Raises
@@ -122,7 +122,7 @@ def open_listener(settings: ClusterSettings, trust: Trust) -> Listener:
     )
 
 
-def advertised(settings: ClusterSettings, listener: Listener) -> Address:
+def advertised(settings: ListenerSettings, listener: Listener) -> Address:
     """The address that others are told to connect to."""
     host, port = listener.getsockname()[:2]
     if settings.advertise_addr:
@@ -244,7 +244,7 @@ class Node:
             parse_addr(self.settings.master_addr, "master_addr"),
             channel,
             self.role,
-            whom="the master",
+            peer_name="the master",
             limit_s=limit_s,
             node=us.node if us else 0,
             incarnation=us.incarnation if us else 0,
@@ -259,7 +259,7 @@ class Node:
             self._dial(Channel.CONTROL, limit_s),
             self._receive,
             self._master_lost,
-            whom=f"the master at {self._master}",
+            peer_name=f"the master at {self._master}",
             mend=self._find_master,
         )
         self._control.start()

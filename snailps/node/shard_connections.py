@@ -81,7 +81,7 @@ class ShardConnections:
                 (shard.host, shard.port),
                 Channel.DATA,
                 role,
-                whom=_name(self.route, index),
+                peer_name=_name(self.route, index),
                 limit_s=limits.try_s if self._started else limits.connect_s(init_timeout),
                 node=node,
                 incarnation=incarnation,

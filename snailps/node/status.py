@@ -94,7 +94,7 @@ class ShardStatus(TypedDict):
 
 
 class WaitStatus(TypedDict):
-    """A wait: `who` waits for `whom` (process and reason), for how many seconds."""
+    """A wait: the process `who` waits for `whom` (a process, and the reason), for `seconds`."""
 
     who: str
     whom: str

@@ -89,8 +89,8 @@ class Server(Node):
             log.warning("%s", notice)
         try:
             for index in range(shard_num):
-                self._listeners[index] = open_listener(self.settings, self.trust)
-            endpoints = [advertised(self.settings, one) for one in self._listeners.values()]
+                self._listeners[index] = open_listener(self._server_settings, self.trust)
+            endpoints = [advertised(self._server_settings, one) for one in self._listeners.values()]
             if len(set(endpoints)) < shard_num:
                 raise ClusterError(
                     f"advertise_addr gives {shard_num} shards one port: leave its port out, "
@@ -110,7 +110,7 @@ class Server(Node):
             self._server_settings,
             welcome,
             CheckpointFiles(welcome.job, welcome.frag_num),
-            endpoints=[advertised(self.settings, one) for one in self._listeners.values()],
+            endpoints=[advertised(self._server_settings, one) for one in self._listeners.values()],
             own_rss_mb=peak_rss_mb,
             load_method=load_method,
         )
@@ -203,10 +203,10 @@ class Server(Node):
         listener: Listener | None = None
         try:
             if effect.listener is None:
-                listener = open_listener(self.settings, self.trust)
+                listener = open_listener(self._server_settings, self.trust)
             else:
                 listener = self._listeners.pop(effect.listener)
-            endpoint = advertised(self.settings, listener)
+            endpoint = advertised(self._server_settings, listener)
             shard = self._make_shard(listener, effect)
             shard.start()
         except Exception as error:
@@ -271,7 +271,7 @@ class Server(Node):
                     effect.address,
                     Channel.DATA,
                     Role.SERVER,
-                    whom=f"the standby of shard {effect.number}",
+                    peer_name=f"the standby of shard {effect.number}",
                     limit_s=effect.limit_s,
                     node=self._us.node,
                     incarnation=self._us.incarnation,

@@ -476,7 +476,7 @@ class ShardHost:
     # --- copies ----------------------------------------------------------------------------------
 
     def _end_copy(self, number: int) -> None:
-        """Whatever becomes of a shard's copy now, nobody is told."""
+        """Reports nothing more of a shard's copy to the master."""
         copy = self._copies.pop(number, None)
         if copy is None:
             return

@@ -131,7 +131,7 @@ def dial(
     channel: Channel,
     role: Role,
     *,
-    whom: str,
+    peer_name: str,
     limit_s: float,
     node: int = 0,
     incarnation: int = 0,
@@ -144,7 +144,7 @@ def dial(
 
     Parameters
     ----------
-    whom : str
+    peer_name : str
         What to call the peer in messages.
     give_up : callable
         Asked between two attempts.
@@ -159,6 +159,7 @@ def dial(
         There was one, and the handshake failed: trying again would not help.
     """
     begin = time.monotonic()
+    peer = f"{peer_name} at {show(address)}"
     pause_s, said = 0.05, begin
 
     def wait(reason: str) -> None:
@@ -166,7 +167,7 @@ def dial(
         if time.monotonic() - said > SAY_S:
             said = time.monotonic()
             left = max(0.0, limit_s - (said - begin))
-            on_wait(f"waiting for {whom} at {show(address)} ({reason}), {left:.0f} s left")
+            on_wait(f"waiting for {peer} ({reason}), {left:.0f} s left")
         threading.Event().wait(pause_s)
         pause_s = min(pause_s * 1.5, 1.0)
 
@@ -178,7 +179,7 @@ def dial(
             reason = error.strerror or str(error)
             if left <= 0 or give_up():
                 raise WaitTimeout(
-                    f"cannot reach {whom} at {show(address)} within {limit_s:.0f} s: {reason}. "
+                    f"cannot reach {peer} within {limit_s:.0f} s: {reason}. "
                     "Check that it runs, its address, and firewalls"
                 ) from None
             wait(reason)
@@ -196,29 +197,27 @@ def dial(
         except OSError as error:
             sock.close()
             if isinstance(error, ssl.SSLError) and not isinstance(error, CLOSED):
-                raise ProtocolError(
-                    f"{whom} at {show(address)}: no TLS handshake: {words(error)}", "tls"
-                ) from None
+                raise ProtocolError(f"{peer}: no TLS handshake: {words(error)}", "tls") from None
             how = f"closed the connection: {error}"
             if isinstance(error, TimeoutError):
                 how = (
                     "accepts connections but does not answer: it hangs, or is not a snailps process"
                 )
             if left <= 0 or give_up():
-                raise ConnectionLost(f"{whom} at {show(address)} {how}") from None
+                raise ConnectionLost(f"{peer} {how}") from None
             wait(f"it {how}")
             continue
         except SnailError as error:
             sock.close()
             code = getattr(error, "code", "")
             if code == "tls":
-                raise ProtocolError(f"{whom} at {show(address)}: {error}", code) from None
+                raise ProtocolError(f"{peer}: {error}", code) from None
             if code == "secret":
                 raise ProtocolError(
-                    f"{whom} at {show(address)} has another secret than this process, or none: "
+                    f"{peer} has another secret than this process, or none: "
                     "is its secret_file the same here?"
                     if trust.secret
-                    else f"{whom} at {show(address)} asks for a secret, and this process has none: "
+                    else f"{peer} asks for a secret, and this process has none: "
                     f"set secret_file or the variable {VARIABLE}",
                     "secret",
                 ) from None

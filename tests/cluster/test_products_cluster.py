@@ -42,7 +42,7 @@ from snailps.transport.handshake import Channel, Role
 ports, incarnation = [int(port) for port in sys.argv[1].split(",")], int(sys.argv[2])
 
 def connect(index):
-    sock = dial(("127.0.0.1", ports[index]), Channel.DATA, Role.WORKER, whom="shard",
+    sock = dial(("127.0.0.1", ports[index]), Channel.DATA, Role.WORKER, peer_name="shard",
                 limit_s=LIMIT_S, incarnation=incarnation, job=JOB,
                 give_up=lambda: False)
     sock.setblocking(False)

@@ -164,7 +164,7 @@ def test_master_and_server_raise_their_limit_and_make_room_where_that_is_reached
                 channel = hello(live, door).channel
                 trust = Trust(SECRET.encode())
                 args = (live.addresses[door], channel, Role.WORKER)
-                dial(*args, whom=door, limit_s=LIMIT_S, job=live.job, trust=trust).close()
+                dial(*args, peer_name=door, limit_s=LIMIT_S, job=live.job, trust=trust).close()
                 # Strangers take a part of what is left: the process' own files find room.
                 assert left_of(process) > 4
                 process.wait_line(r"refused 127\.0\.0\.1:\d+: made room for newer connections")

@@ -364,7 +364,14 @@ def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
             (Trust(tls=Tls(str(folders["c"]))), "its certificate is of another CA"),
         ]:
             with pytest.raises(ProtocolError, match=why):
-                dial(address, Channel.CONTROL, Role.DRIVER, whom="m", limit_s=LIMIT_S, trust=trust)
+                dial(
+                    address,
+                    Channel.CONTROL,
+                    Role.DRIVER,
+                    peer_name="m",
+                    limit_s=LIMIT_S,
+                    trust=trust,
+                )
         master.wait_line(r"refused 127\.0\.0\.1:\d+: no TLS handshake: it does not use TLS")
         at = ["--set", f"master_addr={cluster.address}", "--set", f"tls={folders['b']}"]
         status = Process("status", [*SNAILPS, "status", "--json", *at], cwd=tmp_path)
@@ -386,9 +393,9 @@ def test_master_with_a_secret_besides_tls_asks_for_both(tmp_path, folders):
         tls = Tls(str(folders["b"]))
         where = ("127.0.0.1", cluster.port), Channel.CONTROL, Role.DRIVER
         with pytest.raises(ProtocolError, match="asks for a secret"):
-            dial(*where, whom="m", limit_s=LIMIT_S, trust=Trust(tls=tls))
+            dial(*where, peer_name="m", limit_s=LIMIT_S, trust=Trust(tls=tls))
         master.wait_line(r"refused 127\.0\.0\.1:\d+: it left in the middle of the handshake")
         both = Trust(b"0123456789abcdef", tls=tls)
-        dial(*where, whom="m", limit_s=LIMIT_S, trust=both).close()
+        dial(*where, peer_name="m", limit_s=LIMIT_S, trust=both).close()
         tls.close()
         master.close()

@@ -36,7 +36,7 @@ class Replicas(Shards):
             ("127.0.0.1", self.ports[index]),
             Channel.DATA,
             Role.WORKER,
-            whom=f"shard {index}",
+            peer_name=f"shard {index}",
             limit_s=0.5 if again else LIMIT_S,  # by then the shard may be elsewhere
             incarnation=incarnation,
             job=JOB,
@@ -96,7 +96,12 @@ class Replicas(Shards):
     def stream_to(self, port):
         """Descriptor of a connection such as a primary has to its standby."""
         sock = dial(
-            ("127.0.0.1", port), Channel.DATA, Role.SERVER, whom="standby", limit_s=LIMIT_S, job=JOB
+            ("127.0.0.1", port),
+            Channel.DATA,
+            Role.SERVER,
+            peer_name="standby",
+            limit_s=LIMIT_S,
+            job=JOB,
         )
         return sock.detach()
 

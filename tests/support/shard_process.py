@@ -44,7 +44,7 @@ def main(role):
         if "back_up" in order:
             sock = dial(
                 ("127.0.0.1", order["back_up"]), Channel.DATA, Role.SERVER,
-                whom="standby", limit_s=LIMIT_S, job=JOB,
+                peer_name="standby", limit_s=LIMIT_S, job=JOB,
             )  # fmt: skip
             shard.back_up(
                 sock.detach(),

@@ -135,7 +135,7 @@ class Shards:
             ("127.0.0.1", self.ports[index]),
             Channel.DATA,
             Role.WORKER,
-            whom=f"shard {index}",
+            peer_name=f"shard {index}",
             limit_s=LIMIT_S,
             incarnation=incarnation,
             job=JOB,

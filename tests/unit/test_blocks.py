@@ -219,7 +219,10 @@ def test_expand_packed_file_has_its_unpacked_size(tree, scratch):
     ("inputs", "message"),
     [
         ([], "at least one input"),
-        (["missing.txt"], r"not found: .*missing\.txt does not exist"),
+        (
+            ["missing.txt"],
+            r"not found: .*missing\.txt does not exist \(seen .*\)\. Correct the path",
+        ),
         (["*.csv"], r"pattern .*\*\.csv matches no file"),
         (["nothing"], "files in the folder .*nothing, found none"),
         (["empty.txt"], r"input is empty: .*empty\.txt"),

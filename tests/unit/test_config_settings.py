@@ -113,7 +113,7 @@ def test_parse_addr_undoes_format_addr(host, port):
 
 def test_addresses_are_normalised_when_built():
     built = build(
-        ClusterSettings,
+        ServerSettings,
         "master_addr=tcp://[::1]:5",
         "listen_addr=tcp://*:6",
         "advertise_addr=node1",
@@ -123,24 +123,24 @@ def test_addresses_are_normalised_when_built():
     assert built.listen_addr == "0.0.0.0:6"
     assert built.advertise_addr == "node1:0"
     assert built.port_range == "20000-20010"
-    assert build(ClusterSettings, "listen_addr=").listen_addr == ""
+    assert build(ServerSettings, "listen_addr=").listen_addr == ""
 
 
 @pytest.mark.parametrize("key", ["master_addr", "advertise_addr"])
 def test_address_nobody_can_connect_to_is_refused(key):
     with pytest.raises(ConfigError, match=f"^--set {key}=0.0.0.0:5: {key}: .* to listen on"):
-        build(ClusterSettings, f"{key}=0.0.0.0:5")
+        build(ServerSettings, f"{key}=0.0.0.0:5")
 
 
 def test_master_addr_empty_is_refused():
     with pytest.raises(ConfigError, match=r"^--set master_addr=: master_addr: expected an address"):
-        build(ClusterSettings, "master_addr=")
+        build(ServerSettings, "master_addr=")
 
 
 @pytest.mark.parametrize("text", ["20000", "20010-20000", "0-5", "1-65536", "a-b"])
 def test_port_range_bad_text_is_refused(text):
     with pytest.raises(ConfigError, match="port_range: expected a range of ports"):
-        build(ClusterSettings, f"port_range={text}")
+        build(ServerSettings, f"port_range={text}")
     assert parse_port_range("5-5", "here") == (5, 5)
     assert parse_port_range("", "here") is None
 

@@ -112,7 +112,7 @@ def connect(master):
     made = []
 
     def make(on_message=lambda message: None, on_lost=None, role=Role.WORKER):
-        sock = dial(master.address, Channel.CONTROL, role, whom="the master", limit_s=LIMIT_S)
+        sock = dial(master.address, Channel.CONTROL, role, peer_name="the master", limit_s=LIMIT_S)
         client = ControlClient(sock, on_message, on_lost or (lambda why: None))
         client.start()
         made.append(client)
@@ -474,7 +474,7 @@ def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
                     made.address,
                     Channel.CONTROL,
                     Role.WORKER,
-                    whom="m",
+                    peer_name="m",
                     limit_s=LIMIT_S,
                     trust=Trust(secret),
                 )
@@ -488,7 +488,7 @@ def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
             made.address,
             Channel.CONTROL,
             Role.WORKER,
-            whom="m",
+            peer_name="m",
             limit_s=LIMIT_S,
             trust=Trust(b"right"),
         ).close()
@@ -807,7 +807,7 @@ def test_heartbeat_connection_is_handed_on(master, raw):
 
 def test_data_connection_is_refused_before_it_is_ready(master):
     with pytest.raises(RemoteError, match="no data channel"):
-        dial(master.address, Channel.DATA, Role.WORKER, whom="m", limit_s=LIMIT_S)
+        dial(master.address, Channel.DATA, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
     assert master.lost.empty()
 
 
@@ -823,7 +823,7 @@ def test_dial_leaves_what_follows_ready_in_the_socket(master):
             send(peer, frame)
 
     master.do(lambda: setattr(master.server, "_send", send_with_beat))
-    sock = dial(master.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S)
+    sock = dial(master.address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
     got = b""
     while len(got) < len(beat):
         got += sock.recv(100)
@@ -837,13 +837,13 @@ def test_dial_leaves_what_follows_ready_in_the_socket(master):
 def test_dial_of_nobody_says_whom_it_cannot_reach():
     address = ("127.0.0.1", free_port())
     with pytest.raises(WaitTimeout, match=r"cannot reach the master at 127\.0\.0\.1:\d+ within"):
-        dial(address, Channel.CONTROL, Role.WORKER, whom="the master", limit_s=0.1)
+        dial(address, Channel.CONTROL, Role.WORKER, peer_name="the master", limit_s=0.1)
 
 
 def test_dial_gives_up_when_it_is_told_to():
     address = ("127.0.0.1", free_port())
     with pytest.raises(WaitTimeout):
-        dial(address, Channel.DATA, Role.WORKER, whom="m", limit_s=600, give_up=lambda: True)
+        dial(address, Channel.DATA, Role.WORKER, peer_name="m", limit_s=600, give_up=lambda: True)
 
 
 def test_dial_waits_for_a_server_that_comes_late():
@@ -856,7 +856,9 @@ def test_dial_waits_for_a_server_that_comes_late():
             made.append(Master(listener=listen(*address)))
         return False
 
-    dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S, give_up=give_up).close()
+    dial(
+        address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S, give_up=give_up
+    ).close()
     assert len(asked) == 2
     made[0].close()
 
@@ -866,7 +868,7 @@ def test_dial_of_a_server_that_says_nothing_ends_at_the_limit():
         listen("127.0.0.1", 0) as silent,
         pytest.raises(ConnectionLost, match=r"m at 127.* accepts connections but does not answer"),
     ):
-        dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, whom="m", limit_s=0.15)
+        dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
 
 
 def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
@@ -875,7 +877,7 @@ def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
     said = []
     with listen("127.0.0.1", 0) as silent, pytest.raises(ConnectionLost):
         dial(
-            silent.getsockname(), Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S,
+            silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S,
             give_up=lambda: len(said) > 1, on_wait=said.append,
         )  # fmt: skip
     assert "waiting for m at 127.0.0.1" in said[0]
@@ -891,7 +893,7 @@ def test_listen_on_a_port_in_use_says_so():
 
 def test_listen_again_on_the_port_of_a_server_that_ended():
     made = Master(listener=listen("127.0.0.1", free_port()))  # which nobody else gets meanwhile
-    client = dial(made.address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S)
+    client = dial(made.address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
     made.close()
     client.close()
     listen(*made.address).close()

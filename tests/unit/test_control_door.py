@@ -81,7 +81,7 @@ class Raw:
     """A connection that sends whatever it likes."""
 
     def __init__(self, address):
-        self.sock = dial(address, Channel.CONTROL, Role.WORKER, whom="m", limit_s=LIMIT_S)
+        self.sock = dial(address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
         self.sock.settimeout(LIMIT_S)
         self._decoder, self._frames = FrameDecoder(), []
 
@@ -262,7 +262,7 @@ def test_heartbeat_connection_that_cannot_be_taken_is_closed_alone(running, monk
         raise MemoryError
 
     monkeypatch.setattr(running.master._server, "_on_pulse", broken)
-    sock = dial(running.address, Channel.PULSE, Role.WORKER, whom="m", limit_s=LIMIT_S)
+    sock = dial(running.address, Channel.PULSE, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
     sock.settimeout(LIMIT_S)
     assert sock.recv(1) == b""
     sock.close()

@@ -110,6 +110,13 @@ def test_labels_that_cannot_be_found_are_asked_for(tmp_path):
 # --- examples with labels ------------------------------------------------------------------------
 
 
+def test_labels_of_a_name_that_says_nothing_are_to_be_named(tmp_path):
+    with pytest.raises(DataError, match=r"lacks 'images-idx3': name their file by --labels$"):
+        labels_of(str(tmp_path / "digits.gz"))
+    with pytest.raises(DataError, match=r"does not exist: name their file by --test-labels$"):
+        labels_of(str(tmp_path / "t10k-images-idx3-ubyte"), "--test-labels")
+
+
 def test_examples_of_two_files_count_on(tmp_path, scratch):
     random = np.random.default_rng(1)
     first, second = (random.integers(0, 256, (n, 2, 3)).astype(np.uint8) for n in (5, 4))

@@ -73,6 +73,8 @@ def test_setting_of_another_process_gets_one_line_and_its_own_get_none(role):
         ("worker", "num_iters", ["Number of training passes", "(master.conf)", "called epochs"]),
         ("worker", "frag_num", ["fragments", "(master.conf)"]),
         ("worker", "shard_num", ["shard threads", "(server.conf)"]),
+        ("worker", "listen_addr", ["listens on", "(master.conf) or a server's (server.conf)"]),
+        ("worker", "port_range", ["Ports to choose from", "(server.conf)"]),
         ("server", "async_channel_thread_num", ["(worker.conf)", "there called threads"]),
         ("server", "len_vec", ["(master.conf), with a job of fasttext or word2vec", "called dim"]),
     ],
@@ -82,6 +84,12 @@ def test_setting_in_the_file_of_another_process_is_told_with_its_place(said_by, 
     assert f"node.conf:2: {key} has no effect in a {role}: " in line
     for part in parts:
         assert part in line
+
+
+def test_listen_addr_for_all_processes_gets_no_line_of_its_own_at_a_worker(said_by, tmp_path):
+    (tmp_path / "common.conf").write_text("listen_addr: 10.0.0.1:0\n")
+    (line,) = said_by("worker", "import common.conf\n")
+    assert "common.conf: not read by a worker, but listen_addr from" in line
 
 
 def test_setting_assigned_twice_gets_one_line(said_by):

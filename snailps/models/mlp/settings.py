@@ -163,7 +163,8 @@ def pairs_of(
     """
     images = [source.path for source in expand(inputs, scratch)]
     if not labels:
-        return [(path, labels_of(path)) for path in images]
+        option = f"--{name.replace('_', '-')}"
+        return [(path, labels_of(path, option)) for path in images]
     others = [source.path for source in expand(labels, scratch)]
     if len(others) != len(images):
         raise DataError(

@@ -124,7 +124,7 @@ class ControlClient:
         on_message: Callable[[messages.Message], AnswerOrFuture],
         on_lost: Callable[[str], None],
         *,
-        whom: str = "the master",
+        peer_name: str = "the master",
         mend: Callable[[str], socket.socket | None] = lambda why: None,
     ) -> None:
         self._sock = sock
@@ -133,7 +133,7 @@ class ControlClient:
         self._generation = 0
         self._held: list[Frame] = []  # notes that wait for a connection
         self._on_message, self._on_lost = on_message, on_lost
-        self._whom = whom
+        self._peer_name = peer_name
         self._send_lock = threading.Lock()
         self._calls_lock = threading.Lock()
         self._calls: dict[int, _Call] = {}
@@ -168,7 +168,7 @@ class ControlClient:
             data = encode_frame(frame, pack=True)
             with self._calls_lock:  # one step: what is open when the connection ends is told so
                 if self._lost is not None:
-                    future.set_exception(ConnectionLost(f"{self._whom} is gone: {self._lost}"))
+                    future.set_exception(ConnectionLost(f"{self._peer_name} is gone: {self._lost}"))
                     return future
                 self._next += 1
                 self._calls[frame.request] = _Call(
@@ -200,7 +200,7 @@ class ControlClient:
             return future.result(timeout_s)
         except FutureTimeout:
             raise WaitTimeout(
-                f"{self._whom} has not answered {what} for {timeout_s:.0f} s: look at its log"
+                f"{self._peer_name} has not answered {what} for {timeout_s:.0f} s: look at its log"
             ) from None
 
     def note(self, message: messages.Message) -> None:
@@ -259,7 +259,7 @@ class ControlClient:
                 self._end(str(error))
             except Exception as error:
                 # A bug on this side: without its reader the node would wait without end.
-                log.exception("cannot handle a message of %s", self._whom)
+                log.exception("cannot handle a message of %s", self._peer_name)
                 self._end(f"this side failed: {error!r}")
             return
 
@@ -270,7 +270,7 @@ class ControlClient:
         try:
             sock = self._mend(why)
         except Exception:
-            log.exception("cannot find another connection to %s", self._whom)
+            log.exception("cannot find another connection to %s", self._peer_name)
             return False
         if sock is None:
             return False
@@ -356,7 +356,7 @@ class ControlClient:
         if not isinstance(
             error, SnailError
         ):  # a bug on this side: the caller must not wait without end
-            log.error("cannot handle a message of %s", self._whom, exc_info=error)
+            log.error("cannot handle a message of %s", self._peer_name, exc_info=error)
             error = RemoteError(f"failed: {error!r}")
         elif frame.kind != Kind.CALL:
             log.error("%s", error)
@@ -369,13 +369,13 @@ class ControlClient:
             calls, self._calls = self._calls, {}
         self._orders.put(None)
         for call in calls.values():
-            call.future.set_exception(ConnectionLost(f"{self._whom} is gone: {why}"))
+            call.future.set_exception(ConnectionLost(f"{self._peer_name} is gone: {why}"))
         if told is None:
             self._on_lost(why)
 
 
 def visit(
-    address: Address, limit_s: float, trust: Trust, *, whom: str = "the master"
+    address: Address, limit_s: float, trust: Trust, *, peer_name: str = "the master"
 ) -> ControlClient:
     """A connection to the listener there, for a process that only calls and is no member.
 
@@ -384,7 +384,9 @@ def visit(
     SnailError
         No answer from there within `limit_s` seconds.
     """
-    sock = dial(address, Channel.CONTROL, Role.DRIVER, whom=whom, limit_s=limit_s, trust=trust)
+    sock = dial(
+        address, Channel.CONTROL, Role.DRIVER, peer_name=peer_name, limit_s=limit_s, trust=trust
+    )
     client = ControlClient(sock, lambda message: None, lambda why: None)
     client.start()
     return client
