@@ -41,7 +41,11 @@ class Observer:
 
     def __init__(self, cluster):
         sock = dial(
-            (cluster.host, cluster.port), Channel.CONTROL, Role.DRIVER, peer_name="m", limit_s=LIMIT_S
+            (cluster.host, cluster.port),
+            Channel.CONTROL,
+            Role.DRIVER,
+            peer_name="m",
+            limit_s=LIMIT_S,
         )
         self._client = ControlClient(sock, lambda message: None, lambda why: None)
         self._client.start()
