@@ -227,7 +227,8 @@ class World:
         route, tally = (self.routes or [self.plan.route])[-1], self.plan.redundancy.metrics
         self.plan = ReplicationPlanner(replicated=self.plan.replicated, sync=True, tables=list)
         hosts = {n: f"host{n}" for n in self.hosts_known}
-        self.plan.restore(self.kept, route, hosts, self.now)
+        missed = self.hosts_known - self.alive
+        self.plan.restore(self.kept, route, hosts, self.now, missed)
         self.plan.redundancy.metrics = tally
         self.take()
         for server in sorted(self.alive):
@@ -763,6 +764,23 @@ def test_the_same_server_lost_twice_counts_once():
     world.settle()
     world.check()
     assert world.plan.redundancy.metrics.failovers == 1
+
+
+@pytest.mark.parametrize("order", [m.Yield, m.BackUp])
+def test_primary_lost_with_the_master_while_it_changes_over_is_stood_in_for(order):
+    for chance in map(random.Random, range(8)):
+        world = World(servers=3)
+        world.push(0)
+        primary, standby = world.roles()[0]
+        world.drain(standby)  # it leaves: it is made the primary first
+        while world.until(order).message.shard != 0:
+            world.obey(0)
+        world.replace_master(chance, lost=primary)
+        world.settle()
+        assert not rows_lost(world)
+        world.wait(100.0)
+        world.settle()
+        world.check()
 
 
 def test_held_plan_stands_in_for_the_lost_and_moves_nothing():

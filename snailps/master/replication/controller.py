@@ -99,7 +99,8 @@ class ReplicationController:
             self.standbys.form(self._members.route, hosts, now)
             self._work(now)
             return
-        self.standbys.restore(self._members.shards, self._members.route, hosts, now)
+        missed = [member.number for member in self._members.nodes("server") if member.missed]
+        self.standbys.restore(self._members.shards, self._members.route, hosts, now, missed)
         self._work(now)
         for member in self._members.nodes("server"):
             for shard, copy, trouble in member.resume_state.get("standbys", []):

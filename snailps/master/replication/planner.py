@@ -16,7 +16,7 @@ Sans-IO: events come in, what to do comes out, time is an argument.  It knows no
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,13 +160,18 @@ class ReplicationPlanner:
     # --- events: who is there ------------------------------------------------------------------
 
     def restore(
-        self, snapshot: dict[str, Any], route: Route, hosts: dict[int, str], now: float
+        self,
+        snapshot: dict[str, Any],
+        route: Route,
+        hosts: dict[int, str],
+        now: float,
+        missed: Collection[int] = (),
     ) -> None:
         """Goes on where another master had come to; its orders may have been obeyed or not.
 
         What servers told meanwhile they have to tell again: `backed`, `unbacked`.  Those that do
-        not come back are `lost` afterwards, and until then, when `held` is set anew, nothing moves:
-        a standby that made room for a new one may be all that is left of a shard.
+        not come back (`missed`) are `lost` afterwards, and until then, when `held` is set anew,
+        nothing moves: a standby that made room for a new one may be all that is left of a shard.
         """
         self.held = True
         self.route, self._epoch = route, int(snapshot["epoch"])
@@ -178,6 +183,12 @@ class ReplicationPlanner:
         known = [Server(n, host, leaving=n in leaving) for n, host in hosts.items()]
         self._placement.begin([*known, *(Server(n, "") for n in sorted(struck))], shards)
         self.redundancy.was_full = self.redundant  # and said by that master
+        gone = {*struck, *missed}
+        for shard in self._placement.shards:
+            changes_over = shard.step in ("yielding", "swapping")
+            if changes_over and shard.backed and shard.primary in gone:
+                shard.step = ""  # no one takes it back: its standby, which has all of it, stands in
+                self._placement.changed(shard)
         halfway = [
             shard
             for shard in self._placement.shards
