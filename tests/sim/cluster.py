@@ -228,15 +228,18 @@ class Cluster:
         life = self.master.life
         if restored or life != self._life:
             found = self.history.begins(self.world.now, restored)
-            self.job.books.go_on(found.done if found else (), found.clock if found else 0)
+            self.job.go_on(found.done if found else (), found.clock if found else 0)
         self._life = life
 
     def heard(self, peer, message):
         """The master is about to take a message."""
+        told = []
         if isinstance(message, messages.Done):
-            self.job.books.reported.add(message.number)
+            told = [message.number]
         elif isinstance(message, messages.Rejoin):
-            self.job.books.reported.update(told["number"] for told in message.state.get("told", ()))
+            told = [result["number"] for result in message.state.get("told", ())]
+        for number in told:
+            self.job.report(number, peer.process.number)
         self.faults.on_message(message, peer.process)
 
     def ordered(self, server, message):

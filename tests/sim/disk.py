@@ -63,13 +63,14 @@ class Disk:
     def __init__(self, world, folder):
         self.world, self.folder = world, folder
         self.os = DiskOs(self)
-        self.full_until = 0.0
+        self.full_until, self.was_full = 0.0, False
         self._open = {}  # descriptor -> path
         self._safe = {}  # inode -> bytes that are safe
 
     def check_room(self):
         """Refuses to write to a full disk."""
         if self.world.now < self.full_until:
+            self.was_full = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def opened(self, file, path, *, empty):

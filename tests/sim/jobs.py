@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, field
 
 from tests.sim.model import Books, expected_round
+from tests.sim.staleness import Staleness
 
 LINE = b"1234567\n"
 
@@ -132,13 +133,37 @@ class JobRun:
     closed: list = field(default_factory=list)
     rows: dict = field(default_factory=dict)
 
-    # --- rounds -----------------------------------------------------------------------------------
+    def __post_init__(self):
+        self._begin()
 
-    def lease(self, lease, node, now):
-        """The master gives a worker a part of a round, or a block."""
+    def _begin(self):
+        in_ssp = self.plan.consistency == "ssp" and not self.plan.rounds
+        self.staleness = Staleness(self.plan.staleness) if in_ssp else None
+
+    def go_on(self, done, clock):
+        """A training begins where these blocks are trained; its workers are other ones."""
+        self._begin()
+        self.books.go_on(done, clock)
+
+    # --- what the master hears and says -----------------------------------------------------------
+
+    def report(self, number, node):
+        """The master hears that a block is done."""
+        self.books.reported.add(number)
+        if self.staleness is not None:
+            self.staleness.report(node, number)
+
+    def lease(self, lease, node, ledger, cluster):
+        """The master gives a worker a block, or a part of a round."""
         if lease.index >= 0:
             self.leased.setdefault(lease.clock, {})[lease.number] = node
-            self.begun.setdefault(lease.clock, now)
+            self.begun.setdefault(lease.clock, cluster.world.now)
+        if self.staleness is not None:
+            wrong = self.staleness.lease(node, lease.number, ledger)
+            if wrong and not cluster.powerless and not cluster.disk.was_full:
+                self.books.wrong.append(wrong)
+
+    # --- rounds -----------------------------------------------------------------------------------
 
     def close(self, clock, slots, ledger, cluster):
         """The master has a server close a round; it says so to each of them, perhaps again."""

@@ -399,7 +399,8 @@ class Master(Process):
                 calls.discard(effect.call)
             if isinstance(effect.answer, messages.Leased) and effect.answer.number >= 0:
                 node = peer.process.number
-                self.cluster.job.lease(effect.answer, node, self.world.now)
+                ledger = self.core.job_controller.job.ledger
+                self.cluster.job.lease(effect.answer, node, ledger, self.cluster)
             peer.reply(request, effect.answer)
 
     def _close_peer(self, effect):

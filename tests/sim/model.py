@@ -103,11 +103,11 @@ class Books:
     wrong: list = field(default_factory=list)
     _next: int = OWN
 
-    def draw(self, number, own, now):
+    def draw(self, number, own, now, more=()):
         """A new push of a block: a `Push` for each of its keys, shared ones and so many own."""
         mine = range(self._next, self._next + own)
         self._next += own
-        push = {key: Push(number, now) for key in (*shared_of(number), *mine)}
+        push = {key: Push(number, now) for key in (*shared_of(number), *more, *mine)}
         for key, part in push.items():
             if key >= OWN:
                 self.own[key] = part

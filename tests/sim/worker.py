@@ -20,9 +20,11 @@ from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
 from tests.sim.client import Client
+from tests.sim.invariants import acknowledgements_hold
 from tests.sim.model import DIM, SimModel, contribution, shared_of, weighted
 from tests.sim.node import Node
 from tests.sim.scheduler import Future, first_of
+from tests.sim.staleness import PROGRESS
 
 TURN_S = 0.1
 
@@ -205,8 +207,9 @@ class Worker(Node):
         clocked = block.clock >= 0
         keys = shared_of(block.number)
         if block.pull is None:
-            block.pull = self._client.pull(self._table, keys, DIM, block.clock)
+            self._pull(block)
         yield from self._wait(block.pull)
+        self._check_staleness(block)
         yield self.cluster.think_s() * self._slow
         in_round = block.index >= 0
         if in_round:
@@ -252,9 +255,12 @@ class Worker(Node):
 
     def _push_counts(self, block):
         """Ones, to shared and own keys."""
-        books = self.job.books
+        books, more = self.job.books, []
+        if self.job.staleness is not None:
+            more = [PROGRESS + self.number]
         for _ in range(self.cluster.rng.randint(1, 2)):
-            push = books.draw(block.number, self._own, self.world.now)
+            push = books.draw(block.number, self._own, self.world.now, more)
+            more = []
             ones = np.ones((len(push), DIM), np.float32)
             self._client.push(
                 self._table, list(push), ones,
@@ -347,9 +353,22 @@ class Worker(Node):
         yield self.cluster.think_s() * 0.3
         block = Block(lease)
         if self.cluster.pulls_ahead:
-            keys = shared_of(block.number)
-            block.pull = self._client.pull(self._table, keys, DIM, block.clock)
+            self._pull(block)
         return block
+
+    def _pull(self, block):
+        """Begins to pull the rows of a block."""
+        keys, staleness = shared_of(block.number), self.job.staleness
+        if staleness is not None:
+            keys += staleness.keys(self.number, block.number)
+        block.pull = self._client.pull(self._table, keys, DIM, block.clock)
+
+    def _check_staleness(self, block):
+        """Its rows are there: they lack no more than they may."""
+        if self.job.staleness is not None and acknowledgements_hold(self.cluster):
+            wrong = self.job.staleness.check(self.number, block.number, block.pull.rows)
+            if wrong:
+                self.job.books.wrong.append(wrong)
 
     # --- waiting ----------------------------------------------------------------------------------
 
