@@ -126,12 +126,13 @@ class Watched(CheckpointFiles):
         return completed
 
     def _note_pruned(self, kept):
+        """Notes which are gone: never one of the newest, as many as are kept."""
         history, disk = self._cluster.history, self._cluster.shared_disk
-        whole = [one for one in sorted(history.all) if history.all[one].whole]
-        for number in whole:
-            if disk.find(f"{FOLDER}/checkpoint-{number:06d}") is None:
-                history.all[number].pruned = True
-                if number in whole[-kept:]:
-                    history.problems.append(
-                        f"checkpoint {number} was removed, of {whole}, and {kept} are kept"
-                    )
+        there = {n for n in history.all if disk.find(f"{FOLDER}/checkpoint-{n:06d}") is not None}
+        known = sorted(there | {n for n, one in history.all.items() if one.whole})
+        for number in known:
+            history.all[number].pruned = number not in there
+            if number not in there and number in known[-kept:]:
+                history.problems.append(
+                    f"checkpoint {number} was removed, of {known}, and {kept} are kept"
+                )

@@ -69,6 +69,8 @@ class Scenario:
     """A job that fails, or is interrupted, is started again by the same command."""
     restarts: int = 0
     """How often at least, beside `faults`, the whole cluster is killed and started again."""
+    amid: int = 0
+    """How often at least a process is lost in the middle of a checkpoint."""
 
     @classmethod
     def draw(cls, rng):
@@ -117,6 +119,7 @@ class Scenario:
             checkpoints_kept=rng.choice((1, 2, 3)),
             again=rng.random() < 0.8,
             restarts=rng.choice((0, 0, 1, 2)),
+            amid=rng.choice((0, 0, 1, 2)),
         )
 
 
@@ -173,7 +176,7 @@ class Cluster:
         self.master_refused = ""
         self.expelled = {}
         self.powerless = self.interrupted = False
-        self.watch_at, self.unnamed = 0.0, {}
+        self.watch_at, self.unnamed, self.progress = 0.0, {}, ((), 0.0)
         self.shared_disk, self.history = MemoryDisk(self.world), History()
         self.fenced = set()
         self._pids = {}

@@ -66,6 +66,35 @@ class Faults:
                 name = rng.choice(names)
                 often = rng.choice((1, 1, 2, 3, rng.randint(1, 20)))
                 self._awaited.setdefault(name, []).append([often, deed])
+        for _ in range(s.amid * cluster.saves):
+            self._lose_amid()
+
+    def _lose_amid(self):
+        """A process is lost at some message of a checkpoint, or soon after it.
+
+        Where the cluster could not bear that, another message is waited for.
+        """
+        rng = self._rng
+        deed = rng.choice(
+            (self._kill_server, self._kill_server, self._kill_server, self._kill_master,
+             self._kill_master, self._kill_worker, self._stall_long, self._break_control,
+             self._drain)
+        )  # fmt: skip
+        name = rng.choice(("Freeze", "Freeze", "Freeze", "Save", "Saved", "StopSaving"))
+        delays = rng.choice((0, 1, 2, 4))
+
+        def lose():
+            self._world.after(delays * self._cluster.network.delay(), do, self._focus)
+            return True
+
+        def do(node):
+            if self._cluster.over_soon() or self._cluster.calm:
+                return
+            self._focus = node
+            if not deed():
+                self._lose_amid()
+
+        self._awaited.setdefault(name, []).append([rng.choice((1, 2, 3, rng.randint(1, 20))), lose])
 
     def _deeds(self):
         found = [

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from snailps.master.job.controller import JobPhase
 from snailps.transport import messages
 from snailps.transport.frame import HEADER, Kind
 from snailps.transport.handshake import Role
 from tests.sim.model import OWN, expected_rows
 
 ALL_KILLED = "all processes were killed"
+STANDSTILL_S = 90.0
+"""How long the training may stand still while nothing is wrong: longer than any limit of a part."""
 UNNAMED_S = 3.0
 """How long a worker may wait for a lease before somebody must be named."""
 
@@ -163,6 +166,7 @@ def watch(cluster):
     if now < cluster.watch_at or master.core.departures.returning:
         return
     cluster.watch_at = now + 1.0
+    _watch_progress(cluster, now)
     for node in cluster.nodes:
         if node.role != Role.WORKER or not node.alive or node.control.away or node.hurt:
             continue
@@ -183,6 +187,26 @@ def watch(cluster):
                 f"{node.name} waits for a lease for {UNNAMED_S:g} s, and nobody says for whom: "
                 f"{member.name} is {member.state!r}, phase {master.core.told_phase}"
             )
+
+
+def _watch_progress(cluster, now):
+    """The training goes on, while every process runs and reaches the others."""
+    everybody = [process for process in (*cluster.masters, *cluster.nodes) if process.alive]
+    state = (
+        cluster.master, cluster.master.core.told_phase, cluster.faults.count, len(everybody),
+        len(cluster.job.books.reported), len(cluster.job.closed),
+    )  # fmt: skip
+    disturbed = (
+        cluster.master.core.job_controller.phase is not JobPhase.TRAINING
+        or cluster.shared_disk.slow_until > now
+        or cluster.network.is_cut
+        or not all(process.runs for process in everybody)
+        or not any(process.role == Role.WORKER for process in everybody)
+    )
+    if disturbed or state != cluster.progress[0]:
+        cluster.progress = state, now
+    elif now - cluster.progress[1] > STANDSTILL_S:
+        raise AssertionError(f"nothing moves for {STANDSTILL_S:g} s: {who_waits(cluster)}")
 
 
 def watch_answer(shard, data, answer):

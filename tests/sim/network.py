@@ -250,6 +250,11 @@ class Network:
         """Until when two hosts cannot reach each other."""
         return self._cut.get((one, other) if one < other else (other, one), 0.0)
 
+    @property
+    def is_cut(self):
+        """Whether any two hosts cannot reach each other just now."""
+        return any(until > self.world.now for until in self._cut.values())
+
     def cut(self, one, other, until):
         """Parts two hosts for a while."""
         key = (one, other) if one < other else (other, one)
