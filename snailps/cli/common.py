@@ -11,9 +11,9 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -33,7 +33,10 @@ from snailps.config import (
 from snailps.config.fields import Settings, format_value, settings_of
 from snailps.config.misplaced import Remark
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
-from snailps.node.process import Node
+
+if TYPE_CHECKING:
+    from snailps.server.process import Server
+    from snailps.worker.process import WorkerProcess
 
 log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)
@@ -63,7 +66,7 @@ def fresh_override(fresh: bool) -> list[str]:
     return ["fresh=true"] if fresh else []
 
 
-def address_override(descriptor: int) -> list[str]:
+def _address_override(descriptor: int) -> list[str]:
     """Reads the master's address from a descriptor; ends the process at end of file without one."""
     if descriptor < 0:
         return []
@@ -94,10 +97,10 @@ def known_classes(raw: RawConfig) -> tuple[type[Settings], ...]:
     return tuple(classes)
 
 
-_READERS: dict[type[Settings], str] = {
-    MasterSettings: "the master",
-    ServerSettings: "a server",
-    WorkerSettings: "a worker",
+_ROLES: dict[type[Settings], str] = {
+    MasterSettings: "master",
+    ServerSettings: "server",
+    WorkerSettings: "worker",
 }
 _MASTERS = "the master's file (master.conf)"
 
@@ -128,7 +131,7 @@ def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[
     return notices + misplaced(raw.entries, reader, own, homes(raw))
 
 
-def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = False) -> S:
+def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
     """A role's settings; also sets up logging and logs remarks.
 
     A process `launched` by snailps logs no remarks: the launcher has done so, once for all.
@@ -145,7 +148,8 @@ def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = F
         names = {key for one in [*known, ServerSettings] for key in settings_of(one)}
         raw = RawConfig(entry for entry in raw.entries if entry.key in names)
     settings = raw.build(cls, also_known=known)
-    set_up_logging(settings.log_level, name)
+    role = _ROLES[cls]
+    set_up_logging(settings.log_level, role)
     own: list[type[Settings]] = [cls]
     if cls is MasterSettings:
         own.append(JobSettings)
@@ -155,7 +159,8 @@ def role_settings(raw: RawConfig, cls: type[S], *, name: str, launched: bool = F
             raw.build(own[-1], also_known=known)  # adds notices about aliases
     if not launched:
         given.notices = raw.notices
-        for important, text in remarks(given, _READERS[cls], own):
+        reader = f"{'the' if cls is MasterSettings else 'a'} {role}"
+        for important, text in remarks(given, reader, own):
             log.log(logging.WARNING if important else logging.INFO, "%s", text)
     return settings
 
@@ -170,11 +175,28 @@ def set_up_logging(level: str, name: str) -> None:
     root.propagate = False
 
 
-def run_node(node: Node, run: Any) -> None:
-    """Runs a server or worker to its end and exits with its code; the reason on one line."""
+def run_node(
+    cls: type[S],
+    make: Callable[[S, RawConfig], Server | WorkerProcess],
+    config: Path | None,
+    sets: list[str] | None,
+    address_fd: int,
+) -> None:
+    """Runs a server or worker to its end and exits with its code; the reason on one line.
+
+    Parameters
+    ----------
+    cls : settings class
+    make : callable
+        ``make(settings, raw)``: the process.
+    config, sets, address_fd
+        Options of the command.
+    """
+    raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
+    node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
     node.catch_signals()
     try:
-        code = run()
+        code = node.run()
     except (KeyboardInterrupt, SnailError):
         # A signal while joining: the error that it causes is not reported.
         if not node.ended.is_set() or node.verdict.code != EXIT_INTERRUPTED:

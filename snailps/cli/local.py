@@ -287,7 +287,7 @@ def _watch(
     with contextlib.closing(_StatusLine(launcher.address, trust)) as line:
         while len(interrupts) <= PATIENCE:
             if launcher.poll() is not None:
-                if interrupts or not launcher.revive(lambda: bool(interrupts)):
+                if interrupts or not launcher.restart_killed([0], lambda: bool(interrupts)):
                     return
                 line.close()
                 lost_at = None
@@ -318,6 +318,6 @@ def _watch(
                 launcher.check()
             if status["phase"] not in ("stopping", "done", "failed"):
                 if status["phase"] in REPLACING and not interrupts:
-                    launcher.replace()
+                    launcher.restart_killed(range(1, len(launcher.children)))
                 progress.update(status)
             launcher.wait(LOOK_S)

@@ -53,7 +53,7 @@ def command(
     """
     overrides = [*(sets or []), *json_log_override(json_log), *fresh_override(fresh)]
     raw = read_config(config, overrides)
-    settings = role_settings(raw, MasterSettings, name="master", launched=ready_fd >= 0)
+    settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
     progress = None
     if ready_fd < 0:  # else a launcher asks for the status and shows it
         from snailps.cli.progress import Progress

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from snailps.cli.common import (
-    AddressFdOption,
-    ConfigOption,
-    SetOption,
-    address_override,
-    read_config,
-    role_settings,
-    run_node,
-)
+from snailps.cli.common import AddressFdOption, ConfigOption, SetOption, run_node
 from snailps.config import ServerSettings
 from snailps.server.process import Server
 
@@ -24,6 +16,4 @@ def command(
 
     For example: snailps server --set master_addr=node1:16831
     """
-    raw = read_config(config, [*(sets or []), *address_override(address_fd)])
-    server = Server(role_settings(raw, ServerSettings, name="server", launched=address_fd >= 0))
-    run_node(server, server.run)
+    run_node(ServerSettings, lambda settings, raw: Server(settings), config, sets, address_fd)

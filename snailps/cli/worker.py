@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from snailps.cli.common import (
-    AddressFdOption,
-    ConfigOption,
-    SetOption,
-    address_override,
-    read_config,
-    role_settings,
-    run_node,
-)
+from snailps.cli.common import AddressFdOption, ConfigOption, SetOption, run_node
 from snailps.config import WorkerSettings
 from snailps.worker.process import WorkerProcess
 
@@ -25,9 +17,4 @@ def command(
 
     For example: snailps worker --set master_addr=node1:16831
     """
-    raw = read_config(config, [*(sets or []), *address_override(address_fd)])
-    launched = address_fd >= 0
-    worker = WorkerProcess(
-        role_settings(raw, WorkerSettings, name="worker", launched=launched), raw
-    )
-    run_node(worker, worker.run)
+    run_node(WorkerSettings, WorkerProcess, config, sets, address_fd)

@@ -9,6 +9,7 @@ Combines `Launcher` and `Driver`; must not know processes or messages.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -32,6 +33,8 @@ from snailps.local.driver import Driver
 from snailps.local.launcher import Launcher
 from snailps.node.status import Status
 
+LOOK_S = 0.05
+ENDING_S = 1.0
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: its error names what is missing."""
 _ROLES: tuple[type[Settings], ...] = tuple(c for _, c in ROLE_CLASSES if c is not JobSettings)
@@ -94,14 +97,11 @@ class LocalCluster:
         ClusterError
             A process could not start, or `limit_s` seconds have passed.
         """
-        until = time.monotonic() + limit_s
-        while not self._driver.ended.wait(0.05):
-            if self._driver.routed.is_set() and self.status()["phase"] != "forming":
+        for status in self._watch(limit_s):
+            if self._driver.routed.is_set() and status["phase"] != "forming":
                 return
             self._launcher.check()
-            if time.monotonic() > until:
-                raise ClusterError(f"the cluster is not complete after {limit_s:.0f} s")
-        raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+        raise ClusterError(f"the cluster is not complete after {limit_s:.0f} s")
 
     def table(self, name: str, dim: int = 1, **options: Any) -> LocalTable:
         """Declares a table; `options` as in `snailps.Table` (access, init, scale, lr, seed)."""
@@ -177,20 +177,15 @@ class LocalCluster:
             check_class(model, path)
         self._renew_workers()
         self._driver.submit(_texts({"worker_class": path, **settings}))
-        begin = time.monotonic()
-        while True:
-            if self._driver.ended.wait(0.1):
-                raise ClusterError(self._driver.verdict.text or "the cluster has ended")
-            status = self._driver.status()
+        for status in self._watch(timeout_s):
             if status["phase"] == "idle":
                 if status["message"]:
                     raise ClusterError(status["message"])
                 return dict(status["figures"])
-            if timeout_s is not None and time.monotonic() - begin > timeout_s:
-                raise ClusterError(
-                    f"the job is not done after {timeout_s:.0f} s: {status['phase']}, "
-                    f"{status['progress']:.0%}"
-                )
+        raise ClusterError(
+            f"the job is not done after {timeout_s:.0f} s: {status['phase']}, "
+            f"{status['progress']:.0%}"
+        )
 
     def _renew_workers(self) -> None:
         """Replaces workers that have ended, and waits until the new ones are ready.
@@ -203,21 +198,45 @@ class LocalCluster:
         nodes = self._driver.status()["nodes"]
         here = {node["id"] for node in nodes}
         dead = self._launcher.ended()
-        coming = self._launcher.renew({node["pid"] for node in nodes} - dead)
-        until = time.monotonic() + self._driver.settings.init_timeout
-        while coming:
-            nodes = self._driver.status()["nodes"]
+        members = {node["pid"] for node in nodes} - dead
+        coming = sum(
+            self._launcher.restart(index, "has left the cluster")
+            for index, child in enumerate(self._launcher.children)
+            if child.role == "worker" and child.process.pid not in members
+        )
+        if not coming:
+            return
+        for status in self._watch(self._driver.settings.init_timeout):
+            nodes = status["nodes"]
             new = [node for node in nodes if node["role"] == "worker" and node["id"] not in here]
             ready = [node for node in new if node["state"] == "ready"]
             if len(ready) >= coming and not dead & {node["pid"] for node in nodes}:
                 return
-            if self._driver.ended.wait(0.05):
-                raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+        raise ClusterError(
+            f"{coming - len(new)} of {coming} workers that were started again did not join: see "
+            "their log lines"
+        )
+
+    def _watch(self, limit_s: float | None) -> Iterator[Status]:
+        """The status again and again, until the limit is over.
+
+        Raises
+        ------
+        ClusterError
+            The cluster has ended.
+        """
+        until = math.inf if limit_s is None else time.monotonic() + limit_s
+        while not self._driver.ended.wait(LOOK_S):
+            try:
+                status = self.status()
+            except SnailError:
+                if self._driver.ended.wait(ENDING_S):
+                    break  # the master has closed the connection behind its verdict
+                raise
+            yield status
             if time.monotonic() > until:
-                raise ClusterError(
-                    f"{coming - len(new)} of {coming} workers that were started to replace ended "
-                    "ones did not join: see their log lines"
-                )
+                return
+        raise ClusterError(self._driver.verdict.text or "the cluster has ended")
 
     def close(self) -> None:
         """Ends the cluster; no process is left."""

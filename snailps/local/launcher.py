@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -33,10 +33,12 @@ OWN_ERROR = "snailps: error: "
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.1
-REVIVALS_MAX = 3
+RESTARTS_MAX = 3
 """How many times a killed process is started again."""
 LEAVE_S = 1.0
 """How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
+READ_S = 5.0
+"""How long reading the last lines of a process that has ended may take, seconds."""
 
 
 def _die_with_parent() -> None:
@@ -77,13 +79,27 @@ class Child:
         It was asked to end; its further lines are not shown.
     """
 
-    name: str
+    role: str
     process: subprocess.Popen[str]
     reader: threading.Thread | None = None
     taker: threading.Thread | None = None
     held: list[str] = field(default_factory=list)
     failed: bool = False
     silent: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in messages: the process, as in those of the master, which numbers its nodes."""
+        return "master" if self.role == "master" else f"{self.role} (process {self.process.pid})"
+
+    def end_reading(self) -> None:
+        """Reads what it has left in its pipes, once it has ended, and closes them."""
+        process = self.process
+        for thread, stream in ((self.reader, process.stderr), (self.taker, process.stdout)):
+            if thread is not None:
+                thread.join(READ_S)
+            if stream is not None:
+                stream.close()
 
 
 class Launcher:
@@ -127,8 +143,8 @@ class Launcher:
         main: Callable[[], None] | None = None,
         on_line: Callable[[str, str], None] = lambda name, line: None,
     ) -> None:
-        self._revives = self._revivals_max = REVIVALS_MAX if revives and not session else 0
-        self._deaths: dict[str, int] = {}  # of servers and workers, by name
+        self._restarts_max = RESTARTS_MAX if revives and not session else 0
+        self._deaths: dict[int, int] = {}  # by index: how often a signal has ended it
         self._config = config
         self._overrides = list(overrides)
         self._servers, self._workers, self._session = servers, workers, session
@@ -152,147 +168,130 @@ class Launcher:
         MasterEnded
             The master ended before it listened; its own words are already written.
         """
-        names = [f"server {number + 1}" for number in range(self._servers)]
-        names += [f"worker {number + 1}" for number in range(self._workers)]
+        roles = ["server"] * self._servers + ["worker"] * self._workers
         if self._main is not None and not may_fork():
             self._main = None
         if self._main is not None:
             gc.freeze()  # these objects stay: collections here and in the forks skip them
         with contextlib.ExitStack() as pipes:
-            ready, ready_write = _pipe(pipes)
-            master = self._spawn_master([], ready_write)
+            ready = self._spawn_master([], pipes)
             writers = []
-            for name in names:
-                address, address_write = _pipe(pipes)
-                self._spawn(name, [], ["--address-fd", str(address.fileno())], address.fileno())
-                address.close()
-                writers.append(address_write)
+            for role in roles:
+                writers.append(self._spawn_node(role, pipes))
             for child in self.children:  # threads only after the forks, which need one thread
                 self._listen(child)
-            if not self._hear_address(ready, give_up):
+            address = self._hear_address(ready, give_up)
+            if address is None:
                 return
+            self.address = address
             for pipe in writers:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.write(self.address.encode())
-                    pipe.close()
+                self._tell_address(pipe)
         if not self.address:
             self.wait(END_S)
-            raise MasterEnded(master.process.poll() or 1)
+            raise MasterEnded(self.poll() or 1)
 
-    def _spawn_master(self, own: Sequence[str], ready: IO[bytes]) -> Child:
-        """A master that writes its address to `ready`."""
+    def _spawn_master(self, own: Sequence[str], pipes: contextlib.ExitStack) -> IO[bytes]:
+        """A master; returns where it writes its address to."""
         size = [
             f"expected_node_num={self._servers + self._workers}",
             f"expected_servers={self._servers}",
         ]
-        options = ["--ready-fd", str(ready.fileno())]
+        ready, ready_write = _pipe(pipes)
+        options = ["--ready-fd", str(ready_write.fileno())]
         options.append("--session" if self._session else "--json")
-        master = self._spawn("master", [*size, *own], options, ready.fileno())
-        ready.close()
-        return master
+        self._spawn("master", [*size, *own], options, ready_write.fileno())
+        ready_write.close()
+        return ready
 
-    def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> bool:
-        """Waits until a master listens, or ends (`address` is then empty).  False: given up."""
+    def _spawn_node(self, role: str, pipes: contextlib.ExitStack) -> IO[bytes]:
+        """A server or worker; returns where it reads the address of the master from."""
+        address, address_write = _pipe(pipes)
+        self._spawn(role, [], ["--address-fd", str(address.fileno())], address.fileno())
+        address.close()
+        return address_write
+
+    def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> str | None:
+        """Waits until a master listens; empty if it has ended, None if given up."""
         while not _readable(ready.fileno(), LOOK_S):
             if give_up():
                 self.interrupt()
-                return False
-        self.address = ready.readline().decode().strip()
-        return True
+                return None
+        return ready.readline().decode().strip()
 
-    def revive(self, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Starts the master again if a signal has ended it; whether one is running now."""
-        code = self.poll()
-        if code is None or code >= 0 or self._revives <= 0 or not self.address:
-            return code is None
-        self._revives -= 1
-        dead, address = self.children[0], self.address
-        name = signal.Signals(-code).name
-        self._on_line("master", f"was ended by {name}: it is started again, to take over")
-        for thread in (dead.reader, dead.taker):
-            if thread is not None:
-                thread.join(LEAVE_S)
+    def _tell_address(self, pipe: IO[bytes]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            pipe.write(self.address.encode())
+            pipe.close()
+
+    def restart_killed(
+        self, indices: Iterable[int], give_up: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Starts processes again that a signal has ended; whether all of them run now.
+
+        A single server is not: its rows are lost.
+        """
+        all_run = True
+        for index in indices:
+            dead, deaths = self.children[index], self._deaths.get(index, 0)
+            code = dead.process.poll()
+            if code is None:
+                continue
+            alone = dead.role == "server" and self._servers == 1
+            if code >= 0 or alone or not self.address:
+                all_run = False
+                continue
+            self._deaths[index] = deaths + 1
+            why = f"was ended by {signal.Signals(-code).name}"
+            if deaths < self._restarts_max:
+                all_run &= self.restart(index, why, give_up)
+                continue
+            all_run = False
+            if deaths == self._restarts_max > 0:
+                self._on_line(dead.name, f"{why} again: it is not started again")
+        return all_run
+
+    def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Starts a process again, where one has ended or is to end; whether it runs now.
+
+        Parameters
+        ----------
+        index : int
+            In `children`: 0 is the master, which takes over at its address.
+        why : str
+            For the line that says so.
+        give_up : callable
+            Polled until a master listens, as in `start`.
+        """
+        dead = self.children[index]
+        if dead.process.poll() is None:
+            _wait(dead.process, LEAVE_S)
+        if dead.process.poll() is None:
+            dead.process.kill()
+            dead.process.wait()
+        self._on_line(dead.name, f"{why}: it is started again{'' if index else ', to take over'}")
         self._main = None  # this process has threads by now
         with contextlib.ExitStack() as pipes:
-            ready, ready_write = _pipe(pipes)
-            # `--fresh` applies to the first start only.
-            master = self._spawn_master([f"listen_addr={address}", "fresh=false"], ready_write)
-            self.children[0] = self.children.pop()
-            self._listen(master)
-            if not self._hear_address(ready, give_up):
+            try:
+                if index:
+                    pipe = self._spawn_node(dead.role, pipes)
+                else:  # `--fresh` applies to the first start only
+                    own = [f"listen_addr={self.address}", "fresh=false"]
+                    pipe = self._spawn_master(own, pipes)
+            except OSError as error:  # memory is short: the others go on
+                self._on_line(dead.name, f"cannot be started again: {error}")
                 return False
-        if not self.address:
-            self.address = address
-            return False
-        return True
-
-    def replace(self) -> None:
-        """Replaces each server or worker that a signal has ended, while the job goes on.
-
-        A single server is not replaced: its rows are lost.
-        """
-        for index, dead in enumerate(self.children[1:], 1):
-            code, deaths = dead.process.poll(), self._deaths.get(dead.name, 0)
-            lasting = dead.name.startswith("server") and self._servers == 1
-            if code is None or code >= 0 or lasting or deaths > self._revivals_max:
-                continue
-            self._deaths[dead.name] = deaths + 1
-            name = signal.Signals(-code).name
-            what = f"process {dead.process.pid} was ended by {name}"
-            if deaths == self._revivals_max:
-                self._on_line(dead.name, f"{what} again: it is not replaced")
-                continue
-            self._on_line(dead.name, f"{what}: starting another one")
-            self._put(index)
+            self.children[index] = self.children.pop()
+            dead.end_reading()
+            self._listen(self.children[index])
+            if index == 0:
+                return bool(self._hear_address(pipe, give_up))
+            self._tell_address(pipe)
+            return True
 
     def ended(self) -> set[int]:
         """Process ids of servers and workers that have ended."""
         nodes = [child.process for child in self.children[1:]]
         return {process.pid for process in nodes if process.poll() is not None}
-
-    def renew(self, members: Collection[int]) -> int:
-        """Replaces each worker that is no longer a member; returns how many.
-
-        Parameters
-        ----------
-        members : collection of int
-            Process ids of the members.
-        """
-        others = [
-            index
-            for index, child in enumerate(self.children)
-            if child.name.startswith("worker") and child.process.pid not in members
-        ]
-        for index in others:
-            process = self.children[index].process
-            _wait(process, LEAVE_S)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        return sum(self._put(index) for index in others)
-
-    def _put(self, index: int) -> bool:
-        """Replaces a dead node; whether the new one could be started."""
-        dead = self.children[index]
-        self._main = None  # this process has threads by now
-        with contextlib.ExitStack() as pipes:
-            address, address_write = _pipe(pipes)
-            address_write.write(self.address.encode())
-            address_write.close()
-            options = ["--address-fd", str(address.fileno())]
-            try:
-                child = self._spawn(dead.name, [], options, address.fileno())
-            except OSError as error:  # memory is short: the others go on
-                self._on_line(dead.name, f"cannot start another one: {error}")
-                return False
-        self.children[index] = self.children.pop()
-        self._listen(child)
-        for thread in (dead.reader, dead.taker):  # its pipes are at end of file
-            if thread is not None:
-                thread.join(LEAVE_S)
-        if dead.process.stderr is not None:
-            dead.process.stderr.close()
-        return True
 
     def poll(self) -> int | None:
         """Exit code of the master, None while it runs."""
@@ -306,7 +305,7 @@ class Launcher:
         NodeEnded
             One has failed; the master cannot know that if it never registered.
         """
-        if self._revives < self._revivals_max:
+        if self._deaths.get(0):
             return  # the cluster had started before
         for child in self.children[1:]:
             code = child.process.poll()
@@ -359,13 +358,7 @@ class Launcher:
             if child.process.poll() is None:
                 child.process.kill()
                 child.process.wait()
-            if child.reader is not None:
-                child.reader.join(5.0)
-            if child.process.stderr is not None:
-                child.process.stderr.close()
-            if child.taker is not None and child.process.stdout is not None:
-                child.taker.join(5.0)
-                child.process.stdout.close()
+            child.end_reading()
         self._tell_held()
 
     def output(self) -> str:
@@ -373,10 +366,9 @@ class Launcher:
         return self._output
 
     def _spawn(
-        self, name: str, overrides: Sequence[str], options: Sequence[str], kept: int
-    ) -> Child:
-        """A child whose lines are not read yet; descriptor `kept` is open in it."""
-        role = name.split()[0]
+        self, role: str, overrides: Sequence[str], options: Sequence[str], kept: int
+    ) -> None:
+        """Starts a child whose lines are not read yet; descriptor `kept` is open in it."""
         words = [role]
         if self._config is not None:
             words += ["-c", self._config]
@@ -400,8 +392,7 @@ class Launcher:
             pass_fds=(kept,),
             restore_signals=self._main is None,
         )
-        self.children.append(Child(name, process))
-        return self.children[-1]
+        self.children.append(Child(role, process))
 
     def _listen(self, child: Child) -> None:
         """Reads what a child writes, in threads."""
@@ -416,11 +407,10 @@ class Launcher:
             child.taker.start()
 
     def _read(self, child: Child, stream: IO[str]) -> None:
-        is_master = child.name == "master"
         for line in stream:
             text = line.rstrip("\n")
             child.failed = child.failed or text.startswith(OWN_ERROR)
-            if child.failed and not is_master:
+            if child.failed and child.role != "master":
                 child.held.append(text)
             elif not child.silent:
                 self._on_line(child.name, text)

@@ -5,13 +5,14 @@ of their role.
 """
 
 import os
+import re
 import signal
 import threading
 
 import pytest
 
 from snailps.local import launcher
-from snailps.local.launcher import Launcher, MasterEnded, NodeEnded
+from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnded
 
 LIMIT_S = 90
 
@@ -33,7 +34,7 @@ BLOCK = "say('here'); signal.pause()\n"
 class Cluster:
     """A launcher in a folder of stand-ins, and the lines that it passed on."""
 
-    def __init__(self, folder, **files):
+    def __init__(self, folder, servers=1, revives=False, **files):
         (folder / "snailps").mkdir()
         (folder / "snailps" / "__init__.py").touch()  # a namespace would not take its place
         (folder / "snailps" / "__main__.py").write_text(MAIN)
@@ -41,11 +42,13 @@ class Cluster:
             (folder / f"{role}.py").write_text(text)
         self.lines = []
         self._news = threading.Condition()
-        self.launcher = Launcher(None, [], servers=1, workers=1, on_line=self._note)
+        self.launcher = Launcher(
+            None, [], servers=servers, workers=1, revives=revives, on_line=self._note
+        )
 
     def _note(self, name, line):
         with self._news:
-            self.lines.append((name, line))
+            self.lines.append((re.sub(r" \(process \d+\)$", "", name), line))
             self._news.notify_all()
 
     def wait_line(self, name, line):
@@ -67,8 +70,8 @@ def make(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = []
 
-    def make_cluster(**files):
-        made.append(Cluster(tmp_path, **files))
+    def make_cluster(**options):
+        made.append(Cluster(tmp_path, **options))
         return made[-1]
 
     yield make_cluster
@@ -103,7 +106,7 @@ def test_launcher_tells_every_node_the_address_of_the_master(make):
     cluster.wait_ended(1, 2)
     cluster.launcher.end()
     assert cluster.launcher.address == "127.0.0.1:1"
-    assert sorted(cluster.lines) == [("server 1", "127.0.0.1:1"), ("worker 1", "127.0.0.1:1")]
+    assert sorted(cluster.lines) == [("server", "127.0.0.1:1"), ("worker", "127.0.0.1:1")]
 
 
 def test_launcher_with_master_of_many_words_has_them_all(make):
@@ -120,8 +123,8 @@ def test_launcher_end_after_the_master_ends_the_others_without_a_word(make, monk
     cluster = make(master="listen(); open('pipe').read()\n", server=polite, worker=stubborn)
     os.mkfifo("pipe")
     cluster.launcher.start()
-    cluster.wait_line("server 1", "here")
-    cluster.wait_line("worker 1", "here")
+    cluster.wait_line("server", "here")
+    cluster.wait_line("worker", "here")
     with open("pipe", "w"):
         pass  # the master ends
     wait_all, waits = launcher._wait_all, []
@@ -135,14 +138,14 @@ def test_launcher_end_after_the_master_ends_the_others_without_a_word(make, monk
     monkeypatch.setattr(launcher, "_wait_all", wait_all_and_for_the_polite)
     cluster.launcher.end()
     assert cluster.codes == [0, 5, -signal.SIGKILL]
-    assert sorted(cluster.lines) == [("server 1", "here"), ("worker 1", "here")]
+    assert sorted(cluster.lines) == [("server", "here"), ("worker", "here")]
 
 
 @pytest.mark.parametrize(
     ("word", "code", "told"),
     [
         ("snailps: error: worker 2 failed", 1, [("master", "snailps: error: worker 2 failed")]),
-        ("killed", 1, [("master", "killed"), ("server 1", "snailps: error: server: boom")]),
+        ("killed", 1, [("master", "killed"), ("server", "snailps: error: server: boom")]),
     ],
 )
 def test_launcher_passes_on_one_error_for_one_cause(make, word, code, told):
@@ -158,7 +161,7 @@ def test_launcher_passes_on_one_error_for_one_cause(make, word, code, told):
     with open("pipe", "w"):
         pass
     cluster.launcher.end()
-    assert cluster.lines.count(("worker 1", "Traceback")) == 1  # not an error of its own: shown
+    assert cluster.lines.count(("worker", "Traceback")) == 1  # not an error of its own: shown
     shown = [line for line in cluster.lines if line[1] != "Traceback"]
     assert [line for line in shown if line[1] != "later"] == told
 
@@ -187,7 +190,9 @@ def test_launcher_check_with_node_that_could_not_start_tells_its_words_and_code(
     cluster.launcher.start()
     cluster.wait_ended(2)
     cluster.launcher.children[2].reader.join(LIMIT_S)
-    with pytest.raises(NodeEnded, match=r"worker 1 .* code 2: threads: expected a num") as caught:
+    with pytest.raises(
+        NodeEnded, match=r"worker \(process \d+\) .* code 2: threads: expected a num"
+    ) as caught:
         cluster.launcher.check()
     assert caught.value.exit_code == 2
     cluster.wait_line("master", "here")
@@ -201,3 +206,55 @@ def test_launcher_check_where_the_master_ended_leaves_the_word_to_it(make):
     cluster.launcher.start()
     cluster.wait_ended(0, 2)
     cluster.launcher.check()
+
+
+def kill(cluster, index):
+    process = cluster.launcher.children[index].process
+    process.kill()
+    process.wait(LIMIT_S)
+
+
+def test_launcher_starts_a_killed_node_again_a_few_times(make):
+    cluster = make(servers=2, revives=True, master="listen()\n" + BLOCK, server=BLOCK, worker=BLOCK)
+    cluster.launcher.start()
+    assert cluster.launcher.restart_killed(range(4))  # all run
+    for _ in range(RESTARTS_MAX):
+        kill(cluster, 3)
+        assert cluster.launcher.restart_killed(range(4))
+    assert cluster.codes == [None] * 4
+    kill(cluster, 3)
+    assert not cluster.launcher.restart_killed(range(4))
+    assert not cluster.launcher.restart_killed(range(4))
+    again = "was ended by SIGKILL: it is started again"
+    assert cluster.lines.count(("worker", again)) == RESTARTS_MAX
+    assert (
+        cluster.lines.count(("worker", "was ended by SIGKILL again: it is not started again")) == 1
+    )
+
+
+def test_launcher_starts_a_killed_master_again_at_its_address(make):
+    cluster = make(
+        revives=True, master="say(sys.argv); listen()\n" + BLOCK, server=BLOCK, worker=BLOCK
+    )
+    cluster.launcher.start()
+    cluster.wait_line("server", "here")
+    kill(cluster, 1)
+    assert not cluster.launcher.restart_killed([1])  # its rows are lost, it was the only one
+    kill(cluster, 0)
+    assert cluster.launcher.restart_killed([0])
+    assert cluster.launcher.address == "127.0.0.1:1"
+    cluster.launcher.interrupt()
+    cluster.launcher.end()
+    told = [line for name, line in cluster.lines if name == "master" and "argv" not in line]
+    assert "was ended by SIGKILL: it is started again, to take over" in told
+    assert sum("listen_addr=127.0.0.1:1" in line for line in told) == 1
+
+
+def test_launcher_restart_ends_a_worker_that_still_runs(make):
+    cluster = make(master="listen()\n" + BLOCK, server=BLOCK, worker=BLOCK)
+    cluster.launcher.start()
+    old = cluster.launcher.children[2]
+    assert cluster.launcher.restart(2, "has left the cluster")
+    assert old.process.poll() == -signal.SIGKILL
+    assert cluster.launcher.children[2].process.poll() is None
+    assert ("worker", "has left the cluster: it is started again") in cluster.lines

@@ -487,7 +487,7 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, p
         (pid,) = children_of(local.pid, "master")
         os.kill(pid, signal.SIGKILL)
         if policy == "recover":
-            local.wait_line("master: was ended by SIGKILL: it is started again")
+            local.wait_line("master: was ended by SIGKILL: it is started again, to take over")
             local.wait_line("took over from the previous master")
         gate.open()
         assert local.wait(LIMIT_S) == (0 if policy == "recover" else 1)
@@ -527,7 +527,7 @@ def test_launcher_replaces_a_killed_node(tmp_path, job, role):
             victim = children_of(local.pid, role)[0]
             os.kill(victim, signal.SIGKILL)
             local.wait_line(
-                f"{role} .: process {victim} was ended by SIGKILL: starting another one"
+                rf"{role} \(process {victim}\): was ended by SIGKILL: it is started again"
             )
             await_redundancy(local, lost=victim)
             gate.open()

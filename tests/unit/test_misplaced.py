@@ -46,7 +46,7 @@ def said_by(capsys, tmp_path):
     def read(role, text, *sets, launched=False):
         (tmp_path / "node.conf").write_text(text)
         raw = read_config(tmp_path / "node.conf", sets)
-        role_settings(raw, ROLES[role], name=role, launched=launched)
+        role_settings(raw, ROLES[role], launched=launched)
         return capsys.readouterr().err.splitlines()
 
     return read
