@@ -352,9 +352,10 @@ class MasterCore:
             return
         log.warning("the job has failed: %s", text)
         begun = job_controller.phase in _BEGUN
-        job_controller.abandon(text, self.lifecycle.now)
         workers = [m for m in self.members.nodes("worker") if begun and not m.finished]
+        # Before what they still ask is refused: they end for this reason, not for that.
         self.departures.send_away(workers, text, self.lifecycle.now)
+        job_controller.abandon(text, self.lifecycle.now)
         self.interrupts.forget()
 
     def _tell_stop(self, broken: bool, text: str) -> None:
@@ -460,7 +461,7 @@ class MasterCore:
         member = self.members.peers.get(event.peer)
         if member is None:
             raise ProtocolError(f"{type(message).__name__} before Register")
-        if member.state == "gone":
+        if member.state == "gone" or self.departures.is_sent_away(member):
             raise ClusterError(f"{member.name} was sent away")
         if isinstance(message, messages.Declare) and self.lifecycle.forming:
             self._early.append(event)  # servers may still be replaced, and their shards moved

@@ -90,6 +90,10 @@ class Departures:
         """Whether workers of a failed job have yet to leave."""
         return bool(self._sent_away)
 
+    def is_sent_away(self, member: Member) -> bool:
+        """Whether this worker was told to end with its failed job."""
+        return member.number in self._sent_away
+
     def step(self, now: float) -> None:
         """Expels workers of a failed job that do not leave."""
         self._sent_away &= self._members.all.keys()

@@ -496,6 +496,39 @@ def test_submitted_job_is_loaded_beside_the_loop_and_one_that_cannot_be_is_refus
     assert world.core.told_phase == "training"
 
 
+def session_whose_job_fails(make_job):
+    """A session in whose job the second worker waits for a block when the first one fails."""
+    world = World(session=True)
+    _, *workers = world.forms()
+    world.ask(world.join("driver"), m.Submit({**make_job.values, "max_steps": "1"}))
+    world.tick()
+    assert world.ask(workers[0], m.Lease("train")).number == 0
+    waits = world.call(workers[1], m.Lease("train"))
+    assert waits not in world.answers
+    world.note(workers[0], m.Failed("a bug"))
+    return world, workers, waits
+
+
+def test_worker_of_a_failed_job_is_told_why_before_its_calls_are_refused(make_job):
+    world, workers, waits = session_whose_job_fails(make_job)
+    told = [
+        (type(e).__name__, getattr(e, "message", None) or e.answer)
+        for e in world.effects
+        if (isinstance(e, effects.Send) and e.peer == workers[1] and isinstance(e.message, m.Stop))
+        or (isinstance(e, effects.Answering) and e.call == waits)
+    ]
+    assert [kind for kind, _ in told] == ["Send", "Answering"]
+    assert "a bug" in told[0][1].text
+
+
+def test_what_a_worker_of_a_failed_job_had_sent_is_refused_and_no_fault_of_it(make_job):
+    world, workers, _ = session_whose_job_fails(make_job)
+    late = world.ask(workers[1], m.Lease("train"))
+    assert isinstance(late, ClusterError)
+    assert "sent away" in str(late)
+    assert not [e for e in world.effects if isinstance(e, effects.Broken)]
+
+
 def test_peak_memory_of_the_process_is_in_the_figures(make_job):
     world = World(make_job())
     _, *workers = world.forms()

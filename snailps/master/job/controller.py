@@ -602,7 +602,8 @@ class JobController:
         self.job, self.round, self.interrupted = None, None, False
         self._members.left.clear()
         for member in self._members.nodes():
-            member.state = "ready"
+            if member.state != "stopping":  # sent away with a job that has failed
+                member.state = "ready"
 
     def check_checkpoint(self, now: float) -> None:
         """Begins a checkpoint if one is due."""
