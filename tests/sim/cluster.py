@@ -29,6 +29,7 @@ from tests.sim.network import Network
 from tests.sim.scheduler import Stuck, World
 from tests.sim.seams import Seams, Threads
 from tests.sim.server import Server
+from tests.sim.session import Driver, draw_session
 from tests.sim.worker import Worker
 
 TIME_MAX_S = 1200.0
@@ -148,7 +149,13 @@ class Cluster:
         self.network = Network(self.world, s.network)
         self.threads = Threads()
         plain = JobPlan(s.consistency, s.staleness, s.micro_batches, s.blocks, s.epochs)
-        self.jobs = [JobRun(draw_plan(seed, plain, s.think_s))]
+        self.plans = draw_session(seed, plain, s.think_s)
+        self.session, self.driver = bool(self.plans), None
+        if self.session:
+            self.scenario = s = replace(s, checkpoint_s=0.0, checkpoint_pushes=0, restarts=0)
+        else:
+            self.plans = [draw_plan(seed, plain, s.think_s)]
+        self.jobs = [JobRun(self.plans[0])]
         self.prefetch, self.pulls_ahead, self.keys_max = s.prefetch, s.pulls_ahead, s.keys_max
         self.frag_num = s.frag_num
         self.shards, self.generation, self.calm = s.shards, 0, False
@@ -188,6 +195,10 @@ class Cluster:
         """The job that is under way, or was the last one."""
         return self.jobs[-1]
 
+    def acknowledgements_hold(self):
+        """Whether no acknowledged push may be lost."""
+        return invariants.acknowledgements_hold(self)
+
     @property
     def saves(self):
         """Whether checkpoints are made."""
@@ -219,10 +230,9 @@ class Cluster:
         """Checkpoints, for a server."""
         return CheckpointFiles(welcome.job, welcome.frag_num, View(self.shared_disk, process))
 
-    def job_of(self, start):
-        """The job that a worker is told."""
-        number = int(start.settings["output"].rpartition("-")[2])
-        return self.jobs[number]
+    def job_at(self, output):
+        """The job that writes there."""
+        return self.jobs[int(str(output).rpartition("-")[2])]
 
     # --- what is told -----------------------------------------------------------------------------
 
@@ -241,8 +251,11 @@ class Cluster:
             told = [message.number]
         elif isinstance(message, messages.Rejoin):
             told = [result["number"] for result in message.state.get("told", ())]
-        for number in told:
-            self.job.report(number, peer.process.number)
+        running = self.master.core.job_controller.job
+        if told and running is not None:
+            job = self.job_at(running.settings.output)
+            for number in told:
+                job.report(number, peer.process.number)
         self.faults.on_message(message, peer.process)
 
     def ordered(self, server, message):
@@ -284,6 +297,15 @@ class Cluster:
         for role, count in (("server", servers), ("worker", settings.expected_node_num - servers)):
             for _ in range(count):
                 self.faults.start_within(0.5, self.start_node, role)
+        if self.session:
+            self.faults.start_within(0.5, self.start_driver)
+
+    def start_driver(self):
+        """Starts the process whose session it is."""
+        self.driver = Driver(self)
+        self.driver.generation = self.generation
+        self.nodes.append(self.driver)
+        self.driver.start()
 
     def kill_all(self):
         """Every process is gone."""
@@ -376,7 +398,7 @@ class Cluster:
 
     def _run(self, outcome):
         s, world = self.scenario, self.world
-        world.say("seed", f"{s!r} {self.job.plan!r}")
+        world.say("seed", f"{s!r} {self.plans!r}")
         self.start_all()
         self.faults.plan()
         try:

@@ -23,6 +23,7 @@ CLOCK_MESSAGES = ("Seal", "Seal", "Seal")
 """Frames of workers that shards get, where there are clocks."""
 ROUND_MESSAGES = ("CloseClock", "CloseClock", "CloseClock")
 CHECKPOINT_MESSAGES = 3 * ("Freeze", "Save", "Saved", "StopSaving", "Load", "Loaded")
+SESSION_MESSAGES = ("Submit", "Submit", "Shutdown", "Failed")
 SHORT = 0.15
 """Of the heartbeat's limit: several such faults in a row are no loss yet."""
 FOCUS = 0.8
@@ -48,14 +49,17 @@ class Faults:
         self._awaited = {}  # message -> [(how often yet, deed)]
         self.pending = self.count = 0
         self._journal_lost = False
+        self._worker_losses = 0
         self._focus = None
 
     def plan(self):
         """Draws all faults of the run."""
         cluster, rng, s = self._cluster, self._rng, self._cluster.scenario
-        plan = cluster.job.plan
-        usual_s = plan.usual_s(s.think_s, s.workers)
-        names = MESSAGES + CLOCK_MESSAGES * plan.clocked + ROUND_MESSAGES * bool(plan.rounds)
+        plans = cluster.plans
+        usual_s = sum(plan.usual_s(s.think_s, s.workers) for plan in plans)
+        names = MESSAGES + CLOCK_MESSAGES * any(plan.clocked for plan in plans)
+        names += ROUND_MESSAGES * any(plan.rounds for plan in plans)
+        names += SESSION_MESSAGES * cluster.session
         names += CHECKPOINT_MESSAGES * cluster.saves
         fatal = [self._kill_all, self._kill_all_in_a_call, self._kill_all_and_flip]
         for number in range(s.faults + s.restarts * cluster.saves):
@@ -110,7 +114,13 @@ class Faults:
                 self._kill_all, self._kill_all, self._kill_all_in_a_call, self._kill_all_and_flip,
                 self._shared_disk_full, self._shared_disk_slow,
             ]  # fmt: skip
-        if self._wild:
+        if self._cluster.session:  # it has no journal: no master takes over
+            journal = (self._kill_master, self._disk_full)
+            found = [deed for deed in found if deed not in journal]
+            found += [self._fail_worker, self._fail_worker, self._kill_driver]
+            if self._wild:
+                found += [self._end_master, self._interrupt, self._kill_two_servers]
+        elif self._wild:
             found += [self._power_cut, self._flip, self._interrupt, self._kill_two_servers]
         return found
 
@@ -172,6 +182,8 @@ class Faults:
             return True
         if core is None or core.departures.returning:
             return False
+        if core.lifecycle.forming and self._cluster.session:
+            return False  # its processes are not replaced
         if core.lifecycle.forming:
             expected = self._cluster.master_settings.expected_node_num
             return not core.members.formed_before and len(core.members.nodes()) < expected - 1
@@ -201,10 +213,22 @@ class Faults:
             return True
         if core is None or core.departures.returning:
             return False
+        if self._cluster.session:
+            return not core.lifecycle.forming
         return core.lifecycle.forming or core.job_controller.can_wait
 
+    def _excuse(self, role, last):
+        """In a session the loss of its last worker ends a job, or that of three at one block."""
+        job = self._cluster.job
+        if self._cluster.session and role == Role.WORKER:
+            self._worker_losses += 1
+            if last or self._worker_losses > 2:
+                job.excuses.append("workers were lost")
+
     def _replace(self, role, surely):
-        """Another process comes in the place of one that is gone."""
+        """Another process comes in the place of one that is gone; in a session its driver's."""
+        if self._cluster.session:
+            return
         if surely or self._rng.random() < 0.5:
             self._start_later(self._cluster.start_node, role)
 
@@ -235,6 +259,7 @@ class Faults:
         self._world.after(delay_s, begin)
 
     def _hurt(self, node, how):
+        self._excuse(node.role, self._is_last(node.role, node))
         node.hurt = node.hurt or how
         self._world.say("fault", f"{node.name}: {how}")
 
@@ -310,6 +335,34 @@ class Faults:
         self._hurt(node, "killed")
         node.die("killed")
         self._replace("server", forming)
+        return True
+
+    def _fail_worker(self):
+        """The code of a user fails: its job is over, the session is not."""
+        node = self._one([node for node in self._alive(Role.WORKER) if node.at_work])
+        if node is None or node.control.away:
+            return False
+        self._cluster.job.excuses.append("its code fails")
+        self._hurt(node, "its code fails")
+        node.fails = True
+        return True
+
+    def _kill_driver(self):
+        """Its session ends."""
+        node = self._cluster.driver
+        if node is None or not node.alive or node.welcome is None or self._forming():
+            return False
+        self._hurt(node, "killed")
+        node.die("killed")
+        return True
+
+    def _end_master(self):
+        """The master is killed, and the session with it."""
+        master = self._cluster.master
+        if master is None or not master.alive:
+            return False
+        self._world.say("fault", "the master is killed for good")
+        master.die("killed")
         return True
 
     def _kill_two_servers(self):

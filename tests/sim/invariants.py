@@ -30,6 +30,17 @@ def acknowledgements_hold(cluster):
     )
 
 
+def results(cluster):
+    """The jobs that ended well, whose rows the export has read: mostly the only one."""
+    for job in cluster.jobs:
+        if cluster.session:
+            well = job.told == ""
+        else:
+            well = cluster.verdict is not None and cluster.verdict[0] == 0
+        if well and job.exported is not None:
+            yield job
+
+
 def ended_well(cluster):
     """The job ends with code 0, because every fault of the run is one that the cluster survives."""
     if not cluster.strict() or _refused_rightly(cluster):
@@ -38,8 +49,21 @@ def ended_well(cluster):
         yield f"no master has ended: {cluster.master_refused or 'the last one was killed'}"
     elif cluster.verdict[0] != 0:
         yield f"the job ended with code {cluster.verdict[0]}: {cluster.verdict[1]}"
-    elif cluster.job.exported is None:
+    elif not cluster.session and cluster.job.exported is None:
         yield "the job ended well without a result"
+
+
+def session_keeps_its_promises(cluster):
+    """A session outlives jobs that fail for a reason, and its driver hears of each end, once."""
+    driver = cluster.driver
+    if driver is None or not cluster.strict():
+        return
+    yield from driver.problems
+    for job in cluster.jobs:
+        if job.told and not job.excuses:
+            yield f"job {job.number} failed without a reason: {job.told}"
+    if not driver.done and not driver.hurt:
+        yield f"the driver ended before its jobs did, with {driver.code}"
 
 
 def nobody_healthy_expelled(cluster):
@@ -69,13 +93,16 @@ def nothing_unhandled(cluster):
 
 def pushes_counted_once(cluster):
     """An acknowledged push is in the result once, any other at most once (invariants 3, 4)."""
-    rows, plan = cluster.job.exported, cluster.job.plan
-    if rows is None or plan.clocked or cluster.verdict is None or cluster.verdict[0] != 0:
-        return
+    for job in results(cluster):
+        if not job.plan.clocked:
+            yield from _counted_once(cluster, job.exported, job.books)
+
+
+def _counted_once(cluster, rows, books):
     safe = acknowledgements_hold(cluster)
     lost = doubled = 0
     example = ""
-    for key, push in cluster.job.books.own.items():
+    for key, push in books.own.items():
         there = float(rows[key][0]) if key in rows else 0.0
         least, most = cluster.history.fate(push.drawn_at, push.acked_at)
         if there not in (0.0, 1.0) or there > most or (safe and there < least):
@@ -88,7 +115,7 @@ def pushes_counted_once(cluster):
             )
     if lost or doubled:
         yield f"{lost} acknowledged pushes lost, {doubled} counted too often: {example}"
-    for key, pushes in cluster.job.books.shared.items():
+    for key, pushes in books.shared.items():
         there = float(rows[key][0]) if key in rows else 0.0
         fates = [cluster.history.fate(push.drawn_at, push.acked_at) for push in pushes]
         least = sum(least for least, _ in fates) if safe else 0
@@ -100,28 +127,29 @@ def pushes_counted_once(cluster):
 
 def blocks_trained(cluster):
     """A job that ended well had every block trained: each was reported by a worker that held it."""
-    rows = cluster.job.exported
-    if rows is None or cluster.verdict is None or cluster.verdict[0] != 0 or cluster.interrupted:
-        return
-    plan, reported = cluster.job.plan, cluster.job.books.reported
-    missing = [] if plan.rounds else [n for n in range(plan.size) if n not in reported]
-    if missing:
-        yield f"blocks {missing[:5]} were never reported"
+    for job in results(cluster):
+        plan, reported = job.plan, job.books.reported
+        missing = [] if plan.rounds else [n for n in range(plan.size) if n not in reported]
+        if missing and not cluster.interrupted:
+            yield f"blocks {missing[:5]} were never reported"
 
 
 def bits_equal(cluster):
     """In bsp and in rounds each bit depends on what was contributed alone, not on who did it."""
-    rows, plan = cluster.job.exported, cluster.job.plan
-    if rows is None or not plan.clocked or cluster.verdict[0] != 0 or cluster.interrupted:
-        return
-    if plan.rounds:
-        expected = cluster.job.rows
-        if len(cluster.job.closed) != plan.rounds:
-            yield f"{len(cluster.job.closed)} of {plan.rounds} rounds were closed"
+    for job in results(cluster):
+        if job.plan.clocked and not cluster.interrupted:
+            yield from _bits_equal(job)
+
+
+def _bits_equal(job):
+    if job.plan.rounds:
+        expected = job.rows
+        if len(job.closed) != job.plan.rounds:
+            yield f"{len(job.closed)} of {job.plan.rounds} rounds were closed"
     else:
-        expected = expected_rows(cluster.job.books.slots, plan.micro_batches)
+        expected = expected_rows(job.books.slots, job.plan.micro_batches)
     for key, row in expected.items():
-        found = rows.get(key, np.zeros(2, np.float32))
+        found = job.exported.get(key, np.zeros(2, np.float32))
         if found.tobytes() != row.tobytes():
             yield f"row {key} is {found.tolist()}, expected {row.tolist()}"
             return
@@ -131,16 +159,18 @@ def nothing_wrong_seen(cluster):
     """What was checked while the job ran: slots, rounds, the bound of ssp."""
     verdict = cluster.verdict
     if verdict is not None and (verdict[0] == 0 or not cluster.scenario.wild):
-        yield from cluster.job.books.wrong[:3]
+        for job in cluster.jobs:
+            yield from job.books.wrong[:3]
 
 
 def exits_are_right(cluster):
     """After a job that ended well a healthy process exits with 0."""
     if cluster.verdict is None or cluster.verdict[0] != 0:
         return
+    right = (0, None, 3) if any(job.told for job in cluster.jobs) else (0, None)
     for node in cluster.nodes:
         healthy = not node.hurt and cluster.strict(node) and node.welcome is not None
-        if healthy and node.code not in (0, None):
+        if healthy and node.code not in right:
             yield f"{node.name} is healthy and exited with {node.code}"
 
 
@@ -152,6 +182,7 @@ def newest_checkpoint_used(cluster):
 CHECKS = (
     ended_well, nobody_healthy_expelled, nobody_gives_up, nothing_unhandled, pushes_counted_once,
     blocks_trained, bits_equal, nothing_wrong_seen, exits_are_right, newest_checkpoint_used,
+    session_keeps_its_promises,
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ checked here while they are closed, because what a round lacks is known at that 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.sim.model import Books, expected_round
 from tests.sim.staleness import Staleness
@@ -82,11 +82,13 @@ def draw_plan(seed, plain, think_s):
     It draws from numbers of its own, so that other seeds stay what they are.
     """
     rng = random.Random(f"job {seed}")
-    if rng.random() >= 0.2:
-        return plain
-    return JobPlan(
-        plain.consistency, plain.staleness, plain.micro_batches, plain.blocks, plain.epochs,
-        rounds=rng.randint(2, 12), fraction=rng.choice((1.0, 1.0, 0.6, 0.34)),
+    return plain if rng.random() >= 0.2 else draw_rounds(rng, plain, think_s)
+
+
+def draw_rounds(rng, plain, think_s):
+    """A plan in rounds."""
+    return replace(
+        plain, rounds=rng.randint(2, 12), fraction=rng.choice((1.0, 1.0, 0.6, 0.34)),
         deadline=rng.choice((0.0, 0.0, 0.0, 0.7, 3.0)) * think_s,
     )  # fmt: skip
 
@@ -119,6 +121,10 @@ class JobRun:
         By round: worker by part, as the master said.
     begun : dict
         By round: when its first part was leased.
+    told : str or None
+        Of a session's job: what its driver was told at its end; empty: it ended well.
+    excuses : list of str
+        What happened to a session's job that may end it.
     closed : list of Round
     rows : dict
         What the rows must be after the rounds that are closed.
@@ -128,6 +134,9 @@ class JobRun:
     number: int = 0
     books: Books = field(default_factory=Books)
     exported: dict | None = None
+    told: str | None = None
+    figures: dict | None = None
+    excuses: list = field(default_factory=list)
     leased: dict = field(default_factory=dict)
     begun: dict = field(default_factory=dict)
     closed: list = field(default_factory=list)

@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import ClassVar
 
-from snailps.config import JobSettings, MasterSettings
+from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.master import effects, events
 from snailps.master.core import MasterCore
@@ -57,7 +57,7 @@ class Reader:
         number, _ = reading.tables[TABLE]
         pull = self._of_rounds.pull(number, list(range(SHARED)), DIM)
         yield from self._master.limited(pull)
-        self._master.cluster.job.look(round_, pull.rows)
+        self._master.cluster.job_at(job.settings.output).look(round_, pull.rows)
         return {}
 
     def leave_rounds(self):
@@ -113,7 +113,7 @@ class Reader:
         finally:
             self.clients.remove(client)
             client.close()
-        master.cluster.job.exported = rows
+        master.cluster.job_at(job.settings.output).exported = rows
         return {"files": []}
 
 
@@ -122,6 +122,10 @@ class Services:
 
     def __init__(self, master, files, reader, journal):
         self._master, self.files, self.reader, self._journal = master, files, reader, journal
+
+    def load_job(self, settings, now):
+        """The job that a driver submits."""
+        return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
 
     def keep_base(self, position):
         """Keeps the position at which the training begins."""
@@ -178,16 +182,19 @@ class Master(Process):
                 self.exit(1, f"cannot begin: {error}")
                 return
         self.network.listen(self, MASTER, self._admit)
-        workers = self.settings.expected_node_num - max(1, self.settings.expected_servers)
-        self._feed(events.Started(self._job, workers))
+        if self._job is not None:
+            workers = self.settings.expected_node_num - max(1, self.settings.expected_servers)
+            self._feed(events.Started(self._job, workers))
         self._feed(events.Listening())
         self.after(HEARTBEATS_S, self._look_at_hearts)
         self._tick_within(IDLE_S)
 
     def _open(self):
         now = self.world.now
-        self._job = Job(self.cluster.raw, (JobSettings, MasterSettings), now)
-        keeps = self.settings.on_node_loss == "recover"
+        self._job = None
+        if not self.cluster.session:
+            self._job = Job(self.cluster.raw, (JobSettings, MasterSettings), now)
+        keeps = self._job is not None and self.settings.on_node_loss == "recover"
         path = self.cluster.disk.folder / "journal" if keeps else None
         self._journal = journal = Journal(path)
         self.on_death.append(self._let_go)
@@ -205,6 +212,7 @@ class Master(Process):
             life=life,
             now=now,
             wall_s=wall_s,
+            session=self.cluster.session,
             kept=journal.path is not None,
             past=past,
             address="master:7000",
@@ -373,9 +381,9 @@ class Master(Process):
         if not isinstance(effect.message, messages.Ask):
             self.say(f"orders {peer.address[0]}: {_brief(effect.message)}")
         if isinstance(effect.message, messages.CloseClock):
-            ledger = self.core.job_controller.job.ledger
-            self.cluster.job.close(
-                effect.message.clock, tuple(effect.message.slots), ledger, self.cluster
+            job = self.core.job_controller.job
+            self.cluster.job_at(job.settings.output).close(
+                effect.message.clock, tuple(effect.message.slots), job.ledger, self.cluster
             )
         answered = partial(self._answered, effect.number)
         if isinstance(effect.message, messages.Fence):
@@ -399,8 +407,10 @@ class Master(Process):
                 calls.discard(effect.call)
             if isinstance(effect.answer, messages.Leased) and effect.answer.number >= 0:
                 node = peer.process.number
-                ledger = self.core.job_controller.job.ledger
-                self.cluster.job.lease(effect.answer, node, ledger, self.cluster)
+                job = self.core.job_controller.job
+                self.cluster.job_at(job.settings.output).lease(
+                    effect.answer, node, job.ledger, self.cluster
+                )
             peer.reply(request, effect.answer)
 
     def _close_peer(self, effect):

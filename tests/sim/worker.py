@@ -13,16 +13,12 @@ from collections import deque
 
 import numpy as np
 
-from snailps.errors import ConnectionLost, SnailError, WaitTimeout
-from snailps.node.limits import Limits
-from snailps.store.route import Route
+from snailps.errors import ClusterError, SnailError
 from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
-from tests.sim.client import Client
-from tests.sim.invariants import acknowledgements_hold
 from tests.sim.model import DIM, SimModel, contribution, shared_of, weighted
-from tests.sim.node import Node
+from tests.sim.routed import RoutedNode
 from tests.sim.scheduler import Future, first_of
 from tests.sim.staleness import PROGRESS
 
@@ -42,7 +38,7 @@ class Block:
         self.pull = None
 
 
-class Worker(Node):
+class Worker(RoutedNode):
     """One worker.
 
     Attributes
@@ -56,10 +52,6 @@ class Worker(Node):
     def __init__(self, cluster, name, host):
         super().__init__(cluster, Role.WORKER, name, host)
         self.job = None
-        self._client = None
-        self._newest = None
-        self._waiting_routes = []
-        self._connecting = self._in_use = False
         self._leaving = self.at_work = False
         self._came_back = False
         self._stand = ResumeState()
@@ -68,13 +60,12 @@ class Worker(Node):
         self._back = []
         self._slow = cluster.rng.choice((1.0, 1.0, 3.0))
         self._own = cluster.rng.randint(1, 3)
+        self.fails = False  # its code does, at the next block
 
     # --- messages of the master -------------------------------------------------------------------
 
     def on_message(self, message, reply):
-        if isinstance(message, messages.TakeRoute):
-            self._take_route(Route.from_dict(message.route), reply)
-        elif isinstance(message, messages.Start):
+        if isinstance(message, messages.Start):
             self._in_use = True
             self._stand.start()
             if not self.at_work:
@@ -84,73 +75,14 @@ class Worker(Node):
             self._came_back = True
         elif isinstance(message, messages.Ask):
             reply(messages.Report({"waits": []}))
+        else:
+            super().on_message(message, reply)
 
     def resume_state(self):
         return self._stand.to_dict()
 
     def on_leave(self):
         self._leaving = True
-
-    def on_end(self, code, text):
-        if self._client is not None:
-            self._client.failed = text
-        super().on_end(code, text)
-
-    # --- routes -----------------------------------------------------------------------------------
-
-    def _take_route(self, route, reply):
-        if self._newest is None or route.epoch > self._newest.epoch:
-            self._newest = route
-        client = self._client
-        if client is not None and (
-            self._in_use or np.array_equal(client.route.owner, self._newest.owner)
-        ):
-            client.follow(self._newest)
-            self.route_epoch = self._newest.epoch
-            reply(messages.Ok())
-            return
-        self._waiting_routes.append(reply)
-        if not self._connecting:
-            self._connecting = True
-            self.spawn(self._connect())
-
-    def _connect(self):
-        """Connects to the newest route; a newer one, of other shards, begins it anew."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        limit_s = Limits.of(self.settings.request_timeout).connect_s(self.settings.init_timeout)
-        error = None
-        while not self.ending:
-            route, error = self._newest, None
-            client = Client(
-                self, route, incarnation=self.welcome.incarnation, life=self.welcome.job,
-                on_failed=self._client_failed, keys_max=self.cluster.keys_max,
-            )  # fmt: skip
-            try:
-                yield from client.start(limit_s, lambda route=route: self._newest is not route)
-            except SnailError as failure:
-                client.close()
-                error = failure
-                if self._newest is not route:
-                    continue
-                break
-            if not np.array_equal(self._newest.owner, route.owner):
-                client.close()
-                continue
-            client.follow(self._newest)
-            self._client = client
-            self.route_epoch = self._newest.epoch
-            break
-        self._connecting = False
-        if error is not None:
-            self._newest = None
-        waiting, self._waiting_routes = self._waiting_routes, []
-        for reply in waiting:
-            reply(messages.Ok() if error is None else error)
-
-    def _client_failed(self, text):
-        self.say(f"its client cannot go on: {text}")
 
     # --- the job ----------------------------------------------------------------------------------
 
@@ -171,7 +103,8 @@ class Worker(Node):
 
     def _work(self, start):
         self._came_back = False
-        self.job = self.cluster.job_of(start)
+        self.job = self.cluster.job_at(start.settings["output"])
+        self.awaits_clocks = self.job.plan.clocked
         table = SimModel.table(start.settings)
         answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._table = answer.numbers[0]
@@ -184,10 +117,6 @@ class Worker(Node):
         self.at_work = False
         if self._leaving:
             self.end(0, "left as asked")
-
-    @property
-    def _limit_s(self):
-        return self.settings.request_timeout
 
     def _train(self):
         self._stand.train()
@@ -211,6 +140,8 @@ class Worker(Node):
         yield from self._wait(block.pull)
         self._check_staleness(block)
         yield self.cluster.think_s() * self._slow
+        if self.fails:
+            raise ClusterError("the code of a user fails")
         in_round = block.index >= 0
         if in_round:
             self._push_part(block, keys)
@@ -330,14 +261,16 @@ class Worker(Node):
 
     def _help(self, former, made, back):
         if former is not None and not former.done:
-            yield former
+            done = Future()
+            former.then(done.set)
+            yield done
         try:
             block = yield from self._prepare(back)
         except SnailError as error:
             self._give_up(error)
             made.fail(error)
-            return
-        made.set(block)
+        else:
+            made.set(block)
 
     def _prepare(self, back):
         if self._leaving:
@@ -365,41 +298,7 @@ class Worker(Node):
 
     def _check_staleness(self, block):
         """Its rows are there: they lack no more than they may."""
-        if self.job.staleness is not None and acknowledgements_hold(self.cluster):
+        if self.job.staleness is not None and self.cluster.acknowledgements_hold():
             wrong = self.job.staleness.check(self.number, block.number, block.pull.rows)
             if wrong:
                 self.job.books.wrong.append(wrong)
-
-    # --- waiting ----------------------------------------------------------------------------------
-
-    def _wait(self, request):
-        """Waits for a request, no longer than one may take."""
-        limit = self.sleep(3600.0 if request.kind.name in ("REACH", "PULL") and
-                           self.job.plan.clocked else self._limit_s)  # fmt: skip
-        yield first_of(request, limit)
-        if not request.done:
-            raise WaitTimeout(f"{request.what}: no answer: {'; '.join(self._client.waits())[:300]}")
-        if request.error is not None:
-            raise request.error
-
-    def _flush(self):
-        for push in self._client.flush():
-            yield from self._wait(push)
-
-    def _ask(self, message, limit_s, heard=lambda answer: None):
-        """A call; time without a master does not count."""
-        answer = self.control.call(message, heard)
-        begin = self.world.now
-        while not answer.done:
-            yield first_of(answer, self.sleep(5.0))
-            if answer.done:
-                break
-            if self.control.away:
-                begin = self.world.now
-            if limit_s is not None and self.world.now - begin > limit_s:
-                raise WaitTimeout(f"the master has not answered {type(message).__name__}")
-        if answer.error is not None:
-            if isinstance(answer.error, ConnectionLost):
-                yield 1.0
-            raise answer.error
-        return answer.value

@@ -1,0 +1,208 @@
+"""A session: a driver that submits one job after the other, and starts workers in lost ones' place.
+
+    Driver: Register -> table of its own -> [renew workers -> Submit -> status ...] -> Shutdown
+
+It does what `LocalCluster.train` and `Driver` do.  It owns what a session promises its user: it
+outlives jobs that fail, refuses what is wrong, and keeps the rows of tables that are the session's.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from snailps.api.tables import Table
+from snailps.errors import RemoteError, SnailError
+from snailps.transport import messages
+from snailps.transport.handshake import Role
+from tests.sim.jobs import JobPlan, JobRun, draw_rounds
+from tests.sim.model import DIM, Books
+from tests.sim.routed import RoutedNode
+
+OWN_TABLE = "session"
+POLL_S = 0.3
+RENEW_S = 90.0
+TRIES = 40
+
+
+def draw_session(seed, plain, think_s):
+    """Plans of a session's jobs; empty: this seed is a cluster with one job of its own."""
+    rng = random.Random(f"session {seed}")
+    if rng.random() >= 0.15:
+        return []
+    plans = []
+    for _ in range(rng.choice((2, 2, 3))):
+        plan = JobPlan(
+            rng.choice(("async", "ssp", "bsp")), rng.randint(0, 3), rng.randint(1, 4),
+            rng.randint(3, 14), rng.choice((1, 1, 2)),
+        )  # fmt: skip
+        if rng.random() < 0.25:
+            plan = replace(draw_rounds(rng, plan, think_s), rounds=rng.randint(1, 5))
+        plans.append(plan)
+    return plans
+
+
+class Driver(RoutedNode):
+    """The process whose session it is.
+
+    Attributes
+    ----------
+    problems : list of str
+        What broke a promise.
+    """
+
+    def __init__(self, cluster):
+        super().__init__(cluster, Role.DRIVER, "driver", "driver")
+        self.problems, self.done = [], False
+        self._books, self._pushed = Books(), {}
+
+    def on_welcome(self, welcome):
+        self.spawn(self._guarded(self._drive()))
+
+    def on_message(self, message, reply):
+        if isinstance(message, messages.Ask):
+            reply(messages.Report({"waits": []}))
+        else:
+            super().on_message(message, reply)
+
+    def _guarded(self, work):
+        try:
+            yield from work
+        except SnailError as error:
+            if not self.ending:
+                self.problems.append(f"the driver fails: {error!r}")
+                self.end(1, str(error))
+
+    def _client_failed(self, text):
+        self.problems.append(f"its client cannot go on: {text}")
+
+    # --- its course -------------------------------------------------------------------------------
+
+    def _drive(self):
+        while self._client is None or (yield from self._status())["phase"] == "forming":
+            yield POLL_S
+        self._in_use = True
+        table = Table(OWN_TABLE, DIM, wire="float32")
+        answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
+        self._table = answer.numbers[0]
+        for number, plan in enumerate(self.cluster.plans):
+            if number:
+                self.cluster.jobs.append(JobRun(plan, number))
+            yield from self._push()
+            if self.cluster.rng.random() < 0.15:
+                yield from self._submit_wrong()
+            if not (yield from self._submit(plan, number)):
+                return
+            yield from self._follow(self.cluster.job)
+            yield from self._check_table()
+        self.done = True
+        yield from self._ask(messages.Shutdown(), self._limit_s)
+
+    def _submit(self, plan, number):
+        """Submits a job until the cluster takes it, which it must once it has workers."""
+        folder = self.cluster.disk.folder
+        plan.write_input(folder)
+        for _ in range(TRIES):
+            yield from self._renew_workers()
+            error = yield from self._refusal(messages.Submit(plan.settings(folder, number)))
+            if error is None:
+                self.say(f"submitted job {number}")
+                if self.cluster.rng.random() < 0.2:
+                    again = yield from self._refusal(messages.Submit(plan.settings(folder, number)))
+                    if again is None:
+                        self.problems.append("a second job was taken while one was under way")
+                return True
+            self.say(f"job {number} is refused: {error}")
+            yield 1.0
+        self.problems.append(f"job {number} is refused again and again: {error}")
+        self.end(1, "refused")
+        return False
+
+    def _submit_wrong(self):
+        """A job without its input is refused, and nothing else comes of it."""
+        yield from self._renew_workers()
+        settings = {**self.cluster.job.plan.settings(self.cluster.disk.folder, 99)}
+        settings |= {"rounds": "0", "input": str(self.cluster.disk.folder / "nothing-here.txt")}
+        error = yield from self._refusal(messages.Submit(settings))
+        if error is None:
+            self.problems.append("a job without input was taken")
+
+    def _refusal(self, submit):
+        """Submits; why it is refused, or None."""
+        try:
+            yield from self._ask(submit, None)
+        except RemoteError as error:
+            return error
+        return None
+
+    def _follow(self, job):
+        """Waits until a job has ended, and notes how."""
+        status = yield from self._status()
+        while status["phase"] != "idle":
+            yield POLL_S
+            status = yield from self._status()
+        if job.told is not None:
+            self.problems.append(f"job {job.number} has ended twice")
+        job.told, job.figures = status["message"], status["figures"]
+        self.say(f"job {job.number} has ended: {job.told or 'well'}")
+        if not job.told and job.exported is None:
+            self.problems.append(f"job {job.number} ended well without a result")
+        if not job.told and not job.figures:
+            self.problems.append(f"job {job.number} ended well without figures")
+
+    def _status(self):
+        answer = yield from self._ask(messages.Ask("status"), self._limit_s)
+        return answer.data
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def _renew_workers(self):
+        """Starts workers in the place of those that have ended, and waits for them."""
+        cluster = self.cluster
+        nodes = (yield from self._status())["nodes"]
+        here, before = {node["pid"] for node in nodes}, {node["id"] for node in nodes}
+        workers = [node for node in cluster.nodes if node.role == Role.WORKER]
+        dead = {cluster.pid_of(node) for node in workers if not node.alive}
+        mine = [node for node in workers if cluster.pid_of(node) in here - dead]
+        for node in workers:
+            if node.alive and node not in mine and node.welcome is not None:
+                node.hurt = node.hurt or "renewed"
+                node.die("it is a member no more, and is replaced")
+        coming = max(0, cluster.scenario.workers - len(mine))
+        for _ in range(coming):
+            cluster.start_node("worker")
+        until = self.world.now + RENEW_S
+        while coming and self.world.now < until:
+            nodes = (yield from self._status())["nodes"]
+            ready = [
+                node
+                for node in nodes
+                if node["role"] == "worker" and node["id"] not in before
+                and node["state"] == "ready"
+            ]  # fmt: skip
+            if len(ready) >= coming and not dead & {node["pid"] for node in nodes}:
+                return
+            yield POLL_S
+
+    # --- its table --------------------------------------------------------------------------------
+
+    def _push(self):
+        """Pushes ones to shared and own keys of the session's table; returns when they are safe."""
+        push = self._books.draw(0, 3, self.world.now)
+        for key in push:
+            self._pushed[key] = self._pushed.get(key, 0) + 1
+        ones = np.ones((len(push), DIM), np.float32)
+        yield from self._wait(self._client.push(self._table, list(push), ones))
+
+    def _check_table(self):
+        """Each push is in the session's table once, whatever became of the job."""
+        pull = self._client.pull(self._table, sorted(self._pushed), DIM)
+        yield from self._wait(pull)
+        for key, count in self._pushed.items():
+            there = float(pull.rows[key][0])
+            lost = there < count and self.cluster.acknowledgements_hold()
+            if lost or there > count:
+                self.problems.append(f"row {key} of the session is {there:g}, pushed {count} times")
+                return
